@@ -1,0 +1,110 @@
+"""What the person sees while a stage works: everything here goes to stderr; stdout is for results."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Switch off everything but warnings and errors."""
+    global _quiet
+    _quiet = quiet
+
+
+def say(message: str) -> None:
+    """One line of progress or of a choice made, on stderr."""
+    if not _quiet:
+        _emit(message)
+
+
+def warn(message: str) -> None:
+    """One line that the person should not miss, on stderr; --quiet does not hide it."""
+    _emit(f"warning: {message}")
+
+
+def _emit(message: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"nmtkit: {message}", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 8s, 3m 20s, 2h 05m."""
+    seconds = max(0, round(seconds))
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m {seconds % 60:02d}s"
+    return f"{seconds // 3600}h {seconds % 3600 // 60:02d}m"
+
+
+@contextlib.contextmanager
+def progress(label: str, total: float | None, every: float = 10.0) -> Iterator[Callable[[float], None]]:
+    """Show how far a long job is, with the time left: a rich bar on a terminal, else a line every few seconds.
+
+    Args:
+        label: what is being done.
+        total: units of work in all, None if unknown.
+        every: seconds between two plain lines when stderr is not a terminal.
+    Yields: a function to call with the units done since the last call.
+    """
+    if _quiet:
+        yield lambda amount: None
+        return
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress, TimeRemainingColumn
+
+        bar = Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        with bar:
+            task = bar.add_task(label, total=total)
+            yield lambda amount: bar.advance(task, amount)
+        return
+    start = last = time.monotonic()
+    done = 0.0
+
+    def advance(amount: float) -> None:
+        nonlocal done, last
+        done += amount
+        now = time.monotonic()
+        if now - last >= every:
+            last = now
+            left = f", {100 * done / total:.0f}%, {duration((now - start) * (total - done) / done)} left" if total and done else ""
+            say(f"{label}: {done:,.0f}{left}")
+
+    yield advance
+
+
+def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
+    """Print a result table on stdout: rich on a terminal, aligned plain text in a pipe or file.
+
+    Args:
+        title: one line above the table ("" for none).
+        columns: headers; a header that starts with "<" is left-aligned, others right.
+        rows: cells, already formatted or str()-able.
+    """
+    left = [name.startswith("<") for name in columns]
+    names = [name.removeprefix("<") for name in columns]
+    cells = [[str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title or None, title_justify="left")
+        for name, is_left in zip(names, left, strict=True):
+            table.add_column(name, justify="left" if is_left else "right", overflow="fold")
+        for row in cells:
+            table.add_row(*(Text(cell) for cell in row))
+        Console().print(table)
+        return
+    widths = [max([len(names[i]), *(len(row[i]) for row in cells)]) for i in range(len(names))]
+    if title:
+        print(title)
+    for row in [names, ["-" * width for width in widths], *cells]:
+        print("  ".join(c.ljust(w) if is_left else c.rjust(w) for c, w, is_left in zip(row, widths, left, strict=True)).rstrip())

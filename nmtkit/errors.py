@@ -1,0 +1,70 @@
+"""Errors for people: what is wrong, where, what to do next, and the exit code a script can rely on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NmtkitError(Exception):
+    """Base of every error a user can cause or meet; printed in three lines, never as a traceback.
+
+    Args:
+        message: what is wrong, one line.
+        where: the file and line, the key, or the command it is about.
+        hint: what to do next.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, where: object = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = None if where is None else str(where)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return "\n  ".join(part for part in (self.message, self.where, self.hint) if part)
+
+
+class ConfigError(NmtkitError):
+    """A setting, option or name that does not exist or has the wrong type or value."""
+
+
+class DataError(NmtkitError):
+    """Text that cannot be used: missing, empty, not UTF-8, not parallel."""
+
+
+class CheckpointError(NmtkitError):
+    """A checkpoint that is damaged, foreign, or does not belong to this run."""
+
+
+class EnvironmentProblem(NmtkitError):
+    """The machine, not the user: disk, network, device, a missing optional package."""
+
+    exit_code = 3
+
+
+class TrainingDiverged(NmtkitError):
+    """Loss or gradients stopped being finite."""
+
+    exit_code = 4
+
+
+class Interrupted(NmtkitError):
+    """Stopped on request with everything saved; the same command continues."""
+
+    exit_code = 75
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The hint for an unknown name: the nearest known one, else the list of all.
+
+    Args:
+        name: what the user typed.
+        names: the names that exist.
+    Returns: a sentence such as "did you mean 'heads'?" (or "known: a, b, c").
+    """
+    known = sorted(set(names))
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(known)

@@ -1,0 +1,186 @@
+"""Reading and writing files so that nothing is misread, half-written or lost."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from nmtkit.errors import DataError, EnvironmentProblem
+
+COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+
+
+def open_binary(path: Path) -> BinaryIO:
+    """Open a file for reading, decompressing .gz, .xz, .bz2 and .zst on the way.
+
+    Raises: DataError if it is missing, a directory, or not readable.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"no such file: {path}", hint="check the path; relative paths start at the current folder")
+    if path.is_dir():
+        raise DataError(f"is a directory, not a text file: {path}", hint="name a file in it")
+    try:
+        if path.suffix == ".gz":
+            import gzip
+
+            return gzip.open(path, "rb")  # type: ignore[return-value]
+        if path.suffix == ".xz":
+            import lzma
+
+            return lzma.open(path, "rb")  # type: ignore[return-value]
+        if path.suffix == ".bz2":
+            import bz2
+
+            return bz2.open(path, "rb")  # type: ignore[return-value]
+        if path.suffix == ".zst":
+            import zstandard
+
+            return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), read_across_frames=True))  # type: ignore[arg-type]
+        return open(path, "rb")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, split at LF only (not at U+2028, form feed, …), without their LF.
+
+    Raises: DataError if the file cannot be read or its compressed data is damaged.
+    """
+    number = 0
+    with open_binary(path) as stream:
+        try:
+            for number, line in enumerate(stream, 1):
+                yield line[:-1] if line.endswith(b"\n") else line
+        except (OSError, EOFError, ValueError) as error:
+            raise DataError(f"cannot read on after line {number}: {error}", where=path, hint="is the file complete?") from error
+        except Exception as error:  # zlib, lzma and zstandard have error classes of their own
+            if type(error).__module__.split(".")[0] in {"zlib", "lzma", "_lzma", "zstandard"}:
+                raise DataError(f"damaged compressed data after line {number}: {error}", where=path, hint="fetch the file again") from error
+            raise
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, split at LF only.
+
+    Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
+    """
+    offset = 0
+    for number, raw in enumerate(byte_lines(path), 1):
+        yield decode_line(raw, path, number, offset)
+        offset += len(raw) + 1
+
+
+def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
+    """Decode one line of UTF-8.
+
+    Args:
+        raw: the bytes of the line.
+        path, number, offset: file, line number from 1, and the line's byte offset in the (uncompressed) file, for the message.
+    Raises: DataError where the bytes are not UTF-8.
+    """
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        around = raw[max(0, error.start - 15) : error.start + 15].decode("utf-8", "replace")
+        raise DataError(
+            f"not UTF-8: byte 0x{raw[error.start]:02x}",
+            where=f"{path}, line {number}, byte {offset + error.start} (near {around!r})",
+            hint="convert the file (for example with iconv), or pass --set prep.on_bad_utf8=replace (or drop)",
+        ) from error
+
+
+def count_lines(path: Path) -> int:
+    """The number of lines of a text file; a last line without LF counts.
+
+    Raises: DataError if the file cannot be read.
+    """
+    return sum(1 for _ in byte_lines(path))
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes as hexadecimal text."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """Write a file completely or not at all: temporary name beside it, fsync, rename.
+
+    Args:
+        path: the final name; its folder is made.
+        mode: "w" (UTF-8, LF) or "wb".
+    Raises: EnvironmentProblem if the disk is full or not writable.
+    """
+    path = Path(path)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+        with os.fdopen(handle, mode, **text) as stream:  # type: ignore[call-overload]
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot write {path}: {error.strerror or error}", hint="free some space or choose another --run folder") from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file atomically."""
+    with writing(path) as stream:
+        stream.write(text)
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    """Write one line each, atomically; a line must not hold an LF."""
+    with writing(path) as stream:
+        stream.writelines(line + "\n" for line in lines)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write indented JSON atomically (keys in the order given)."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises: DataError if it is missing or is not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text("utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"no such file: {path}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"not valid JSON: {error}", where=path) from error
+
+
+def sync_folder(path: Path) -> None:
+    """Flush a folder's entries to disk, so that a rename in it survives a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

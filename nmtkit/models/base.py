@@ -1,0 +1,92 @@
+"""The contract between a model and everything else: two verbs, `encode` and `decode`, then `logits`.
+
+Training, beam search, forced scoring, ensembling and every analysis use only these, so a new model is one file.
+Legend: B sentences, R = B·K rows (K hypotheses per sentence), S source length, T target length, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from nmtkit.data.batches import Batch
+from nmtkit.settings import Section
+
+# A nested dict of tensors, rows first (axis 0). Leaves that are not tensors (a step counter) belong to all rows alike.
+Memory = dict[str, Any]
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """What a model must know of the vocabularies: their sizes, and whether they are one and the same."""
+
+    src: int
+    tgt: int
+    shared: bool
+
+
+class ModelSettings(Section):
+    """Settings that every model has; a variant's own class adds to them."""
+
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout on embeddings and on the output of every sublayer."""
+
+
+class Model(nn.Module, abc.ABC):
+    """Base of every variant.
+
+    A subclass has: a docstring with its citation; `Settings`, its settings class; `paper`, a short citation;
+    `__init__(settings, vocabularies)`; `encode`, `decode`, `logits`.
+    """
+
+    Settings: ClassVar[type[ModelSettings]] = ModelSettings
+    paper: ClassVar[str] = ""
+
+    def __init__(self, settings: ModelSettings, vocabularies: Vocabularies) -> None:
+        super().__init__()
+        self.settings = settings
+        self.vocabularies = vocabularies
+
+    @classmethod
+    def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
+        """Translate a preset's `model` section to this family's settings; by default the keys that it knows.
+
+        Args:
+            sizes: the preset's values (d_model, d_ff, heads, encoder_layers, decoder_layers, dropout, tie, …).
+        Returns: values for `cls.Settings`.
+        """
+        return {key: value for key, value in sizes.items() if key in cls.Settings.model_fields}
+
+    @property
+    @abc.abstractmethod
+    def width(self) -> int:
+        """D of `logits`' input, which the noam schedule needs."""
+
+    @abc.abstractmethod
+    def encode(self, batch: Batch) -> Memory:
+        """Read the source side of a batch.
+
+        Args:
+            batch: `src` (B, S) token ids, each row ending in </s> and padded with <pad>; `src_lengths` (B).
+        Returns: whatever `decode` needs of the source, rows first (B), including all that can be computed once per sentence.
+        """
+
+    @abc.abstractmethod
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+        """Continue targets by one or more positions.
+
+        Args:
+            tgt_in: (R, T) target ids, <s> first; R = B·K, K rows in a row for each sentence of `memory` (in training K = 1).
+            memory: from `encode`, B rows.
+            state: None to decode whole targets; {} before the first position, and then what the last call returned, to go on from there.
+        Returns: hidden (R, T, D) - position t has seen tgt_in up to t only - and the new state (None if `state` was None), R rows first.
+        """
+
+    @abc.abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the target vocabulary: (…, D) -> (…, V)."""

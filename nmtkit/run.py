@@ -1,0 +1,246 @@
+"""A run directory: its paths, who may write to it, and the history of what was done in it (the tree is in the README)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import nmtkit
+from nmtkit import files
+from nmtkit.errors import ConfigError, DataError, NmtkitError, nearest
+from nmtkit.settings import to_toml
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """One prepared set of a run: `train`, `dev`, or a test set under its own name."""
+
+    name: str
+    split: str
+    """train, dev or test."""
+    lines: int
+    references: int = 1
+
+
+@dataclass(frozen=True)
+class System:
+    """One trained model of a run: the folder `systems/<name>`."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The name the person gave it, by default the variant's."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """The resolved settings (config.toml)."""
+        return self.path / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line: training and validation measurements keyed by step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints (step-00012000, …)."""
+        return self.path / "checkpoints"
+
+    def translation(self, set_name: str) -> Path:
+        """The folder of this system's translation of a set (hyp.txt, hyp.subwords.txt, nbest.jsonl, meta.json)."""
+        return self.path / "translate" / set_name
+
+    def read_config(self) -> dict[str, Any]:
+        """The resolved settings as plain values: variant, preset, seed and the sections model, train, search.
+
+        Raises: DataError if the system was never trained.
+        """
+        try:
+            return tomllib.loads(self.config.read_text("utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"system '{self.name}' has not been trained", where=self.path, hint="nmtkit train --name " + self.name) from None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory: one prepared corpus, many systems, their scores and analyses."""
+
+    path: Path
+
+    @property
+    def prep(self) -> Path:
+        """The prepared corpus."""
+        return self.path / "prep"
+
+    def manifest(self) -> dict[str, Any]:
+        """prep/manifest.json: what was prepared, how, and its fingerprint.
+
+        Raises: DataError if the run was never prepared.
+        """
+        path = self.prep / "manifest.json"
+        if not path.is_file():
+            raise DataError("this run is not prepared", where=self.path, hint="first: nmtkit prep DATASET" + f" --run {self.path}")
+        manifest: dict[str, Any] = files.read_json(path)
+        return manifest
+
+    def sets(self, split: str | None = None) -> list[TextSet]:
+        """The prepared sets, of one split or all, in the order of the manifest."""
+        sets = [TextSet(s["name"], s["split"], s["lines"], s.get("references", 1)) for s in self.manifest()["sets"]]
+        return [s for s in sets if split in (None, s.split)]
+
+    def text_set(self, name: str) -> TextSet:
+        """A prepared set by name ("test" also finds the only test set).
+
+        Raises: ConfigError naming the nearest set.
+        """
+        sets = {s.name: s for s in self.sets()}
+        tests = self.sets("test")
+        if name == "test" and name not in sets and len(tests) == 1:
+            return tests[0]
+        if name not in sets:
+            raise ConfigError(f"this run has no set '{name}'", where=self.prep, hint=nearest(name, sets))
+        return sets[name]
+
+    def source(self, set_name: str) -> Path:
+        """The raw source text of a set."""
+        return self.prep / "text" / f"{set_name}.src"
+
+    def references(self, set_name: str) -> list[Path]:
+        """The raw reference texts of a set: .ref, .ref1, …"""
+        count = self.text_set(set_name).references
+        return [self.prep / "text" / f"{set_name}.ref{i or ''}" for i in range(count)]
+
+    def system(self, name: str) -> System:
+        """The folder of one system, whether or not it exists.
+
+        Raises: ConfigError for a name that is not a plain folder name.
+        """
+        if not name or name in {".", ".."} or "/" in name or "\\" in name or name.startswith("."):
+            raise ConfigError(f"'{name}' cannot name a system", where="--name", hint="use letters, digits, '-', '_' and '.'")
+        return System(self.path / "systems" / name)
+
+    def systems(self) -> list[System]:
+        """The systems with at least a config, oldest first (so that the baseline trained first leads)."""
+        found = [System(p.parent) for p in (self.path / "systems").glob("*/config.toml")]
+        return sorted(found, key=lambda s: (s.config.stat().st_mtime_ns, s.name))
+
+    def find_system(self, name: str) -> System:
+        """A trained system by name.
+
+        Raises: ConfigError naming the nearest one.
+        """
+        names = [s.name for s in self.systems()]
+        if name not in names:
+            raise ConfigError(f"this run has no system '{name}'", where=self.path / "systems", hint=nearest(name, names) if names else "first: nmtkit train")
+        return self.system(name)
+
+    @contextlib.contextmanager
+    def recorded(self, stage: str, device: str | None = None, seed: int | None = None) -> Iterator[dict[str, Any]]:
+        """Write one line to history.jsonl when the stage call ends, however it ends.
+
+        Yields: the record; a stage may add keys to it.
+        """
+        record: dict[str, Any] = {"stage": stage, "argv": sys.argv[1:], "version": nmtkit.__version__, "commit": _commit(), "python": platform.python_version()}
+        record |= {"device": device, "seed": seed, "start": _now(), "end": None, "exit": 0}
+        try:
+            yield record
+        except NmtkitError as error:
+            record |= {"exit": error.exit_code, "error": error.message}
+            raise
+        except BaseException as error:
+            record |= {"exit": 130 if isinstance(error, KeyboardInterrupt) else 1, "error": repr(error)}
+            raise
+        finally:
+            record["end"] = _now()
+            if self.path.is_dir():
+                with contextlib.suppress(OSError), open(self.path / "history.jsonl", "a", encoding="utf-8") as stream:
+                    stream.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+
+
+def choose(run: Path | None, root: Path = Path("runs")) -> Run:
+    """The run a stage works on: --run, else NMTKIT_RUN, else the one prepared last under ./runs.
+
+    Raises: DataError if there is none.
+    """
+    named = run or (Path(os.environ["NMTKIT_RUN"]) if os.environ.get("NMTKIT_RUN") else None)
+    if named is not None:
+        if not named.is_dir():
+            raise DataError(f"no run at {named}", hint="first: nmtkit prep DATASET --run " + str(named))
+        return Run(named)
+    prepared = sorted(root.glob("*/prep/manifest.json"), key=lambda p: p.stat().st_mtime_ns)
+    if not prepared:
+        raise DataError("no prepared run under ./runs", hint="first: nmtkit prep DATASET (nmtkit datasets lists them), or name one with --run")
+    return Run(prepared[-1].parent.parent)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
+    """Hold a folder for writing; a second writer is refused with the name of the first.
+
+    The lock is the kernel's (flock), so it ends with its process even after kill -9; the file only says who holds it.
+
+    Args:
+        folder: the folder to hold; it is made. Prep holds the run, training and translation hold their system and share the run.
+        what: the stage, for the message of whoever comes second.
+        shared: several holders of this kind may be in at once (but none that holds it alone).
+    Raises: DataError naming host, process and age of the holder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / ".lock"
+    stream = open(path, "a+", encoding="utf-8")
+    try:
+        try:
+            fcntl.flock(stream, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError:
+            raise DataError(f"{folder} is in use{_holder(stream)}", where=path, hint="wait for it to end, or stop it") from None
+        if not shared:
+            stream.seek(0)
+            stream.truncate()
+            stream.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "stage": what, "since": time.time()}))
+            stream.flush()
+        yield
+    finally:
+        stream.close()
+
+
+def _holder(stream: IO[str]) -> str:
+    try:
+        stream.seek(0)
+        holder = json.loads(stream.read())
+        age = time.time() - holder["since"]
+        return f" by '{holder['stage']}' (process {holder['pid']} on {holder['host']}, for {age / 60:.0f} min)"
+    except (ValueError, KeyError, OSError):
+        return " by another process"
+
+
+def write_toml(path: Path, values: dict[str, Any]) -> None:
+    """Write plain values and sections as TOML, atomically."""
+    files.write_text(path, to_toml(values))
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _commit() -> str | None:
+    """The commit of nmtkit's own checkout, where it runs from one."""
+    folder = Path(nmtkit.__file__).parent
+    try:
+        result = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=folder, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None

@@ -1,0 +1,243 @@
+"""One strict schema for every setting: its sections, defaults, presets, files and `--set`, and messages for people.
+
+A resolved setting comes from, weakest first: the default here, the data set, the preset, `--config FILE`, `--set key=value`.
+The section `model` belongs to the variant (its own `Settings` class), so it is passed through as plain values here.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nmtkit.errors import ConfigError, nearest
+
+SECTIONS = ("prep", "model", "train", "search")
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class PrepSettings(Section):
+    """How raw text becomes token ids (`prep.*`)."""
+
+    normalize: bool = True
+    """Moses punctuation normalisation before tokenization."""
+    aggressive_hyphens: bool = True
+    """Split hyphens as ` @-@ ` (Moses tokenizer -a)."""
+    escape: bool = False
+    """Write & | < > ' " [ ] as XML entities as the Moses scripts do."""
+    lowercase: bool = False
+    """Lowercase both sides (instead of truecasing)."""
+    truecase: Literal["none", "src", "tgt", "both"] = "both"
+    """Which sides are truecased, by a model trained on the training side."""
+    joint_vocab: bool = True
+    """One BPE model and one vocabulary for both languages."""
+    merges: int = Field(8000, ge=0)
+    """BPE merge operations to learn (for each side if not joint); 0 = words."""
+    vocab_threshold: int = Field(0, ge=0)
+    """Undo merges that give a unit seen less often than this on that side (subword-nmt --vocabulary-threshold)."""
+    min_frequency: int = Field(1, ge=1)
+    """Tokens seen less often in the training text than this become <unk>."""
+    min_words: int = Field(1, ge=1)
+    max_words: int = Field(250, ge=1)
+    """Training pairs with a longer side (in Moses tokens) are dropped."""
+    max_ratio: float = Field(9.0, ge=1)
+    """Training pairs whose sides differ in length by more than this factor are dropped (Moses clean-corpus-n: 9)."""
+    max_subwords: int = Field(256, ge=2)
+    """Training pairs with a longer side in subwords are dropped."""
+    on_bad_utf8: Literal["error", "replace", "drop"] = "error"
+    """What to do with training bytes that are not UTF-8: stop, put U+FFFD in their place, or drop the pair (counted)."""
+
+
+class TrainSettings(Section):
+    """The budget and the optimiser (`train.*`)."""
+
+    max_steps: int = Field(100_000, ge=1)
+    """Updates of the weights in all, counted from the first step of the run."""
+    max_minutes: float = Field(0, ge=0)
+    """Stop after this much training time (validation not counted); 0 = no limit."""
+    batch_size: int = Field(4096, ge=1)
+    """Size of one batch, in `batch_unit`."""
+    batch_unit: Literal["tgt_tokens", "src_tokens", "sentences"] = "tgt_tokens"
+    update_size: int = Field(0, ge=0)
+    """Accumulate batches until an update holds at least this much, in `batch_unit`; 0 = every batch is an update."""
+    schedule: Literal["noam", "cosine", "plateau", "constant"] = "noam"
+    lr: float = Field(1.0, gt=0)
+    """noam: the factor s of s·d^-0.5·min(t^-0.5, t·w^-1.5); cosine, plateau, constant: the peak learning rate."""
+    warmup: int = Field(8000, ge=0)
+    decay_factor: float = Field(0.5, gt=0, lt=1)
+    """plateau: the learning rate is multiplied by this when `plateau_on` has not improved for `decay_patience` validations."""
+    decay_patience: int = Field(0, ge=0)
+    plateau_on: Literal["train_loss", "dev_loss"] = "dev_loss"
+    min_lr: float = Field(0.0, ge=0)
+    """plateau: stop when the learning rate falls to this."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = Field(1e-9, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    clip_norm: float = Field(0.0, ge=0)
+    """Clip the global gradient norm; 0 = off."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: bfloat16 where the hardware multiplies it faster, else float32."""
+    seed: int = 1
+    checkpoint_every: int = Field(1000, ge=1)
+    keep_checkpoints: int = Field(5, ge=1)
+    """The last k checkpoints are kept, and the best."""
+    validate_every: int = Field(1000, ge=1)
+    dev_bleu: bool = True
+    """Decode the development set at validation and score it."""
+    dev_sentences: int = Field(0, ge=0)
+    """Use only the first so many development sentences for BLEU; 0 = all."""
+    best_by: Literal["dev_bleu", "dev_loss"] = "dev_bleu"
+    patience: int = Field(0, ge=0)
+    """Stop after so many validations without a new best; 0 = never."""
+    log_every: int = Field(50, ge=1)
+    samples: int = Field(2, ge=0)
+    """Sample translations shown at each validation."""
+
+
+class SearchSettings(Section):
+    """How translations are searched for (`search.*`)."""
+
+    beam: int = Field(5, ge=1)
+    """Hypotheses kept per sentence; 1 = greedy."""
+    length_penalty: float = Field(0.6, ge=0)
+    """α of GNMT's penalty ((5+|Y|)/6)^α, |Y| including the end of sentence."""
+    max_length_a: float = Field(1.0, ge=0)
+    max_length_b: int = Field(50, ge=0)
+    """A hypothesis has at most a·n+b subwords for n source subwords."""
+    nbest: int = Field(1, ge=1)
+    average: int = Field(1, ge=1)
+    """Average the parameters of the last so many checkpoints; 1 = the best checkpoint alone."""
+    batch_size: int = Field(64, ge=1)
+    """Sentences searched at once."""
+    max_source: int = Field(250, ge=1)
+    """Longer inputs (in subwords) are translated in pieces, cut at punctuation where there is some."""
+
+
+STAGES: dict[str, type[Section]] = {"prep": PrepSettings, "train": TrainSettings, "search": SearchSettings}
+S = TypeVar("S", bound=BaseModel)
+Values = dict[str, dict[str, Any]]
+
+
+def preset_names() -> list[str]:
+    """Names of the presets that come with nmtkit."""
+    return sorted(p.name.removesuffix(".toml") for p in resources.files("nmtkit").joinpath("presets").iterdir() if p.name.endswith(".toml"))
+
+
+def load_preset(name: str) -> Values:
+    """The sections of a preset (nmtkit/presets/NAME.toml).
+
+    Raises: ConfigError naming the nearest preset.
+    """
+    if name not in preset_names():
+        raise ConfigError(f"unknown preset '{name}'", where="--preset", hint=nearest(name, preset_names()))
+    return _sections(tomllib.loads(resources.files("nmtkit").joinpath("presets", f"{name}.toml").read_text("utf-8")), f"preset {name}")
+
+
+def load_config(path: Path) -> Values:
+    """The sections of a TOML settings file.
+
+    Raises: ConfigError if it is missing, not TOML, or has an unknown section.
+    """
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings file: {error.strerror}", where=path, hint="check --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not valid TOML: {error}", where=path, hint='write it as [train] / max_steps = 1000 / schedule = "noam"') from error
+    return _sections(values, str(path))
+
+
+def _sections(values: dict[str, Any], where: str) -> Values:
+    for key, value in values.items():
+        if key not in SECTIONS:
+            raise ConfigError(f"unknown section '{key}'", where=where, hint=nearest(key, SECTIONS))
+        if not isinstance(value, dict):
+            raise ConfigError(f"'{key}' is a section, not a value", where=where, hint=f"write [{key}] on a line of its own")
+    return values
+
+
+def parse_set(assignments: list[str]) -> Values:
+    """Turn `--set section.key=value` options into sections of values (a value is read as TOML, else as text).
+
+    Raises: ConfigError for a malformed option or unknown section.
+    """
+    values: Values = {}
+    for text in assignments:
+        key, equals, raw = text.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or not dot or not name:
+            raise ConfigError(f"cannot read the setting '{text}'", where="--set", hint="write --set section.key=value, for example --set train.max_steps=1000")
+        if section not in SECTIONS:
+            raise ConfigError(f"unknown section '{section}' in '{text}'", where="--set", hint=nearest(section, SECTIONS))
+        try:
+            value = tomllib.loads(f"x = {raw.strip()}")["x"]
+        except tomllib.TOMLDecodeError:
+            value = raw.strip()
+        values.setdefault(section, {})[name] = value
+    return values
+
+
+def merge(*layers: Values) -> Values:
+    """Merge layers of sections; a later layer wins key by key."""
+    merged: Values = {}
+    for layer in layers:
+        for section, values in layer.items():
+            merged.setdefault(section, {}).update(values)
+    return merged
+
+
+def build(schema: type[S], values: dict[str, Any], section: str) -> S:
+    """Check values against a section's schema.
+
+    Args:
+        schema: the pydantic class.
+        values: plain values.
+        section: its name, for messages ("train").
+    Returns: the frozen settings.
+    Raises: ConfigError naming the key, the value, what is allowed, and the nearest key for an unknown one.
+    """
+    try:
+        return schema.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([section, *(str(part) for part in first["loc"])])
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(f"unknown setting '{key}'", where=f"[{section}]", hint=nearest(str(first["loc"][0]), schema.model_fields)) from None
+        message = first["msg"][0].lower() + first["msg"][1:]
+        raise ConfigError(f"bad value for '{key}': {message} (got {first['input']!r})", where=f"[{section}]", hint=_describe(schema, first)) from None
+
+
+def _describe(schema: type[BaseModel], error: Any) -> str | None:
+    field = schema.model_fields.get(str(error["loc"][0])) if error["loc"] else None
+    if field is None:
+        return None
+    return f"{error['loc'][0]}: {field.description or 'see nmtkit variants --json'} (default {field.default!r})"
+
+
+def to_toml(sections: dict[str, Any]) -> str:
+    """Write plain values, and one level of sections, as TOML (strings, numbers, booleans, lists of those)."""
+    lines = [f"{key} = {_toml_value(value)}" for key, value in sections.items() if not isinstance(value, dict)]
+    for name, values in sections.items():
+        if isinstance(values, dict):
+            lines += ["", f"[{name}]"] + [f"{key} = {_toml_value(value)}" for key, value in values.items() if value is not None]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return repr(value)
