@@ -1,0 +1,101 @@
+"""Making raw lines safe, and deciding which pairs of sentences are fit for training; everything changed or dropped is counted."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+JOINER = "@@"
+
+# One search decides whether a line needs any work: C0 and C1 controls (tab, CR, form feed, U+0085 … are among them), line and
+# paragraph separator, BOM, spaces outside or doubled, and words ending in the subword joiner.
+_SUSPECT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]|  |^ | $|@@(?= |$)")
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_SPACES = re.compile(" {2,}")
+_JOINED = re.compile("@@(?= |$)")
+_KINDS = {
+    "\x00": "NUL",
+    "\t": "tab",
+    "\n": "line feed",
+    "\x0b": "vertical tab",
+    "\x0c": "form feed",
+    "\r": "carriage return",
+    "\x1c": "separator U+001C-1F",
+    "\x1d": "separator U+001C-1F",
+    "\x1e": "separator U+001C-1F",
+    "\x1f": "separator U+001C-1F",
+    "\x85": "next line U+0085",
+    "\u2028": "line separator U+2028",
+    "\u2029": "paragraph separator U+2029",
+}
+
+
+def tidy(line: str, counts: Counter[str] | None = None) -> str:
+    """Make one raw line safe for every later step: one line stays one line, and words are separated by single spaces.
+
+    The BOM (U+FEFF, anywhere) and a CR at the end are removed; NUL, tab, every other control character and every Unicode line
+    separator become a space; runs of spaces collapse; the ends are stripped. Words that end in the subword joiner `@@` stay as they
+    are but are counted: tokenization takes them apart (`@ @`) and `Bpe.segment` never emits one, so they are never read as a joiner.
+
+    Args:
+        line: one line without its line feed.
+        counts: if given, what was found is added to it: occurrences by kind ("BOM", "CR at the end", "NUL", "tab", …,
+            "other control character", "joiner @@ in the text") and, under "spaces", the lines whose spacing alone changed.
+    Returns: the safe line, possibly empty.
+    """
+    if _SUSPECT.search(line) is None:
+        return line
+    found: Counter[str] = Counter()
+    if "\ufeff" in line:
+        found["BOM"] = line.count("\ufeff")
+        line = line.replace("\ufeff", "")
+    if line.endswith("\r"):
+        found["CR at the end"] = 1
+        line = line[:-1]
+    for character in _UNSAFE.findall(line):
+        found[_KINDS.get(character, "other control character")] += 1
+    if found:
+        line = _UNSAFE.sub(" ", line)
+    safe = _SPACES.sub(" ", line).strip(" ")
+    if safe != line and not found:
+        found["spaces"] = 1
+    joiners = len(_JOINED.findall(safe)) if JOINER in safe else 0
+    if counts is not None:
+        counts.update(found)
+        if joiners:
+            counts["joiner @@ in the text"] += joiners
+    return safe
+
+
+class PairFilter:
+    """Which pairs are kept for training, with the rules of Moses' clean-corpus-n.perl.
+
+    Args:
+        min_words: fewest words on a side.
+        max_words: most words on a side; 0 for no limit.
+        max_ratio: a pair goes when one side has more than this many times the words of the other; 0 for no limit.
+    """
+
+    def __init__(self, min_words: int = 1, max_words: int = 100, max_ratio: float = 9.0) -> None:
+        self.min_words = min_words
+        self.max_words = max_words
+        self.max_ratio = max_ratio
+
+    def reason(self, src_words: int, tgt_words: int) -> str | None:
+        """Why a pair is dropped.
+
+        Args:
+            src_words, tgt_words: words on each side.
+        Returns: "empty" (no word on a side), "too short" (fewer than min_words), "too long" (more than max_words), "ratio" (strictly
+            more than max_ratio times as many words; Moses: `ec/fc > ratio || fc/ec > ratio`), or None for a pair that is kept.
+        """
+        shorter, longer = (src_words, tgt_words) if src_words < tgt_words else (tgt_words, src_words)
+        if shorter == 0:
+            return "empty"
+        if self.max_words and longer > self.max_words:
+            return "too long"
+        if shorter < self.min_words:
+            return "too short"
+        if self.max_ratio and longer / shorter > self.max_ratio:
+            return "ratio"
+        return None

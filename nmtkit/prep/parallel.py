@@ -1,0 +1,105 @@
+"""A map over chunks of lines with worker processes: order kept, memory bounded, errors brought home."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from nmtkit.errors import EnvironmentProblem
+
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
+
+CHUNK_LINES = 2000
+CHUNK_BYTES = 1 << 19
+
+_worker: Callable[[Any], Any] | None = None
+_failure: BaseException | None = None
+
+
+def chunked(lines: Iterable[bytes], max_lines: int = CHUNK_LINES, max_bytes: int = CHUNK_BYTES) -> Iterator[list[bytes]]:
+    """Group lines into chunks of bounded size, so that neither many short lines nor a few huge ones fill the memory.
+
+    Args:
+        lines: the lines.
+        max_lines, max_bytes: a chunk ends when it reaches either (it holds at least one line).
+    Returns: the chunks, in order.
+    """
+    chunk: list[bytes] = []
+    size = 0
+    for line in lines:
+        chunk.append(line)
+        size += len(line)
+        if len(chunk) >= max_lines or size >= max_bytes:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def ordered_map(make: Callable[[], Callable[[Chunk], Result]], chunks: Iterable[Chunk], jobs: int) -> Iterator[Result]:
+    """Apply a function to each chunk in worker processes and yield the results in the order of the chunks.
+
+    At most 2·jobs + 2 chunks are in flight, so memory doesn't grow with the input. The result is the same for any number of jobs.
+
+    Args:
+        make: builds the function, once per process (called in the parent when jobs is 1). Where processes can't be forked it must be
+            picklable by multiprocessing: a function of a module, or a functools.partial of one.
+        chunks: the work, in order; read as needed, in the parent.
+        jobs: worker processes; 1 works in this process.
+    Returns: an iterator over the results; closing it early stops the workers.
+    Raises: what the function raised, as the error it was; EnvironmentProblem if a worker was killed.
+    """
+    if jobs <= 1:
+        yield from map(make(), chunks)
+        return
+    method = "fork" if sys.platform.startswith("linux") else "spawn"
+    executor = ProcessPoolExecutor(jobs, multiprocessing.get_context(method), _start, (make, os.getpid()))
+    waiting: collections.deque[Future[Any]] = collections.deque()
+    try:
+        for chunk in chunks:
+            waiting.append(executor.submit(_work, chunk))
+            if len(waiting) > 2 * jobs + 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise EnvironmentProblem("a worker process was killed", hint="memory may have run out: try fewer --jobs") from error
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start(make: Callable[[], Callable[[Any], Any]], parent: int) -> None:
+    global _worker, _failure
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; a Ctrl-C reaches the whole group
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    try:
+        _worker = make()
+    except Exception as error:  # an error here would break the pool without saying why; the first chunk reports it instead
+        _failure = error
+
+
+def _watch(parent: int) -> None:
+    """End this worker when its parent has gone (killed), or it would wait for work for ever."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _work(chunk: Any) -> Any:
+    if _failure is not None:
+        raise _failure
+    assert _worker is not None
+    return _worker(chunk)

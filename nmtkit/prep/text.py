@@ -1,0 +1,120 @@
+"""The one path of a side's text, raw line to subwords and back, used by prep, translation and analyses alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, Protocol
+
+from nmtkit.errors import DataError
+from nmtkit.files import read_json, text_lines
+from nmtkit.prep import chinese
+from nmtkit.prep.clean import tidy
+from nmtkit.prep.moses import Moses
+from nmtkit.prep.subwords import Bpe, join
+from nmtkit.prep.truecase import Truecaser, detruecase
+
+
+class TextSettings(Protocol):
+    """The prep settings that decide how a line is tokenized."""
+
+    @property
+    def normalize(self) -> bool:
+        """Normalise punctuation first."""
+
+    @property
+    def aggressive_hyphens(self) -> bool:
+        """Split words at hyphens."""
+
+    @property
+    def escape(self) -> bool:
+        """Write Moses' escapes."""
+
+    @property
+    def lowercase(self) -> bool:
+        """Lowercase the raw text."""
+
+
+class TextSide:
+    """Text of one language, both ways.
+
+    Args:
+        lang: language code; zh is segmented by jieba, all others are tokenized as Moses does.
+        settings: see TextSettings.
+        truecaser: applied after tokenization; None for none (then nothing is detruecased either).
+        bpe: splits words into subwords; None leaves words whole.
+    """
+
+    def __init__(self, lang: str, settings: TextSettings, truecaser: Truecaser | None = None, bpe: Bpe | None = None) -> None:
+        self.lang = lang
+        self.lowercase = settings.lowercase
+        self.truecaser = truecaser
+        self.bpe = bpe
+        self.moses = None if lang in chinese.LANGUAGES else Moses(lang, settings.normalize, settings.aggressive_hyphens, settings.escape)
+
+    @classmethod
+    def load(cls, prep_dir: Path, side: Literal["src", "tgt"]) -> TextSide:
+        """The side of a prepared corpus, built from its files; cheap enough for each worker process to do.
+
+        Args:
+            prep_dir: the run's prep folder, with manifest.json, codes.bpe or codes.SIDE.bpe, truecase.LANG, bpe-vocab.SIDE.txt.
+            side: "src" or "tgt".
+        Raises: DataError if the corpus isn't prepared or a file is damaged.
+        """
+        prep_dir = Path(prep_dir)
+        manifest = read_json(prep_dir / "manifest.json")
+        try:
+            lang, settings = manifest[side], manifest["settings"]
+        except (KeyError, TypeError):
+            raise DataError("not the manifest of a prepared corpus", where=prep_dir / "manifest.json", hint="run `nmtkit prep` again") from None
+        model = prep_dir / f"truecase.{lang}"
+        codes = next((path for path in (prep_dir / f"codes.{side}.bpe", prep_dir / "codes.bpe") if path.exists()), None)
+        bpe = Bpe(codes, _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", int(settings.get("vocab_threshold") or 0))) if codes else None
+        return cls(lang, _settings(settings), Truecaser.load(model) if model.exists() else None, bpe)
+
+    def tokens(self, line: str) -> list[str]:
+        """Tidy, lowercase (if set), tokenize and truecase one raw line.
+
+        Returns: its words.
+        """
+        line = tidy(line)
+        if self.lowercase:
+            line = line.lower()
+        tokens = (chinese.segment(line) if self.moses is None else self.moses.tokenize(line)).split(" ")
+        if tokens == [""]:
+            return []
+        return self.truecaser.truecase(tokens) if self.truecaser else tokens
+
+    def encode(self, line: str) -> list[str]:
+        """One raw line as subwords, ready for the vocabulary."""
+        tokens = self.tokens(line)
+        return self.bpe.segment(tokens) if self.bpe else tokens
+
+    def surface(self, subwords: list[str]) -> str:
+        """Subwords as tokenized text (only BPE undone), the form multi-bleu.perl is computed on."""
+        return " ".join(join(subwords))
+
+    def decode(self, subwords: list[str]) -> str:
+        """Subwords as text for people: BPE, truecasing and tokenization undone."""
+        tokens = join(subwords)
+        if self.truecaser:
+            tokens = detruecase(tokens)
+        return chinese.detokenize(tokens) if self.moses is None else self.moses.detokenize(tokens)
+
+
+def _settings(settings: dict[str, Any]) -> SimpleNamespace:
+    defaults = {"normalize": True, "aggressive_hyphens": False, "escape": True, "lowercase": False}
+    return SimpleNamespace(**{key: bool(settings.get(key, value)) for key, value in defaults.items()})
+
+
+def _vocabulary(path: Path, threshold: int) -> set[str] | None:
+    if threshold <= 0 or not path.exists():
+        return None
+    result: set[str] = set()
+    for number, line in enumerate(text_lines(path), 1):
+        token, _, count = line.rpartition(" ")
+        if not token or not count.isdigit():
+            raise DataError("not a subword vocabulary", where=f"{path}, line {number}", hint="expected: subword, space, count")
+        if int(count) >= threshold:
+            result.add(token)
+    return result

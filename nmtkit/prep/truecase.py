@@ -1,0 +1,129 @@
+"""Truecasing as Moses does it (train-truecaser.perl, truecase.perl, detruecase.perl), streaming and without regular expressions per word."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from nmtkit.errors import DataError
+from nmtkit.files import text_lines, writing
+
+SENTENCE_END = frozenset({".", ":", "?", "!"})
+DELAYED_START = frozenset({"(", "[", '"', "'", "&apos;", "&quot;", "&#91;", "&#93;"})
+
+
+class TruecaseTrainer:
+    """Counts the written forms of each word where it doesn't begin a sentence; memory grows with the forms, not with the text.
+
+    Source: Moses train-truecaser.perl without --possiblyUseFirstToken. Merging the trainers of consecutive parts of a corpus in
+    their order gives the same model, byte for byte, as one trainer over the whole.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, tokens: Sequence[str]) -> None:
+        """Count one tokenized sentence (or line of several sentences)."""
+        first = True
+        keep: list[str] = []
+        for token in tokens:
+            if token in DELAYED_START:
+                continue
+            if first:
+                # Moses: a sentence end never is the first word of a sentence that would follow it
+                first = False
+                continue
+            if token in SENTENCE_END:
+                first = True
+                continue
+            if _has_case(token):
+                keep.append(token)
+        self.counts.update(keep)
+
+    def merge(self, other: TruecaseTrainer) -> None:
+        """Add the counts of a trainer that saw the text following this one's."""
+        self.counts.update(other.counts)
+
+    def save(self, path: Path) -> None:
+        """Write the model in Moses' format: `best (count/total) other (count) …`, a line a word, words in order of first appearance."""
+        forms: dict[str, list[str]] = {}
+        for form in self.counts:
+            forms.setdefault(form.lower(), []).append(form)
+        with writing(path) as stream:
+            for variants in forms.values():
+                variants.sort(key=lambda form: -self.counts[form])  # stable: the form seen first wins a tie
+                total = sum(self.counts[form] for form in variants)
+                best, *others = variants
+                parts = [f"{best} ({self.counts[best]}/{total})", *(f"{form} ({self.counts[form]})" for form in others)]
+                stream.write(" ".join(parts) + "\n")
+
+
+def _has_case(token: str) -> bool:
+    return token.lower() != token or token.upper() != token
+
+
+class Truecaser:
+    """Gives words their usual case: at the start of a sentence the most frequent form, elsewhere only forms never seen are changed.
+
+    Args:
+        best: lowercased word -> its most frequent form.
+        known: every form seen in training.
+    Source: Moses truecase.perl (sacremoses' `truecase(use_known=True)`).
+    """
+
+    def __init__(self, best: dict[str, str], known: frozenset[str]) -> None:
+        self.best = best
+        self.known = known
+
+    @classmethod
+    def load(cls, path: Path) -> Truecaser:
+        """Read a model file.
+
+        Raises: DataError if it is missing or a line is not in Moses' format.
+        """
+        best: dict[str, str] = {}
+        known: set[str] = set()
+        for number, line in enumerate(text_lines(path), 1):
+            fields = line.split(" ")
+            forms = fields[0::2]
+            if len(fields) % 2 or not all(field.startswith("(") and field.endswith(")") for field in fields[1::2]):
+                if not line.strip():
+                    continue
+                raise DataError("not a truecase model", where=f"{path}, line {number}", hint="expected: word (count/total) other (count) …")
+            best[forms[0].lower()] = forms[0]
+            known.update(forms)
+        return cls(best, frozenset(known))
+
+    def truecase(self, tokens: list[str]) -> list[str]:
+        """Truecase one tokenized line; as many tokens come out as went in."""
+        best, known = self.best, self.known
+        start = True
+        result: list[str] = []
+        for token in tokens:
+            if start:
+                result.append(best.get(token.lower(), token))
+            elif token in known:
+                result.append(token)
+            else:
+                result.append(best.get(token.lower(), token))
+            if token in SENTENCE_END:
+                start = True
+            elif token not in DELAYED_START:
+                start = False
+        return result
+
+
+def detruecase(tokens: Iterable[str]) -> list[str]:
+    """Uppercase the first letter of each sentence, as Moses' detruecase.perl does; brackets and quotes before it are passed over."""
+    start = True
+    result: list[str] = []
+    for token in tokens:
+        if start:
+            token = token[:1].upper() + token[1:]
+        result.append(token)
+        if token in SENTENCE_END:
+            start = True
+        elif token not in DELAYED_START:
+            start = False
+    return result
