@@ -57,7 +57,8 @@ def byte_lines(path: Path) -> Iterator[bytes]:
     number = 0
     with open_binary(path) as stream:
         try:
-            for number, line in enumerate(stream, 1):
+            for line in stream:
+                number += 1
                 yield line[:-1] if line.endswith(b"\n") else line
         except (OSError, EOFError, ValueError) as error:
             raise DataError(f"cannot read on after line {number}: {error}", where=path, hint="is the file complete?") from error
@@ -130,7 +131,7 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        Path(temporary).chmod(0o666 & ~_umask())
         os.replace(temporary, path)
         temporary = None
     except OSError as error:

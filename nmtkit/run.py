@@ -145,7 +145,9 @@ class Run:
         """
         names = [s.name for s in self.systems()]
         if name not in names:
-            raise ConfigError(f"this run has no system '{name}'", where=self.path / "systems", hint=nearest(name, names) if names else "first: nmtkit train")
+            raise ConfigError(
+                f"this run has no system '{name}'", where=self.path / "systems", hint=nearest(name, names) if names else "first: nmtkit train"
+            )
         return self.system(name)
 
     @contextlib.contextmanager
@@ -154,7 +156,13 @@ class Run:
 
         Yields: the record; a stage may add keys to it.
         """
-        record: dict[str, Any] = {"stage": stage, "argv": sys.argv[1:], "version": nmtkit.__version__, "commit": _commit(), "python": platform.python_version()}
+        record: dict[str, Any] = {
+            "stage": stage,
+            "argv": sys.argv[1:],
+            "version": nmtkit.__version__,
+            "commit": _commit(),
+            "python": platform.python_version(),
+        }
         record |= {"device": device, "seed": seed, "start": _now(), "end": None, "exit": 0}
         try:
             yield record

@@ -176,7 +176,9 @@ def parse_set(assignments: list[str]) -> Values:
         key, equals, raw = text.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or not dot or not name:
-            raise ConfigError(f"cannot read the setting '{text}'", where="--set", hint="write --set section.key=value, for example --set train.max_steps=1000")
+            raise ConfigError(
+                f"cannot read the setting '{text}'", where="--set", hint="write --set section.key=value, for example --set train.max_steps=1000"
+            )
         if section not in SECTIONS:
             raise ConfigError(f"unknown section '{section}' in '{text}'", where="--set", hint=nearest(section, SECTIONS))
         try:

@@ -1,0 +1,1 @@
+"""What the systems do inside: one file an analysis."""

@@ -1,0 +1,1 @@
+"""The prepared corpus: vocabulary, memory-mapped store, batches."""

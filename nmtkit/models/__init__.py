@@ -1,0 +1,1 @@
+"""The models: one file a paper, and the table that lists them."""

@@ -1,0 +1,1 @@
+"""Blocks that know no model."""

@@ -1,0 +1,1 @@
+"""Raw text to token ids: strings in, strings out."""

@@ -1,0 +1,1 @@
+"""Search, forced scoring, and text in and text out."""
