@@ -6,16 +6,17 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 from typer.core import TyperGroup
 
 import nmtkit
 from nmtkit import console
-from nmtkit import run as runs
 from nmtkit.errors import NmtkitError
-from nmtkit.run import Run
+
+if TYPE_CHECKING:  # the rooms are imported by the command that needs them, so that --help is instant
+    from nmtkit.run import Run
 
 _debug = bool(os.environ.get("NMTKIT_DEBUG"))
 
@@ -45,6 +46,11 @@ class Door(TyperGroup):
             if _debug:
                 raise
             raise typer.Exit(130) from None
+        except Exception as error:
+            if _debug or type(error).__module__.startswith(("typer", "click")):
+                raise
+            print(f"nmtkit: internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug shows where", file=sys.stderr)
+            raise typer.Exit(1) from None
         return result
 
 
@@ -332,7 +338,9 @@ def datasets(
 
 def _chosen(folder: Path | None) -> Run:
     """The run a stage works on; said, so that nobody works on another one unawares."""
-    run = runs.choose(folder)
+    from nmtkit.run import choose
+
+    run = choose(folder)
     console.say(f"run {run.path}")
     return run
 

@@ -1,0 +1,67 @@
+"""Files: lines are split at LF only, compression is seen through, and nothing is half-written."""
+
+import bz2
+import gzip
+import lzma
+
+import pytest
+import zstandard
+
+from nmtkit import files
+from nmtkit.errors import DataError, EnvironmentProblem
+
+TEXT = "eins\u2028zwei\x85drei\x0cvier\n\nfünf\r\nno newline at the end"
+LINES = ["eins\u2028zwei\x85drei\x0cvier", "", "fünf\r", "no newline at the end"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress), (".zst", zstandard.ZstdCompressor().compress)],
+)
+def test_lines_end_at_lf_only_in_every_compression(tmp_path, suffix, pack):
+    path = tmp_path / f"text.en{suffix}"
+    path.write_bytes(pack(TEXT.encode()))
+    assert list(files.text_lines(path)) == LINES
+    assert files.count_lines(path) == len(LINES)
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)])
+def test_damaged_compressed_file_is_named(tmp_path, suffix, pack):
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(pack(b"line\n" * 5000)[:-20])
+    with pytest.raises(DataError, match=r"text\.\w+"):
+        files.count_lines(path)
+
+
+def test_missing_file_and_folder_are_named(tmp_path):
+    with pytest.raises(DataError, match="no such file.*nope"):
+        files.count_lines(tmp_path / "nope")
+    with pytest.raises(DataError, match="is a directory"):
+        files.count_lines(tmp_path)
+
+
+def test_bytes_that_are_not_utf8_are_located(tmp_path):
+    path = tmp_path / "latin1"
+    path.write_bytes("gut\nsch\xf6n\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"0xf6(.|\n)*line 2, byte 7"):
+        list(files.text_lines(path))
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path):
+    path = tmp_path / "out.txt"
+    files.write_text(path, "old")
+    with pytest.raises(ZeroDivisionError), files.writing(path) as stream:
+        stream.write("new")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["out.txt"]
+
+
+def test_a_full_disk_is_an_environment_problem(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(EnvironmentProblem, match="No space left"):
+        files.write_text(tmp_path / "out.txt", "x")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,66 @@
+"""The house rules that keep rooms apart: imports go down only, no torch where none is needed, no variant named outside its file."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nmtkit
+
+PACKAGE = Path(nmtkit.__file__).parent
+# Lowest first; a room may import itself and what stands before it.
+ROOMS = ["errors", "files", "console", "settings", "run", "data", "prep", "nn", "models", "score", "translate", "train", "analyze", "report", "cli"]
+MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p.name not in {"__init__.py", "__main__.py"} or p.parent != PACKAGE)
+
+
+def imported_rooms(source: str) -> set[str]:
+    """The rooms of nmtkit that a module imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names |= {node.module or ""} if node.module != "nmtkit" else {f"nmtkit.{alias.name}" for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("nmtkit.") and name.split(".")[1] in ROOMS}
+
+
+def climbs(room: str, source: str) -> set[str]:
+    """The rooms above `room` that `source` imports."""
+    return {other for other in imported_rooms(source) if ROOMS.index(other) > ROOMS.index(room)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_down_only(path):
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if room in ROOMS:
+        assert climbs(room, path.read_text("utf-8")) == set()
+    else:
+        assert room in {"__init__", "__main__"}, f"{room} is not a room of the house: add it to ROOMS"
+
+
+def test_the_import_rule_can_fail():
+    assert climbs("nn", "def f():\n    from nmtkit.train import loop") == {"train"}
+    assert climbs("data", "from nmtkit import files, cli") == {"cli"}
+    assert climbs("train", "import nmtkit.data.store") == set()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_room_but_models_names_a_variant(path):
+    """Adding a model must need no edit in training, search, scores, analyses or the command line."""
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if room in {"models", "prep"}:
+        return
+    code = re.sub(r'""".*?"""', "", path.read_text("utf-8"), flags=re.S)
+    code = re.sub(r"^def train\(.*?^\) -> None:", "", code, flags=re.S | re.M) if room in {"cli", "train"} else code  # the default of --variant
+    named = {n for n in ("transformer", "rnnsearch", "dual_context", "caru", "Transformer") if re.search(rf"\b{n}\b", code)}
+    assert named == set()
+
+
+@pytest.mark.parametrize("module", ["nmtkit.cli", "nmtkit.run", "nmtkit.prep.stage", "nmtkit.prep.text", "nmtkit.score.stage", "nmtkit.data.store"])
+def test_no_torch_where_none_is_needed(module):
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,94 @@
+"""The run directory: choosing it, holding it, and its history."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.run import Run, choose, locked
+
+
+def prepared(folder, name="x", sets=(("train", "train"), ("dev", "dev"), ("test", "test"))):
+    prep = folder / name / "prep"
+    prep.mkdir(parents=True)
+    (prep / "manifest.json").write_text(json.dumps({"sets": [{"name": n, "split": s, "lines": 3} for n, s in sets]}))
+    return folder / name
+
+
+def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch):
+    monkeypatch.delenv("NMTKIT_RUN", raising=False)
+    first, second = prepared(tmp_path, "a"), prepared(tmp_path, "b")
+    os.utime(first / "prep/manifest.json", ns=(1, 1))
+    assert choose(None, tmp_path).path == second
+    os.utime(second / "prep/manifest.json", ns=(0, 0))
+    assert choose(None, tmp_path).path == first
+    monkeypatch.setenv("NMTKIT_RUN", str(second))
+    assert choose(None, tmp_path).path == second
+    assert choose(first, tmp_path).path == first
+
+
+def test_no_run_says_what_to_do_first(tmp_path, monkeypatch):
+    monkeypatch.delenv("NMTKIT_RUN", raising=False)
+    with pytest.raises(DataError, match="nmtkit prep"):
+        choose(None, tmp_path)
+    with pytest.raises(DataError, match="no run at"):
+        choose(tmp_path / "nope")
+    with pytest.raises(DataError, match="not prepared"):
+        Run(tmp_path).manifest()
+
+
+def test_sets_by_name(tmp_path):
+    run = Run(prepared(tmp_path, sets=(("train", "train"), ("dev", "dev"), ("test_2016", "test"))))
+    assert run.text_set("test").name == "test_2016"
+    with pytest.raises(ConfigError, match="did you mean 'test_2016'"):
+        run.text_set("test_2017")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", ".hidden"])
+def test_a_system_name_is_a_plain_folder_name(tmp_path, name):
+    with pytest.raises(ConfigError, match="cannot name a system"):
+        Run(tmp_path).system(name)
+
+
+HOLD = """
+import sys, pathlib
+from nmtkit.run import locked
+with locked(pathlib.Path(sys.argv[1]), "train"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_writer_is_told_who_holds_the_run_and_a_dead_one_does_not_count(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(DataError, match=rf"'train' \(process {holder.pid} on "), locked(tmp_path, "prep"):
+        pass
+    with pytest.raises(DataError, match="in use"), locked(tmp_path, "translate", shared=True):
+        pass
+    holder.kill()
+    holder.wait()
+    with locked(tmp_path, "prep"):
+        pass
+
+
+def test_sharers_keep_out_only_who_wants_it_alone(tmp_path):
+    with locked(tmp_path, "train", shared=True):
+        with locked(tmp_path, "translate", shared=True):
+            pass
+        with pytest.raises(DataError, match="in use"), locked(tmp_path, "prep"):
+            pass
+
+
+def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path):
+    run = Run(tmp_path)
+    with run.recorded("prep", seed=3):
+        pass
+    with pytest.raises(DataError), run.recorded("score"):
+        raise DataError("nothing to score")
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [(line["stage"], line["exit"], line["seed"]) for line in lines] == [("prep", 0, 3), ("score", 2, None)]
+    assert all(line["start"] <= line["end"] and line["version"] for line in lines)

@@ -1,0 +1,75 @@
+"""Settings: one strict schema, and messages that name the key and the nearest right one."""
+
+import tomllib
+
+import pytest
+
+from nmtkit.errors import ConfigError
+from nmtkit.settings import STAGES, PrepSettings, TrainSettings, build, load_config, load_preset, merge, parse_set, preset_names, to_toml
+
+
+def test_set_reads_toml_values_and_plain_words():
+    assert parse_set(["train.max_steps=10", "model.tie=all", 'prep.truecase="none"', "train.lr=1e-3", "prep.joint_vocab=false"]) == {
+        "train": {"max_steps": 10, "lr": 1e-3},
+        "model": {"tie": "all"},
+        "prep": {"truecase": "none", "joint_vocab": False},
+    }
+
+
+@pytest.mark.parametrize("text", ["max_steps=1", "train.max_steps", "train.=1", "=1"])
+def test_malformed_set_says_how_to_write_it(text):
+    with pytest.raises(ConfigError, match="section.key=value"):
+        parse_set([text])
+
+
+def test_unknown_section_and_key_name_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'train'"):
+        parse_set(["trian.max_steps=1"])
+    with pytest.raises(ConfigError, match=r"unknown setting 'train.max_step'.*\n.*\n.*did you mean 'max_steps'"):
+        build(TrainSettings, {"max_step": 3}, "train")
+
+
+@pytest.mark.parametrize(("key", "value"), [("max_steps", "many"), ("max_steps", 0), ("schedule", "linear"), ("betas", [0.9])])
+def test_bad_value_names_key_and_value(key, value):
+    with pytest.raises(ConfigError, match=f"'train.{key}"):
+        build(TrainSettings, {key: value}, "train")
+
+
+def test_later_layers_win_key_by_key():
+    assert merge({"train": {"lr": 1, "seed": 2}}, {"train": {"lr": 3}}, {"prep": {"merges": 4}}) == {
+        "train": {"lr": 3, "seed": 2},
+        "prep": {"merges": 4},
+    }
+
+
+def test_config_file_errors_name_the_file(tmp_path):
+    with pytest.raises(ConfigError, match="nope.toml"):
+        load_config(tmp_path / "nope.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[train\n")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(bad)
+    bad.write_text("train = 3\n")
+    with pytest.raises(ConfigError, match="is a section"):
+        load_config(bad)
+
+
+def test_written_settings_read_back_the_same():
+    values = {"variant": 'a "quoted" \\ name\x7f', "train": TrainSettings().model_dump(), "prep": PrepSettings().model_dump()}
+    back = tomllib.loads(to_toml(values))
+    assert build(TrainSettings, back["train"], "train") == TrainSettings()
+    assert build(PrepSettings, back["prep"], "prep") == PrepSettings()
+    assert back["variant"] == values["variant"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_fits_the_schema(name):
+    preset = load_preset(name)
+    for section, schema in STAGES.items():
+        build(schema, preset.get(section, {}), section)
+    assert "model" in preset
+
+
+def test_unknown_preset_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'small'"):
+        load_preset("smal")
