@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nmtkit import files
@@ -43,7 +43,18 @@ class Vocabulary:
 
         Raises: DataError if it is missing or damaged.
         """
-        return cls(list(files.text_lines(path)))
+        try:
+            return cls(list(files.text_lines(path)))
+        except DataError as error:
+            if error.where is not None:
+                raise
+            raise DataError(error.message, where=path, hint=error.hint or "prepare it again: nmtkit prep … --force") from None
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._ids
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tokens)
 
     def save(self, path: Path) -> None:
         """Write one token a line."""
@@ -66,3 +77,20 @@ class Vocabulary:
 
     def __getitem__(self, index: int) -> str:
         return self._tokens[index]
+
+
+def load_vocabularies(prep: Path) -> tuple[Vocabulary, Vocabulary]:
+    """The vocabularies of a prepared corpus: the same object twice if both sides share one.
+
+    Args:
+        prep: the run's prep folder, with vocab.txt, or vocab.src.txt and vocab.tgt.txt.
+    Returns: the vocabulary of the source and of the target.
+    Raises: DataError if they are missing or damaged.
+    """
+    prep = Path(prep)
+    if (prep / "vocab.txt").is_file():
+        shared = Vocabulary.load(prep / "vocab.txt")
+        return shared, shared
+    if not (prep / "vocab.src.txt").is_file():
+        raise DataError("this run is not prepared: it has no vocabulary", where=prep, hint="first: nmtkit prep")
+    return Vocabulary.load(prep / "vocab.src.txt"), Vocabulary.load(prep / "vocab.tgt.txt")
