@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from nmtkit.errors import DataError
@@ -11,33 +13,31 @@ from nmtkit.files import text_lines, writing
 
 SENTENCE_END = frozenset({".", ":", "?", "!"})
 DELAYED_START = frozenset({"(", "[", '"', "'", "&apos;", "&quot;", "&#91;", "&#93;"})
+_TAG = re.compile(r"<\S[^>]*>")
 
 
 class TruecaseTrainer:
     """Counts the written forms of each word where it doesn't begin a sentence; memory grows with the forms, not with the text.
 
-    Source: Moses train-truecaser.perl without --possiblyUseFirstToken. Merging the trainers of consecutive parts of a corpus in
-    their order gives the same model, byte for byte, as one trainer over the whole.
+    The model is sacremoses' (train-truecaser.perl without --possiblyUseFirstToken; quotes and brackets are passed over wherever they
+    stand). Merging the trainers of consecutive parts of a corpus, in their order, gives the same model byte for byte as one trainer.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def add(self, tokens: Sequence[str]) -> None:
-        """Count one tokenized sentence (or line of several sentences)."""
+    def add(self, tokens: Iterable[str]) -> None:
+        """Count one tokenized line, of one or several sentences."""
         first = True
         keep: list[str] = []
         for token in tokens:
-            if token in DELAYED_START:
+            if token in DELAYED_START or ("<" in token and _TAG.search(token)):
                 continue
             if first:
-                # Moses: a sentence end never is the first word of a sentence that would follow it
                 first = False
-                continue
-            if token in SENTENCE_END:
+            elif token in SENTENCE_END:
                 first = True
-                continue
-            if _has_case(token):
+            else:
                 keep.append(token)
         self.counts.update(keep)
 
@@ -46,21 +46,25 @@ class TruecaseTrainer:
         self.counts.update(other.counts)
 
     def save(self, path: Path) -> None:
-        """Write the model in Moses' format: `best (count/total) other (count) …`, a line a word, words in order of first appearance."""
+        """Write the model in Moses' format: `best (count/total) other (count) …`, a line a word, in order of first appearance.
+
+        Raises: EnvironmentProblem if it can't be written.
+        """
         forms: dict[str, list[str]] = {}
         for form in self.counts:
-            forms.setdefault(form.lower(), []).append(form)
+            if _has_case(form):
+                forms.setdefault(form.lower(), []).append(form)
         with writing(path) as stream:
             for variants in forms.values():
-                variants.sort(key=lambda form: -self.counts[form])  # stable: the form seen first wins a tie
-                total = sum(self.counts[form] for form in variants)
+                variants.sort(key=lambda form: -self.counts[form])  # stable: of equally frequent forms the one seen first
                 best, *others = variants
-                parts = [f"{best} ({self.counts[best]}/{total})", *(f"{form} ({self.counts[form]})" for form in others)]
-                stream.write(" ".join(parts) + "\n")
+                total = sum(self.counts[form] for form in variants)
+                fields = [f"{best} ({self.counts[best]}/{total})", *(f"{form} ({self.counts[form]})" for form in others)]
+                stream.write(" ".join(fields) + "\n")
 
 
 def _has_case(token: str) -> bool:
-    return token.lower() != token or token.upper() != token
+    return any(unicodedata.category(character) in ("Ll", "Lu", "Lt") for character in token)
 
 
 class Truecaser:
@@ -96,20 +100,17 @@ class Truecaser:
         return cls(best, frozenset(known))
 
     def truecase(self, tokens: list[str]) -> list[str]:
-        """Truecase one tokenized line; as many tokens come out as went in."""
+        """Truecase one tokenized line; as many tokens come out as went in (XML tags and Moses factors are ordinary tokens here)."""
         best, known = self.best, self.known
         start = True
         result: list[str] = []
         for token in tokens:
-            if start:
-                result.append(best.get(token.lower(), token))
-            elif token in known:
-                result.append(token)
-            else:
-                result.append(best.get(token.lower(), token))
+            if start or token not in known:
+                token = best.get(token.lower(), token)
+            result.append(token)
             if token in SENTENCE_END:
                 start = True
-            elif token not in DELAYED_START:
+            elif start and token not in DELAYED_START:
                 start = False
         return result
 
