@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+from typing import Any
 
+import torch
+
+from nmtkit import settings
 from nmtkit.errors import ConfigError, NmtkitError, nearest
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, Vocabularies
 
 VARIANTS: dict[str, str] = {
     "transformer": "nmtkit.models.transformer:Transformer",
@@ -21,7 +25,8 @@ def load_variant(name: str) -> type[Model]:
     target = VARIANTS.get(name, name)
     module_name, colon, class_name = target.partition(":")
     if not colon:
-        raise ConfigError(f"unknown variant '{name}'", where="--variant", hint=nearest(name, VARIANTS) + " - or package.module:Class for one of your own")
+        hint = nearest(name, VARIANTS) + " - or package.module:Class for one of your own"
+        raise ConfigError(f"unknown variant '{name}'", where="--variant", hint=hint)
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except NmtkitError:
@@ -38,3 +43,60 @@ def load_variant(name: str) -> type[Model]:
 def default_name(variant: str) -> str:
     """The system name for a variant when --name is not given: the variant's, or the class's in lower-case with hyphens."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", variant.rpartition(":")[2]).lower() if ":" in variant else variant
+
+
+def build_model(variant: str, values: dict[str, Any], vocabularies: Vocabularies) -> Model:
+    """A new model of a variant, its weights drawn from torch's current generator.
+
+    Args:
+        variant: a name of the table, or package.module:Class.
+        values: the section `model` as plain values; what is left out has the variant's default.
+        vocabularies: the sizes of the vocabularies, and whether they are one.
+    Raises: ConfigError for an unknown variant or setting, a bad value, or settings that do not go together.
+    """
+    cls = load_variant(variant)
+    return cls(settings.build(cls.Settings, values, "model"), vocabularies)
+
+
+def describe(preset: str | None = None, vocab_size: int | None = None) -> list[dict[str, Any]]:
+    """The variants as plain values, for people and for JSON.
+
+    Args:
+        preset: whose sizes the parameters are counted with; None = base.
+        vocab_size: V, of each side (one vocabulary where the preset ties all embeddings); None = 32,000.
+    Returns: name, paper, parameters, and settings (name, type, default, description) of each variant of the table.
+    Raises: ConfigError for an unknown preset.
+    """
+    sizes = settings.load_preset(preset or "base").get("model", {})
+    size = vocab_size or 32_000
+    rows = []
+    for name in VARIANTS:
+        cls = load_variant(name)
+        with torch.device("meta"):  # shapes alone, no memory
+            model = build_model(name, cls.adapt(sizes), Vocabularies(size, size, shared=True))
+        rows.append({"name": name, "paper": cls.paper, "parameters": count_parameters(model), "settings": _fields(cls)})
+    return rows
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """Trainable numbers, tied ones counted once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def _fields(cls: type[Model]) -> list[dict[str, Any]]:
+    schema = cls.Settings.model_json_schema()["properties"]
+    return [
+        {"name": name, "type": _type(schema[name]), "default": field.get_default(call_default_factory=True), "description": field.description or ""}
+        for name, field in cls.Settings.model_fields.items()
+    ]
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A setting's type in words: integer, number, boolean, string, or its choices."""
+    if "enum" in schema:
+        return "|".join(str(choice) for choice in schema["enum"])
+    if "anyOf" in schema:
+        return "|".join(_type(part) for part in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    return str(schema.get("type", "any"))

@@ -1,0 +1,297 @@
+"""Checkpoints: folders `step-00012000` that exist completely or not at all, without pickle, and checked by hash when read.
+
+A folder holds model.safetensors, optimizer.safetensors, state.json and, written last, manifest.json with the size and SHA-256 of the others.
+It is written under a temporary name, flushed, renamed; only then are old ones removed (by renaming them first).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from nmtkit import console, files
+from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
+from nmtkit.models.base import Model
+from nmtkit.run import Run, System
+
+FORMAT = 1
+WEIGHTS, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
+PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npz"}
+AGAIN = "take another checkpoint, or train again"
+
+
+def save(folder: Path, step: int, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], state: dict[str, Any], about: dict[str, Any]) -> Path:
+    """Write a checkpoint completely or not at all.
+
+    Args:
+        folder: the system's checkpoints folder.
+        step: updates done.
+        weights, optimizer: tensors by name, tied ones once.
+        state: plain values that continue the training.
+        about: plain values for the manifest: variant, fingerprints of corpus and vocabulary.
+    Returns: the checkpoint's folder.
+    Raises: EnvironmentProblem if the disk is full or not writable; then no checkpoint is touched.
+    """
+    final = folder / f"step-{step:08d}"
+    temporary = folder / f".tmp-{final.name}-{os.getpid()}"
+    size = sum(t.numel() * t.element_size() for tensors in (weights, optimizer) for t in tensors.values())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(folder).free < 2 * size:
+            raise OSError(f"less than {2 * size / 2**20:,.0f} MiB free, which is kept ready for a checkpoint of {size / 2**20:,.0f} MiB")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for name, tensors in ((WEIGHTS, weights), (OPTIMIZER, optimizer)):
+            save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, temporary / name, {"format": "pt"})
+        (temporary / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
+        described = {name: {"bytes": (temporary / name).stat().st_size, "sha256": _synced_hash(temporary / name)} for name in (WEIGHTS, OPTIMIZER, STATE)}
+        files.write_json(temporary / MANIFEST, {"format": FORMAT, "step": step, **about, "files": described})
+        files.sync_folder(temporary)
+        if final.exists():  # only a damaged one can be here: a valid one would have been continued from
+            set_aside = folder / f".damaged-{final.name}-{os.getpid()}"
+            os.replace(final, set_aside)
+            console.warn(f"the damaged checkpoint {final.name} is now {set_aside}")
+        os.replace(temporary, final)
+        files.sync_folder(folder)
+    except (OSError, SafetensorError, EnvironmentProblem) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise EnvironmentProblem(
+            f"cannot write checkpoint {final.name}: {getattr(error, 'strerror', None) or error}",
+            where=folder,
+            hint="free some space; the same command continues from the last checkpoint",
+        ) from error
+    return final
+
+
+def _synced_hash(path: Path) -> str:
+    """Flush a file to disk and hash what was written."""
+    with open(path, "rb+") as stream:
+        os.fsync(stream.fileno())
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def step_of(path: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def candidates(folder: Path) -> list[Path]:
+    """All checkpoint folders, valid or not, oldest first."""
+    return sorted((p for p in folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=step_of)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A checkpoint's manifest, after a look at the sizes of its files.
+
+    Raises: CheckpointError if it is no checkpoint of nmtkit, incomplete, truncated, or of another format.
+    """
+    if path.is_file() or path.suffix in PICKLES:
+        raise CheckpointError(f"not a checkpoint folder of nmtkit: {path}", hint=_foreign_hint(path))
+    try:
+        manifest: dict[str, Any] = files.read_json(path / MANIFEST)
+        described = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
+    except DataError as error:
+        found = next((p for p in path.glob("*") if p.suffix in PICKLES), path)
+        raise CheckpointError(f"incomplete checkpoint: {error.message}", where=path, hint=_foreign_hint(found)) from None
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise CheckpointError("the manifest is damaged", where=path / MANIFEST, hint=AGAIN) from None
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(f"checkpoint format {manifest.get('format')!r}, this nmtkit reads {FORMAT}", where=path, hint="use the nmtkit that wrote it")
+    for name, (size, _) in described.items():
+        actual = (path / name).stat().st_size if (path / name).is_file() else None
+        if actual != size:
+            what = "is missing" if actual is None else f"has {actual} bytes instead of {size}"
+            raise CheckpointError(f"truncated checkpoint: {name} {what}", where=path, hint=AGAIN)
+    return manifest
+
+
+def _foreign_hint(path: Path) -> str:
+    if path.suffix in PICKLES:
+        return f"{path.name} may be a pickle, which nmtkit never loads (it can run code); convert it to safetensors with the tool that wrote it"
+    return AGAIN
+
+
+def _read_tensors(path: Path, name: str, manifest: dict[str, Any]) -> dict[str, Tensor]:
+    """Tensors of one file of a checkpoint, its hash checked.
+
+    Raises: CheckpointError if a bit is wrong, or the file is something else (a pickle).
+    """
+    _check_hash(path, name, manifest)
+    try:
+        return load_file(path / name)
+    except (SafetensorError, OSError, ValueError) as error:
+        with open(path / name, "rb") as stream:
+            start = stream.read(2)
+        hint = "it looks like a pickle, which nmtkit never loads (it can run code)" if start[:1] == b"\x80" or start == b"PK" else AGAIN
+        raise CheckpointError(f"{name} is not a safetensors file: {error}", where=path, hint=hint) from None
+
+
+def _check_hash(path: Path, name: str, manifest: dict[str, Any]) -> None:
+    if name not in manifest["files"] or files.sha256(path / name) != manifest["files"][name]["sha256"]:
+        raise CheckpointError(f"damaged checkpoint: {name} does not have the hash of its manifest", where=path, hint=AGAIN)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The weights of a checkpoint, on the CPU.
+
+    Raises: CheckpointError if it is damaged or foreign.
+    """
+    return _read_tensors(path, WEIGHTS, read_manifest(path))
+
+
+def load_training(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """All that continues a training: weights, optimiser tensors, state.
+
+    Raises: CheckpointError if any of it is damaged.
+    """
+    manifest = read_manifest(path)
+    _check_hash(path, STATE, manifest)
+    state: dict[str, Any] = files.read_json(path / STATE)
+    return _read_tensors(path, WEIGHTS, manifest), _read_tensors(path, OPTIMIZER, manifest), state
+
+
+def find_checkpoints(system: System) -> list[Path]:
+    """The checkpoints that are complete (sizes agree; hashes are checked on loading), oldest first; others are named and skipped."""
+    found = []
+    for path in candidates(system.checkpoints):
+        try:
+            read_manifest(path)
+            found.append(path)
+        except CheckpointError as error:
+            console.warn(f"skipping {path}: {error.message}")
+    return found
+
+
+def best(system: System) -> Path:
+    """The best checkpoint by best.json, or the newest one if nothing was validated (or the best is damaged, which is said).
+
+    Raises: CheckpointError if there is no valid one.
+    """
+    found = find_checkpoints(system)
+    with contextlib.suppress(DataError, KeyError, TypeError):
+        named = system.checkpoints / str(files.read_json(system.path / "best.json")["checkpoint"])
+        if named in found:
+            return named
+        console.warn(f"the best checkpoint {named.name} is missing or damaged; taking the newest")
+    if not found:
+        damaged = candidates(system.checkpoints)
+        what = f"no valid checkpoint of '{system.name}'" if damaged else f"system '{system.name}' has no checkpoint yet"
+        hint = "all are damaged: nmtkit train --force trains it again" if damaged else "first: nmtkit train"
+        raise CheckpointError(what, where=system.checkpoints, hint=hint)
+    return found[-1]
+
+
+def average(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of checkpoints: floating tensors in float64, tied weights once, other tensors from the last.
+
+    Raises: CheckpointError if they are not of one model.
+    """
+    sums: dict[str, Tensor] = {}
+    last: dict[str, Tensor] = {}
+    for path in paths:
+        last = load_weights(path)
+        if sums and {k: v.shape for k, v in last.items()} != {k: v.shape for k, v in sums.items()}:
+            raise CheckpointError("not a checkpoint of the same model", where=path, hint="average checkpoints of one system")
+        for name, tensor in last.items():
+            wide = tensor.double() if tensor.is_floating_point() else tensor
+            sums[name] = sums[name] + wide if name in sums and tensor.is_floating_point() else wide
+    return {name: (sums[name] / len(paths)).to(t.dtype) if t.is_floating_point() else t for name, t in last.items()}
+
+
+def prune(folder: Path, keep: Iterable[str]) -> None:
+    """Remove all valid checkpoints but those named; a folder is renamed before it is emptied, so none is ever half there."""
+    names = set(keep)
+    for path in candidates(folder):
+        if path.name in names or not (path / MANIFEST).is_file():
+            continue
+        doomed = folder / f".old-{path.name}-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            os.replace(path, doomed)
+            shutil.rmtree(doomed)
+
+
+def clean(folder: Path) -> None:
+    """Remove what a killed process left half-written or half-removed, and say so; the caller holds the system's lock."""
+    for path in [*folder.glob(".tmp-step-*"), *folder.glob(".old-step-*")]:
+        console.say(f"removing {path.name}, left {'half-written' if path.name.startswith('.tmp') else 'half-removed'} by a process that was stopped")
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def vocabulary_hashes(run: Run) -> dict[str, str]:
+    """SHA-256 of the vocabulary files of a run: what a checkpoint's ids mean."""
+    return {path.name: files.sha256(path) for path in sorted(run.prep.glob("vocab*.txt"))}
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    """A model's parameters and persistent buffers by name, tied ones once (under the first name)."""
+    everything = model.state_dict(keep_vars=True)
+    parameters = dict(model.named_parameters())
+    known = {id(p) for p in parameters.values()}
+    return {**parameters, **{name: tensor for name, tensor in everything.items() if id(tensor) not in known}}
+
+
+@torch.no_grad()
+def put_weights(model: torch.nn.Module, weights: Mapping[str, Tensor], where: object = None) -> None:
+    """Copy weights into a model that has exactly these.
+
+    Raises: CheckpointError naming the first that is missing, unknown or of another shape.
+    """
+    own = weights_of(model)
+    odd = sorted(own.keys() ^ weights.keys())
+    if odd:
+        raise CheckpointError(f"the checkpoint is of another model: {odd[0]} is {'missing' if odd[0] in own else 'unknown'}", where=where, hint=AGAIN)
+    for name, tensor in own.items():
+        if tensor.shape != weights[name].shape:
+            shapes = f"{tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
+            raise CheckpointError(f"the checkpoint is of another model: {name} is {shapes}", where=where, hint=AGAIN)
+        tensor.copy_(weights[name])
+
+
+def check_vocabulary(path: Path, run: Run) -> None:
+    """Refuse a checkpoint whose ids mean other tokens.
+
+    Raises: CheckpointError naming the vocabulary file that differs.
+    """
+    then, now = read_manifest(path).get("vocabulary", {}), vocabulary_hashes(run)
+    odd = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    if odd:
+        raise CheckpointError(
+            f"the checkpoint is of another vocabulary: {odd[0]} differs", where=path, hint=f"the run {run.path} was prepared anew; train again with --force"
+        )
+
+
+def load_system(run: Run, system: System, device: torch.device | str = "cpu", average: int = 1) -> Model:
+    """A trained system, ready to translate.
+
+    Args:
+        run: its run.
+        system: the system.
+        device: where it goes.
+        average: 1 = the best checkpoint; k = the mean of the last k.
+    Returns: the model in evaluation mode.
+    Raises: DataError if it was never trained; CheckpointError if its checkpoints are damaged or of another vocabulary.
+    """
+    from nmtkit.models.variants import build_model
+
+    config = system.read_config()
+    found = find_checkpoints(system)
+    paths = [best(system)] if average <= 1 or not found else found[-average:]
+    if len(paths) < average:
+        console.warn(f"system '{system.name}' has {len(paths)} checkpoints to average, not {average}; train.keep_checkpoints says how many are kept")
+    for path in paths:
+        check_vocabulary(path, run)
+    model = build_model(config["variant"], config["model"], vocabulary_sizes(run))
+    put_weights(model, average_of(paths), where=paths[-1])
+    return model.to(device).eval()

@@ -1,0 +1,176 @@
+"""The Transformer: the baseline of every comparison, and the layers that other variants are assembled from."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, cast
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from nmtkit.data.batches import Batch
+from nmtkit.errors import ConfigError
+from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies
+from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
+from nmtkit.nn.cache import Cache
+from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
+from nmtkit.nn.masks import visible_positions
+from nmtkit.nn.sublayer import FeedForward, Residual
+
+
+class TransformerSettings(ModelSettings):
+    """Sizes and choices of a Transformer; the defaults are Vaswani et al.'s base."""
+
+    d_model: int = Field(512, ge=2)
+    """Width of embeddings, of every layer and of the memory."""
+    d_ff: int = Field(2048, ge=1)
+    """Width of the feed-forward sublayers."""
+    heads: int = Field(8, ge=1)
+    """Attention heads; a divisor of d_model."""
+    encoder_layers: int = Field(6, ge=0)
+    decoder_layers: int = Field(6, ge=1)
+    attention_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on attention weights."""
+    activation_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the feed-forward sublayer's hidden units."""
+    norm: Literal["post", "pre"] = "post"
+    """Layer norm after each residual sum (as in the papers), or before each sublayer and at the end of each stack."""
+    tie: Literal["none", "target", "all"] = "all"
+    """Which embeddings are one: none, the target's and the output layer's, or the source's too (needs a joint vocabulary)."""
+    attn_bias: bool = True
+    """Biases in the attention projections."""
+    softmax_bias: bool = False
+    """A bias in the output layer."""
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward, each in a residual connection.
+
+    Args:
+        settings: sizes.
+    """
+
+    def __init__(self, settings: TransformerSettings) -> None:
+        super().__init__()
+        s = settings
+        self.attention = SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+        self.attention_residual = Residual(s.d_model, s.dropout, s.norm)
+        self.feed_forward = FeedForward(s.d_model, s.d_ff, s.activation_dropout)
+        self.feed_forward_residual = Residual(s.d_model, s.dropout, s.norm)
+
+    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        """x (B, S, D), of which `visible` bool (B, 1, S) is real -> (B, S, D)."""
+        x = self.attention_residual(x, lambda h: self.attention(h, visible))
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the source, feed-forward, each in a residual connection.
+
+    Args:
+        settings: sizes.
+    """
+
+    def __init__(self, settings: TransformerSettings) -> None:
+        super().__init__()
+        s = settings
+        self.attention = SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+        self.attention_residual = Residual(s.d_model, s.dropout, s.norm)
+        self.cross = CrossAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+        self.cross_residual = Residual(s.d_model, s.dropout, s.norm)
+        self.feed_forward = FeedForward(s.d_model, s.d_ff, s.activation_dropout)
+        self.feed_forward_residual = Residual(s.d_model, s.dropout, s.norm)
+
+    def remember(self, states: Tensor) -> dict[str, Any]:
+        """What this layer needs of the encoder's states (B, S, D), computed once per sentence."""
+        return {"source": self.cross.source(states)}
+
+    def forward(self, x: Tensor, own: dict[str, Any], visible: Tensor | None, cache: Cache | None, index: int) -> Tensor:
+        """One layer of the decoder.
+
+        Args:
+            x: (R, T, D).
+            own: from `remember`, B rows.
+            visible: bool (B, 1, S), the real source positions.
+            cache: the positions before these, None if x is the whole target.
+            index: of this layer, in the cache.
+        Returns: (R, T, D).
+        """
+        x = self.attention_residual(x, lambda h: self.attention(h, causal=True, cache=cache, layer=index))
+        x = self.cross_residual(x, lambda h: self.cross(h, own["source"], visible))
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class Transformer(Model):
+    """Vaswani et al. 2017, *Attention is all you need*, NeurIPS.
+
+    A variant overrides `encoder_layer` or `decoder_layer` to put other layers in some places, or `encode` to add to the memory.
+    """
+
+    Settings: ClassVar[type[TransformerSettings]] = TransformerSettings
+    settings: TransformerSettings
+    paper: ClassVar[str] = "Vaswani et al. 2017"
+
+    def __init__(self, settings: TransformerSettings, vocabularies: Vocabularies) -> None:
+        super().__init__(settings, vocabularies)
+        s = settings
+        if s.tie == "all" and not vocabularies.shared:
+            message = "tie = 'all' needs one vocabulary for both sides"
+            raise ConfigError(message, where="model.tie", hint="--set model.tie=target, or prepare with --set prep.joint_vocab=true")
+        source = Embedding(vocabularies.src, s.d_model)
+        target = source if s.tie == "all" else Embedding(vocabularies.tgt, s.d_model)
+        self.src_embedder = Embedder(source, s.d_model, s.dropout)
+        self.tgt_embedder = Embedder(target, s.d_model, s.dropout)
+        self.encoder = nn.ModuleList([self.encoder_layer(i) for i in range(s.encoder_layers)])
+        self.decoder = nn.ModuleList([self.decoder_layer(i) for i in range(s.decoder_layers)])
+        self.encoder_norm = nn.LayerNorm(s.d_model) if s.norm == "pre" else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(s.d_model) if s.norm == "pre" else nn.Identity()
+        self.output = OutputLayer(vocabularies.tgt, s.d_model, target if s.tie != "none" else None, s.softmax_bias)
+        for name, module in self.named_modules():
+            if isinstance(module, Attention):
+                module.name = name
+
+    def encoder_layer(self, index: int) -> EncoderLayer:
+        """The encoder's layer `index` (from 0)."""
+        return EncoderLayer(self.settings)
+
+    def decoder_layer(self, index: int) -> DecoderLayer:
+        """The decoder's layer `index` (from 0)."""
+        return DecoderLayer(self.settings)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.settings.d_model
+
+    def encode(self, batch: Batch) -> Memory:
+        """See `Model.encode`.
+
+        Returns: states (B, S, D) of the top layer, visible bool (B, 1, S) or None, and each decoder layer's own part.
+        """
+        visible = visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None
+        x = self.src_embedder(batch.src)
+        for layer in self.encoder:
+            x = layer(x, visible)
+        return self.remember(self.encoder_norm(x), visible)
+
+    def remember(self, states: Tensor, visible: Tensor | None) -> Memory:
+        """The memory of source states (B, S, D): all that the decoder computes from them, once per sentence."""
+        return {"states": states, "visible": visible, "layers": [cast(DecoderLayer, layer).remember(states) for layer in self.decoder]}
+
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+        """See `Model.decode`; the state holds one `Cache`."""
+        cache: Cache | None = None
+        start = 0
+        if state is not None:
+            cache = state.get("cache") or Cache(len(self.decoder))
+            start = cache.length
+        x = self.tgt_embedder(tgt_in, start)
+        if cache is not None:
+            cache.begin(tgt_in.size(0), memory["states"].size(0), tgt_in.size(1), x)
+        for index, layer in enumerate(self.decoder):
+            x = layer(x, memory["layers"][index], memory["visible"], cache, index)
+        return self.decoder_norm(x), None if cache is None else {"cache": cache}
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the target vocabulary: (…, D) -> (…, V)."""
+        return self.output(hidden)

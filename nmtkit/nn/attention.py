@@ -1,0 +1,158 @@
+"""Scaled dot-product attention: one function for all models, and the two layers of the Transformer made from it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmtkit.errors import ConfigError
+from nmtkit.nn.cache import Cache
+from nmtkit.nn.capture import capturing, record
+from nmtkit.nn.dropout import dropout
+from nmtkit.nn.linear import Linear
+from nmtkit.nn.masks import future
+
+# On a CPU the explicit product is the faster one while the score matrix of a head is smaller than this (tests/benchmarks).
+EXPLICIT_SCORES = 128 * 128
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, S, H·C) -> (B, H, S, C), a view."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, causal: bool = False, p: float = 0.0, name: str = "") -> Tensor:
+    """softmax(q·kᵀ/√C)·v for every head.
+
+    Keys may be fewer than query rows: with R = B·K rows, the K neighbours of a sentence attend to that sentence's keys, which are never copied.
+
+    Args:
+        q: queries (R, T, H·C).
+        k: keys (B, H, S, C).
+        v: values (B, H, S, C').
+        visible: bool (B, 1 or K·T, S), True = may be attended; or the same as numbers to add to the scores (`masks.additive`); None = all.
+        causal: query t sees keys up to t only, counted from the end if S > T (needs R = B).
+        p: dropout on the attention weights (training only).
+        name: under which the weights (B, H, K·T, S) are captured.
+    Returns: (R, T, H·C'); a query that may see nothing gets exactly zero.
+    Source: Vaswani et al. 2017, Eq. 1.
+    """
+    rows, steps = q.shape[:2]
+    sentences, heads, length, _ = k.shape
+    q = q.reshape(sentences, -1, heads, k.size(3)).transpose(1, 2)  # (B, H, K·T, C)
+    visible = None if visible is None else visible.unsqueeze(1)  # (B, 1, 1 or K·T, S)
+    if capturing() or (q.device.type == "cpu" and q.size(2) * length <= EXPLICIT_SCORES):
+        context = _explicit(q, k, v, visible, causal and steps > 1, p, name)
+    else:
+        context = _fused(q, k, v, visible, causal and steps > 1, p)
+    return context.transpose(1, 2).reshape(rows, steps, -1)
+
+
+def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float, name: str) -> Tensor:
+    """The product written out: on a CPU faster than the fused kernel for short sentences, and the weights can be read."""
+    batch, heads, queries, width = q.shape
+    keys = k.size(2)
+    q, k, v = q.reshape(-1, queries, width), k.reshape(-1, keys, width), v.reshape(-1, keys, v.size(3))
+    scores = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(width)).view(batch, heads, queries, keys)
+    blocked = None
+    if visible is not None and visible.dtype != torch.bool:
+        scores = scores + visible
+    elif visible is not None:
+        blocked = ~visible
+        scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
+    if causal:
+        scores = scores.masked_fill(future(queries, keys, q.device), torch.finfo(scores.dtype).min)
+    weights = torch.softmax(scores, dim=-1)
+    if blocked is not None:
+        weights = weights.masked_fill(blocked, 0)  # a blind query has uniform weights up to here
+    if name:
+        record(name, weights)
+    weights = dropout(weights, p) if p else weights
+    return torch.bmm(weights.to(v.dtype).view(-1, queries, keys), v).view(batch, heads, queries, -1)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float) -> Tensor:
+    """torch's own kernels: for long sentences and GPUs. They are never shown a blind query: not all of them return zeros for it."""
+    if visible is None and not (causal and q.size(2) != k.size(2)):
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal)
+    sighted = None
+    if visible is not None and visible.dtype == torch.bool:
+        sighted = visible.any(-1, keepdim=True)
+        visible = visible | ~sighted
+    if causal:
+        later = future(q.size(2), k.size(2), q.device)
+        visible = ~later if visible is None else visible.masked_fill(later, False if visible.dtype == torch.bool else torch.finfo(visible.dtype).min)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
+    return context if sighted is None else context.masked_fill(~sighted, 0)
+
+
+class Attention(nn.Module):
+    """What self- and cross-attention share: sizes, dropout on the weights, the output projection.
+
+    Args:
+        width: D.
+        heads: H, a divisor of D.
+        dropout: probability of dropping an attention weight.
+        bias: whether the projections have biases.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float, bias: bool) -> None:
+        super().__init__()
+        if width % heads:
+            message = f"{heads} heads cannot share a width of {width}"
+            raise ConfigError(message, where="model.heads, model.d_model", hint="make d_model a multiple of heads")
+        self.heads = heads
+        self.p = dropout
+        self.out = Linear(width, width, bias)
+        self.name = ""
+        """Under which `capture` sees the weights."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
+        """`attention` with this layer's dropout and name, then the output projection: (R, T, D)."""
+        return self.out(attention(q, k, v, visible, causal, self.p if self.training else 0.0, self.name))
+
+
+class SelfAttention(Attention):
+    """Every position attends to its own sequence; queries, keys and values come from one product."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, bias: bool = True) -> None:
+        super().__init__(width, heads, dropout, bias)
+        self.qkv = Linear(width, 3 * width, bias, blocks=3)
+
+    def forward(self, x: Tensor, visible: Tensor | None = None, causal: bool = False, cache: Cache | None = None, layer: int = 0) -> Tensor:
+        """Attend within x (R, T, D).
+
+        Args:
+            x: the new positions.
+            visible: bool (R, 1 or T, T), None = all; not for use with a cache.
+            causal: no position sees a later one.
+            cache: the positions before these, to which these are added; None if x is everything.
+            layer: the index of this layer in the cache.
+        """
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        k, v = split_heads(k, self.heads), split_heads(v, self.heads)
+        if cache is not None:
+            k, v = cache.append(layer, k, v)
+            visible, causal = cache.visible, cache.visible is None
+        return self.attend(q, k, v, visible, causal)
+
+
+class CrossAttention(Attention):
+    """Target positions attend to a source whose keys and values are computed once."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, bias: bool = True) -> None:
+        super().__init__(width, heads, dropout, bias)
+        self.query = Linear(width, width, bias)
+        self.kv = Linear(width, 2 * width, bias, blocks=2)
+
+    def source(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of states (B, S, D), each (B, H, S, C)."""
+        k, v = self.kv(states).chunk(2, dim=-1)
+        return split_heads(k, self.heads), split_heads(v, self.heads)
+
+    def forward(self, x: Tensor, source: tuple[Tensor, Tensor], visible: Tensor | None) -> Tensor:
+        """Attend from x (R, T, D) to `source` (from `source()`, B rows), of which `visible` bool (B, 1, S) may be seen."""
+        return self.attend(self.query(x), *source, visible)

@@ -1,0 +1,79 @@
+"""Token embeddings: scaled, with positions; and the output layer that may share their weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmtkit.nn.dropout import Dropout
+from nmtkit.nn.positions import Positions
+
+
+class Embedding(nn.Module):
+    """A table of V vectors drawn from N(0, D^-0.5), multiplied by √D when read.
+
+    Args:
+        vocabulary: V.
+        width: D.
+    Source: Vaswani et al. 2017, §3.4.
+    """
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.scale = math.sqrt(width)
+        self.weight = nn.Parameter(torch.empty(vocabulary, width))
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Vectors of token ids: (…) -> (…, D)."""
+        return F.embedding(ids, self.weight) * self.scale
+
+
+class Embedder(nn.Module):
+    """What a stack reads: Dropout(√D · E[id] + position).
+
+    Args:
+        table: the embedding, which several embedders may share.
+        width: D.
+        dropout: probability of dropping an element of the sum.
+    """
+
+    def __init__(self, table: Embedding, width: int, dropout: float) -> None:
+        super().__init__()
+        self.table = table
+        self.positions = Positions(width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        """Inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D)."""
+        vectors = F.embedding(ids, self.table.weight)
+        positions = self.positions(start, ids.size(1), vectors)
+        return self.dropout(torch.add(positions, vectors, alpha=self.table.scale))
+
+
+class OutputLayer(nn.Module):
+    """Scores over the vocabulary: hidden · Wᵀ (+ b), W its own or an embedding's.
+
+    Args:
+        vocabulary: V.
+        width: D.
+        tied: the embedding whose weights are used, None for weights of its own.
+        bias: whether there is a bias.
+    Source: Press & Wolf 2017 for the tying.
+    """
+
+    def __init__(self, vocabulary: int, width: int, tied: Embedding | None, bias: bool) -> None:
+        super().__init__()
+        if tied is None:
+            self.weight = nn.Parameter(torch.empty(vocabulary, width))
+            nn.init.xavier_uniform_(self.weight)
+        else:
+            self.weight = tied.weight
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(…, D) -> (…, V)."""
+        return F.linear(hidden, self.weight, self.bias)

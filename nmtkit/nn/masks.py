@@ -1,0 +1,37 @@
+"""Masks say what is visible: True = may be attended. None stands for "everything", so that unpadded batches pay nothing."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+
+def visible_positions(lengths: Tensor, length: int) -> Tensor:
+    """Which positions of padded rows are real.
+
+    Args:
+        lengths: (B) real lengths.
+        length: S, the padded length.
+    Returns: bool (B, 1, S), the shape `attention` takes: every query of a row sees the same keys.
+    """
+    return (torch.arange(length, device=lengths.device) < lengths.unsqueeze(1)).unsqueeze(1)
+
+
+@functools.lru_cache(maxsize=64)
+def future(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Which keys lie in the future of a query, when the last query and the last key are the same position.
+
+    Returns: bool (T, S), True = not yet to be seen. Cached: do not write to it.
+    """
+    with torch.inference_mode(False):  # a tensor made in inference mode could not be used in training later
+        return torch.ones(queries, keys, dtype=torch.bool, device=device).triu_(keys - queries + 1)
+
+
+def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask as numbers to add to scores: 0 where visible, the lowest finite number elsewhere.
+
+    Only for masks in which every query sees something: a blind query would get uniform weights, not zeros.
+    """
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, torch.finfo(dtype).min)
