@@ -1,0 +1,74 @@
+"""Forced scores: the log-probability that models give to each token of given targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmtkit.data.batches import Batch, collate
+from nmtkit.models.base import Model
+from nmtkit.translate.steps import wide
+
+CHUNK_LOGITS = 1 << 22
+"""Logits held at once, so that memory does not grow with sentences x length x vocabulary."""
+
+
+def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
+    """Natural log-probability of every target token given the source and the target before it.
+
+    Args:
+        models: in eval mode; several: the mean of their probabilities, as in search.
+        batch: with both sides; tgt_out (B, T) ends in </s>.
+    Returns: for each pair one number per target token, that of </s> last; their sum is search's `log_prob` of the same output.
+    Raises: ValueError if the batch has no targets.
+    """
+    if batch.tgt_in is None or batch.tgt_out is None or batch.tgt_lengths is None:
+        raise ValueError("forced_scores needs a batch with targets")
+    lengths = batch.tgt_lengths
+    real = torch.arange(batch.tgt_out.size(1), device=lengths.device) < lengths[:, None]  # (B, T)
+    with torch.inference_mode():
+        of_models = [_token_scores(model, batch.tgt_in, batch.tgt_out[real], real, model.encode(batch)) for model in models]
+        flat = torch.stack(of_models).logsumexp(0) - math.log(len(of_models))
+    return [scores.tolist() for scores in torch.split(flat, lengths.tolist())]
+
+
+def _token_scores(model: Model, tgt_in: Tensor, targets: Tensor, real: Tensor, memory: dict[str, object]) -> Tensor:
+    """Log-probabilities (N) in float64 of the N real target tokens, row by row."""
+    hidden = model.decode(tgt_in, memory)[0][real]  # (N, D)
+    rows = max(1, CHUNK_LOGITS // model.vocabularies.tgt)
+    scores = []
+    for part, wanted in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
+        logits = wide(model.logits(part))  # (C, V)
+        scores.append(logits.gather(1, wanted[:, None])[:, 0].double() - logits.logsumexp(1).double())
+    return torch.cat(scores)
+
+
+class GivenPairs:
+    """Pairs of token ids in memory, as batching reads them.
+
+    Args:
+        src, tgt: ids of each sentence, </s> last.
+    """
+
+    def __init__(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> None:
+        self._src, self._tgt = src, tgt
+        self.src_lengths = np.fromiter(map(len, src), dtype=np.int64, count=len(src))
+        self.tgt_lengths = np.fromiter(map(len, tgt), dtype=np.int64, count=len(tgt))
+
+    def src(self, i: int) -> NDArray[np.int64]:
+        """Source ids of pair i."""
+        return np.asarray(self._src[i], dtype=np.int64)
+
+    def tgt(self, i: int) -> NDArray[np.int64]:
+        """Target ids of pair i."""
+        return np.asarray(self._tgt[i], dtype=np.int64)
+
+
+def pair_batch(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Batch:
+    """The batch of given pairs of token ids (both with </s> last), in the order given."""
+    return collate(GivenPairs(src, tgt), np.arange(len(src), dtype=np.int64), device)

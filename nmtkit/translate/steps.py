@@ -1,0 +1,129 @@
+"""One step of a search over one model or several: the log-probabilities of the best next tokens of every row.
+
+Legend: R rows (hypotheses), V vocabulary, D width, k tokens wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nmtkit.data.batches import Batch
+from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.models.base import Memory, Model, State
+from nmtkit.nn.state import select_rows
+
+NEVER = slice(min(PAD, BOS), max(PAD, BOS) + 1)  # <pad> and <s>, which are neighbours
+CHUNK = 64
+"""Columns whose maximum is looked at first when the best of a row are sought."""
+
+
+class Decoders:
+    """One or several models in the middle of decoding a batch.
+
+    Args:
+        models: they share a target vocabulary; each has its own memory and state.
+        batch: the sources (B sentences).
+    """
+
+    def __init__(self, models: Sequence[Model], batch: Batch) -> None:
+        self.device = batch.src.device
+        self._models = list(models)
+        self._memories: list[Memory] = [model.encode(batch) for model in self._models]
+        self._states: list[State] = [{} for _ in self._models]
+        self._rows = torch.arange(batch.src.size(0), device=self.device)
+
+    def step(self, last: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Read one more token in every row and find the best next ones.
+
+        Args:
+            last: (R) the tokens just chosen.
+        Returns: natural log-probabilities (R, min(k, V)) in float64 and token ids, best first, equal ones in the order of their ids;
+            <pad> and <s> have probability, but are never among them (-inf fills the places if V is that small).
+        """
+        hidden = []
+        for i, model in enumerate(self._models):
+            output, state = model.decode(last[:, None], self._memories[i], self._states[i])  # (R, 1, D)
+            self._states[i] = {} if state is None else state
+            hidden.append(output[:, -1])
+        if len(self._models) == 1:
+            return best_tokens(self._models[0].logits(hidden[0]), k)
+        log_probs = torch.stack([wide(m.logits(h)).log_softmax(-1) for m, h in zip(self._models, hidden, strict=True)])
+        return best_tokens(log_probs.logsumexp(0), k)  # the mean of probabilities, up to a constant that normalising takes away
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Go on with these rows (R') of the states, in this order."""
+        if len(rows) == len(self._rows) and torch.equal(rows, self._rows):
+            return
+        self._rows = torch.arange(len(rows), device=self.device)
+        self._states = [select_rows(state, rows) for state in self._states]
+
+    def keep_sentences(self, sentences: Tensor) -> None:
+        """Go on with these sentences of the memories."""
+        self._memories = [select_rows(memory, sentences) for memory in self._memories]
+
+
+def wide(logits: Tensor) -> Tensor:
+    """At least 32 bits, for sums over the vocabulary."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def best_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most probable tokens of each row.
+
+    Args:
+        logits: (R, V); overwritten.
+    Returns: log-probabilities (R, min(k, V)) in float64, ids (R, min(k, V)), sorted as `Decoders.step` says.
+    """
+    logits = wide(logits)
+    top = logits.amax(-1, keepdim=True)
+    special = logits[:, NEVER].clone()
+    logits[:, NEVER] = float("-inf")
+    if k == 1:
+        ids = logits.argmax(-1, keepdim=True)  # the first one among equals
+        values = logits.gather(1, ids)
+    else:
+        values, ids = top_sorted(logits, k)
+    logits[:, NEVER] = special
+    normaliser = logits.sub_(top).exp_().sum(-1, keepdim=True)
+    return (values - top).double() - normaliser.double().log_(), ids
+
+
+def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest entries of each row with their columns, largest first, equal ones by column (torch.topk leaves that open).
+
+    Args:
+        values: (R, C).
+    Returns: values and columns, both (R, min(k, C)).
+    """
+    columns = values.shape[1]
+    if columns <= k:
+        top, index = values.sort(dim=-1, descending=True, stable=True)
+        return top, index
+    top, index = _largest(values, k + 1)
+    tied = ((top[:, 1:] == top[:, :-1]) & (top[:, 1:] > float("-inf"))).any(1)
+    top, index = top[:, :k], index[:, :k]
+    if tied.any():
+        rows = tied.nonzero()[:, 0]
+        exact, where = values[rows].sort(dim=-1, descending=True, stable=True)
+        top, index = top.clone(), index.clone()
+        top[rows], index[rows] = exact[:, :k], where[:, :k]
+    return top, index
+
+
+def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """torch.topk, several times as fast on long rows: the k largest lie in the k chunks with the largest maxima, or in the rest of the row."""
+    rows, columns = values.shape
+    chunks = columns // CHUNK
+    if chunks < 4 * k or values.device.type != "cpu":
+        return values.topk(k, dim=-1)
+    body = chunks * CHUNK
+    best = values[:, :body].reshape(rows, chunks, CHUNK).amax(2).topk(k, dim=-1, sorted=False).indices  # (R, k)
+    inside = torch.arange(CHUNK, device=values.device)
+    index = (best[:, :, None] * CHUNK + inside).view(rows, k * CHUNK)
+    if body < columns:
+        index = torch.cat([index, torch.arange(body, columns, device=values.device).expand(rows, -1)], 1)
+    top, where = values.gather(1, index).topk(k, dim=-1)
+    return top, index.gather(1, where)

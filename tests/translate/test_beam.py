@@ -1,0 +1,245 @@
+"""Beam search against a brute-force search, a slow search, greedy search, forced scores, and itself in other company."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_models import Table, batch_of, recurrent, sources
+
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.errors import ConfigError, TrainingDiverged
+from nmtkit.settings import SearchSettings
+from nmtkit.translate import steps
+from nmtkit.translate.beam import Hypothesis, length_limit, length_penalty, search
+
+
+def options(beam=5, alpha=0.6, a=1.0, b=4, nbest=1):
+    return SearchSettings(beam=beam, length_penalty=alpha, max_length_a=a, max_length_b=b, nbest=nbest)
+
+
+def log_probs(models, source, prefix):
+    """log P(next token | prefix) by decoding the whole prefix of one sentence: no state, no batch."""
+    probabilities = 0
+    for model in models:
+        hidden, _ = model.decode(torch.tensor([[BOS, *prefix]]), model.encode(batch_of([source])))
+        probabilities = probabilities + model.logits(hidden)[0, -1].softmax(-1)
+    return (probabilities / len(models)).log().tolist()
+
+
+def score(length, log_p, alpha):
+    return log_p / ((5 + length) / 6) ** alpha
+
+
+def brute_force(model, source, alpha, limit):
+    """Every finished sequence of at most `limit` tokens with its score, best first."""
+    results = []
+
+    def extend(prefix, log_p):
+        row = log_probs([model], source, prefix)
+        results.append((score(len(prefix) + 1, log_p + row[EOS], alpha), prefix))
+        if len(prefix) + 1 < limit:
+            for token in range(UNKNOWN, len(row)):
+                extend([*prefix, token], log_p + row[token])
+
+    extend([], 0.0)
+    return sorted(results, key=lambda r: -r[0])
+
+
+UNKNOWN = 3
+
+
+def slow_search(models, source, o):
+    """The definition at the top of beam.py, one sentence, Python lists, whole prefixes, and no stopping before the last slot is used."""
+    limit = max(1, int(o.max_length_a * len(source) + o.max_length_b))
+    live, finished, unfinished, slots = [((), 0.0)], [], [], o.beam
+    for length in range(1, limit + 1):
+        candidates = []
+        for beam, (prefix, log_p) in enumerate(live):
+            row = log_probs(models, source, prefix)
+            candidates += [(-(log_p + row[token]), beam, token) for token in range(len(row)) if token not in (PAD, BOS)]
+        kept = sorted(candidates)[:slots]
+        ended = [(live[beam][0], -cost) for cost, beam, token in kept if token == EOS]
+        live = [((*live[beam][0], token), -cost) for cost, beam, token in kept if token != EOS]
+        slots -= len(ended)
+        finished += [(score(length, log_p, o.length_penalty), ids, log_p) for ids, log_p in ended]
+        if not live:
+            break
+    unfinished = [(score(limit, log_p, o.length_penalty), ids, log_p) for ids, log_p in live]
+    ranked = [(True, *r) for r in sorted(finished, key=lambda r: -r[0])] + [(False, *r) for r in sorted(unfinished, key=lambda r: -r[0])]
+    return ranked[: o.nbest]
+
+
+def assert_same(found: list[Hypothesis], expected):
+    assert [(h.finished, h.ids) for h in found] == [(finished, list(ids)) for finished, _, ids, _ in expected]
+    assert [h.score for h in found] == pytest.approx([s for _, s, _, _ in expected], abs=1e-10)
+    assert [h.log_prob for h in found] == pytest.approx([p for _, _, _, p in expected], abs=1e-10)
+
+
+def test_length_penalty_golden_values():
+    assert length_penalty(20, 0.6) == pytest.approx(2.354362, abs=1e-6)
+    assert length_penalty(20, 1.1) == pytest.approx(4.805821, abs=1e-6)
+    assert length_penalty(7, 0) == 1
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize("seed", range(4))
+def test_wide_beam_is_exhaustive(seed, alpha):
+    vocabulary, limit = 6, 4  # 3 real tokens, so 1 + 3 + 9 + 27 finished sequences
+    model = recurrent(seed, vocabulary)
+    source = sources(seed, vocabulary, [5])[0]
+    everything = brute_force(model, source, alpha, limit)
+    found = search([model], batch_of([source]), options(beam=130, alpha=alpha, a=0, b=limit, nbest=130))[0]
+    finished = [h for h in found if h.finished]
+    assert len(everything) == 40
+    assert sorted(map(tuple, (h.ids for h in finished))) == sorted(tuple(ids) for _, ids in everything)
+    assert [h.score for h in finished] == pytest.approx([s for s, _ in everything], abs=1e-10)
+    best = search([model], batch_of([source]), options(beam=130, alpha=alpha, a=0, b=limit))[0][0]
+    assert best.ids == everything[0][1]  # with the early stop of nbest = 1
+    assert len(found) == 40 + 81  # and those cut at the limit, behind
+    assert not any(h.finished for h in found[40:])
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    vocabulary=st.integers(5, 30),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=7),
+    beam=st.integers(1, 7),
+    alpha=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
+    eos_bias=st.sampled_from([-2.0, 0.0, 2.0]),
+    data=st.data(),
+)
+@settings(max_examples=25, deadline=None)
+def test_fast_search_is_slow_search(seed, vocabulary, lengths, beam, alpha, eos_bias, data):
+    nbest = data.draw(st.integers(1, beam))
+    models = [recurrent(seed + i, vocabulary, eos_bias=eos_bias) for i in range(data.draw(st.integers(1, 2)))]
+    ids = sources(seed, vocabulary, lengths)
+    o = options(beam, alpha, a=0.5, b=5, nbest=nbest)
+    for found, source in zip(search(models, batch_of(ids), o), ids, strict=True):
+        assert_same(found, slow_search(models, source, o))
+
+
+def test_result_does_not_depend_on_batch():
+    model = recurrent(3, 40)
+    ids = sources(3, 40, [9, 1, 4, 12, 4, 2, 7, 30])
+    o = options(nbest=5)
+    together = search([model], batch_of(ids), o)
+    alone = [search([model], batch_of([source]), o)[0] for source in ids]
+    reverse = search([model], batch_of(ids[::-1]), o)[::-1]
+    for other in (alone, reverse):
+        for a, b in zip(together, other, strict=True):
+            assert [(h.ids, h.finished) for h in a] == [(h.ids, h.finished) for h in b]
+            assert [h.log_prob for h in a] == pytest.approx([h.log_prob for h in b], abs=1e-10)
+
+
+def test_best_does_not_depend_on_nbest():
+    model = recurrent(5, 25)
+    batch = batch_of(sources(5, 25, [8, 3, 6, 11]))
+    all_five = search([model], batch, options(nbest=5))
+    for n in (1, 2, 3):
+        fewer = search([model], batch, options(nbest=n))
+        assert [[h.ids for h in hs] for hs in fewer] == [[h.ids for h in hs[:n]] for hs in all_five]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_beam_one_is_greedy(seed, count, monkeypatch):
+    models = [recurrent(seed + 100 * i, 30) for i in range(count)]
+    batch = batch_of(sources(seed, 30, [3, 9, 1, 5, 5, 14, 2, 8, 6, 10]))
+    o = options(beam=1)
+    fast = search(models, batch, o)
+    from nmtkit.translate import beam as module
+
+    monkeypatch.setattr(module, "_greedy", module._beam)
+    general = search(models, batch, o)
+    assert [[h.ids for h in hs] for hs in fast] == [[h.ids for h in hs] for hs in general]
+    assert [h.log_prob for hs in fast for h in hs] == pytest.approx([h.log_prob for hs in general for h in hs], abs=1e-12)
+
+
+def test_length_limit_is_kept_and_said():
+    model = Table([0.0, 0.0, -50.0, 0.0, 3.0, 2.0])
+    for beam in (1, 3):
+        found = search([model], batch_of([[4, EOS], [4, 4, 4, EOS]]), options(beam=beam, a=2, b=1))
+        for hypotheses, limit in zip(found, (5, 9), strict=True):
+            assert not hypotheses[0].finished
+            assert hypotheses[0].ids == [4] * limit
+            assert hypotheses[0].score == pytest.approx(hypotheses[0].log_prob / length_penalty(limit, 0.6))
+
+
+def test_limit_counts_the_end_of_both():
+    assert length_limit(10, options(a=1.5, b=3)) == 18
+    assert length_limit(1, options(a=0, b=0)) == 1
+
+
+def test_specials_are_never_produced_but_keep_their_probability():
+    row = [9.0, 9.0, 0.0, 1.0, -1.0]
+    found = search([Table(row)], batch_of([[4, EOS]]), options(beam=2, alpha=0, a=0, b=3, nbest=2))[0]
+    assert {t for h in found for t in h.ids} <= {UNKNOWN, 4}
+    total = math.log(sum(map(math.exp, row)))
+    assert found[0].ids == []  # three tokens cost more than one
+    assert found[0].log_prob == pytest.approx(0 - total, abs=1e-12)
+    assert search([Table(row)], batch_of([[4, EOS]]), options(beam=1, alpha=0, a=0, b=3))[0][0].ids == [UNKNOWN] * 3
+
+
+def test_ties_go_to_lower_beam_then_lower_token():
+    found = search([Table([0.0] * 8)], batch_of([[4, EOS]]), options(beam=4, alpha=0, a=0, b=2, nbest=4))[0]
+    # Step 1 keeps </s>, 3, 4, 5 (equal); three slots are left, and all of step 2 that beam 0 offers comes first: </s>, 3, 4.
+    assert [(h.ids, h.finished) for h in found] == [([], True), ([3], True), ([3, 3], False), ([3, 4], False)]
+
+
+def test_more_nbest_than_beam_is_refused():
+    with pytest.raises(ConfigError, match="3 best of a beam of 2"):
+        search([Table([0.0] * 5)], batch_of([[4, EOS]]), options(beam=2, nbest=3))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_not_finite_is_an_error(beam):
+    with pytest.raises(TrainingDiverged, match="not finite"):
+        search([Table([math.nan] * 6)], batch_of([[4, EOS]]), options(beam=beam))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3000), st.integers(1, 9), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_top_sorted_is_a_stable_sort(seed, rows, columns, k, coarse):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(rows, columns, generator=generator)
+    if coarse:
+        values = values.round()
+    top, index = steps.top_sorted(values, k)
+    expected, where = values.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(top, expected[:, :k])
+    assert torch.equal(index, where[:, :k])
+
+
+def test_best_tokens_are_log_softmax():
+    logits = torch.randn(5, 1000, generator=torch.Generator().manual_seed(0)) * 4
+    expected = logits.double().log_softmax(-1)
+    for k in (1, 6):
+        values, ids = steps.best_tokens(logits.clone(), k)
+        open_tokens = expected.clone()
+        open_tokens[:, [PAD, BOS]] = -math.inf
+        best, where = open_tokens.topk(k)
+        assert torch.equal(ids, where)
+        assert torch.allclose(values, best, atol=1e-5)
+
+
+def test_ensemble_is_the_mean_of_probabilities():
+    a, b = Table([0.0, 0.0, 1.0, 2.0, 0.5]), Table([0.0, 0.0, 2.0, -1.0, 3.0])
+    mean = [(x + y) / 2 for x, y in zip(a.row.softmax(0).tolist(), b.row.softmax(0).tolist(), strict=True)]
+    found = search([a, b], batch_of([[4, EOS]]), options(beam=3, alpha=0, a=0, b=1, nbest=3))[0]
+    assert {tuple(h.ids): h.log_prob for h in found} == pytest.approx(
+        {(): math.log(mean[EOS]), (3,): math.log(mean[3]), (4,): math.log(mean[4])}, abs=1e-12
+    )
+
+
+def test_every_row_has_a_result_whatever_the_order_of_leaving():
+    model = recurrent(11, 50)
+    ids = sources(11, 50, list(itertools.chain(range(1, 20), range(19, 0, -1))))
+    for beam in (1, 4):
+        found = search([model], batch_of(ids), options(beam=beam, a=1, b=0))
+        assert [len(h) for h in found] == [1] * len(ids)
+        assert all(len(h[0].ids) + h[0].finished <= len(source) for h, source in zip(found, ids, strict=True))

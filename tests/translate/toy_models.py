@@ -1,0 +1,87 @@
+"""A small recurrent model that attends to its source, and a model that is a table: for tests of search, apart from nmtkit's own models."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.data.batches import Batch, source_batch
+from nmtkit.data.vocabulary import EOS
+from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies
+
+
+class Recurrent(Model):
+    """Embeddings, a GRU cell, dot-product attention over source embeddings."""
+
+    def __init__(self, settings: ModelSettings, vocabularies: Vocabularies) -> None:
+        super().__init__(settings, vocabularies)
+        self.source = nn.Embedding(vocabularies.src, 8)
+        self.target = nn.Embedding(vocabularies.tgt, 8)
+        self.cell = nn.GRUCell(16, 8)
+        self.out = nn.Linear(8, vocabularies.tgt)
+
+    @property
+    def width(self) -> int:
+        return 8
+
+    def encode(self, batch: Batch) -> Memory:
+        inside = torch.arange(batch.src.shape[1]) < batch.src_lengths[:, None]
+        return {"keys": self.source(batch.src), "inside": {"mask": inside}}
+
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+        rows, steps = tgt_in.shape
+        keys, mask = memory["keys"], memory["inside"]["mask"]
+        beams = rows // keys.shape[0]
+        hidden = state["h"] if state else keys.new_zeros(rows, 8)
+        outputs = []
+        for t in range(steps):
+            scores = torch.einsum("bkd,bsd->bks", hidden.view(-1, beams, 8), keys).masked_fill(~mask[:, None], float("-inf"))
+            context = torch.einsum("bks,bsd->bkd", scores.softmax(-1), keys).reshape(rows, 8)
+            hidden = self.cell(torch.cat([self.target(tgt_in[:, t]), context], 1), hidden)
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), None if state is None else {"h": hidden, "steps": state.get("steps", 0) + steps}
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.out(hidden)
+
+
+class Table(Model):
+    """The same logits at every position of every sentence."""
+
+    def __init__(self, row: list[float]) -> None:
+        super().__init__(ModelSettings(), Vocabularies(src=len(row), tgt=len(row), shared=True))
+        self.row = nn.Parameter(torch.tensor(row, dtype=torch.float64))
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    def encode(self, batch: Batch) -> Memory:
+        return {}
+
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+        return torch.zeros(*tgt_in.shape, 1, dtype=torch.float64), state
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.row.expand(*hidden.shape[:-1], -1).clone()
+
+
+def recurrent(seed: int, vocabulary: int, sharpness: float = 3.0, eos_bias: float = 0.0) -> Recurrent:
+    """A random recurrent model in float64, peaked enough that hypotheses differ."""
+    torch.manual_seed(seed)
+    model = Recurrent(ModelSettings(), Vocabularies(src=vocabulary, tgt=vocabulary, shared=True)).double().eval()
+    with torch.no_grad():
+        model.out.weight.mul_(sharpness)
+        model.target.weight.mul_(2)
+        model.out.bias[EOS] += eos_bias
+    return model
+
+
+def sources(seed: int, vocabulary: int, lengths: list[int]) -> list[list[int]]:
+    """Random source ids of the given lengths, </s> included."""
+    generator = torch.Generator().manual_seed(seed)
+    return [[*torch.randint(3, vocabulary, (n - 1,), generator=generator).tolist(), EOS] for n in lengths]
+
+
+def batch_of(ids: list[list[int]]) -> Batch:
+    return source_batch(ids)
