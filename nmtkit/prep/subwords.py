@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import heapq
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nmtkit.errors import DataError
 from nmtkit.files import writing
+from nmtkit.prep.learn import Learner, unusable
 
 JOINER = "@@"
-CACHED_WORDS = 1 << 18
+CACHED_WORDS = 1 << 17
+LONG_WORD = 200  # characters
 
 
 def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> int:
@@ -27,18 +28,16 @@ def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> int:
     Returns: merges learnt, fewer than asked when the corpus has no more.
     Raises: DataError if there is no word of two characters or more.
     """
-    from subword_nmt import learn_bpe as learner
-
-    if not any(len(word) > 1 and count > 0 for word, count in counts.items()):
+    words = {word: count for word, count in counts.items() if word and count > 0}
+    if not any(len(word) > 1 for word in words):
         raise DataError("no words to learn subwords from", hint="the training text is empty, or holds only single characters")
-    lines = [f"{word} {count}" for word, count in counts.items() if word and count > 0]
-    out = io.StringIO()
-    with contextlib.redirect_stderr(io.StringIO()):
-        learner.learn_bpe(lines, out, merges, is_dict=True)
-    codes = out.getvalue()
+    if (word := unusable(words)) is not None:
+        raise DataError("a word to learn subwords from holds white space or NUL", where=repr(word), hint="tokenize the text first")
+    pairs = Learner(words).learn(merges)
     with writing(path) as stream:
-        stream.write(codes)
-    return codes.count("\n") - 1
+        stream.write("#version: 0.2\n")
+        stream.writelines(f"{first} {second}\n" for first, second in pairs)
+    return len(pairs)
 
 
 class Bpe:
@@ -76,15 +75,62 @@ class Bpe:
         return result
 
     def _pieces(self, word: str) -> list[str]:
-        pieces: list[str] = self._bpe.segment_tokens([word])
-        self._bpe.cache.clear()
+        if len(word) > LONG_WORD:
+            pieces = self._segment_long(word)
+        else:
+            pieces = self._bpe.segment_tokens([word])
+            self._bpe.cache.clear()
         if pieces and pieces[-1].endswith(JOINER):
             # a word ending in the joiner's own characters: end it with a lone @, so that `join` gives the word back
             pieces = [*pieces[:-1], pieces[-1][:-1] + JOINER, "@"]
         if len(self._cache) >= CACHED_WORDS:
             self._cache.clear()
-        self._cache[word] = pieces
+        if len(word) <= LONG_WORD:
+            self._cache[word] = pieces
         return pieces
+
+    def _segment_long(self, word: str) -> list[str]:
+        """The same as subword-nmt's encode, in O(n log n): it goes through the whole word again for each merge."""
+        from subword_nmt.apply_bpe import check_vocab_and_split
+
+        bpe = self._bpe
+        last = [word[-1], "</w>"] if bpe.version == (0, 1) else [word[-1] + "</w>"]
+        units = _merged([*word[:-1], *last], bpe.bpe_codes)
+        units = units[:-1] if units[-1] == "</w>" else [*units[:-1], units[-1].removesuffix("</w>")]
+        if bpe.vocab:
+            units = check_vocab_and_split(tuple(units), bpe.bpe_codes_reverse, bpe.vocab, JOINER)
+        return [*(unit + JOINER for unit in units[:-1]), units[-1]]
+
+
+def _merged(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+    """Merge pairs, the lowest rank first and all its occurrences from left to right, until no pair has a rank."""
+    following = list(range(1, len(symbols) + 1))  # a linked list over positions; a merged pair lives at its left position
+    before = list(range(-1, len(symbols) - 1))
+    alive: list[str | None] = list(symbols)
+    heap = [(rank, i) for i, pair in enumerate(zip(symbols, symbols[1:], strict=False)) if (rank := ranks.get(pair)) is not None]
+    heapq.heapify(heap)
+    pairs = {rank: pair for pair, rank in ranks.items()}
+    while heap:
+        now = heap[0][0]
+        first, second = pairs[now]
+        changed: list[int] = []
+        while heap and heap[0][0] == now:
+            i = heapq.heappop(heap)[1]
+            j = following[i]
+            if alive[i] != first or j >= len(symbols) or alive[j] != second:
+                continue
+            alive[i], alive[j] = first + second, None
+            following[i] = following[j]
+            if following[i] < len(symbols):
+                before[following[i]] = i
+            changed.append(i)
+        # neighbours are looked at after the round, as subword-nmt merges all occurrences of one pair before the next
+        for i in {k for i in changed for k in (before[i], i) if k >= 0}:
+            if alive[i] is not None and following[i] < len(symbols):
+                rank = ranks.get((alive[i], alive[following[i]]))  # type: ignore[arg-type]
+                if rank is not None:
+                    heapq.heappush(heap, (rank, i))
+    return [symbol for symbol in alive if symbol is not None]
 
 
 def join(subwords: Iterable[str]) -> list[str]:
