@@ -1,0 +1,136 @@
+"""Corpus BLEU by the length of the source: on which sentences does a system win?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nmtkit.errors import ConfigError
+from nmtkit.score import formulas
+from nmtkit.score.formulas import Array
+from nmtkit.score.metrics import Metric
+from nmtkit.score.significance import Resampling, estimate
+from nmtkit.score.tables import Column, Estimate, Table, bar
+
+
+@dataclass(frozen=True)
+class Group:
+    """Source lengths from `low` to `high`, both included (high None: no upper end)."""
+
+    label: str
+    low: int
+    high: int | None
+
+    def mask(self, lengths: Array) -> Array:
+        """(N) which of the lengths lie in the group."""
+        inside: Array = (lengths >= self.low) & (lengths <= (self.high if self.high is not None else lengths.max(initial=0)))
+        return inside
+
+
+def groups(spec: str) -> list[Group]:
+    """The length groups of a paper, or of your own borders; together they hold every length exactly once.
+
+    Args:
+        spec: "dc" (<10, [10,20), … ≥50), "pr" (≤15, (15,30], (30,45], >45), or borders such as "10,20,30", half-open like dc's.
+    Raises: ConfigError for anything else.
+    Source: the dual-context paper's groups by subwords (dc) and the phrase paper's (pr).
+    """
+    if spec == "pr":
+        return [Group("≤15", 0, 15), Group("(15,30]", 16, 30), Group("(30,45]", 31, 45), Group(">45", 46, None)]
+    try:
+        borders = [int(part) for part in ("10,20,30,40,50" if spec == "dc" else spec).split(",")]
+    except ValueError:
+        borders = []
+    if not borders or borders[0] < 1 or any(a >= b for a, b in zip(borders, borders[1:], strict=False)):
+        raise ConfigError(f"cannot read the length groups '{spec}'", where="--buckets", hint="dc, pr, or rising whole numbers such as 10,20,30")
+    middle = [Group(f"[{a},{b})", a, b - 1) for a, b in zip(borders, borders[1:], strict=False)]
+    return [Group(f"<{borders[0]}", 0, borders[0] - 1), *middle, Group(f"≥{borders[-1]}", borders[-1], None)]
+
+
+@dataclass(frozen=True)
+class GroupScore:
+    """One system in one length group; BLEU and ratio have None in them where the group is empty."""
+
+    group: str
+    sentences: int
+    system: str
+    bleu: Estimate
+    ratio: Estimate
+
+
+def by_length(scores: dict[str, Metric], lengths: Array, spec: str, resamples: int = 1000, seed: int = 1) -> list[GroupScore]:
+    """Corpus BLEU and length ratio of each system in each group, each with the interval of resampling inside the group.
+
+    Args:
+        scores: BLEU by system, on the same lines.
+        lengths: (N) source length of each line.
+        spec: see `groups`.
+    Returns: by group, then by system.
+    """
+    found = []
+    for group in groups(spec):
+        rows = np.flatnonzero(group.mask(lengths))
+        draws = Resampling(len(rows), resamples, seed=seed) if len(rows) else None
+        for system, metric in scores.items():
+            if draws is None:
+                found.append(GroupScore(group.label, 0, system, Estimate(None), Estimate(None)))
+                continue
+            inside = metric.statistics[rows]
+            sums, total = draws.sums(inside), inside.sum(0)
+            value, ratio = float(metric.formula(total)), float(formulas.length_ratio(total))
+            found.append(
+                GroupScore(
+                    group.label,
+                    len(rows),
+                    system,
+                    estimate(value, metric.formula(sums)),
+                    estimate(ratio if np.isfinite(ratio) else None, formulas.length_ratio(sums)),
+                )
+            )
+    return found
+
+
+COLUMNS = (
+    Column("group", "source length", left=True),
+    Column("sentences", "sentences"),
+    Column("system", "system", left=True),
+    Column("bleu", "BLEU [95%]", interval=True),
+    Column("length_ratio", "hyp/ref length [95%]", decimals=3, interval=True),
+)
+
+
+def row(found: GroupScore) -> list[Any]:
+    """A group's cells, in the order of COLUMNS."""
+    return [found.group, found.sentences, found.system, found.bleu, found.ratio]
+
+
+def table(found: Sequence[GroupScore], title: str, notes: Sequence[str]) -> Table:
+    """The groups as a result table."""
+    return Table("lengths", title, COLUMNS, [row(f) for f in found], notes)
+
+
+def bars(found: Sequence[GroupScore], width: int = 40) -> str:
+    """The groups as bars for a terminal (plain text, one line a system and group, a blank line between groups)."""
+    top = max((f.bleu.value or 0.0 for f in found), default=0.0)
+    names, labels = max((len(f.system) for f in found), default=0), max((len(f.group) for f in found), default=0)
+    lines: list[str] = []
+    last = None
+    for f in found:
+        if last is not None and f.group != last:
+            lines.append("")
+        shown = "–" if f.bleu.value is None else f"{f.bleu.value:.1f}"
+        lines.append(f"{f.group if f.group != last else '':<{labels}}  {f.system:<{names}}  {bar(f.bleu.value, top, width)} {shown}")
+        last = f.group
+    return "\n".join(lines)
+
+
+def figure(found: Sequence[GroupScore], unit: str, title: str = "") -> str:
+    """The groups as a figure (SVG), intervals as error bars; needs matplotlib (see `figures.available`)."""
+    from nmtkit.score import figures
+
+    labels = list(dict.fromkeys(f.group for f in found))
+    series = {name: [f.bleu for f in found if f.system == name] for name in dict.fromkeys(f.system for f in found)}
+    return figures.grouped_bars(labels, series, f"source length ({unit})", "BLEU", title)

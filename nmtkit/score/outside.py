@@ -1,0 +1,101 @@
+"""Scores of outside files, without a run: any system's output against any reference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nmtkit import console, files
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.run import _commit
+from nmtkit.score import lengths
+from nmtkit.score.evaluate import Output, Task, check_baseline, evaluate
+from nmtkit.score.show import show
+from nmtkit.score.tables import check_format
+
+
+def score_files(
+    hyps: Sequence[Path],
+    refs: Sequence[Path],
+    *,
+    src: Path | None = None,
+    language: str | None = None,
+    against: str | None = None,
+    by_length: bool = False,
+    buckets: str = "dc",
+    output_format: str = "table",
+    resamples: int = 1000,
+    seed: int = 1,
+) -> None:
+    """Score outside files, without a run; printed only.
+
+    Args:
+        hyps: translations, one file a system; refs: references.
+        src: the source, whose words are counted for --by-length (without it: the first reference's).
+        language: target language (default: the suffix of the first reference).
+        against: the baseline by file name (default: the first file).
+    Raises: ConfigError if hypotheses or references are missing, DataError where line counts differ.
+    """
+    check_format(output_format)
+    lengths.groups(buckets)
+    if not hyps or not refs:
+        raise ConfigError("--hyp and --ref go together", where="nmtkit score", hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE")
+    streams = [list(files.text_lines(path)) for path in refs]
+    names = _file_names(hyps)
+    outputs = []
+    for name, path in zip(names, hyps, strict=True):
+        lines = list(files.text_lines(path))
+        for ref, stream in zip(refs, streams, strict=True):
+            if len(stream) != len(lines):
+                raise DataError(f"{path} has {len(lines):,} lines but {ref} has {len(stream):,}", hint="line i of each must be sentence i")
+        outputs.append(Output(name, lines, lines))
+    found, unit = None, ""
+    if by_length:
+        counted = list(files.text_lines(src)) if src else streams[0]
+        unit = "words of the source" if src else "words of the reference (no --src given)"
+        if len(counted) != len(streams[0]):
+            raise DataError(f"{src} has {len(counted):,} lines but {refs[0]} has {len(streams[0]):,}", hint="give the source of these translations")
+        found = np.array([len(line.split()) for line in counted], dtype=np.int64)
+    language = language if language is not None else _language(refs[0])
+    task = Task(
+        set_name=refs[0].name,
+        refs=streams,
+        tokenized_refs=streams,
+        lang=language,
+        baseline=check_baseline(_file_name(against, hyps, names), names),
+        resamples=resamples,
+        seed=seed,
+        src_lengths=found,
+        length_unit=unit,
+        buckets=buckets,
+        commit=_commit(),
+    )
+    console.say(f"BLEU, chrF and TER take the files as detokenised text (language: {language or 'not known'}), tokenised BLEU as tokens")
+    evaluation = evaluate(outputs, task)
+    if len(names) == 1:
+        console.say("one file: nothing to compare with; name another with --hyp")
+    show([evaluation.result], output_format, by_length)
+
+
+def _language(path: Path) -> str:
+    """The language code a file name ends in (before any compression suffix), or nothing."""
+    suffixes = [s for s in path.suffixes if s not in files.COMPRESSED]
+    code = suffixes[-1][1:] if suffixes else ""
+    return code if re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", code) and code not in {"txt", "ref", "tok", "tc", "lc", "out", "hyp"} else ""
+
+
+def _file_names(paths: Sequence[Path]) -> list[str]:
+    """Short names of files that tell them apart."""
+    names = [path.name for path in paths]
+    names = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    if len(set(names)) < len(names):
+        raise ConfigError("the same file is named twice", where="--hyp", hint="give each translation once")
+    return names
+
+
+def _file_name(against: str | None, paths: Sequence[Path], names: Sequence[str]) -> str | None:
+    """The short name of a baseline that was given as name or as path."""
+    return next((name for name, path in zip(names, paths, strict=True) if against in (str(path), path.name, path.stem)), against)

@@ -1,0 +1,43 @@
+"""Results on stdout, in the format asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from nmtkit.score import lengths
+from nmtkit.score.evaluate import length_scores, length_table, main_table
+from nmtkit.score.tables import Column, Table
+
+
+def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool) -> None:
+    """Print results on stdout in one of the formats; CSV gets a column `set`, JSON is one list."""
+    if output_format == "json":
+        print(json.dumps(results, ensure_ascii=False, indent=1))
+        return
+    tables = [(result, main_table(result), length_table(result) if by_length else None) for result in results]
+    if output_format == "csv":
+        _joined([(result["set"], table) for result, table, _ in tables]).print("csv")
+        if by_length:
+            print()
+            _joined([(result["set"], table) for result, _, table in tables if table]).print("csv")
+        return
+    for number, (result, table, by) in enumerate(tables):
+        if number:
+            print()
+        table.print(output_format)
+        if by:
+            print()
+            by.print(output_format)
+            if output_format == "table":
+                print("\n" + lengths.bars(length_scores(result)))
+
+
+def _joined(tables: Sequence[tuple[str, Table]]) -> Table:
+    columns = max((table.columns for _, table in tables), key=len)
+    rows = []
+    for name, table in tables:
+        cells = [dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows]
+        rows += [[name, *(row.get(c.key) for c in columns)] for row in cells]
+    return Table("score", "", [Column("set", "set", left=True), *columns], rows)

@@ -1,0 +1,236 @@
+"""The stage `score`: the translations of a run against their references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sacrebleu
+
+import nmtkit
+from nmtkit import console, files
+from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.run import Run, TextSet, locked
+from nmtkit.score import figures, lengths
+from nmtkit.score.evaluate import Evaluation, Output, Task, check_baseline, evaluate, length_scores, length_table, main_table, sentence_rows
+from nmtkit.score.formulas import Array
+from nmtkit.score.outside import score_files
+from nmtkit.score.show import show
+from nmtkit.score.tables import check_format
+
+__all__ = ["score", "score_files"]
+
+
+def score(
+    run: Run,
+    *,
+    against: str | None = None,
+    by_length: bool = False,
+    buckets: str = "dc",
+    output_format: str = "table",
+    set_names: Sequence[str] = (),
+    systems: Sequence[str] = (),
+    force: bool = False,
+    resamples: int = 1000,
+    seed: int = 1,
+) -> None:
+    """All systems of a run side by side, on each test set that was translated; printed and kept in score/<set>/.
+
+    Args:
+        run: the run.
+        against: the baseline (default: the system trained first).
+        by_length: also by groups of source length in subwords; buckets: which groups (see `lengths.groups`).
+        output_format: table, json, md, tex or csv, on stdout.
+        set_names, systems: only these (default: all).
+        force: compute again what is up to date.
+        resamples, seed: of the bootstrap.
+    Raises: DataError if nothing was translated, or lines are missing; ConfigError for unknown names.
+    """
+    check_format(output_format)
+    lengths.groups(buckets)
+    manifest = run.manifest()
+    with run.recorded("score", seed=seed) as record, locked(run.path, "score", shared=True), locked(run.path / "score", "score"):
+        results = []
+        for chosen in sets_to_score(run, set_names):
+            found = translated_systems(run, chosen, systems, against)
+            made_from = _made_from(run, chosen, found, manifest, against, resamples, seed)
+            result = None if force else _up_to_date(run, chosen, made_from, buckets if by_length else None)
+            if result is None:
+                result = _score_set(run, chosen, found, manifest, against, buckets if by_length else None, made_from, record.get("commit"))
+            else:
+                console.say(f"{chosen.name}: scores are up to date (--force computes them again)")
+            if len(result["systems"]) == 1:
+                only = result["systems"][0]["name"]
+                console.say(f"{chosen.name}: only '{only}' is translated, so there is nothing to compare with; train and translate another system")
+            results.append(result)
+        show(results, output_format, by_length)
+
+
+def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
+    """The named sets, or every test set that some system translated.
+
+    Raises: DataError naming the command that is missing.
+    """
+    if set_names:
+        return list(dict.fromkeys(run.text_set(name) for name in set_names))
+    chosen = [s for s in run.sets("test") if _translations(run, s.name)]
+    if not chosen:
+        raise _nothing(run, "no test set")
+    return chosen
+
+
+def _nothing(run: Run, what: str, set_name: str | None = None) -> DataError:
+    command = "nmtkit translate" + (f" --set-name {set_name}" if set_name else "")
+    if not run.systems():
+        return DataError("nothing to score: this run has no trained system", where=run.path, hint="first: nmtkit train, then nmtkit translate")
+    return DataError(f"nothing to score: {what} of this run is translated", where=run.path / "systems", hint=f"first: {command}")
+
+
+def _translations(run: Run, set_name: str) -> dict[str, Path]:
+    """The translation folders of a set by system: trained systems oldest first, then ensembles and outside ones by name."""
+    order = [s.name for s in run.systems()]
+    found = {p.parents[2].name: p.parent for p in sorted((run.path / "systems").glob(f"*/translate/{set_name}/hyp.txt"))}
+    return {name: found[name] for name in sorted(found, key=lambda n: (order.index(n) if n in order else len(order), n))}
+
+
+def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], against: str | None = None) -> dict[str, Path]:
+    """The translation folders of a set to look at, baseline among them.
+
+    Args:
+        run: the run; chosen: the set.
+        systems: only these; the baseline `against` is added.
+    Raises: DataError if one of them is not translated, ConfigError if it does not exist.
+    """
+    found = _translations(run, chosen.name)
+    wanted = [*systems, *([against] if against else [])]
+    known = {s.name for s in run.systems()} | set(found)
+    for name in wanted:
+        if name not in known:
+            hint = nearest(name, known) if known else "first: nmtkit train"
+            raise ConfigError(f"this run has no system '{name}'", where=run.path / "systems", hint=hint)
+        if name not in found:
+            hint = f"first: nmtkit translate --system {name} --set-name {chosen.name}"
+            raise DataError(f"'{name}' has no translation of {chosen.name}", where=run.system(name).path, hint=hint)
+    if not found:
+        raise _nothing(run, f"'{chosen.name}'", chosen.name)
+    for name in known - set(found):
+        if not systems:
+            console.say(f"{chosen.name}: '{name}' is left out, it has no translation yet (nmtkit translate --system {name})")
+    return {name: path for name, path in found.items() if not systems or name in wanted}
+
+
+def _made_from(
+    run: Run, chosen: TextSet, found: dict[str, Path], manifest: dict[str, Any], against: str | None, resamples: int, seed: int
+) -> dict[str, Any]:
+    """Everything a result depends on: equal to the stored one means that the result is up to date."""
+    inputs = [*run.references(chosen.name), *(path / name for path in found.values() for name in ("hyp.txt", "hyp.subwords.txt"))]
+    return {
+        "nmtkit": nmtkit.__version__,
+        "sacrebleu": sacrebleu.__version__,
+        "prepared": manifest.get("fingerprint"),
+        "baseline": check_baseline(against, list(found)),
+        "resamples": resamples,
+        "seed": seed,
+        "files": {str(path.relative_to(run.path)): files.sha256(path) for path in inputs if path.is_file()},
+    }
+
+
+def _up_to_date(run: Run, chosen: TextSet, made_from: dict[str, Any], buckets: str | None) -> dict[str, Any] | None:
+    path = run.path / "score" / chosen.name / "scores.json"
+    if not path.is_file():
+        return None
+    try:
+        stored: dict[str, Any] = files.read_json(path)
+    except DataError:
+        return None
+    groups = stored.get("by_length", {}).get("buckets")
+    return stored if stored.get("made_from") == made_from and buckets in (None, groups) else None
+
+
+def source_lengths(run: Run, chosen: TextSet) -> Array:
+    """(N) source lengths of a set in subwords, without </s>.
+
+    Raises: DataError if the store and the text do not belong together.
+    """
+    from nmtkit.data.store import Store
+
+    found = Store(run.prep / chosen.name).src_lengths - 1
+    if len(found) != chosen.lines:
+        raise DataError(f"{chosen.name}: {chosen.lines:,} lines of text, {len(found):,} prepared pairs", where=run.prep, hint="nmtkit prep --force")
+    return np.asarray(found)
+
+
+def _score_set(
+    run: Run,
+    chosen: TextSet,
+    found: dict[str, Path],
+    manifest: dict[str, Any],
+    against: str | None,
+    buckets: str | None,
+    made_from: dict[str, Any],
+    commit: str | None,
+) -> dict[str, Any]:
+    refs, tokenized_refs, outputs = read_outputs(run, chosen, found)
+    src_lengths = source_lengths(run, chosen)
+    task = Task(
+        set_name=chosen.name,
+        refs=refs,
+        tokenized_refs=tokenized_refs,
+        lang=manifest["tgt"],
+        baseline=check_baseline(against, list(found)),
+        lowercase=bool(manifest.get("settings", {}).get("lowercase")),
+        resamples=made_from["resamples"],
+        seed=made_from["seed"],
+        src_lengths=src_lengths if buckets else None,
+        length_unit="subwords",
+        buckets=buckets or "dc",
+        commit=commit,
+    )
+    if task.lowercase:
+        console.say(f"{chosen.name}: the corpus was prepared in lower case, so case does not count (case:lc)")
+    evaluation = evaluate(outputs, task)
+    evaluation.result["made_from"] = made_from
+    _write(run.path / "score" / chosen.name, evaluation, src_lengths)
+    return evaluation.result
+
+
+def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> tuple[list[list[str]], list[list[str]], list[Output]]:
+    """References (raw, and as tokens) and the systems' outputs of a set.
+
+    Tokens are those the models work with: the reference through the prepared corpus' tokenizer and truecaser, the hypothesis with BPE joined.
+
+    Raises: DataError where a file has another number of lines than the set.
+    """
+    from nmtkit.prep.text import TextSide
+
+    side = TextSide.load(run.prep, "tgt")
+    refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
+    outputs = []
+    for name, path in found.items():
+        lines = list(files.text_lines(path / "hyp.txt"))
+        again = f"nmtkit translate --system {name} --set-name {chosen.name} --force"
+        if len(lines) != len(refs[0]):
+            raise DataError(f"{name}: {len(lines):,} translations of {len(refs[0]):,} sentences", where=path / "hyp.txt", hint=again)
+        subwords = path / "hyp.subwords.txt"
+        if subwords.is_file():
+            tokens = [side.surface(line.split(" ")) if line else "" for line in files.text_lines(subwords)]
+            if len(tokens) != len(lines):
+                raise DataError(f"{name}: {len(tokens):,} lines of subwords for {len(lines):,} translations", where=subwords, hint=again)
+        else:
+            tokens = [" ".join(side.tokens(line)) for line in lines]
+        outputs.append(Output(name, lines, tokens))
+    return refs, [[" ".join(side.tokens(line)) for line in ref] for ref in refs], outputs
+
+
+def _write(folder: Path, evaluation: Evaluation, src_lengths: Array) -> None:
+    result = evaluation.result
+    files.write_lines(folder / "sentences.tsv", sentence_rows(evaluation, src_lengths))
+    main_table(result).write(folder)
+    if "by_length" in result:
+        length_table(result).write(folder, "lengths")
+        if figures.available():
+            files.write_text(folder / "lengths.svg", lengths.figure(length_scores(result), result["by_length"]["unit"], result["set"]))
+    files.write_json(folder / "scores.json", result)  # last: it says that the rest is up to date
+    console.say(f"{result['set']}: written to {folder}")

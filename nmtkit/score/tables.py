@@ -1,0 +1,185 @@
+"""One result table, written as Markdown, LaTeX, CSV, JSON and terminal text; scores and analyses use the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nmtkit import console, files
+from nmtkit.errors import ConfigError, nearest
+
+FORMATS = ("table", "json", "md", "tex", "csv")
+EMPTY = "–"
+_TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "Δ": r"$\Delta$",
+    "×": r"$\times$", "±": r"$\pm$", "∞": r"$\infty$", "→": r"$\rightarrow$", "…": r"\ldots{}", "·": r"$\cdot$",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95% interval (low and high are None where there is none)."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column is shown.
+
+    Args:
+        key: its name in JSON and CSV.
+        header: its name for people.
+        decimals: of floating numbers.
+        left: left-aligned (text).
+        signed: write the sign of positive numbers too.
+        interval: cells are Estimates (three columns in CSV).
+        below: a smaller number is shown as "<below" (a p of 1000 resamples is no finer than 0.001).
+    """
+
+    key: str
+    header: str
+    decimals: int = 2
+    left: bool = False
+    signed: bool = False
+    interval: bool = False
+    below: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of raw values (None = not measured, Estimate = with interval), a title above, notes below."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows), "a row has as many cells as there are columns"
+
+    def cells(self) -> list[list[str]]:
+        """The rows as text."""
+        return [[text(value, column) for value, column in zip(row, self.columns, strict=True)] for row in self.rows]
+
+    def markdown(self) -> str:
+        """A GitHub table; vertical bars are escaped."""
+
+        def line(cells: Sequence[str]) -> str:
+            return "| " + " | ".join(cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+        rule = "|" + "|".join(":---" if c.left else "---:" for c in self.columns) + "|"
+        lines = [f"**{self.title}**", "", line([c.header for c in self.columns]), rule, *map(line, self.cells()), ""]
+        return "\n".join(lines + [f"{note}  " for note in self.notes]).rstrip() + "\n"
+
+    def latex(self) -> str:
+        """A booktabs tabular; everything that LaTeX would read as markup is escaped."""
+
+        def line(cells: Sequence[str]) -> str:
+            return " & ".join(map(tex, cells)) + r" \\"
+
+        columns = "".join("l" if c.left else "r" for c in self.columns)
+        lines = [f"% {self.title}", r"% \usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+        lines += [line([c.header for c in self.columns]), r"\midrule", *map(line, self.cells()), r"\bottomrule", r"\end{tabular}"]
+        return "\n".join(lines + [f"% {note}" for note in self.notes]) + "\n"
+
+    def csv(self) -> str:
+        """Raw values at full precision; an interval takes the columns KEY, KEY_low, KEY_high."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([name for c in self.columns for name in ([c.key, f"{c.key}_low", f"{c.key}_high"] if c.interval else [c.key])])
+        for row in self.rows:
+            cells: list[Any] = []
+            for value, column in zip(row, self.columns, strict=True):
+                if column.interval:
+                    value = value or Estimate(None)
+                    cells += [value.value, value.low, value.high]
+                else:
+                    cells.append(value)
+            writer.writerow(cells)
+        return stream.getvalue()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for JSON: one object a row."""
+        rows = [{c.key: plain(v) for v, c in zip(row, self.columns, strict=True)} for row in self.rows]
+        return {"name": self.name, "title": self.title, "rows": rows, "notes": list(self.notes)}
+
+    def json(self) -> str:
+        """`as_json` as text."""
+        return json.dumps(self.as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+    def write(self, folder: Path, stem: str = "table") -> None:
+        """Write STEM.md, STEM.tex and STEM.csv."""
+        for suffix, content in (("md", self.markdown()), ("tex", self.latex()), ("csv", self.csv())):
+            files.write_text(folder / f"{stem}.{suffix}", content)
+
+    def print(self, output_format: str = "table") -> None:
+        """Print on stdout.
+
+        Args:
+            output_format: one of FORMATS.
+        """
+        if output_format == "table":
+            console.print_table(self.title, [("<" if c.left else "") + c.header for c in self.columns], self.cells())
+            for note in self.notes:
+                print(note)
+        else:
+            print({"md": self.markdown, "tex": self.latex, "csv": self.csv, "json": self.json}[output_format](), end="")
+
+
+def check_format(output_format: str) -> None:
+    """Refuse an unknown --format before any work is done.
+
+    Raises: ConfigError naming the nearest one.
+    """
+    if output_format not in FORMATS:
+        raise ConfigError(f"unknown format '{output_format}'", where="--format", hint=nearest(output_format, FORMATS))
+
+
+def text(value: Any, column: Column) -> str:
+    """A cell for people: – for nothing, thousands separated, `decimals` digits, an interval in brackets."""
+    if isinstance(value, Estimate):
+        shown = text(value.value, column)
+        if value.low is None or value.high is None:
+            return shown
+        return f"{shown} [{text(value.low, column)}, {text(value.high, column)}]"
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return EMPTY
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if column.below is not None and value < column.below:
+        return f"<{column.below:.{column.decimals}f}"
+    sign = "+" if column.signed else ""
+    return f"{value:{sign},d}" if isinstance(value, int) else f"{value:{sign},.{column.decimals}f}"
+
+
+def tex(value: str) -> str:
+    """Text as LaTeX source that prints it."""
+    return "".join(_TEX.get(character, character) for character in value)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: an Estimate becomes an object, a number that is not finite null."""
+    if isinstance(value, Estimate):
+        return {"value": plain(value.value), "low": plain(value.low), "high": plain(value.high)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def bar(value: float | None, top: float, width: int = 30) -> str:
+    """A horizontal bar of eighth blocks: `value` of `top` in `width` characters; empty for None."""
+    if value is None or not math.isfinite(value) or top <= 0:
+        return ""
+    eighths = round(8 * width * min(max(value / top, 0.0), 1.0))
+    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")

@@ -1,0 +1,94 @@
+"""One table, five forms: values survive, markup is escaped."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from nmtkit.errors import ConfigError
+from nmtkit.score import figures
+from nmtkit.score.tables import Column, Estimate, Table, bar, check_format, tex, text
+
+TABLE = Table(
+    "t",
+    "a title with 100 % & more",
+    [Column("name", "name", left=True), Column("bleu", "BLEU", interval=True), Column("p", "Δ_p", 3, signed=True), Column("n", "n")],
+    [["a_b|c", Estimate(37.456, 36.0, 38.9), 0.0123, 29000], ["{x}\\", Estimate(None), None, 0]],
+    ["read #1"],
+)
+
+
+def test_csv_holds_raw_values_and_splits_intervals():
+    rows = list(csv.reader(io.StringIO(TABLE.csv())))
+    assert rows[0] == ["name", "bleu", "bleu_low", "bleu_high", "p", "n"]
+    assert rows[1] == ["a_b|c", "37.456", "36.0", "38.9", "0.0123", "29000"]
+    assert rows[2] == ["{x}\\", "", "", "", "", "0"]
+
+
+def test_json_is_plain():
+    found = json.loads(TABLE.json())
+    assert found["rows"][0] == {"name": "a_b|c", "bleu": {"value": 37.456, "low": 36.0, "high": 38.9}, "p": 0.0123, "n": 29000}
+    assert found["rows"][1]["bleu"]["value"] is None
+    assert found["notes"] == ["read #1"]
+
+
+def test_latex_escapes_everything_it_would_read_as_markup():
+    source = TABLE.latex()
+    assert r"a\_b|c & 37.46 [36.00, 38.90] & +0.012 & 29,000 \\" in source
+    assert r"\{x\}\textbackslash{} & -- & -- & 0 \\" in source
+    assert r"$\Delta$\_p" in source
+    assert tex("50 % & $2 #1 ~^<>") == r"50 \% \& \$2 \#1 \textasciitilde{}\textasciicircum{}\textless{}\textgreater{}"
+    body = [line for line in source.splitlines() if not line.startswith("%")]
+    assert body[0] == r"\begin{tabular}{lrrr}"
+    assert [line for line in body if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
+
+
+def test_markdown_escapes_bars_and_aligns():
+    lines = TABLE.markdown().splitlines()
+    assert lines[2:5] == ["| name | BLEU | Δ_p | n |", "|:---|---:|---:|---:|", r"| a_b\|c | 37.46 [36.00, 38.90] | +0.012 | 29,000 |"]
+
+
+def test_print_writes_each_form_to_stdout(capsys):
+    for form, sign in {"table": "37.46 [36.00", "md": "|:---|", "tex": "toprule", "csv": "bleu_low", "json": '"notes"'}.items():
+        TABLE.print(form)
+        out, err = capsys.readouterr()
+        assert sign in out
+        assert err == ""
+    check_format("md")
+    with pytest.raises(ConfigError, match="unknown format 'markdwn'"):
+        check_format("markdwn")
+
+
+def test_a_row_of_the_wrong_length_is_our_own_fault():
+    with pytest.raises(AssertionError):
+        Table("t", "", [Column("a", "a")], [[1, 2]])
+
+
+def test_numbers_that_are_not_finite_are_shown_as_nothing():
+    assert text(float("nan"), Column("a", "a")) == "–"
+    assert text(Estimate(1.0), Column("a", "a")) == "1.00"
+    assert Table("t", "", [Column("a", "a")], [[float("inf")]]).as_json()["rows"] == [{"a": None}]
+
+
+def test_bars_are_as_long_as_their_share():
+    assert bar(10, 10, 4) == "████"
+    assert bar(5, 10, 4) == "██"
+    assert len(bar(3.3, 10, 30)) == 10
+    assert (bar(None, 10), bar(1, 0), bar(0, 10)) == ("", "", "")
+
+
+def test_a_figure_is_reproducible_svg_with_text_as_text():
+    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+    series = {"a": [Estimate(10, 9, 11), Estimate(None)], "b_1": [Estimate(12.5), Estimate(3, 2, 5)]}
+    first = figures.grouped_bars(["<10", "≥10"], series, "source length", "BLEU", "test & more")
+    assert first == figures.grouped_bars(["<10", "≥10"], series, "source length", "BLEU", "test & more")
+    assert first.lstrip().startswith("<?xml")
+    for word in ("source length", "BLEU", "b_1", "test &amp; more"):
+        assert word in first
+
+
+def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not figures.available()
+    assert "pip install 'nmtkit[plots]'" in capsys.readouterr().err
