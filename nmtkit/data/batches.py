@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from nmtkit.data.vocabulary import BOS, PAD
+
+Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
+Ids = NDArray[np.int64]
+
+# The side that the budget does not count may pad to this many times the budget, so that one odd pair cannot make a batch huge.
+OTHER_SIDE = 2
 
 
 @dataclass(frozen=True)
@@ -23,3 +36,120 @@ class Batch:
     tgt_lengths: Tensor | None = None
     src_padded: bool = True
     tgt_padded: bool = True
+
+
+class Pairs(Protocol):
+    """What batching needs of a prepared set (`nmtkit.data.store.Store` has it)."""
+
+    src_lengths: Ids
+    tgt_lengths: Ids
+
+    def src(self, i: int) -> NDArray[Any]:
+        """Source ids of pair i, </s> last."""
+        ...
+
+    def tgt(self, i: int) -> NDArray[Any]:
+        """Target ids of pair i, </s> last."""
+        ...
+
+
+def batch_list(src_lengths: Ids, tgt_lengths: Ids, size: int, unit: Unit, seed: int, epoch: int) -> list[Ids]:
+    """The batches of one epoch: a pure function of its arguments, so that resuming needs no replay.
+
+    Pairs of like length stand together (which of them, and the order of batches, is drawn anew each epoch); every pair is in exactly one batch.
+
+    Args:
+        src_lengths, tgt_lengths: (N) subwords of each pair, </s> included.
+        size: budget of a batch: padded positions of the side that `unit` counts, or sentences. A pair above the budget gets its own batch.
+        unit: tgt_tokens, src_tokens or sentences.
+        seed, epoch: of the draw.
+    Returns: arrays of rows.
+    """
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
+    first, second = (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
+    order = rng.permutation(len(first))
+    # Longest first: a batch's padded length is that of its first pair. Two stable sorts make (first, second) the key; ties stay shuffled.
+    for lengths in (second, first):
+        order = order[np.argsort(_sort_key(lengths)[order], kind="stable")]
+    cuts = _cuts(first[order], second[order], size, unit)
+    return [order[cuts[i] : cuts[i + 1]] for i in rng.permutation(len(cuts) - 1)]
+
+
+def _sort_key(lengths: Ids) -> NDArray[Any]:
+    """A key that falls with length; 16 bits where they suffice, for then numpy's stable sort is a radix sort."""
+    longest = int(lengths.max(initial=0))
+    return (longest - lengths).astype(np.uint16 if longest < 2**16 else np.int64)
+
+
+def _cuts(first: Ids, second: Ids, size: int, unit: Unit) -> list[int]:
+    """Where batches begin and end in pairs sorted by falling `first` length."""
+    count = len(first)
+    cuts = [0]
+    while cuts[-1] < count:
+        start = cuts[-1]
+        rows = size if unit == "sentences" else max(1, size // int(first[start]))
+        if unit != "sentences":
+            longest = np.maximum.accumulate(second[start : start + rows])
+            rows = max(1, int(np.searchsorted(longest * np.arange(1, len(longest) + 1), OTHER_SIDE * size, side="right")))
+        cuts.append(min(start + rows, count))
+    return cuts
+
+
+def padding_share(src_lengths: Ids, tgt_lengths: Ids, batches: Sequence[Ids]) -> float:
+    """Share of padded positions among all positions of both sides, 0..1."""
+    held = sum(len(rows) * (int(src_lengths[rows].max()) + int(tgt_lengths[rows].max())) for rows in batches)
+    real = sum(int(src_lengths[rows].sum()) + int(tgt_lengths[rows].sum()) for rows in batches)
+    return 1 - real / held if held else 0.0
+
+
+def collate(store: Pairs, rows: Ids, device: torch.device | str = "cpu") -> Batch:
+    """The padded tensors of some pairs of a set.
+
+    Args:
+        store: the prepared set.
+        rows: (B) pair numbers.
+        device: where the tensors go.
+    Returns: a batch with both sides.
+    """
+    src, src_lengths = _padded([store.src(i) for i in rows])
+    tgt_out, tgt_lengths = _padded([store.tgt(i) for i in rows])
+    tgt_in = np.empty_like(tgt_out)
+    tgt_in[:, 0] = BOS
+    tgt_in[:, 1:] = tgt_out[:, :-1]
+    # The last token of a row that is not the longest (its </s>) would stand in tgt_in where padding belongs.
+    tgt_in[np.arange(tgt_in.shape[1]) >= tgt_lengths[:, None]] = PAD
+    return Batch(
+        src=_tensor(src, device),
+        src_lengths=_tensor(src_lengths, device),
+        rows=_tensor(np.array(rows, dtype=np.int64), device),
+        tgt_in=_tensor(tgt_in, device),
+        tgt_out=_tensor(tgt_out, device),
+        tgt_lengths=_tensor(tgt_lengths, device),
+        src_padded=bool(src_lengths.min() < src.shape[1]),
+        tgt_padded=bool(tgt_lengths.min() < tgt_out.shape[1]),
+    )
+
+
+def source_batch(sentences: Sequence[Sequence[int] | NDArray[Any]], device: torch.device | str = "cpu") -> Batch:
+    """A batch of sources alone, for translation; rows are 0, 1, 2, …
+
+    Args:
+        sentences: token ids of each sentence, </s> last; at least one sentence.
+        device: where the tensors go.
+    """
+    src, lengths = _padded([np.asarray(s, dtype=np.int64) for s in sentences])
+    rows = _tensor(np.arange(len(sentences)), device)
+    return Batch(_tensor(src, device), _tensor(lengths, device), rows, src_padded=bool(lengths.min() < src.shape[1]))
+
+
+def _padded(sentences: list[NDArray[Any]]) -> tuple[Ids, Ids]:
+    """(B, longest) ids with <pad> behind, and (B) lengths; filled in one assignment, not a sentence at a time."""
+    lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+    out = np.full((len(sentences), int(lengths.max())), PAD, dtype=np.int64)
+    out[np.arange(out.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
+    return out, lengths
+
+
+def _tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if str(device) == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from torch import Tensor
 
 from nmtkit import console, files
 from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, Vocabularies
+from nmtkit.models.variants import build_model
 from nmtkit.run import Run, System
 
 FORMAT = 1
@@ -32,7 +34,10 @@ PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npz"}
 AGAIN = "take another checkpoint, or train again"
 
 
-def save(folder: Path, step: int, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], state: dict[str, Any], about: dict[str, Any]) -> Path:
+Tensors = Mapping[str, Tensor]
+
+
+def save(folder: Path, step: int, weights: Tensors, optimizer: Tensors, state: dict[str, Any], about: dict[str, Any]) -> Path:
     """Write a checkpoint completely or not at all.
 
     Args:
@@ -56,23 +61,41 @@ def save(folder: Path, step: int, weights: Mapping[str, Tensor], optimizer: Mapp
         for name, tensors in ((WEIGHTS, weights), (OPTIMIZER, optimizer)):
             save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, temporary / name, {"format": "pt"})
         (temporary / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
-        described = {name: {"bytes": (temporary / name).stat().st_size, "sha256": _synced_hash(temporary / name)} for name in (WEIGHTS, OPTIMIZER, STATE)}
+        parts = [temporary / name for name in (WEIGHTS, OPTIMIZER, STATE)]
+        described = {path.name: {"bytes": path.stat().st_size, "sha256": _synced_hash(path)} for path in parts}
         files.write_json(temporary / MANIFEST, {"format": FORMAT, "step": step, **about, "files": described})
         files.sync_folder(temporary)
-        if final.exists():  # only a damaged one can be here: a valid one would have been continued from
-            set_aside = folder / f".damaged-{final.name}-{os.getpid()}"
-            os.replace(final, set_aside)
-            console.warn(f"the damaged checkpoint {final.name} is now {set_aside}")
-        os.replace(temporary, final)
-        files.sync_folder(folder)
+        _give_name(temporary, final)
     except (OSError, SafetensorError, EnvironmentProblem) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise EnvironmentProblem(
-            f"cannot write checkpoint {final.name}: {getattr(error, 'strerror', None) or error}",
-            where=folder,
-            hint="free some space; the same command continues from the last checkpoint",
-        ) from error
+        what = getattr(error, "strerror", None) or error
+        hint = "free some space; the same command continues from the last checkpoint"
+        raise EnvironmentProblem(f"cannot write checkpoint {final.name}: {what}", where=folder, hint=hint) from error
     return final
+
+
+def _give_name(temporary: Path, final: Path) -> None:
+    """Rename a complete checkpoint; one that has the name already is set aside first, and only removed once the new one is there."""
+    old: Path | None = None
+    if final.exists():
+        try:
+            read_manifest(final)
+            old = final.with_name(f".old-{final.name}-{os.getpid()}")
+        except CheckpointError as error:
+            old = final.with_name(f".damaged-{final.name}-{time.time_ns()}")
+            console.warn(f"{error.message}; {final} is now {old.name}")
+        os.replace(final, old)
+    os.replace(temporary, final)
+    files.sync_folder(final.parent)
+    if old is not None and old.name.startswith(".old"):
+        _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Empty a folder that was set aside, its manifest first: without it, it is known for rubbish."""
+    with contextlib.suppress(OSError):
+        (path / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(path)
 
 
 def _synced_hash(path: Path) -> str:
@@ -108,7 +131,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (KeyError, TypeError, AttributeError, ValueError):
         raise CheckpointError("the manifest is damaged", where=path / MANIFEST, hint=AGAIN) from None
     if manifest.get("format") != FORMAT:
-        raise CheckpointError(f"checkpoint format {manifest.get('format')!r}, this nmtkit reads {FORMAT}", where=path, hint="use the nmtkit that wrote it")
+        message = f"checkpoint format {manifest.get('format')!r}, this nmtkit reads {FORMAT}"
+        raise CheckpointError(message, where=path, hint="use the nmtkit that wrote it")
     for name, (size, _) in described.items():
         actual = (path / name).stat().st_size if (path / name).is_file() else None
         if actual != size:
@@ -210,20 +234,29 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
     return {name: (sums[name] / len(paths)).to(t.dtype) if t.is_floating_point() else t for name, t in last.items()}
 
 
+_average = average  # `load_system` has an argument of that name
+
+
 def prune(folder: Path, keep: Iterable[str]) -> None:
-    """Remove all valid checkpoints but those named; a folder is renamed before it is emptied, so none is ever half there."""
+    """Remove all complete checkpoints but those named; each is renamed first, so none is ever half there under its name."""
     names = set(keep)
     for path in candidates(folder):
-        if path.name in names or not (path / MANIFEST).is_file():
-            continue
-        doomed = folder / f".old-{path.name}-{os.getpid()}"
-        with contextlib.suppress(OSError):
-            os.replace(path, doomed)
-            shutil.rmtree(doomed)
+        if path.name not in names and (path / MANIFEST).is_file():
+            doomed = folder / f".old-{path.name}-{os.getpid()}"
+            with contextlib.suppress(OSError):
+                os.replace(path, doomed)
+                _remove(doomed)
 
 
 def clean(folder: Path) -> None:
-    """Remove what a killed process left half-written or half-removed, and say so; the caller holds the system's lock."""
+    """Tidy up after a killed process, and say so: what is half-written or half-removed goes, a checkpoint that was set aside comes back.
+
+    The caller holds the system's lock.
+    """
+    for path in folder.glob(".old-step-*"):
+        final = folder / "-".join(path.name.removeprefix(".old-").split("-")[:2])
+        if (path / MANIFEST).is_file() and not final.exists():
+            os.replace(path, final)
     for path in [*folder.glob(".tmp-step-*"), *folder.glob(".old-step-*")]:
         console.say(f"removing {path.name}, left {'half-written' if path.name.startswith('.tmp') else 'half-removed'} by a process that was stopped")
         shutil.rmtree(path, ignore_errors=True)
@@ -267,9 +300,14 @@ def check_vocabulary(path: Path, run: Run) -> None:
     then, now = read_manifest(path).get("vocabulary", {}), vocabulary_hashes(run)
     odd = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     if odd:
-        raise CheckpointError(
-            f"the checkpoint is of another vocabulary: {odd[0]} differs", where=path, hint=f"the run {run.path} was prepared anew; train again with --force"
-        )
+        hint = f"the run {run.path} was prepared anew; train again with --force"
+        raise CheckpointError(f"the checkpoint is of another vocabulary: {odd[0]} differs", where=path, hint=hint)
+
+
+def vocabulary_sizes(run: Run) -> Vocabularies:
+    """What a model must know of a run's vocabularies."""
+    entry = run.manifest()["vocabulary"]
+    return Vocabularies(int(entry["src"]), int(entry["tgt"]), bool(entry["shared"]))
 
 
 def load_system(run: Run, system: System, device: torch.device | str = "cpu", average: int = 1) -> Model:
@@ -283,8 +321,6 @@ def load_system(run: Run, system: System, device: torch.device | str = "cpu", av
     Returns: the model in evaluation mode.
     Raises: DataError if it was never trained; CheckpointError if its checkpoints are damaged or of another vocabulary.
     """
-    from nmtkit.models.variants import build_model
-
     config = system.read_config()
     found = find_checkpoints(system)
     paths = [best(system)] if average <= 1 or not found else found[-average:]
@@ -293,5 +329,5 @@ def load_system(run: Run, system: System, device: torch.device | str = "cpu", av
     for path in paths:
         check_vocabulary(path, run)
     model = build_model(config["variant"], config["model"], vocabulary_sizes(run))
-    put_weights(model, average_of(paths), where=paths[-1])
+    put_weights(model, _average(paths), where=paths[-1])
     return model.to(device).eval()

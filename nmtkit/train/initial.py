@@ -1,0 +1,65 @@
+"""Beginning with the weights of another system: what matches by name and shape is copied, the rest is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from nmtkit import console
+from nmtkit.errors import CheckpointError, ConfigError, nearest
+from nmtkit.models import checkpoints
+from nmtkit.models.base import Model
+from nmtkit.run import Run, System
+
+
+def find_source(run: Run, name: str) -> Path:
+    """The checkpoint that --init-from means: the best one of a system of the run or of a system's folder, or a checkpoint folder.
+
+    Raises: ConfigError if there is nothing of that name; CheckpointError if it has no valid checkpoint.
+    """
+    systems = [system.name for system in run.systems()]
+    if name in systems:
+        return checkpoints.best(run.system(name))
+    path = Path(name)
+    if (path / "checkpoints").is_dir():
+        return checkpoints.best(System(path))
+    if path.exists():
+        checkpoints.read_manifest(path)
+        return path
+    raise ConfigError(f"no system or folder '{name}'", where="--init-from", hint=nearest(name, systems) if systems else "name a checkpoint folder")
+
+
+@torch.no_grad()
+def copy_matching(run: Run, name: str, model: Model) -> None:
+    """Copy into a model all weights of a checkpoint that it has too, and say what was and was not.
+
+    Tensors with an axis as long as a vocabulary are copied only if the vocabularies are the same.
+
+    Raises: as `find_source`; CheckpointError if nothing matches.
+    """
+    path = find_source(run, name)
+    theirs, own = checkpoints.load_weights(path), checkpoints.weights_of(model)
+    same_vocabulary = checkpoints.read_manifest(path).get("vocabulary") == checkpoints.vocabulary_hashes(run)
+    sizes = {model.vocabularies.src, model.vocabularies.tgt}
+    copied, other_shape, of_words = [], [], []
+    for key in own.keys() & theirs.keys():
+        if own[key].shape != theirs[key].shape:
+            other_shape.append(key)
+        elif not same_vocabulary and sizes & set(own[key].shape):
+            of_words.append(key)
+        else:
+            own[key].copy_(theirs[key])
+            copied.append(key)
+    if not copied:
+        raise CheckpointError(f"nothing in {path} matches this model", where="--init-from", hint="name a system of the same family and sizes")
+    console.say(f"initialised from {path}: {len(copied)} of {len(own)} tensors, {sum(own[k].numel() for k in copied):,} numbers")
+    left = {
+        "new here": own.keys() - theirs.keys(),
+        "of another shape": other_shape,
+        "of another vocabulary": of_words,
+        "not used from there": theirs.keys() - own.keys(),
+    }
+    for what, keys in left.items():
+        if keys:
+            console.say(f"  {what}: {', '.join(sorted(keys)[:8])}{' …' if len(keys) > 8 else ''} ({len(keys)})")
