@@ -27,7 +27,9 @@ class TransformerSettings(ModelSettings):
     heads: int = Field(8, ge=1)
     """Attention heads; a divisor of d_model."""
     encoder_layers: int = Field(6, ge=0)
+    """Layers of the encoder."""
     decoder_layers: int = Field(6, ge=1)
+    """Layers of the decoder."""
     attention_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on attention weights."""
     activation_dropout: float = Field(0.0, ge=0, lt=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,9 @@ def load_variant(name: str) -> type[Model]:
     if not colon:
         hint = nearest(name, VARIANTS) + " - or package.module:Class for one of your own"
         raise ConfigError(f"unknown variant '{name}'", where="--variant", hint=hint)
+    here = str(Path.cwd())
+    if "" not in sys.path and here not in sys.path:
+        sys.path.append(here)  # `nmtkit` itself does not look in the folder one stands in; `python -m nmtkit` does
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except NmtkitError:

@@ -1,0 +1,11 @@
+"""The models that the contract is checked on: every variant of the table, some of their settings, and one outside the package."""
+
+from nmtkit.models.variants import VARIANTS
+from tests.models.contract import Case
+
+TOY = "tests.toy_recurrent:ToyRecurrent"
+MORE = [
+    Case("transformer", (("norm", "pre"), ("tie", "target"), ("softmax_bias", True))),
+    Case("transformer", (("tie", "all"), ("attn_bias", False))),
+]
+CASES = [*map(Case, VARIANTS), *MORE, Case(TOY)]

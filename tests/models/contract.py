@@ -1,0 +1,315 @@
+"""What must be true of every model, whatever is inside it (design: "one contract suite over the table").
+
+Each check takes a `Case` and uses `encode`, `decode` and `logits` only; test_contract.py runs all of them over the table of
+variants and over a recurrent model outside the package. Sizes come from one preset-like dict through the model's own `adapt`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmtkit.data.batches import Batch
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.models.base import Memory, Model, Vocabularies
+from nmtkit.models.checkpoints import put_weights, weights_of
+from nmtkit.models.variants import build_model, load_variant
+from nmtkit.nn.dropout import seed_dropout
+from nmtkit.nn.state import repeat_rows, select_rows
+from nmtkit.settings import SearchSettings
+from nmtkit.translate.beam import search
+from nmtkit.translate.forced import forced_scores
+
+V = 23
+SIZES = {"d_model": 16, "d_ff": 24, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, "tie": "none"}
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+Pair = tuple[list[int], list[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A variant with settings."""
+
+    variant: str
+    values: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return "-".join([self.variant.rpartition(":")[2], *(f"{key}={value}" for key, value in self.values)])
+
+    def build(self, seed: int = 1, dtype: torch.dtype = torch.float64, **more: Any) -> Model:
+        """A new model in evaluation mode; its parameters are moved off their initial values, so that no bias or norm is trivial."""
+        torch.manual_seed(seed)
+        vocabularies = Vocabularies(V, V, shared=True)
+        model = build_model(self.variant, load_variant(self.variant).adapt(SIZES) | dict(self.values) | more, vocabularies)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        return model.to(dtype).eval()
+
+
+def pairs(count: int = 5, seed: int = 3, longest: int = 7) -> list[Pair]:
+    """Random sentence pairs of different lengths, </s> included; every token of the vocabulary occurs somewhere if there are enough."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = [(1 + (3 * i + 4) % longest, 1 + (5 * i + 2) % longest) for i in range(count)]
+    return [(*(torch.randint(3, V, (n - 1,), generator=generator).tolist() + [EOS] for n in pair),) for pair in lengths]
+
+
+def collate(sentences: list[Pair], more: int = 0) -> Batch:
+    """A batch, padded by `more` columns beyond the longest."""
+    src, tgt = [s for s, _ in sentences], [t for _, t in sentences]
+    src_lengths, tgt_lengths = torch.tensor([len(s) for s in src]), torch.tensor([len(t) for t in tgt])
+    s, t = int(src_lengths.max()) + more, int(tgt_lengths.max()) + more
+    return Batch(
+        src=torch.tensor([row + [PAD] * (s - len(row)) for row in src]),
+        src_lengths=src_lengths,
+        rows=torch.arange(len(src)),
+        tgt_in=torch.tensor([[BOS] + row[:-1] + [PAD] * (t - len(row)) for row in tgt]),
+        tgt_out=torch.tensor([row + [PAD] * (t - len(row)) for row in tgt]),
+        tgt_lengths=tgt_lengths,
+        src_padded=bool((src_lengths < s).any()),
+        tgt_padded=bool((tgt_lengths < t).any()),
+    )
+
+
+def full(model: Model, batch: Batch) -> Tensor:
+    """Logits of whole targets, (B, T, V)."""
+    return model.logits(model.decode(batch.tgt_in, model.encode(batch))[0])
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    """Equal within the tolerance of the number type."""
+    torch.testing.assert_close(a, b, rtol=TOLERANCE[a.dtype], atol=TOLERANCE[a.dtype])
+
+
+def step_by_step(case: Case, dtype: torch.dtype) -> None:
+    """1. Decoding with a state, in steps of any size and with several rows a sentence, gives what decoding the whole target gives."""
+    model, batch = case.build(dtype=dtype), collate(pairs())
+    for rows in (1, 3):
+        memory = model.encode(batch)
+        tgt_in = torch.cat([batch.tgt_in[:, :1].repeat(rows, 1), torch.randint(3, V, (rows * len(batch.src), 8))], dim=1)
+        whole = model.logits(model.decode(tgt_in, memory)[0])
+        for cuts in (range(10), (0, 3, 4, 9), (0, 1, 9)):
+            state: Any = {}
+            for start, end in zip(cuts, cuts[1:], strict=False):
+                hidden, state = model.decode(tgt_in[:, start:end], memory, state)
+                close(model.logits(hidden), whole[:, start:end])
+
+
+def neighbours(case: Case, dtype: torch.dtype) -> None:
+    """2. Neither the other sentences of a batch nor padding changes a sentence's result."""
+    model, sentences = case.build(dtype=dtype), pairs()
+    together = full(model, collate(sentences))
+    padded = full(model, collate(sentences, more=3))
+    for i, pair in enumerate(sentences):
+        alone = full(model, collate([pair]))[0]
+        close(together[i, : len(pair[1])], alone)
+        close(padded[i, : len(pair[1])], alone)
+    memory = model.encode(collate(sentences, more=2))
+    for keep in ([4, 0], [2]):  # search drops finished sentences from a memory
+        index = torch.tensor(keep)
+        tgt_in = collate([sentences[i] for i in keep]).tgt_in
+        hidden, _ = model.decode(tgt_in, select_rows(memory, index))
+        for row, i in enumerate(keep):
+            n = len(sentences[i][1])
+            close(model.logits(hidden)[row, :n], together[i, :n])
+
+
+@contextmanager
+def embedded() -> Iterator[list[Tensor]]:
+    """Collect every vector that is looked up, whichever module does it."""
+    found: list[Tensor] = []
+    original = F.embedding
+
+    def spy(*args: Any, **kwargs: Any) -> Tensor:
+        found.append(original(*args, **kwargs))
+        return found[-1]
+
+    F.embedding = spy
+    try:
+        yield found
+    finally:
+        F.embedding = original
+
+
+def causality(case: Case) -> None:
+    """3. The gradient of any output with respect to a later target token is exactly zero."""
+    model, batch = case.build(), collate(pairs())
+    memory = model.encode(batch)
+    with embedded() as found:
+        logits = model.logits(model.decode(batch.tgt_in, memory)[0])
+    steps = batch.tgt_in.size(1)
+    assert found and all(vectors.shape[:2] == batch.tgt_in.shape for vectors in found)
+    for t in range(steps):
+        for gradient in torch.autograd.grad((logits[:, t] * torch.randn(V, dtype=logits.dtype)).sum(), found, retain_graph=True):
+            assert (gradient[:, t + 1 :] == 0).all(), f"position {t} sees the future"
+            assert (gradient[:, : t + 1] != 0).any(-1).all(), f"position {t} does not see all of its past"
+    for t in range(1, steps):
+        changed = batch.tgt_in.clone()
+        changed[:, t:] = (changed[:, t:] + 5) % V
+        assert torch.equal(model.logits(model.decode(changed, memory)[0])[:, :t], logits[:, :t])
+
+
+def greedy(model: Model, batch: Batch, steps: int) -> list[list[int]]:
+    """The obvious greedy search: whole prefixes anew at every step, one sentence at a time; without </s>."""
+    found = []
+    for row in range(len(batch.src)):
+        index = torch.tensor([row])
+        memory = select_rows(model.encode(batch), index)
+        ids = [BOS]
+        while len(ids) <= steps and (len(ids) == 1 or ids[-1] != EOS):
+            scores = model.logits(model.decode(torch.tensor([ids]), memory)[0])[0, -1]
+            scores[[PAD, BOS]] = -torch.inf
+            ids.append(int(scores.argmax()))
+        found.append([i for i in ids[1:] if i != EOS])
+    return found
+
+
+def searching(case: Case) -> None:
+    """4. A beam's log-probability is the one that forced decoding gives the same output; a beam of one is greedy search."""
+    model, batch = case.build(), collate(pairs())
+    with torch.no_grad():
+        best = search([model], batch, SearchSettings(beam=4, nbest=4, max_length_a=0, max_length_b=9))
+        for rank in range(4):
+            hypotheses = [hypotheses[rank] for hypotheses in best]
+            outputs = collate([(s, h.ids + [EOS]) for (s, _), h in zip(pairs(), hypotheses, strict=True)])
+            for hypothesis, scores in zip(hypotheses, forced_scores([model], outputs), strict=True):
+                log_prob = sum(scores if hypothesis.finished else scores[:-1])
+                assert abs(log_prob - hypothesis.log_prob) < 1e-9
+        alone = search([model], batch, SearchSettings(beam=1, max_length_a=0, max_length_b=9))
+        assert [hypotheses[0].ids for hypotheses in alone] == greedy(model, batch, 9)
+
+
+def rows_permuted(case: Case) -> None:
+    """5. Permuting rows permutes results; a state follows any selection of its rows, inside a sentence and across sentences."""
+    model, sentences = case.build(), pairs()
+    order = torch.tensor([3, 0, 4, 2, 1])
+    batch = collate(sentences)
+    close(full(model, collate([sentences[i] for i in order]))[:, : batch.tgt_in.size(1)], full(model, batch)[order])
+    for seed in range(6):
+        _random_selections(model, batch, seed)
+
+
+def _random_selections(model: Model, batch: Batch, seed: int) -> None:
+    """Let a state go through what a search may do to it; keep the history of each row, and decode that whole for comparison."""
+    torch.manual_seed(seed)
+    memory, state = model.encode(batch), {}
+    sentences, count = torch.arange(len(batch.src)), 1
+    history = torch.full((len(sentences), 0), BOS)
+    for step in range(14):
+        choice = int(torch.randint(0, 6, ())) if step else 5
+        rows = torch.arange(len(history)).view(-1, count)  # (B, K)
+        if choice == 0 and len(sentences) > 2:  # finished sentences leave
+            kept = torch.randperm(len(sentences))[: len(sentences) - 1].sort().values
+            index, sentences, memory = rows[kept].flatten(), sentences[kept], select_rows(memory, kept)
+        elif choice == 1:  # sentences change places
+            kept = torch.randperm(len(sentences))
+            index, sentences, memory = rows[kept].flatten(), sentences[kept], select_rows(memory, kept)
+        elif choice == 2 and count < 4:  # more hypotheses
+            index, count = rows.flatten().repeat_interleave(2), count * 2
+        elif choice == 3 and count > 1:  # fewer hypotheses
+            index, count = rows[:, torch.randperm(count)[: count - 1]].flatten(), count - 1
+        else:  # hypotheses are continued, twice or not at all
+            index = rows.gather(1, torch.randint(0, count, rows.shape)).flatten()
+        state = repeat_rows(state, 2) if choice == 2 and seed % 2 and len(index) > len(history) else select_rows(state, index)
+        history = torch.cat([history[index], torch.randint(3, V, (len(index), 1))], dim=1)
+        hidden, state = model.decode(history[:, -1:], memory, state)
+        close(model.logits(hidden[:, -1]), model.logits(model.decode(history, memory)[0][:, -1]))
+
+
+def loss_of(model: Model, batch: Batch) -> Tensor:
+    """Mean cross-entropy of the real target tokens."""
+    return F.cross_entropy(full(model, batch).flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD)
+
+
+def gradients(case: Case) -> None:
+    """6. Every parameter gets a gradient: at least half of a vector's numbers (key biases get none), and most of a matrix's."""
+    model, batch = case.build().train(), collate(pairs(count=60))
+    loss_of(model, batch).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        reached = (parameter.grad.abs() > 1e-14).double().mean()
+        assert reached >= (0.5 if parameter.dim() == 1 else 0.8), f"{name}: only {reached:.0%} of its numbers have a gradient"
+
+
+def overfits(case: Case) -> None:
+    """7. Eight pairs can be learnt by heart, and greedy search says them."""
+    torch.manual_seed(4)
+    bigger = load_variant(case.variant).adapt({"d_model": 32, "d_ff": 64})
+    model, batch = case.build(dtype=torch.float32, **bigger), collate(pairs(count=8, seed=9))
+    for parameter in model.parameters():  # from a fresh start, not the shaken one
+        parameter.data.mul_(0.7)
+    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3, betas=(0.9, 0.98))
+    model.train()
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        if loss < 0.02:
+            break
+    model.eval()
+    with torch.no_grad():
+        found = search([model], batch, SearchSettings(beam=1))
+    assert [hypotheses[0].ids for hypotheses in found] == [tgt[:-1] for _, tgt in pairs(count=8, seed=9)], f"loss {loss:.3f}"
+
+
+def saved(case: Case, folder: Any) -> None:
+    """8. Weights written and read by another model of the same settings give the same bits, and tied parameters stay one."""
+    model, other, batch = case.build(seed=1), case.build(seed=2), collate(pairs())
+    assert not torch.equal(full(model, batch), full(other, batch))
+    save_file({name: tensor.contiguous() for name, tensor in weights_of(model).items()}, folder / "model.safetensors")
+    put_weights(other, load_file(folder / "model.safetensors"))
+    assert torch.equal(full(model, batch), full(other, batch))
+    assert ties(model) == ties(other)
+
+
+def ties(model: Model) -> list[list[str]]:
+    """Groups of names under which one parameter is known."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return sorted(names.values())
+
+
+def blind_rows(case: Case) -> None:
+    """10. A row without a single real source token stays finite, forwards and backwards, in bfloat16 too."""
+    for dtype in (torch.float32, torch.bfloat16):
+        model, batch = case.build(dtype=dtype).train(), collate(pairs())
+        lengths = batch.src_lengths.clone()
+        lengths[2] = 0
+        logits = full(model, dataclasses.replace(batch, src_lengths=lengths, src_padded=True))
+        assert logits.isfinite().all()
+        F.cross_entropy(logits.float().flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
+def dropout_repeats(case: Case) -> None:
+    """Dropout depends on (seed, step, micro-batch) and on nothing else, or a resumed training would not be the same one."""
+    model, batch = case.build(dropout=0.3).train(), collate(pairs())
+
+    def outcome(seed: int, step: int, micro: int, other: int) -> Tensor:
+        torch.manual_seed(other)
+        seed_dropout(seed, step, micro)
+        return full(model, batch)
+
+    first = outcome(1, 2, 3, 4)
+    assert torch.equal(first, outcome(1, 2, 3, 5))
+    for different in ((2, 2, 3), (1, 3, 3), (1, 2, 4)):
+        assert not torch.equal(first, outcome(*different, 4))
+    assert torch.equal(full(model.eval(), batch), full(model, batch))
+
+
+def memory_is_per_sentence(case: Case) -> None:
+    """Rows share the memory of their sentence: K rows a sentence give what K copies of the memory give."""
+    model, batch = case.build(), collate(pairs())
+    memory: Memory = model.encode(batch)
+    tgt_in = torch.randint(3, V, (3 * len(batch.src), 5))
+    close(model.decode(tgt_in, memory)[0], model.decode(tgt_in, repeat_rows(memory, 3))[0])

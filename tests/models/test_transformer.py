@@ -1,0 +1,181 @@
+"""The Transformer against models.md section 0: parameter counts of the papers, and its equations loop by loop."""
+
+import contextlib
+import io
+import runpy
+
+import pytest
+import torch
+
+from nmtkit import settings
+from nmtkit.errors import ConfigError
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import build_model, count_parameters
+from nmtkit.nn.capture import capture
+from tests.models import contract
+from tests.models.slow import affine, layer_norm, multi_head, plus, position
+
+BASELINE = None  # it is one itself
+
+
+def count(s, v):
+    """models.md section 0 and the audit in reference/parameter_counts.py, from sizes alone."""
+    d = s.d_model
+    attention = 4 * d * d + (4 * d if s.attn_bias else 0)
+    feed_forward = 2 * d * s.d_ff + s.d_ff + d
+    encoder = s.encoder_layers * (attention + feed_forward + 2 * 2 * d)
+    decoder = s.decoder_layers * (2 * attention + feed_forward + 3 * 2 * d)
+    final_norms = 2 * 2 * d if s.norm == "pre" else 0
+    tables = {"none": 3, "target": 2, "all": 1}[s.tie]
+    return encoder + decoder + final_norms + tables * v * d + (v if s.softmax_bias else 0)
+
+
+class Slow:
+    """One sentence at a time; vectors are lists of floats. Stacks, layers and sublayers as models.md section 0 words them."""
+
+    def __init__(self, weights, s):
+        self.w, self.s = weights, s
+
+    def get(self, name):
+        return self.w.get(name)
+
+    def attend(self, name, queries, keys, allowed):
+        """Self-attention keeps its projections in `qkv`, attention to a source in `query` and `kv`; values are read where keys are."""
+        d = self.s.d_model
+        if f"{name}.qkv.weight" in self.w:
+            w, b = self.get(f"{name}.qkv.weight"), self.get(f"{name}.qkv.bias") or [0.0] * (3 * d)
+        else:
+            w = self.get(f"{name}.query.weight") + self.get(f"{name}.kv.weight")
+            b = (self.get(f"{name}.query.bias") or [0.0] * d) + (self.get(f"{name}.kv.bias") or [0.0] * (2 * d))
+        q = [affine(x, w[:d], b[:d]) for x in queries]
+        k = [affine(x, w[d : 2 * d], b[d : 2 * d]) for x in keys]
+        v = [affine(x, w[2 * d :], b[2 * d :]) for x in keys]
+        return [affine(x, self.get(f"{name}.out.weight"), self.get(f"{name}.out.bias")) for x in multi_head(q, k, v, self.s.heads, allowed)]
+
+    def feed_forward(self, name, xs):
+        hidden = [[max(0.0, a) for a in affine(x, self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias"))] for x in xs]
+        return [affine(x, self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias")) for x in hidden]
+
+    def norm(self, name, xs):
+        return [layer_norm(x, self.get(f"{name}.weight"), self.get(f"{name}.bias")) for x in xs]
+
+    def sublayer(self, name, xs, function):
+        """Post-norm LN(x + f(x)); pre-norm x + f(LN(x))."""
+        if self.s.norm == "post":
+            return self.norm(f"{name}.norm", [plus(x, y) for x, y in zip(xs, function(xs), strict=True)])
+        return [plus(x, y) for x, y in zip(xs, function(self.norm(f"{name}.norm", xs)), strict=True)]
+
+    def embed(self, name, ids):
+        d = self.s.d_model
+        return [plus([d**0.5 * a for a in self.get(name)[i]], position(t, d)) for t, i in enumerate(ids)]
+
+    def encode(self, src):
+        xs = self.embed("src_embedder.table.weight", src)
+        for i in range(self.s.encoder_layers):
+            layer = f"encoder.{i}"
+            xs = self.sublayer(f"{layer}.attention_residual", xs, lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: True))
+            xs = self.sublayer(f"{layer}.feed_forward_residual", xs, lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h))
+        return self.norm("encoder_norm", xs) if self.s.norm == "pre" else xs
+
+    def decode(self, memory, tgt_in):
+        xs = self.embed("tgt_embedder.table.weight", tgt_in)
+        for i in range(self.s.decoder_layers):
+            layer = f"decoder.{i}"
+            xs = self.sublayer(f"{layer}.attention_residual", xs, lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: s <= t))
+            xs = self.sublayer(f"{layer}.cross_residual", xs, lambda h, n=layer: self.attend(f"{n}.cross", h, memory, lambda t, s: True))
+            xs = self.sublayer(f"{layer}.feed_forward_residual", xs, lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h))
+        return self.norm("decoder_norm", xs) if self.s.norm == "pre" else xs
+
+    def logits(self, hidden):
+        return [affine(x, self.get("output.weight"), self.get("output.bias")) for x in hidden]
+
+
+def slow_logits(weights, s, src, tgt_in):
+    slow = Slow(weights, s)
+    return slow.logits(slow.decode(slow.encode(src), tgt_in))
+
+
+def parameters(preset, size, **more):
+    """Parameters of a preset's Transformer with V = size on each side, counted on shapes alone."""
+    with torch.device("meta"):
+        return count_parameters(build_model("transformer", settings.load_preset(preset)["model"] | more, Vocabularies(size, size, shared=True)))
+
+
+PAPERS = [  # models.md section 10: millions; and the audit's own integers, body + tables (+ bias)
+    ("dc-wmt", 33_432, 61.26, 44_138_496 + 33_432 * 512),
+    ("pr-base", 42_875, 88.05, 44_101_632 + 42_875 * 1025),
+    ("pr-big", 42_875, 264.13, 176_283_648 + 42_875 * 2049),
+    ("dc-iwslt", 32_000, 15.565, 7_372_800 + 32_000 * 256),
+]
+
+
+@pytest.mark.parametrize(("preset", "size", "millions", "exactly"), PAPERS)
+def test_presets_have_the_papers_sizes(preset, size, millions, exactly):
+    assert parameters(preset, size) == exactly
+    assert abs(exactly / 1e6 - millions) < 0.005
+
+
+def test_bodies_have_the_sizes_of_the_audit(shared):
+    """reference/parameter_counts.py knows no torch and nothing of this code."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
+    sizes = {"base": (512, 2048, 6), "big": (1024, 4096, 6), "dc-iwslt": (256, 1024, 4)}
+    for preset, (d, d_ff, layers) in sizes.items():
+        for bias in (False, True):
+            body = parameters(preset, 1000, attn_bias=bias, softmax_bias=False, tie="all") - 1000 * d
+            assert body == audit["body"](d, d_ff, layers, bias)
+    assert audit["body"](512, 2048, 6, 0) == 44_101_632
+    assert audit["body"](1024, 4096, 6, 1) == 176_357_376
+
+
+def test_tying_all_needs_one_vocabulary():
+    with pytest.raises(ConfigError, match="one vocabulary"):
+        build_model("transformer", {"tie": "all"}, Vocabularies(20, 20, shared=False))
+    with pytest.raises(ConfigError, match="heads"):
+        build_model("transformer", {"d_model": 10, "heads": 4}, Vocabularies(20, 20, shared=True))
+    with pytest.raises(ConfigError, match="d_modell"):
+        build_model("transformer", {"d_modell": 10}, Vocabularies(20, 20, shared=True))
+
+
+@pytest.mark.parametrize(("tie", "distinct"), [("none", 3), ("target", 2), ("all", 1)])
+def test_tied_tables_are_one_parameter(tie, distinct):
+    model = build_model("transformer", contract.SIZES | {"tie": tie}, Vocabularies(20, 20, shared=True))
+    assert len({id(p) for p in (model.src_embedder.table.weight, model.tgt_embedder.table.weight, model.output.weight)}) == distinct
+
+
+def test_initial_weights_have_the_scale_of_their_kind():
+    """Xavier uniform for each of the matrices that share a product, N(0, d^-0.5) for embeddings, zero biases (models.md section 0)."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 128, "d_ff": 512, "heads": 4, "encoder_layers": 1, "decoder_layers": 1}
+    model = build_model("transformer", sizes, Vocabularies(999, 999, shared=True))
+    limits = dict.fromkeys(("qkv", "query", "kv", "out"), (6 / 256) ** 0.5) | dict.fromkeys(("inner", "outer"), (6 / 640) ** 0.5)
+    seen = set()
+    for name, parameter in model.named_parameters():
+        kind = name.split(".")[-2]
+        if name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        elif kind in limits:
+            seen.add(kind)
+            assert 0.98 * limits[kind] < parameter.abs().max() <= limits[kind], name
+        elif kind == "table":
+            assert abs(float(parameter.detach().std()) - 128**-0.5) < 0.002
+        else:
+            assert (parameter == 1).all(), name
+    assert seen == set(limits)
+
+
+def test_capture_reads_every_attention_and_nothing_changes():
+    model = contract.Case("transformer").build()
+    batch = contract.collate(contract.pairs())
+    plain = contract.full(model, batch)
+    with capture() as seen:
+        torch.testing.assert_close(contract.full(model, batch), plain, rtol=1e-12, atol=1e-12)
+    b, s, t = len(batch.src), batch.src.size(1), batch.tgt_in.size(1)
+    shapes = {"encoder.{}.attention": (b, 4, s, s), "decoder.{}.attention": (b, 4, t, t), "decoder.{}.cross": (b, 4, t, s)}
+    assert {name: [w.shape for w in found] for name, found in seen.items()} == {
+        name.format(i): [shape] for i in range(2) for name, shape in shapes.items()
+    }
+    for found in seen.values():
+        torch.testing.assert_close(found[0].sum(-1), torch.ones(found[0].shape[:-1], dtype=torch.float64))
+    real = torch.arange(s) < batch.src_lengths[:, None]
+    assert (seen["decoder.0.cross"][0].amax((1, 2)) > 0).equal(real)

@@ -1,0 +1,80 @@
+"""The table of variants, what it says of itself, and the presets that carry the papers' settings."""
+
+import re
+import tomllib
+from importlib import resources
+
+import pytest
+
+from nmtkit import settings
+from nmtkit.errors import ConfigError
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import VARIANTS, build_model, default_name, describe, load_variant
+from tests.models.cases import TOY
+
+
+def test_every_variant_says_what_it_is():
+    rows = describe("tiny", 500)
+    assert [row["name"] for row in rows] == list(VARIANTS)
+    for row in rows:
+        assert re.search(r"\b(19|20)\d\d\b", row["paper"]) and row["parameters"] > 500 * 64
+        assert load_variant(row["name"]).__doc__
+        for field in row["settings"]:
+            assert set(field) == {"name", "type", "default", "description"} and field["type"] != "any", field
+            assert field["description"], f"{row['name']}: say what {field['name']} is"
+
+
+def test_counts_follow_preset_and_vocabulary():
+    small, large = describe("tiny", 500)[0]["parameters"], describe("tiny", 600)[0]["parameters"]
+    assert large - small == 100 * 64
+    assert describe()[0] == describe("base", 32_000)[0]
+    with pytest.raises(ConfigError, match="unknown preset"):
+        describe("tini")
+
+
+@pytest.mark.parametrize("name", settings.preset_names())
+def test_presets_fit_the_schemas_and_every_variant(name):
+    text = resources.files("nmtkit").joinpath("presets", f"{name}.toml").read_text("utf-8")
+    assert text.startswith("# "), "a preset says whose setting it is"
+    values = tomllib.loads(text)
+    assert set(values) == {"prep", "model", "train", "search"}
+    for section, schema in settings.STAGES.items():
+        settings.build(schema, values[section], section)
+    assert values["search"].get("average", 1) <= values["train"].get("keep_checkpoints", 5)
+    for variant in VARIANTS:
+        cls = load_variant(variant)
+        settings.build(cls.Settings, cls.adapt(values["model"]), "model")
+    settings.build(load_variant("transformer").Settings, values["model"], "model")  # no key of a preset goes unread
+
+
+def test_learning_rate_peaks():
+    """models.md section 10: cosine peak 9.882e-4 for d = 512, w = 8,000; peers.md section 6: 1e-3 at step 800 for d = 256."""
+    for name, d in (("dc-wmt", 512), ("dc-iwslt", 256)):
+        train = settings.load_preset(name)["train"]
+        assert train["lr"] == pytest.approx(2 * d**-0.5 * train["warmup"] ** -0.5, rel=1e-3)
+    train = settings.load_preset("small")["train"]
+    assert train["lr"] * 256**-0.5 * train["warmup"] ** -0.5 == pytest.approx(1e-3, rel=0.01)
+
+
+def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
+    assert load_variant(TOY).__name__ == "ToyRecurrent"
+    assert (default_name("transformer"), default_name(TOY)) == ("transformer", "toy-recurrent")
+    (tmp_path / "mine_here.py").write_text("from tests.toy_recurrent import ToyRecurrent\nclass Mine(ToyRecurrent):\n    pass\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert load_variant("mine_here:Mine").__name__ == "Mine"  # the folder one stands in counts
+    assert build_model("mine_here:Mine", {"d_model": 8}, Vocabularies(9, 9, shared=True)).width == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("transfomer", "did you mean 'transformer'"),
+        ("no_such_module_xyz:Model", "PYTHONPATH"),
+        (TOY.replace(":ToyRecurrent", ":Nothing"), "no class Nothing"),
+        ("collections:OrderedDict", "not a subclass"),
+    ],
+)
+def test_a_variant_that_is_not_there(name, message):
+    with pytest.raises(ConfigError) as caught:
+        load_variant(name)
+    assert message in str(caught.value)
