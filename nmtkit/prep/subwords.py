@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nmtkit.errors import DataError
-from nmtkit.files import writing
+from nmtkit.files import text_lines, writing
 from nmtkit.prep.learn import Learner, unusable
 
 JOINER = "@@"
@@ -52,10 +53,15 @@ class Bpe:
     def __init__(self, codes: Path, vocabulary: set[str] | None = None) -> None:
         from subword_nmt.apply_bpe import BPE
 
-        if not Path(codes).is_file():
-            raise DataError(f"no such file: {codes}", hint="run `nmtkit prep` first")
-        with open(codes, encoding="utf-8", newline="\n") as stream:
-            self._bpe = BPE(stream, vocab=vocabulary)
+        lines = list(text_lines(codes))
+        for number, line in enumerate(lines, 1):  # subword-nmt ends the whole process on such a line
+            if len(line.split(" ")) != 2:
+                raise DataError("not a BPE codes file", where=f"{codes}, line {number}", hint="expected: a version line, then two symbols a line")
+        merges = len(lines) - (1 if lines and lines[0].startswith("#version:") else 0)
+        self._bpe = BPE(io.StringIO("\n".join(lines if merges > 0 else ["#version: 0.2", "a b"])), vocab=vocabulary)
+        if merges <= 0:
+            self._bpe.bpe_codes.clear()
+            self._bpe.bpe_codes_reverse.clear()
         self._cache: dict[str, list[str]] = {}
 
     def segment(self, tokens: list[str]) -> list[str]:
@@ -125,7 +131,7 @@ def _merged(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
                 before[following[i]] = i
             changed.append(i)
         # neighbours are looked at after the round, as subword-nmt merges all occurrences of one pair before the next
-        for i in {k for i in changed for k in (before[i], i) if k >= 0}:
+        for i in {i for left in changed for i in (before[left], left) if i >= 0}:
             if alive[i] is not None and following[i] < len(symbols):
                 rank = ranks.get((alive[i], alive[following[i]]))  # type: ignore[arg-type]
                 if rank is not None:

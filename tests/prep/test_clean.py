@@ -1,0 +1,83 @@
+"""Cleaning: every nasty character is handled and counted, a line stays a line, and pairs go for the stated reasons."""
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.prep.clean import PairFilter, tidy
+
+SPECIAL = "\x00\t\r\n\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\ufeff @-a\u0301\u200b\u00a0\u3000"
+NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])))
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean", "kinds"),
+    [
+        ("plain text", "plain text", {}),
+        ("\ufeffstart", "start", {"BOM": 1}),
+        ("mid\ufeffdle", "middle", {"BOM": 1}),
+        ("dos\r", "dos", {"CR at the end": 1}),
+        ("a\rb\r", "a b", {"CR at the end": 1, "carriage return": 1}),
+        ("a\x00b", "a b", {"NUL": 1}),
+        ("a\tb\t\tc", "a b c", {"tab": 3}),
+        ("a\u2028b", "a b", {"line separator U+2028": 1}),
+        ("a\u2029b", "a b", {"paragraph separator U+2029": 1}),
+        ("a\x85b", "a b", {"next line U+0085": 1}),
+        ("a\x0cb\x0bc", "a b c", {"form feed": 1, "vertical tab": 1}),
+        ("a\x1cb\x1fc", "a b c", {"separator U+001C-1F": 2}),
+        ("a\x07b\x9ac\x7f", "a b c", {"other control character": 3}),
+        ("  a  b ", "a b", {"spaces": 1}),
+        ("in@@ to the @@ end@@", "in@@ to the @@ end@@", {"joiner @@ in the text": 3}),
+        ("a@@b", "a@@b", {}),
+        ("no\u00a0break \u3000wide e\u0301", "no\u00a0break \u3000wide e\u0301", {}),
+        ("\ufeff\r", "", {"BOM": 1, "CR at the end": 1}),
+    ],
+)
+def test_each_kind_is_made_safe_and_counted(raw: str, clean: str, kinds: dict[str, int]) -> None:
+    counts: Counter[str] = Counter()
+    assert tidy(raw, counts) == clean
+    assert dict(counts) == kinds
+    assert tidy(raw) == clean
+
+
+def slow_tidy(line: str) -> str:
+    """The rule said once more, the obvious way."""
+    line = line.replace("\ufeff", "").removesuffix("\r")
+    return " ".join(word for word in re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", line).split(" ") if word)
+
+
+@settings(deadline=None, max_examples=500)
+@given(NASTY)
+def test_equal_to_the_obvious_way_and_safe(line: str) -> None:
+    counts: Counter[str] = Counter()
+    clean = tidy(line, counts)
+    assert clean == slow_tidy(line)
+    assert tidy(clean) == clean
+    assert len(clean.splitlines()) <= 1
+    assert clean == line or counts
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "reason"),
+    [
+        (0, 3, "empty"),
+        (3, 0, "empty"),
+        (0, 0, "empty"),
+        (1, 9, None),
+        (1, 10, "ratio"),
+        (10, 1, "ratio"),
+        (100, 100, None),
+        (101, 100, "too long"),
+        (20, 101, "too long"),
+    ],
+)
+def test_reasons_are_those_of_clean_corpus_n(src: int, tgt: int, reason: str | None) -> None:
+    assert PairFilter(1, 100, 9).reason(src, tgt) == reason
+
+
+def test_limits_can_be_lifted_and_raised() -> None:
+    assert PairFilter(max_words=0, max_ratio=0).reason(1, 5000) is None
+    assert PairFilter(min_words=3).reason(2, 3) == "too short"
