@@ -85,6 +85,7 @@ class Trainer:
         Raises: Interrupted when told to stop (all saved); TrainingDiverged; EnvironmentProblem.
         """
         self.reporter = Reporter(self.system, self.state.step)
+        begun = self.state.step
         try:
             with self.stop.listening():
                 while not self.stop.requested:
@@ -96,7 +97,7 @@ class Trainer:
                     if new_best or ending or (self.state.step and self.state.step % self.settings.checkpoint_every == 0):
                         self.save()
                     if ending:
-                        self.reporter.say(f"{ending.reason}; {ending.hint}")
+                        self.reporter.say(f"{'' if self.state.step > begun else 'already '}{ending.reason}; {ending.hint}")
                         return ending
                     self.update()
                 self.save()

@@ -73,10 +73,10 @@ def train(
         write_best(system, state, plan.train)
         first = state.step
         console.say(f"step {first:,} of {plan.train.max_steps:,}: {'continuing' if first else 'starting'} '{system.name}' in {system.path}")
-        ending = trainer.run()
-        record["steps"] = [first, state.step]
-        if state.step == first:
-            console.say(f"already {ending.reason}; {ending.hint}")
+        try:
+            trainer.run()
+        finally:
+            record["steps"] = [first, state.step]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,49 @@
+"""Trains in a child process and kills it after as many seconds as each line of stdin says; prints how it ended (0, or minus the signal).
+
+Imports once and forks, for a start of torch takes seconds. No torch operation runs before the fork, so no thread is lost in it.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from nmtkit.run import Run
+from nmtkit.train.stage import train
+
+
+def child(run: Path, assignments: list[str]) -> int:
+    code = 1
+    try:
+        torch.set_num_threads(1)
+        train(Run(run), assignments=assignments)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    run, assignments = Path(sys.argv[1]), sys.argv[2:]
+    for line in sys.stdin:
+        end = time.monotonic() + float(line)
+        pid = os.fork()
+        if pid == 0:
+            child(run, assignments)
+        status = None
+        while status is None:
+            done, found = os.waitpid(pid, os.WNOHANG)
+            if done:
+                status = found
+            elif time.monotonic() >= end:
+                os.kill(pid, signal.SIGKILL)
+                end = float("inf")
+            else:
+                time.sleep(0.002)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Stop anywhere, give the same command again: the same weights bit for bit, the same optimiser, the same curve."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nmtkit import files
+from nmtkit.errors import Interrupted
+from nmtkit.models import checkpoints
+from nmtkit.train import loop
+from nmtkit.train import loss as losses
+from nmtkit.train.stage import train
+from nmtkit.train.validation import Validator
+from tests.train.tiny import make_run, options
+
+ROOT = Path(__file__).resolve().parents[2]
+# 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of epochs. plateau remembers losses.
+SETTINGS = options(
+    *("train.max_steps=12", "train.update_size=150", "train.validate_every=4", "train.checkpoint_every=5", "train.keep_checkpoints=2"),
+    *("train.schedule=plateau", "train.plateau_on=train_loss", "train.min_lr=0.0001", "train.clip_norm=1.0"),
+)
+
+
+def outcome(run):
+    """Everything that must be equal: weights, optimiser, state and curve, without what a clock measures."""
+    system = run.system("transformer")
+    path = checkpoints.find_checkpoints(system)[-1]
+    state = files.read_json(path / "state.json")
+    for part in (state, state["log"], state["loss"]):
+        del part["seconds"]
+    lines = [json.loads(line) for line in system.metrics.read_text().splitlines()]
+    clocks = {"seconds", "tgt_tokens_per_s", "memory_gib", "loss_seconds", "bleu_seconds"}
+    curve = [{k: v for k, v in line.items() if k not in clocks} for line in lines]
+    tensors = {name: {k: v.tolist() for k, v in load_file(path / name).items()} for name in ("model.safetensors", "optimizer.safetensors")}
+    return {"step": path.name, "state": state, "curve": curve, "best": files.read_json(system.path / "best.json"), **tensors}
+
+
+def small_run(path):
+    return make_run(path, pairs=60, dev=6)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    torch.set_num_threads(1)
+    run = small_run(tmp_path_factory.mktemp("whole") / "run")
+    train(run, assignments=SETTINGS)
+    return outcome(run)
+
+
+def stop_at(monkeypatch, owner, name, call):
+    """Send SIGTERM to this process when a function is called for the n-th time."""
+    original, calls = getattr(owner, name), [0]
+
+    def wrapped(*args, **kwargs):
+        calls[0] += 1
+        if calls[0] == call:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+
+MOMENTS = {
+    "at a step boundary": (loop.Trainer, "update", 3, 3),
+    "mid-accumulation": (losses, "backward", 3 * 5 + 1 + 2, 6),  # one call is the probe of the largest batch
+    "while validating": (Validator, "_bleu", 1, 4),
+    "right after validation": (loop, "is_better", 2, 8),
+    "at the last step": (loop.Trainer, "update", 12, 12),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_stopped_and_continued_is_as_if_never_stopped(moment, tmp_path, monkeypatch, uninterrupted):
+    owner, name, call, step = MOMENTS[moment]
+    run = small_run(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        stop_at(patch, owner, name, call)
+        with pytest.raises(Interrupted) as caught:
+            train(run, assignments=SETTINGS)
+    assert caught.value.exit_code == 75
+    assert checkpoints.find_checkpoints(run.system("transformer"))[-1].name == f"step-{step:08d}"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    train(run, assignments=SETTINGS)
+    assert outcome(run) == uninterrupted
+
+
+def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uninterrupted):
+    run = small_run(tmp_path / "run")
+    for _ in range(12):
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            stop_at(patch, loop.Trainer, "update", 1)
+            train(run, assignments=SETTINGS)
+    train(run, assignments=SETTINGS)
+    assert outcome(run) == uninterrupted
+
+
+def test_the_comparison_can_fail(tmp_path, uninterrupted):
+    run = small_run(tmp_path / "run")
+    train(run, assignments=[*SETTINGS, "train.seed=2"])
+    other = outcome(run)
+    assert other["model.safetensors"] != uninterrupted["model.safetensors"]
+    assert other["curve"] != uninterrupted["curve"]
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path, monkeypatch):
+    run = small_run(tmp_path / "run")
+    original, calls = losses.backward, [0]
+
+    def wrapped(*args):
+        calls[0] += 1
+        if calls[0] == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*args)
+
+    monkeypatch.setattr(losses, "backward", wrapped)
+    with pytest.raises(KeyboardInterrupt):
+        train(run, assignments=SETTINGS)
+    assert calls[0] == 4  # the step was not finished
+    assert checkpoints.candidates(run.system("transformer").checkpoints) == []
+
+
+def test_killed_at_random_times(tmp_path, uninterrupted):
+    """SIGKILL whenever it strikes: the newest valid checkpoint never goes backwards, and the end is the same bits."""
+    run = small_run(tmp_path / "run")
+    command = [sys.executable, "-m", "tests.train.killed", str(run.path), *SETTINGS]
+    draw = random.Random(3)
+    kills = steps = 0
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        for attempt in range(40):
+            server.stdin.write(f"{draw.uniform(0.05, 0.6) if attempt < 9 else 60}\n")
+            server.stdin.flush()
+            code = int(server.stdout.readline())
+            newest = [checkpoints.step_of(p) for p in checkpoints.find_checkpoints(run.system("transformer"))][-1:] or [0]
+            assert newest[0] >= steps
+            steps = newest[0]
+            if code == 0:
+                break
+            assert code == -signal.SIGKILL
+            kills += 1
+        server.stdin.close()
+    assert kills >= 3
+    assert outcome(run) == uninterrupted
+    assert not list(run.system("transformer").checkpoints.glob(".*"))

@@ -1,0 +1,57 @@
+"""A tiny prepared run, made without prep: translate letters into their capitals, in reverse order."""
+
+import hashlib
+import json
+import random
+from pathlib import Path
+
+from nmtkit.data.store import StoreWriter
+from nmtkit.data.vocabulary import Vocabulary
+from nmtkit.run import Run
+
+LETTERS = "abcdefghijkl"
+# d=16: a step takes a few milliseconds.
+MODEL = ["model.d_model=16", "model.d_ff=32", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0.1"]
+TRAIN = ["train.batch_size=64", "train.lr=0.01", "train.schedule=constant", "train.warmup=0", "train.log_every=4", "train.samples=1"]
+
+
+def sentences(count: int, seed: int) -> list[tuple[list[str], list[str]]]:
+    draw = random.Random(seed)
+    sources = [[draw.choice(LETTERS) for _ in range(draw.randint(2, 9))] for _ in range(count)]
+    return [(source, [c.upper() for c in reversed(source)]) for source in sources]
+
+
+def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1) -> Run:
+    """A prepared run of so many pairs; with dev = 0 it has no development set."""
+    prep = path / "prep"
+    (prep / "text").mkdir(parents=True)
+    vocabulary = Vocabulary(["<pad>", "<s>", "</s>", "<unk>", *LETTERS, *LETTERS.upper()])
+    vocabulary.save(prep / "vocab.txt")
+    sets = [("train", "train", sentences(pairs, seed))] + ([("dev", "dev", sentences(dev, seed + 100))] if dev else [])
+    for name, split, lines in sets:
+        with StoreWriter(prep / name, len(vocabulary)) as writer:
+            for source, target in lines:
+                writer.add(vocabulary.encode(source), vocabulary.encode(target))
+        if split != "train":
+            (prep / "text" / f"{name}.src").write_text("".join(" ".join(s) + "\n" for s, _ in lines), "utf-8")
+            (prep / "text" / f"{name}.ref").write_text("".join(" ".join(t) + "\n" for _, t in lines), "utf-8")
+    hashes = {p.relative_to(prep).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(prep.rglob("*")) if p.is_file()}
+    manifest = {
+        "format": 1,
+        "dataset": "tiny",
+        "src": "en",
+        "tgt": "de",
+        "preset": "",
+        "settings": {"truecase": "none"},
+        "sets": [{"name": name, "split": split, "lines": len(lines), "references": 1} for name, split, lines in sets],
+        "vocabulary": {"shared": True, "src": len(vocabulary), "tgt": len(vocabulary)},
+        "files": hashes,
+        "fingerprint": hashlib.sha256(json.dumps(hashes).encode()).hexdigest(),
+    }
+    (prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    return Run(path)
+
+
+def options(*extra: str) -> list[str]:
+    """`--set` options of a tiny training; the extra ones win."""
+    return [*MODEL, *TRAIN, *extra]
