@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from nmtkit.errors import DataError
 from nmtkit.files import read_json, text_lines
@@ -64,13 +64,14 @@ class TextSide:
         prep_dir = Path(prep_dir)
         manifest = read_json(prep_dir / "manifest.json")
         try:
-            lang, settings = manifest[side], manifest["settings"]
+            lang, values = manifest[side], manifest["settings"]
+            settings = SimpleNamespace(**{key: values[key] for key in ("normalize", "aggressive_hyphens", "escape", "lowercase", "vocab_threshold")})
         except (KeyError, TypeError):
             raise DataError("not the manifest of a prepared corpus", where=prep_dir / "manifest.json", hint="run `nmtkit prep` again") from None
         model = prep_dir / f"truecase.{lang}"
         codes = next((path for path in (prep_dir / f"codes.{side}.bpe", prep_dir / "codes.bpe") if path.exists()), None)
-        bpe = Bpe(codes, _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", int(settings.get("vocab_threshold") or 0))) if codes else None
-        return cls(lang, _settings(settings), Truecaser.load(model) if model.exists() else None, bpe)
+        bpe = Bpe(codes, _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", settings.vocab_threshold)) if codes else None
+        return cls(lang, settings, Truecaser.load(model) if model.exists() else None, bpe)
 
     def tokens(self, line: str) -> list[str]:
         """Tidy, lowercase (if set), tokenize and truecase one raw line.
@@ -100,11 +101,6 @@ class TextSide:
         if self.truecaser:
             tokens = detruecase(tokens)
         return chinese.detokenize(tokens) if self.moses is None else self.moses.detokenize(tokens)
-
-
-def _settings(settings: dict[str, Any]) -> SimpleNamespace:
-    defaults = {"normalize": True, "aggressive_hyphens": False, "escape": True, "lowercase": False}
-    return SimpleNamespace(**{key: bool(settings.get(key, value)) for key, value in defaults.items()})
 
 
 def _vocabulary(path: Path, threshold: int) -> set[str] | None:

@@ -1,0 +1,137 @@
+"""The ordered map: order, bounded memory, errors as they were, and workers that don't outlive their parent."""
+
+import functools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.prep.parallel import chunked, ordered_map
+
+
+def upper() -> Callable[[list[bytes]], list[bytes]]:
+    return lambda chunk: [line.upper() for line in chunk]
+
+
+def slow_first() -> Callable[[int], int]:
+    """Early chunks take longest, so that later ones are ready before them."""
+
+    def work(number: int) -> int:
+        time.sleep(0.05 if number < 2 else 0)
+        return number * number
+
+    return work
+
+
+def failing(at: int) -> Callable[[int], int]:
+    def work(number: int) -> int:
+        if number == at:
+            raise DataError("bad line", where=f"line {number}", hint="mend it")
+        return number
+
+    return work
+
+
+def bad_start() -> Callable[[int], int]:
+    raise DataError("no codes", where="codes.bpe")
+
+
+def killed() -> Callable[[int], int]:
+    def work(number: int) -> int:
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    return work
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_order_is_kept(jobs: int) -> None:
+    assert list(ordered_map(slow_first, range(50), jobs)) == [number * number for number in range(50)]
+    text = [str(number).encode() * 3 for number in range(999)]
+    assert [line for part in ordered_map(upper, chunked(text, 7), jobs) for line in part] == text
+    assert list(ordered_map(slow_first, [], jobs)) == []
+
+
+def test_only_so_many_chunks_are_in_flight() -> None:
+    taken = 0
+
+    def chunks() -> Iterator[int]:
+        nonlocal taken
+        for number in range(100):
+            taken += 1
+            yield number
+
+    for done, _ in enumerate(ordered_map(slow_first, chunks(), 2), 1):
+        assert taken - done <= 6
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_comes_back_as_it_was(jobs: int) -> None:
+    seen = []
+    with pytest.raises(DataError) as caught:
+        for value in ordered_map(functools.partial(failing, 7), range(100), jobs):
+            seen.append(value)
+    assert seen == list(range(7))
+    assert (caught.value.message, caught.value.where, caught.value.hint) == ("bad line", "line 7", "mend it")
+    with pytest.raises(DataError, match="no codes"):
+        list(ordered_map(bad_start, range(3), jobs))
+
+
+def test_a_killed_worker_is_an_error_not_a_hang() -> None:
+    with pytest.raises(EnvironmentProblem, match="killed"):
+        list(ordered_map(killed, range(100), 2))
+
+
+def test_closing_early_stops_the_workers() -> None:
+    results = ordered_map(slow_first, iter(int, 1), 2)  # an endless input
+    assert [next(results) for _ in range(3)] == [0, 0, 0]
+    results.close()
+    assert not children(os.getpid())
+
+
+def children(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as stream:
+        return [int(child) for child in stream.read().split()]
+
+
+SCRIPT = """
+import sys, time
+from nmtkit.prep.parallel import ordered_map
+def make():
+    return lambda number: (time.sleep(0.1), number)[1]
+for value in ordered_map(make, range(10000), 2):
+    print(value, flush=True)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent(number: int) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert parent.stdout is not None and parent.stdout.readline() == "0\n"
+    workers = children(parent.pid)
+    assert len(workers) == 2
+    (os.killpg if number == signal.SIGINT else os.kill)(parent.pid, number)  # Ctrl-C reaches the whole group
+    _, errors = parent.communicate(timeout=20)
+    assert parent.returncode == -number
+    assert errors.count("Traceback") <= 1  # the parent's KeyboardInterrupt alone
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{worker}/stat") and " Z " not in open(f"/proc/{worker}/stat", encoding="ascii").read() for worker in workers):
+        assert time.monotonic() < deadline, "a worker outlived its parent"
+        time.sleep(0.1)
+
+
+def test_chunks_are_bounded_by_lines_and_bytes() -> None:
+    generator = random.Random(3)
+    text = [b"x" * generator.choice([0, 1, 10, 5000]) for _ in range(2000)]
+    chunks = list(chunked(text, max_lines=100, max_bytes=20_000))
+    assert [line for chunk in chunks for line in chunk] == text
+    assert all(len(chunk) <= 100 and sum(map(len, chunk[:-1])) < 20_000 for chunk in chunks)
+    assert [len(chunk) for chunk in chunked([b"y" * 10**6, b"", b"z"], max_lines=5, max_bytes=1000)] == [1, 2]
