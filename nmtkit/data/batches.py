@@ -68,8 +68,9 @@ def batch_list(src_lengths: Ids, tgt_lengths: Ids, size: int, unit: Unit, seed: 
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
     first, second = (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
     order = rng.permutation(len(first))
-    # Longest first: a batch's padded length is that of its first pair. Two stable sorts make (first, second) the key; ties stay shuffled.
-    for lengths in (second, first):
+    # Longest first: a batch's padded length is that of its first pair. Among pairs of one length the other side's falls and rises in
+    # turn, so that it never jumps inside a batch. Two stable sorts; pairs alike in both stay shuffled.
+    for lengths in (np.where(first % 2, second, second.max(initial=0) - second), first):
         order = order[np.argsort(_sort_key(lengths)[order], kind="stable")]
     cuts = _cuts(first[order], second[order], size, unit)
     return [order[cuts[i] : cuts[i + 1]] for i in rng.permutation(len(cuts) - 1)]

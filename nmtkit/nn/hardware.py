@@ -101,23 +101,24 @@ def keep_big_blocks() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    no_mmap, no_trim = mallopt(-4, 0), mallopt(-1, 2**31 - 1)  # M_MMAP_MAX, M_TRIM_THRESHOLD
-    mallopt(-2, 64 << 20)  # M_TOP_PAD
-    return bool(no_mmap and no_trim)
+    # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD; each returns 1 where it is accepted.
+    return all([mallopt(-3, 1 << 30), mallopt(-1, 2**31 - 1), mallopt(-2, 64 << 20)])
 
 
 def _matmul_path(device: torch.device) -> str:
     if device.type == "cuda":
         return "high"
     x, w = _operands(torch.float32)
+    exact = x.double() @ w.double().T
     before = torch.get_float32_matmul_precision()
+    error, slow, fast = 0.0, float("inf"), float("inf")
     try:
-        torch.set_float32_matmul_precision("highest")
-        exact = x.double() @ w.double().T
-        slow = _seconds(lambda: x @ w.T)
-        torch.set_float32_matmul_precision("medium")
-        error = float((x @ w.T - exact).abs().max() / exact.abs().max())
-        fast = _seconds(lambda: x @ w.T)
+        for _ in range(9):  # in turn, so that a moment when the machine is busy strikes both
+            torch.set_float32_matmul_precision("highest")
+            slow = min(slow, _seconds(lambda: x @ w.T))
+            torch.set_float32_matmul_precision("medium")
+            fast = min(fast, _seconds(lambda: x @ w.T))
+            error = float((x @ w.T - exact).abs().max() / exact.abs().max())
     finally:
         torch.set_float32_matmul_precision(before)
     return "medium" if error < FLOAT32_ERROR and slow > CLEARLY * fast else "highest"
@@ -130,7 +131,8 @@ def _bfloat16_pays(device: torch.device, width: int) -> bool:
         return False
     x, w = _operands(torch.float32)
     x16, w16 = _operands(torch.bfloat16)
-    return _seconds(lambda: x @ w.T) > CLEARLY * _seconds(lambda: x16 @ w16.T)
+    times = [(_seconds(lambda: x @ w.T), _seconds(lambda: x16 @ w16.T)) for _ in range(9)]
+    return min(t for t, _ in times) > CLEARLY * min(t for _, t in times)
 
 
 def _operands(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,13 +141,10 @@ def _operands(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     return x.to(dtype), w.to(dtype)
 
 
-def _seconds(work: Callable[[], object], repeats: int = 9) -> float:
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
-    return best
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def _cpu_info(key: str) -> str:

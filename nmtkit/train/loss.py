@@ -15,7 +15,8 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 
-CHUNK_BYTES = 48 << 20  # of float32 logits
+CHUNK_BYTES = {"cpu": 24 << 20, "cuda": 1 << 30}  # of float32 logits: on a CPU what its caches make fast, on a GPU what its kernels need
+CHUNK_ROWS = 512  # at least: fewer rows make slow matrix products
 Logits = Callable[[Tensor], Tensor]
 
 # The last operation of `logits` may have its output overwritten if its own backward does not need it.
@@ -51,7 +52,7 @@ def backward(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, 
         batch: holds tgt_out.
         smoothing: ε.
         scale: factor of the gradient, one over the target tokens of the whole update.
-        chunk: target positions whose logits are alive at once; 0 = as many as fit CHUNK_BYTES.
+        chunk: target positions whose logits are alive at once; 0 = as many as fit CHUNK_BYTES (but CHUNK_ROWS at least).
     Returns: sums, not scaled.
     """
     keep = real_positions(batch)
@@ -81,13 +82,13 @@ def _chunks(logits_of: Logits, hidden: Tensor, targets: Tensor, smoothing: float
     """Sums over chunks; with a scale also backward through the logits into `hidden.grad` and the parameters."""
     smoothed = torch.zeros((), dtype=torch.float64, device=hidden.device)
     nll = torch.zeros_like(smoothed)
-    start, rows = 0, chunk or 512  # the first chunk tells V
+    start, rows = 0, chunk or CHUNK_ROWS  # the first chunk tells V
     while start < len(targets):
         with torch.set_grad_enabled(scale is not None):
             logits = logits_of(hidden[start : start + rows])  # (C, V)
         y = targets[start : start + rows, None]
         start += rows
-        rows = chunk or max(1, CHUNK_BYTES // 4 // logits.size(-1))
+        rows = chunk or max(CHUNK_ROWS, CHUNK_BYTES.get(hidden.device.type, 1 << 28) // 4 // logits.size(-1))
         with torch.no_grad():
             part, part_nll, gradient = _chunk(_overwritable(logits), y, smoothing, scale)
             smoothed += part

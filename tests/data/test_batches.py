@@ -1,0 +1,117 @@
+"""Batches: every pair once, within the budget, little padding; padded tensors as a slow collation makes them."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.data.batches import batch_list, collate, padding_share, source_batch
+from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.vocabulary import BOS, PAD
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
+UNITS = st.sampled_from(["tgt_tokens", "src_tokens", "sentences"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(LENGTHS, st.integers(1, 100), UNITS, st.integers(0, 3), st.integers(0, 3))
+def test_every_pair_once_and_within_the_budget(pairs, size, unit, seed, epoch):
+    src, tgt = np.array(pairs, dtype=np.int64).T
+    batches = batch_list(src, tgt, size, unit, seed, epoch)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(pairs)))
+    for rows in batches:
+        counted, other = (src, tgt) if unit == "src_tokens" else (tgt, src)
+        if unit == "sentences":
+            assert len(rows) <= size
+        elif len(rows) > 1:  # a pair above the budget is alone
+            assert len(rows) * counted[rows].max() <= size
+            assert len(rows) * other[rows].max() <= 2 * size
+    again = batch_list(src, tgt, size, unit, seed, epoch)
+    assert [rows.tolist() for rows in again] == [rows.tolist() for rows in batches]
+
+
+def multi30k_like(count=29_000):
+    draw = np.random.default_rng(1)
+    tgt = np.clip(draw.gamma(7.5, 2.1, count), 3, 60).astype(np.int64)
+    src = np.clip(tgt * draw.normal(0.97, 0.2, count), 3, 60).astype(np.int64)
+    return src, tgt
+
+
+def test_epochs_and_seeds_differ_in_batches_and_in_their_order():
+    src, tgt = multi30k_like(2000)
+    one, two, three = (batch_list(src, tgt, 512, "tgt_tokens", seed, epoch) for seed, epoch in [(1, 0), (1, 1), (2, 0)])
+    for other in (two, three):
+        assert {frozenset(rows.tolist()) for rows in one} != {frozenset(rows.tolist()) for rows in other}
+        assert [int(tgt[rows].max()) for rows in one] != [int(tgt[rows].max()) for rows in other]
+    longest = [int(tgt[rows].max()) for rows in one]
+    assert longest != sorted(longest, reverse=True)
+
+
+def test_padding_is_small_on_lengths_as_of_multi30k():
+    src, tgt = multi30k_like()
+    assert padding_share(src, tgt, batch_list(src, tgt, 2048, "tgt_tokens", 1, 0)) < 0.05
+    shuffled = np.array_split(np.random.default_rng(1).permutation(len(src)), 240)
+    assert padding_share(src, tgt, shuffled) > 0.4  # what it would be: the measure can see padding
+
+
+def test_padding_is_under_six_percent_on_multi30k(shared):
+    """The words of Multi30k itself, English to German (subwords pad less: there are more of a length)."""
+    import lzma
+
+    folder = shared / "data" / "multi30k" / "tok"
+    lengths = []
+    for lang in ("en", "de"):
+        with lzma.open(folder / f"train.lc.norm.tok.{lang}.xz", "rt", encoding="utf-8") as lines:
+            lengths.append(np.array([len(line.split()) + 1 for line in lines]))
+    src, tgt = lengths
+    batches = batch_list(src, tgt, 2048, "tgt_tokens", 1, 0)
+    assert padding_share(src, tgt, batches) < 0.06
+    assert 1700 < tgt.sum() / len(batches) <= 2048
+
+
+def test_a_million_pairs_take_little_time():
+    src, tgt = multi30k_like(1_000_000)
+    start = time.process_time()
+    batches = batch_list(src, tgt, 4096, "tgt_tokens", 1, 0)
+    assert time.process_time() - start < 3
+    assert sum(map(len, batches)) == 1_000_000
+
+
+@pytest.fixture
+def store(tmp_path):
+    draw = np.random.default_rng(1)
+    with StoreWriter(tmp_path / "train", 100) as writer:
+        for _ in range(40):
+            writer.add(*([*draw.integers(4, 100, draw.integers(0, 12)).tolist(), 2] for _ in range(2)))
+    return Store(tmp_path / "train")
+
+
+def test_collate_equals_a_slow_one(store):
+    for rows in batch_list(store.src_lengths, store.tgt_lengths, 30, "tgt_tokens", 1, 0):
+        batch = collate(store, rows)
+        assert batch.rows.tolist() == rows.tolist()
+        assert batch.src_lengths.tolist() == [len(store.src(i)) for i in rows]
+        assert batch.tgt_lengths.tolist() == [len(store.tgt(i)) for i in rows]
+        for k, i in enumerate(rows):
+            source, target = store.src(i).tolist(), store.tgt(i).tolist()
+            padding = [PAD] * (batch.tgt_out.size(1) - len(target))
+            assert batch.src[k].tolist() == source + [PAD] * (batch.src.size(1) - len(source))
+            assert batch.tgt_out[k].tolist() == target + padding
+            assert batch.tgt_in[k].tolist() == [BOS, *target[:-1], *padding]
+        assert batch.src_padded == bool((batch.src == PAD).any())
+        assert batch.tgt_padded == bool((batch.tgt_out == PAD).any())
+        assert batch.src.size(1) == max(batch.src_lengths)
+        assert {batch.src.dtype, batch.tgt_in.dtype, batch.src_lengths.dtype} == {torch.int64}
+
+
+def test_source_batch():
+    batch = source_batch([[5, 6, 2], [2], np.array([7, 2], dtype=np.uint16)])
+    assert batch.src.tolist() == [[5, 6, 2], [2, 0, 0], [7, 2, 0]]
+    assert batch.src_lengths.tolist() == [3, 1, 2]
+    assert batch.rows.tolist() == [0, 1, 2]
+    assert batch.src_padded
+    assert not source_batch([[5, 2], [6, 2]]).src_padded
+    assert batch.tgt_in is None

@@ -1,0 +1,117 @@
+"""The chunked loss with its analytic gradient against the plain formula, in float64."""
+
+import pytest
+import torch
+from torch import nn
+
+from nmtkit.data.batches import Batch
+from nmtkit.train import loss as losses
+
+LENGTHS = torch.tensor([7, 3, 5, 1])
+V, D = 11, 6
+
+
+def make(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(4, 7, D, generator=generator, dtype=dtype)
+    tgt = torch.randint(4, V, (4, 7), generator=generator) * (torch.arange(7) < LENGTHS[:, None])
+    torch.manual_seed(2)
+    return hidden, Batch(tgt, LENGTHS, LENGTHS, tgt, tgt, LENGTHS), nn.Linear(D, V).to(dtype)
+
+
+def plain(logits_of, hidden, batch, smoothing):
+    """The formula, one position and one class at a time: sum over real positions of -Σ_v q_v log p_v."""
+    total = nll = 0.0
+    for row, length in enumerate(batch.tgt_lengths.tolist()):
+        for position in range(length):
+            x = logits_of(hidden[row, position])
+            log_p = x - x.exp().sum().log()
+            y = int(batch.tgt_out[row, position])
+            q = [smoothing / V + (1 - smoothing if v == y else 0) for v in range(V)]
+            total = total - sum(q[v] * log_p[v] for v in range(V))
+            nll = nll - log_p[y].item()
+    return total, nll
+
+
+class Tanh(nn.Module):
+    """Logits whose backward needs their own values: overwriting them would give a wrong gradient."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, hidden):
+        return torch.tanh(self.linear(hidden))
+
+
+@pytest.mark.parametrize("chunk", [0, 1, 3, 16])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("top", ["linear", "tanh", "scaled"])
+def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top):
+    hidden, batch, linear = make()
+    logits_of = {"linear": linear, "tanh": Tanh(linear), "scaled": lambda h: linear(h) * 2.5}[top]
+    hidden.requires_grad_()
+    total, nll = plain(logits_of, hidden, batch, smoothing)
+    expected = torch.autograd.grad(total / 16, [hidden, linear.weight, linear.bias])
+    found = losses.backward(logits_of, hidden, batch, smoothing, 1 / 16, chunk)
+    assert float(found.smoothed) == pytest.approx(float(total), abs=1e-10)
+    assert float(found.nll) == pytest.approx(nll, abs=1e-10)
+    for gradient, wanted in zip([hidden.grad, linear.weight.grad, linear.bias.grad], expected, strict=True):
+        assert torch.allclose(gradient, wanted, atol=1e-12, rtol=1e-10)
+    again = losses.evaluate(logits_of, hidden, batch, smoothing, chunk)
+    assert float(again.smoothed) == pytest.approx(float(total), abs=1e-10)
+    assert not again.smoothed.requires_grad
+
+
+def test_gradient_goes_on_below_the_hidden_states():
+    hidden, batch, linear = make()
+    below = nn.Linear(D, D).double()
+    total, _ = plain(linear, below(hidden), batch, 0.1)
+    (expected,) = torch.autograd.grad(total, [below.weight])
+    losses.backward(linear, below(hidden), batch, 0.1, 1.0)
+    assert torch.allclose(below.weight.grad, expected, atol=1e-11)
+
+
+def test_padding_has_no_loss_and_no_gradient():
+    hidden, batch, linear = make()
+    hidden.requires_grad_()
+    losses.backward(linear, hidden, batch, 0.1, 1.0)
+    padded = torch.arange(7) >= LENGTHS[:, None]
+    assert (hidden.grad[padded] == 0).all()
+    assert (hidden.grad[~padded].abs().sum(-1) > 0).all()
+
+
+def test_large_logits_do_not_overflow():
+    hidden, batch, linear = make(torch.float32)
+    exact = losses.evaluate(linear.double(), 1e4 * hidden.double(), batch, 0.1)
+    linear.float()
+    big = (1e4 * hidden).requires_grad_()
+    found = losses.backward(linear, big, batch, 0.1, 1.0)
+    assert float(found.smoothed) == pytest.approx(float(exact.smoothed), rel=1e-5)
+    assert torch.isfinite(big.grad).all()
+
+
+def test_a_chunk_of_logits_at_a_time(monkeypatch):
+    hidden, batch, linear = make()
+    seen = []
+
+    def logits_of(h):
+        seen.append(len(h))
+        return linear(h)
+
+    losses.backward(logits_of, hidden.requires_grad_(), batch, 0.1, 1.0, chunk=5)
+    assert seen == [5, 5, 5, 1]
+    seen.clear()
+    monkeypatch.setattr(losses, "CHUNK_ROWS", 4)
+    monkeypatch.setitem(losses.CHUNK_BYTES, "cpu", 6 * 4 * V)
+    losses.evaluate(logits_of, hidden, batch, 0.1)
+    assert seen == [4, 6, 6]
+
+
+def test_unpadded_batches_skip_the_gathering():
+    hidden, batch, linear = make()
+    full = torch.full((4,), 7)
+    tgt = batch.tgt_out.clamp(min=4)
+    one = losses.evaluate(linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=False), 0.1)
+    two = losses.evaluate(linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=True), 0.1)
+    assert float(one.smoothed) == pytest.approx(float(two.smoothed), abs=1e-12)

@@ -1,0 +1,60 @@
+"""Learning rates against the golden values of the papers' formulas."""
+
+import math
+
+import pytest
+
+from nmtkit.settings import TrainSettings
+from nmtkit.train.schedules import Plateau, learning_rate
+
+
+def settings(**values):
+    return TrainSettings.model_validate(values)
+
+
+def test_noam():
+    s = settings(schedule="noam", lr=1.0, warmup=8000)
+    rates = {step: learning_rate(s, 512, step) for step in (1, 4000, 8000, 8001, 32000)}
+    assert rates[8000] == pytest.approx(4.941e-4, rel=1e-4)
+    assert rates[4000] == pytest.approx(rates[8000] / 2)
+    assert rates[32000] == pytest.approx(rates[8000] / 2)
+    assert rates[1] == pytest.approx(512**-0.5 * 8000**-1.5)
+    assert max(rates.values()) == rates[8000]
+
+
+def test_noam_without_warmup_only_falls():
+    s = settings(schedule="noam", lr=2.0, warmup=0)
+    assert learning_rate(s, 256, 4) == pytest.approx(2 / 16 / 2)
+
+
+@pytest.mark.parametrize(("step", "rate"), [(4000, 4.941e-4), (8000, 9.882e-4), (84000, 4.941e-4), (160000, 0.0)])
+def test_cosine_golden_values(step, rate):
+    peak = 2 * 512**-0.5 * 8000**-0.5
+    s = settings(schedule="cosine", lr=peak, warmup=8000, max_steps=160_000)
+    assert learning_rate(s, 512, step) == pytest.approx(rate, rel=1e-4, abs=1e-12)
+    assert learning_rate(s, 512, 170_000) == 0.0
+
+
+def test_constant_warms_up_and_stays():
+    s = settings(schedule="constant", lr=0.3, warmup=10)
+    assert [learning_rate(s, 64, step) for step in (1, 5, 10, 1000)] == pytest.approx([0.03, 0.15, 0.3, 0.3])
+    assert learning_rate(settings(schedule="constant", lr=0.3, warmup=0), 64, 1) == 0.3
+
+
+def test_plateau_halves_when_the_loss_stalls():
+    s = settings(schedule="plateau", lr=1e-3, warmup=0, decay_factor=0.5, decay_patience=1, min_lr=2e-4)
+    plateau = Plateau()
+    lowered = [plateau.observe(loss, s) for loss in (5.0, 4.0, 4.0, 4.1, 3.9, 3.9, 3.95, 4.0, 4.0)]
+    assert lowered == [False, False, False, True, False, False, True, False, True]
+    assert plateau.factor == 0.125
+    assert learning_rate(s, 64, 100, plateau) == 2e-4  # 1.25e-4 is below the floor
+    assert learning_rate(s, 64, 100, Plateau(factor=0.5)) == 5e-4
+
+
+def test_schedules_are_functions_of_the_step_alone():
+    for schedule in ("noam", "cosine", "constant"):
+        s = settings(schedule=schedule, lr=0.1, warmup=3, max_steps=20)
+        forwards = [learning_rate(s, 64, step) for step in range(1, 21)]
+        backwards = [learning_rate(s, 64, step) for step in range(20, 0, -1)]
+        assert forwards == backwards[::-1]
+        assert all(math.isfinite(rate) for rate in forwards)
