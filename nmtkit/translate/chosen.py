@@ -1,0 +1,108 @@
+"""What translates: one trained system or an ensemble of several, with its search settings and checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit import console, settings
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.models import checkpoints
+from nmtkit.models.base import Model
+from nmtkit.run import Run, System
+from nmtkit.settings import SearchSettings
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A system, or several that translate together."""
+
+    run: Run
+    systems: list[System]
+    settings: SearchSettings
+
+    @property
+    def name(self) -> str:
+        """The system's name, or ensemble-a+b."""
+        return self.systems[0].name if len(self.systems) == 1 else "ensemble-" + "+".join(s.name for s in self.systems)
+
+    def translation(self, set_name: str) -> Path:
+        """The folder of its translation of a set."""
+        return self.run.system(self.name).translation(set_name)
+
+    def checkpoints(self) -> list[dict[str, str]]:
+        """The checkpoints that `load` reads, each with the hash of its weights.
+
+        Raises: CheckpointError if a system has no valid one.
+        """
+        found = []
+        for system in self.systems:
+            average = self.settings.average
+            for path in checkpoints.find_checkpoints(system)[-average:] if average > 1 else [checkpoints.best(system)]:
+                described = checkpoints.read_manifest(path)["files"][checkpoints.WEIGHTS]
+                found.append({"system": system.name, "name": path.name, "sha256": described["sha256"]})
+        return found
+
+    def load(self, device: torch.device) -> list[Model]:
+        """The models in eval mode.
+
+        Raises: CheckpointError if a checkpoint is damaged or of another vocabulary.
+        """
+        return [checkpoints.load_system(self.run, system, device, self.settings.average) for system in self.systems]
+
+
+def choose(run: Run, names: list[str], ensemble: bool, search: dict[str, Any], single: bool) -> list[Chosen]:
+    """The systems to translate with.
+
+    Args:
+        run: their run.
+        names: as the person gave them; none = all that have a checkpoint.
+        ensemble: all of them together.
+        search: search settings that win over each system's own.
+        single: one is wanted; if none is named, the one trained last.
+    Returns: at least one.
+    Raises: ConfigError for an unknown name (naming the nearest), a bad setting, or more systems than wanted; DataError if none is trained.
+    """
+    systems = [run.find_system(name) for name in dict.fromkeys(names)]
+    if not systems:
+        systems = [s for s in run.systems() if checkpoints.candidates(s.checkpoints)]
+        if not systems:
+            what = "has a checkpoint yet" if run.systems() else "has been trained in this run"
+            raise DataError(f"no system {what}", where=run.path / "systems", hint="first: nmtkit train")
+        if single and not ensemble and len(systems) > 1:
+            systems = [max(systems, key=lambda s: checkpoints.candidates(s.checkpoints)[-1].stat().st_mtime_ns)]
+            console.say(f"translating with '{systems[0].name}', the system trained last (others: --system NAME)")
+    if ensemble:
+        if len(systems) < 2:
+            message = f"an ensemble needs two systems or more, not {len(systems)}"
+            raise ConfigError(message, where="--ensemble", hint="name them: --system A --system B")
+        return [Chosen(run, systems, _settings(systems[0], search))]
+    if single and len(systems) > 1:
+        named = ", ".join(s.name for s in systems)
+        raise ConfigError(f"one system is wanted here, not {named}", where="--system", hint="name one, or add --ensemble")
+    return [Chosen(run, [system], _settings(system, search)) for system in systems]
+
+
+def _settings(system: System, search: dict[str, Any]) -> SearchSettings:
+    built = settings.build(SearchSettings, {**system.read_config().get("search", {}), **search}, "search")
+    if built.nbest > built.beam:
+        raise ConfigError(f"cannot give the {built.nbest} best of a beam of {built.beam}", where="search.nbest", hint="raise --beam or lower --nbest")
+    return built
+
+
+def overrides(assignments: list[str], **named: Any) -> dict[str, Any]:
+    """Search settings from `--set search.key=value` and from options (None = not given); options win.
+
+    Raises: ConfigError for a setting of another section.
+    """
+    values = settings.parse_set(assignments)
+    other = next((section for section in values if section != "search"), None)
+    if other is not None:
+        message = f"'{other}' settings cannot be changed at translation"
+        raise ConfigError(message, where="--set", hint="only search.… can: --set search.beam=10")
+    return {**values.get("search", {}), **{key: value for key, value in named.items() if value is not None}}
+
+

@@ -1,0 +1,46 @@
+"""Cutting an over-long sentence into pieces that a model can translate one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+JOINER = "@@"
+# What a piece may end with, strongest first; quotes and brackets may follow it.
+ENDINGS = (frozenset(".!?…。！？"), frozenset(";:；："), frozenset(",，、–—"))
+CLOSING = frozenset(("\"", "'", ")", "]", "»", "“", "”", "’", "」", "』", "）", "&quot;", "&apos;", "&#93;"))
+
+
+def cut(subwords: Sequence[str], limit: int) -> list[list[str]]:
+    """Cut a sentence into pieces of at most `limit` subwords.
+
+    A piece ends after the strongest punctuation found in the second half of its room (the last one of that strength), else between two
+    words, else - a word longer than the room - anywhere.
+
+    Args:
+        subwords: of the whole sentence.
+        limit: the most subwords of a piece, at least 1.
+    Returns: the pieces in order; together they are the sentence. One piece if it is short enough.
+    """
+    pieces = []
+    start = 0
+    while len(subwords) - start > limit:
+        end = start + _end(subwords[start : start + limit])
+        pieces.append(list(subwords[start:end]))
+        start = end
+    return [*pieces, list(subwords[start:])]
+
+
+def _end(room: Sequence[str]) -> int:
+    """How many subwords of the room the piece takes."""
+    first = max(1, len(room) // 2)
+    ends = [end for end in range(len(room), first - 1, -1) if not room[end - 1].endswith(JOINER)]  # word ends, last first
+    for marks in ENDINGS:
+        for end in ends:
+            last = end - 1
+            while last > 0 and room[last] in CLOSING:
+                last -= 1
+            if room[last] in marks:
+                return end
+    if ends:
+        return ends[0]
+    return next((end for end in range(first, 0, -1) if not room[end - 1].endswith(JOINER)), len(room))

@@ -1,0 +1,278 @@
+"""The stage `translate`: a run's test sets into its folders, or a file or stdin to stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nmtkit
+from nmtkit import console, files
+from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.nn import hardware
+from nmtkit.prep.text import TextSide
+from nmtkit.run import Run, TextSet, locked
+from nmtkit.translate import workers
+from nmtkit.translate.chosen import Chosen, choose, overrides
+from nmtkit.translate.translator import Translation, Translator
+from nmtkit.translate.windows import file_windows, stream_windows
+
+META, HYP, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
+
+
+class Held(DataError):
+    """A system that another process is writing to."""
+
+
+def translate(
+    run: Run,
+    *,
+    source: str | None = None,
+    systems: list[str] | None = None,
+    set_names: list[str] | None = None,
+    beam: int | None = None,
+    length_penalty: float | None = None,
+    nbest: int | None = None,
+    average: int | None = None,
+    ensemble: bool = False,
+    force_target: Path | None = None,
+    assignments: list[str] | None = None,
+    jobs: int = 0,
+    device: str = "auto",
+    force: bool = False,
+) -> None:
+    """Translate test sets into systems/<name>/translate/<set>/, or a file or stdin to stdout.
+
+    Args:
+        run: the run.
+        source: None = prepared sets; "-" = stdin; else a file.
+        systems: names; none = all trained ones (for a file or stdin: the one trained last).
+        set_names: prepared sets; none = all test sets.
+        beam, length_penalty, nbest, average: win over the system's settings.
+        ensemble: the systems together: the mean of their probabilities.
+        force_target: a file of target lines to score instead of searching; JSON lines to stdout.
+        assignments: "search.key=value".
+        jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not depend on it.
+        device: auto, cpu or cuda.
+        force: translate again what is up to date.
+    Raises: ConfigError, DataError, CheckpointError as the parts say; EnvironmentProblem for an absent device.
+    """
+    search = overrides(assignments or [], beam=beam, length_penalty=length_penalty, nbest=nbest, average=average)
+    where = hardware.pick_device(device)
+    run.manifest()
+    to_stdout = source is not None or force_target is not None
+    sets = [] if source is not None else [run.text_set(name) for name in set_names or []] or run.sets("test")
+    _check(run, source, set_names or [], sets, force_target)
+    with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
+        groups = choose(run, systems or [], ensemble, search, single=to_stdout)
+        record["systems"] = [group.name for group in groups]
+        stage = _Stage(run, where, jobs or workers.cores())
+        if force_target is not None:
+            stage.score(groups[0], source or str(run.source(sets[0].name)), force_target)
+        elif source is not None:
+            stage.print_translations(groups[0], source)
+        else:
+            for group in groups:
+                try:
+                    stage.translate_sets(group, sets, force)
+                except Held as error:
+                    if systems:
+                        raise
+                    console.warn(f"skipping '{group.name}': {error.message}")
+
+
+def _check(run: Run, source: str | None, set_names: list[str], sets: list[TextSet], force_target: Path | None) -> None:
+    """Refuse what cannot work before a model is loaded."""
+    if source is not None and set_names:
+        raise ConfigError("a file and --set-name do not go together", where="--set-name", hint="leave one of them out")
+    if source is None and not sets:
+        raise DataError("this run has no test set", where=run.prep, hint="name a file (nmtkit translate FILE), or another set with --set-name")
+    for text_set in sets:
+        text = run.source(text_set.name)
+        if not text.is_file():
+            raise ConfigError(f"the set '{text_set.name}' has no text to translate", where=text, hint="training text is not kept; name a file")
+    if force_target is not None:
+        if source is None and len(sets) != 1:
+            raise ConfigError("which set are these the targets of?", where="--force-target", hint="name it with --set-name, or name the source file")
+        if source == "-":
+            raise ConfigError("--force-target needs a source that can be read twice", where="-", hint="put it into a file and name that")
+        _check_parallel(Path(source or run.source(sets[0].name)), force_target)
+    elif source not in (None, "-"):
+        for _ in file_windows(str(source)):
+            pass
+
+
+def _check_parallel(source: Path, target: Path) -> None:
+    counts = [sum(map(len, file_windows(str(path)))) for path in (source, target)]
+    if counts[0] != counts[1]:
+        message = f"{target} has {counts[1]:,} lines but {source} has {counts[0]:,}"
+        raise DataError(message, where="--force-target", hint="give one target line for each source line")
+
+
+class _Stage:
+    """What the translations of one call share.
+
+    Args:
+        run: the run.
+        device: where to compute.
+        jobs: worker processes.
+    """
+
+    def __init__(self, run: Run, device: torch.device, jobs: int) -> None:
+        self.run, self.device = run, device
+        self.jobs = jobs if device.type == "cpu" else 1
+        self._sides: tuple[TextSide, TextSide] | None = None
+        self._hardware: dict[str, Any] = {}
+
+    def translator(self, group: Chosen) -> Translator:
+        """Load what translates."""
+        if self._sides is None:
+            found = hardware.choose(str(self.device), "float32")
+            self._hardware = {**found.values(), "jobs": self.jobs}
+            console.say(found.describe() + (f" in each of {self.jobs} worker processes" if self.jobs > 1 else ""))
+            self._sides = TextSide.load(self.run.prep, "src"), TextSide.load(self.run.prep, "tgt")
+        names = ", ".join(f"{c['system']}/{c['name']}" for c in group.checkpoints())
+        translator = Translator(group.load(self.device), *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)
+        console.say(f"loaded {names}{' (averaged)' if group.settings.average > 1 else ''}")
+        return translator
+
+    def translate_sets(self, group: Chosen, sets: list[TextSet], force: bool) -> None:
+        """Translate the sets that this system, or ensemble, lacks."""
+        translator: Translator | None = None
+        with contextlib.ExitStack() as held:
+            for path in sorted({self.run.system(group.name).path, *(s.path for s in group.systems)}):
+                try:
+                    held.enter_context(locked(path, "translate"))
+                except DataError as error:
+                    raise Held(error.message, error.where, error.hint) from None
+            for text_set in sets:
+                inputs = self._inputs(group, text_set)
+                if not force and _up_to_date(group.translation(text_set.name), inputs):
+                    console.say(f"'{group.name}' has translated {text_set.name} already: up to date (--force repeats it)")
+                    continue
+                translator = translator or self.translator(group)
+                self._translate_set(group, text_set, translator, inputs)
+
+    def _inputs(self, group: Chosen, text_set: TextSet) -> dict[str, Any]:
+        """All that the translation follows from."""
+        source = self.run.source(text_set.name)
+        return {
+            "format": 1,
+            "set": text_set.name,
+            "settings": group.settings.model_dump(),
+            "checkpoints": group.checkpoints(),
+            "source": {"lines": text_set.lines, "sha256": files.sha256(source)},
+            "prep": self.run.manifest().get("fingerprint"),
+        }
+
+    def _translate_set(self, group: Chosen, text_set: TextSet, translator: Translator, inputs: dict[str, Any]) -> None:
+        folder = group.translation(text_set.name)
+        translator.counts.clear()
+        start = time.monotonic()
+        with contextlib.ExitStack() as open_files:
+            (folder / META).unlink(missing_ok=True)  # from here on the folder is not up to date
+            translator.done = open_files.enter_context(console.progress(f"{group.name}: {text_set.name}", text_set.lines))
+            hyp, subwords = (open_files.enter_context(files.writing(folder / name)) for name in (HYP, SUBWORDS))
+            nbest = open_files.enter_context(files.writing(folder / NBEST)) if group.settings.nbest > 1 else None
+            number = 0
+            for window in file_windows(str(self.run.source(text_set.name))):
+                for translation in translator.translate_window(window):
+                    number += 1
+                    hyp.write(translation.text + "\n")
+                    subwords.write(" ".join(translation.subwords) + "\n")
+                    if nbest is not None:
+                        nbest.write(_nbest_line(number, translation))
+        if nbest is None:
+            (folder / NBEST).unlink(missing_ok=True)
+        seconds = time.monotonic() - start
+        names = [HYP, SUBWORDS] + ([NBEST] if nbest is not None else [])
+        outputs = {name: files.sha256(folder / name) for name in names}
+        meta = {**inputs, "system": group.name, "files": outputs, "counts": dict(translator.counts), "speed": _speed(translator.counts, seconds)}
+        files.write_json(folder / META, {**meta, "hardware": self._hardware, "version": nmtkit.__version__})
+        console.say(f"{folder / HYP}: {_summary(translator.counts, seconds)}")
+
+    def print_translations(self, group: Chosen, source: str) -> None:
+        """Translate a file or stdin to stdout, a window at a time."""
+        translator = self.translator(group)
+        start = time.monotonic()
+        number = 0
+        with self._progress(group, source) as translator.done:
+            for window in stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source):
+                translations = translator.translate_window(window)
+                if group.settings.nbest > 1:
+                    lines = [_nbest_line(i, translation) for i, translation in enumerate(translations, number + 1)]
+                else:
+                    lines = [translation.text + "\n" for translation in translations]
+                number += len(window)
+                sys.stdout.write("".join(lines))
+                sys.stdout.flush()
+        console.say(_summary(translator.counts, time.monotonic() - start))
+
+    def score(self, group: Chosen, source: str, target: Path) -> None:
+        """Print the log-probabilities of given target lines as JSON lines."""
+        translator = self.translator(group)
+        start = time.monotonic()
+        lines = (_lines(file_windows(source)), _lines(file_windows(str(target))))
+        with self._progress(group, source) as translator.done:
+            for number, line in enumerate(translator.force(*lines), 1):
+                record = {"line": number, "log_prob": line.log_prob, "tokens": line.tokens, "log_probs": line.log_probs}
+                sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+        console.say(_summary(translator.counts, time.monotonic() - start))
+
+    def _progress(self, group: Chosen, source: str) -> contextlib.AbstractContextManager[Callable[[float], None]]:
+        if source == "-" or sys.stdout.isatty():
+            return contextlib.nullcontext(lambda amount: None)
+        return console.progress(group.name, files.count_lines(Path(source)))
+
+
+def _lines(windows: Iterable[list[str]]) -> Iterator[str]:
+    for window in windows:
+        yield from window
+
+
+def _up_to_date(folder: Path, inputs: dict[str, Any]) -> bool:
+    """Whether the folder holds what would come out again."""
+    try:
+        meta = files.read_json(folder / META)
+        same = all(meta[key] == json.loads(json.dumps(value)) for key, value in inputs.items())
+        return same and all(files.sha256(folder / name) == digest for name, digest in meta["files"].items())
+    except (DataError, KeyError, TypeError, AttributeError, OSError):
+        return False
+
+
+def _nbest_line(number: int, translation: Translation) -> str:
+    return json.dumps({"line": number, "nbest": [asdict(candidate) for candidate in translation.candidates]}, ensure_ascii=False) + "\n"
+
+
+def _speed(counts: Counter[str], seconds: float) -> dict[str, float]:
+    seconds = max(seconds, 1e-9)
+    return {
+        "seconds": round(seconds, 3),
+        "sentences_per_second": round(counts["lines"] / seconds, 2),
+        "tokens_per_second": round(counts["tgt_tokens"] / seconds, 1),
+    }
+
+
+def _summary(counts: Counter[str], seconds: float) -> str:
+    """The counts as people read them; only what happened."""
+    speed = _speed(counts, seconds)
+    said = [f"{counts['lines']:,} lines in {console.duration(seconds)} ({speed['sentences_per_second']:,.0f} sentences/s)"]
+    phrases = {
+        "empty": "blank lines kept blank",
+        "over_long": f"over-long lines in {counts['pieces']:,} pieces" if counts["pieces"] else "over-long lines, not cut",
+        "unfinished": "cut at the length limit",
+        "no_output": "translated as nothing",
+        "unknown": "unknown source subwords",
+        "unknown_target": "unknown target subwords",
+    }
+    return ", ".join(said + [f"{counts[key]:,} {phrase}" for key, phrase in phrases.items() if counts[key]])

@@ -1,0 +1,215 @@
+"""From lines to lines: the one path of files, stdin and test sets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from nmtkit.data.batches import source_batch
+from nmtkit.data.vocabulary import EOS, UNK, Vocabulary
+from nmtkit.models.base import Model
+from nmtkit.translate import workers
+from nmtkit.translate.beam import Hypothesis, Search, search
+from nmtkit.translate.forced import forced_scores, pair_batch
+from nmtkit.translate.pieces import cut
+from nmtkit.translate.windows import windowed
+
+POSITIONS = 64
+"""A batch holds at most search.batch_size times so many source positions, padding included: long sentences come in smaller batches."""
+
+
+class Text(Protocol):
+    """What translation needs of a side's text (`nmtkit.prep.text.TextSide` has it)."""
+
+    def encode(self, line: str) -> list[str]:
+        """A raw line as subwords."""
+
+    def decode(self, subwords: list[str]) -> str:
+        """Subwords as text for people."""
+
+
+class Settings(Search, Protocol):
+    """The settings that are read here (SearchSettings has them)."""
+
+    @property
+    def batch_size(self) -> int: ...  # noqa: D102
+    @property
+    def max_source(self) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation of a line: for people, as subwords, and its scores (see `beam.Hypothesis`; sums over the pieces of a line)."""
+
+    text: str
+    subwords: list[str]
+    log_prob: float
+    score: float
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The translations of one line, best first; none for a blank line."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The best one for people; "" for a blank line."""
+        return self.candidates[0].text if self.candidates else ""
+
+    @property
+    def subwords(self) -> list[str]:
+        """The best one as subwords."""
+        return self.candidates[0].subwords if self.candidates else []
+
+
+@dataclass(frozen=True)
+class ForcedLine:
+    """A given target line: its tokens, </s> last, and the natural log-probability of each."""
+
+    tokens: list[str]
+    log_probs: list[float]
+
+    @property
+    def log_prob(self) -> float:
+        """Of the whole line."""
+        return sum(self.log_probs)
+
+
+class Translator:
+    """Translates lines with one model or an ensemble.
+
+    Lines are read in windows; a window is sorted by length, cut into batches, searched, and put in order again. A blank line stays blank
+    and never meets the model. A line of more than `max_source` subwords is translated in pieces. The batches of a window do not depend on
+    the number of workers, so neither do the results.
+
+    Args:
+        models: in eval mode, on `device`, sharing the target vocabulary.
+        src_side, tgt_side: text to subwords and back.
+        src_vocab, tgt_vocab: the vocabularies.
+        settings: beam, length_penalty, max_length_a, max_length_b, nbest, batch_size, max_source.
+        device: where the models are.
+        jobs: worker processes (1 on a GPU).
+        done: called with the number of lines of each batch that is finished.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        src_side: Text,
+        tgt_side: Text,
+        src_vocab: Vocabulary,
+        tgt_vocab: Vocabulary,
+        settings: Settings,
+        device: torch.device | str = "cpu",
+        jobs: int = 1,
+        done: Callable[[float], None] = lambda amount: None,
+    ) -> None:
+        self.models, self.settings, self.done = list(models), settings, done
+        self.src_side, self.tgt_side, self.src_vocab, self.tgt_vocab = src_side, tgt_side, src_vocab, tgt_vocab
+        self.device = torch.device(device)
+        self.jobs = jobs if self.device.type == "cpu" else 1
+        self.counts: Counter[str] = Counter()
+        """lines, empty (blank lines), no_output (other lines translated as nothing), over_long (lines), pieces (of these), unfinished (lines
+        cut at the length limit), unknown (source subwords), src_tokens, tgt_tokens."""
+
+    def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
+        """Translate lines, in their order, a window at a time."""
+        for window in windowed(lines):
+            yield from self.translate_window(window)
+
+    def translate_window(self, lines: list[str]) -> list[Translation]:
+        """Translate some lines together, in their order."""
+        pieces: list[list[int]] = []
+        of_line: list[range] = []
+        for line in lines:
+            start = len(pieces)
+            pieces += self._pieces(line)
+            of_line.append(range(start, len(pieces)))
+        batches = self._batches([len(piece) for piece in pieces])
+        found: list[list[Hypothesis]] = [[] for _ in pieces]
+        searched = workers.mapped(self._search, [[pieces[i] for i in batch] for batch in batches], self.jobs)
+        for batch, hypotheses in zip(batches, searched, strict=True):
+            for i, best in zip(batch, hypotheses, strict=True):
+                found[i] = best
+            self.done(len(batch) * len(lines) / len(pieces))
+        return [self._join([found[i] for i in own]) for own in of_line]
+
+    def _pieces(self, line: str) -> list[list[int]]:
+        """Ids of the pieces of a line, each ending in </s>; none for a blank line."""
+        subwords = self.src_side.encode(line) if line.strip() else []
+        pieces = [self.src_vocab.encode(piece) for piece in cut(subwords, self.settings.max_source)] if subwords else []
+        self.counts["lines"] += 1
+        self.counts["empty"] += not pieces
+        if len(pieces) > 1:
+            self.counts["over_long"] += 1
+            self.counts["pieces"] += len(pieces)
+        self.counts["src_tokens"] += sum(map(len, pieces))
+        self.counts["unknown"] += sum(piece.count(UNK) for piece in pieces)
+        return pieces
+
+    def _batches(self, lengths: list[int]) -> list[list[int]]:
+        """Indices in batches, the longest first, so that workers end together and memory runs out at once or never."""
+        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+        batches: list[list[int]] = []
+        rows = 0
+        for i in order:
+            if not batches or len(batches[-1]) >= rows:
+                batches.append([])
+                rows = max(1, min(self.settings.batch_size, self.settings.batch_size * POSITIONS // lengths[i]))
+            batches[-1].append(i)
+        return batches
+
+    def _search(self, sources: list[list[int]]) -> list[list[Hypothesis]]:
+        return search(self.models, source_batch(sources, self.device), self.settings)
+
+    def _join(self, pieces: list[list[Hypothesis]]) -> Translation:
+        """The translations of a line from those of its pieces: the best of each, the second best of each, …"""
+        candidates = []
+        for rank in range(min(map(len, pieces), default=0)):
+            chosen = [hypotheses[rank] for hypotheses in pieces]
+            subwords = [token for h in chosen for token in self.tgt_vocab.decode(h.ids)]
+            log_prob, score = sum(h.log_prob for h in chosen), sum(h.score for h in chosen)
+            candidates.append(Candidate(self.tgt_side.decode(subwords), subwords, log_prob, score, all(h.finished for h in chosen)))
+        if candidates:
+            self.counts["no_output"] += not candidates[0].subwords
+            self.counts["unfinished"] += not candidates[0].finished
+            self.counts["tgt_tokens"] += sum(len(hypotheses[0].ids) + hypotheses[0].finished for hypotheses in pieces)
+        return Translation(candidates)
+
+    def force(self, sources: Iterable[str], targets: Iterable[str]) -> Iterator[ForcedLine]:
+        """Score given translations of lines, in their order; an over-long source is not cut, a blank one is scored as an empty sentence.
+
+        Raises: ValueError if there are more lines of one than of the other.
+        """
+        for window in windowed(zip(sources, targets, strict=True)):
+            src = [self.src_vocab.encode(self.src_side.encode(line)) for line, _ in window]
+            tokens = [self.tgt_side.encode(line) for _, line in window]
+            tgt = [self.tgt_vocab.encode(line) for line in tokens]
+            self._count_forced(src, tgt)
+            batches = self._batches([max(len(s), len(t)) for s, t in zip(src, tgt, strict=True)])
+            scored = workers.mapped(self._score, [([src[i] for i in batch], [tgt[i] for i in batch]) for batch in batches], self.jobs)
+            found: list[list[float]] = [[] for _ in window]
+            for batch, scores in zip(batches, scored, strict=True):
+                for i, line in zip(batch, scores, strict=True):
+                    found[i] = line
+                self.done(len(batch))
+            yield from (ForcedLine([*line, self.tgt_vocab[EOS]], scores) for line, scores in zip(tokens, found, strict=True))
+
+    def _count_forced(self, src: list[list[int]], tgt: list[list[int]]) -> None:
+        self.counts["lines"] += len(src)
+        self.counts["empty"] += sum(len(line) == 1 for line in src)
+        self.counts["src_tokens"] += sum(map(len, src))
+        self.counts["tgt_tokens"] += sum(map(len, tgt))
+        self.counts["over_long"] += sum(len(line) > self.settings.max_source + 1 for line in src)
+        self.counts["unknown"] += sum(line.count(UNK) for line in src)
+        self.counts["unknown_target"] += sum(line.count(UNK) for line in tgt)
+
+    def _score(self, pairs: tuple[list[list[int]], list[list[int]]]) -> list[list[float]]:
+        return forced_scores(self.models, pair_batch(*pairs, self.device))

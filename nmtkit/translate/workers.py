@@ -1,0 +1,59 @@
+"""Worker processes for a CPU: one process a core with one thread each, since small products do not split over threads.
+
+Workers are forked, so they share the loaded model and cost some milliseconds. A forked process must not enter a parallel region of its
+parent's OpenMP; with one thread it never enters one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+
+from nmtkit.prep.parallel import ordered_map
+
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """Compute with one thread in this process too if it is on a CPU, so that results are the same to the bit for any number of workers."""
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) -> Iterator[Result]:
+    """Apply a function to each chunk, in order, in worker processes where there are several jobs and several chunks.
+
+    Args:
+        function: any callable; it is not pickled.
+        chunks: picklable.
+        jobs: worker processes at most; 1 works in this process.
+    Returns: the results in the order of the chunks.
+    Raises: what the function raised; EnvironmentProblem if a worker was killed.
+    """
+    jobs = min(jobs, len(chunks))
+    if jobs <= 1 or not sys.platform.startswith("linux"):  # elsewhere a fork is not safe, and starting anew costs more than it gives
+        yield from map(function, chunks)
+        return
+
+    def make() -> Callable[[Chunk], Result]:
+        torch.set_num_threads(1)
+        return function
+
+    yield from ordered_map(make, chunks, jobs)

@@ -1,0 +1,270 @@
+"""The stage: what is written where, what is up to date, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from toy_run import LINES, save_system
+
+from nmtkit import files
+from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from nmtkit.models import checkpoints
+from nmtkit.run import Run, locked
+from nmtkit.translate import stage
+from nmtkit.translate.stage import translate
+
+HERE = Path(__file__).parent
+
+
+def read(path):
+    return path.read_text("utf-8").split("\n")[:-1]
+
+
+def test_every_set_with_every_system(run, capsys):
+    translate(run, jobs=1)
+    for name in ("one", "two"):
+        folder = run.system(name).translation("test")
+        hyp, subwords = read(folder / "hyp.txt"), read(folder / "hyp.subwords.txt")
+        assert len(hyp) == len(subwords) == len(LINES)
+        assert [bool(line) for line in hyp] == [bool(line.strip()) for line in LINES] or not all(hyp)
+        assert hyp[1] == hyp[3] == ""
+        assert not (folder / "nbest.jsonl").exists()
+        meta = files.read_json(folder / "meta.json")
+        assert meta["counts"]["lines"] == len(LINES)
+        assert meta["counts"]["empty"] == 2
+        assert meta["checkpoints"][0]["name"] == "step-00000010"
+        assert meta["settings"]["beam"] == 3
+        assert meta["speed"]["sentences_per_second"] > 0
+        assert len(read(run.system(name).translation("other") / "hyp.txt")) == 3
+    seen = capsys.readouterr()
+    assert seen.out == ""  # results are in the files
+    assert "sentences/s" in seen.err
+    history = [json.loads(line) for line in read(run.path / "history.jsonl")]
+    assert history[-1]["stage"] == "translate"
+    assert history[-1]["systems"] == ["one", "two"]
+
+
+def test_up_to_date_says_so_and_stops(run, capsys):
+    options = {"systems": ["one"], "set_names": ["test"], "jobs": 1}
+    translate(run, **options)
+    hyp = run.system("one").translation("test") / "hyp.txt"
+    before = hyp.stat().st_mtime_ns
+    translate(run, **options)
+    assert hyp.stat().st_mtime_ns == before
+    assert "up to date" in capsys.readouterr().err
+    translate(run, **options, force=True)
+    assert hyp.stat().st_mtime_ns > before
+    for change in ({"beam": 2}, {"assignments": ["search.max_length_b=2"]}, {"average": 2}):
+        before = hyp.stat().st_mtime_ns
+        translate(run, **options, **change)
+        assert hyp.stat().st_mtime_ns > before
+    before = hyp.stat().st_mtime_ns
+    hyp.write_text("edited\n")
+    translate(run, **options, average=2)
+    assert len(read(hyp)) == len(LINES)
+
+
+def test_new_best_checkpoint_is_noticed(run):
+    translate(run, systems=["one"], set_names=["test"], jobs=1)
+    files.write_json(run.system("one").path / "best.json", {"checkpoint": "step-00000030"})
+    translate(run, systems=["one"], set_names=["test"], jobs=1)
+    meta = files.read_json(run.system("one").translation("test") / "meta.json")
+    assert [c["name"] for c in meta["checkpoints"]] == ["step-00000030"]
+
+
+def test_average_of_the_last(run):
+    translate(run, systems=["one"], set_names=["test"], average=2, jobs=1)
+    meta = files.read_json(run.system("one").translation("test") / "meta.json")
+    assert [c["name"] for c in meta["checkpoints"]] == ["step-00000020", "step-00000030"]
+    manifest = checkpoints.read_manifest(run.system("one").checkpoints / "step-00000030")
+    assert meta["checkpoints"][1]["sha256"] == manifest["files"]["model.safetensors"]["sha256"]
+
+
+def test_nbest_file(run):
+    translate(run, systems=["one"], set_names=["test"], nbest=3, jobs=1)
+    folder = run.system("one").translation("test")
+    lines = [json.loads(line) for line in read(folder / "nbest.jsonl")]
+    assert [line["line"] for line in lines] == list(range(1, len(LINES) + 1))
+    assert lines[1]["nbest"] == []
+    assert len(lines[0]["nbest"]) == 3
+    assert [line["nbest"][0]["text"] if line["nbest"] else "" for line in lines] == read(folder / "hyp.txt")
+    translate(run, systems=["one"], set_names=["test"], jobs=1)
+    assert not (folder / "nbest.jsonl").exists()
+
+
+def test_jobs_change_nothing(run, monkeypatch):
+    results = []
+    for jobs in (1, 2):
+        translate(run, systems=["one"], jobs=jobs, force=True, assignments=["search.batch_size=2"])
+        results.append((run.system("one").translation("test") / "hyp.txt").read_bytes())
+    assert results[0] == results[1]
+
+
+def test_ensemble_has_a_folder_of_its_own(run):
+    translate(run, systems=["one", "two"], set_names=["test"], ensemble=True, jobs=1)
+    folder = run.path / "systems" / "ensemble-one+two" / "translate" / "test"
+    assert len(read(folder / "hyp.txt")) == len(LINES)
+    assert [c["system"] for c in files.read_json(folder / "meta.json")["checkpoints"]] == ["one", "two"]
+    assert [s.name for s in run.systems()] == ["one", "two"]
+    translate(run, systems=["one", "one"], set_names=["test"], jobs=1)
+    with pytest.raises(ConfigError, match="two systems or more"):
+        translate(run, systems=["one", "one"], ensemble=True)
+
+
+def test_file_and_stdin_and_test_set_give_the_same(run, tmp_path, capsys, monkeypatch):
+    translate(run, systems=["one"], set_names=["test"], jobs=1)
+    hyp = (run.system("one").translation("test") / "hyp.txt").read_text("utf-8")
+    capsys.readouterr()
+    path = tmp_path / "input.txt"
+    path.write_text("\n".join(LINES), "utf-8")  # no line feed at the end
+    translate(run, source=str(path), systems=["one"], jobs=1)
+    assert capsys.readouterr().out == hyp
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(path.read_bytes())))
+    translate(run, source="-", systems=["one"], jobs=1)
+    assert capsys.readouterr().out == hyp
+    translate(run, source=str(path), systems=["one"], nbest=2, jobs=1)
+    lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert [line["nbest"][0]["text"] if line["nbest"] else "" for line in lines] == hyp.split("\n")[:-1]
+
+
+def test_without_a_name_the_system_trained_last(run, tmp_path, capsys):
+    (tmp_path / "x").write_text("a dog\n")
+    save_system(run, "newest", seed=7)
+    translate(run, source=str(tmp_path / "x"), jobs=1)
+    assert "'newest'" in capsys.readouterr().err
+
+
+def test_forced_scores(run, capsys):
+    target = run.path / "target.txt"
+    target.write_text("\n".join(LINES), "utf-8")
+    translate(run, systems=["one"], set_names=["test"], force_target=target, jobs=1)
+    lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert [line["line"] for line in lines] == list(range(1, len(LINES) + 1))
+    assert lines[0]["tokens"] == ["A", "dog", "runs", "over", "the", "meadow", ".", "</s>"]
+    assert lines[1]["tokens"] == ["</s>"]
+    for line in lines:
+        assert len(line["log_probs"]) == len(line["tokens"])
+        assert line["log_prob"] == pytest.approx(sum(line["log_probs"]))
+        assert all(p < 0 for p in line["log_probs"])
+
+
+def test_forced_scores_need_as_many_lines(run, tmp_path):
+    target = tmp_path / "target.txt"
+    target.write_text("a\nb\n")
+    with pytest.raises(DataError, match=f"2 lines but .* has {len(LINES)}"):
+        translate(run, systems=["one"], set_names=["test"], force_target=target)
+    with pytest.raises(ConfigError, match="which set"):
+        translate(run, systems=["one"], force_target=target)
+    with pytest.raises(ConfigError, match="read twice"):
+        translate(run, systems=["one"], source="-", force_target=target)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"systems": ["onne"]}, ConfigError, "has no system 'onne'"),
+        ({"set_names": ["tst"]}, ConfigError, "has no set 'tst'"),
+        ({"set_names": ["train"]}, ConfigError, "no text to translate"),
+        ({"source": "missing.txt"}, DataError, "no such file"),
+        ({"source": "."}, DataError, "is a directory"),
+        ({"source": "-", "set_names": ["test"]}, ConfigError, "do not go together"),
+        ({"source": "ok.txt", "systems": ["one", "two"]}, ConfigError, "one system is wanted"),
+        ({"beam": 2, "nbest": 3}, ConfigError, "3 best of a beam of 2"),
+        ({"assignments": ["train.seed=3"]}, ConfigError, "cannot be changed at translation"),
+        ({"assignments": ["search.bean=3"]}, ConfigError, "unknown setting 'search.bean'"),
+        ({"assignments": ["search.beam=x"]}, ConfigError, "bad value for 'search.beam'"),
+        ({"device": "gpu"}, ConfigError, "unknown device"),
+        ({"force_target": Path("missing.txt"), "set_names": ["test"]}, DataError, "no such file"),
+    ],
+)
+def test_bad_input(run, tmp_path, monkeypatch, options, error, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ok.txt").write_text("a\n")
+    with pytest.raises(error, match=message):
+        translate(run, jobs=1, **options)
+    assert not list(run.path.glob("systems/*/translate/*/*"))
+
+
+def test_absent_gpu(run, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(EnvironmentProblem, match="no CUDA"):
+        translate(run, device="cuda")
+
+
+def test_unprepared_and_untrained(run, tmp_path):
+    with pytest.raises(DataError, match="not prepared"):
+        translate(Run(tmp_path))
+    for system in run.systems():
+        system.config.unlink()
+    with pytest.raises(DataError, match="has been trained"):
+        translate(run)
+
+
+def test_damaged_and_foreign_checkpoints(run):
+    weights = run.system("two").checkpoints / "step-00000010" / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[-1] ^= 1
+    weights.write_bytes(raw)
+    with pytest.raises(CheckpointError, match="damaged"):
+        translate(run, systems=["two"], jobs=1)
+    vocabulary = run.prep / "vocab.txt"
+    words = vocabulary.read_text("utf-8").split("\n")
+    files.write_lines(vocabulary, [*words[:4], words[5], words[4], *words[6:-1]])
+    with pytest.raises(CheckpointError, match="another vocabulary"):
+        translate(run, systems=["one"], jobs=1)
+    assert not list(run.path.glob("systems/*/translate/*/*"))
+
+
+def test_bytes_that_are_not_utf8_stop_before_any_output(run, tmp_path, capsys):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"fine\nnot \xff fine\n")
+    with pytest.raises(DataError, match="not UTF-8"):
+        translate(run, source=str(path), systems=["one"], jobs=1)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):
+    translate(run, systems=["one"], set_names=["test"], jobs=1)
+    folder = run.system("one").translation("test")
+    before = (folder / "hyp.txt").read_bytes()
+    monkeypatch.setattr(stage.Translator, "translate_window", lambda self, lines: (_ for _ in ()).throw(RuntimeError("broke")))
+    with pytest.raises(RuntimeError):
+        translate(run, systems=["one"], set_names=["test"], beam=2, jobs=1)
+    assert (folder / "hyp.txt").read_bytes() == before
+    assert sorted(p.name for p in folder.iterdir()) == ["hyp.subwords.txt", "hyp.txt"]  # no meta: not up to date
+
+
+def test_a_system_in_training_is_skipped_unless_it_is_named(run, capsys):
+    with locked(run.system("two").path, "train"):
+        translate(run, set_names=["test"], jobs=1)
+        assert "skipping 'two'" in capsys.readouterr().err
+        assert (run.system("one").translation("test") / "hyp.txt").exists()
+        with pytest.raises(DataError, match="in use by 'train'"):
+            translate(run, systems=["two"], jobs=1)
+
+
+def test_a_closed_pipe_ends_quietly(run, tmp_path):
+    (tmp_path / "many.txt").write_text("a dog runs\n" * 30_000)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path; from toy_run import cheap_choice; from nmtkit.nn import hardware; hardware.choose = cheap_choice\n"
+        "from nmtkit.run import Run; from nmtkit.translate.stage import translate\n"
+        "short = ['search.max_length_a=0', 'search.max_length_b=2']\n"
+        "try:\n translate(Run(Path(sys.argv[2])), source=sys.argv[3], systems=['one'], beam=1, assignments=short)\n"
+        "except BrokenPipeError:\n sys.stderr.write('broken pipe'); sys.stderr.flush(); import os; os._exit(0)\n"
+    )
+    command = [sys.executable, "-c", code, str(HERE), str(run.path), str(tmp_path / "many.txt")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(60) == 0, said
+    assert said.endswith(b"broken pipe"), said

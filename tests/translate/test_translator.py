@@ -1,0 +1,238 @@
+"""Lines in, lines out: order, blank and over-long lines, workers, windows, errors."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+from toy_models import Recurrent, recurrent
+
+from nmtkit.data.vocabulary import EOS, SPECIALS, Vocabulary
+from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.settings import SearchSettings
+from nmtkit.translate import workers
+from nmtkit.translate.translator import Translator
+from nmtkit.translate.windows import file_windows, stream_windows, windowed
+
+VOCABULARY = Vocabulary([*SPECIALS, *"abcdefghij", ".", ","])
+
+
+class Spaces:
+    """Text whose words are its subwords."""
+
+    def encode(self, line):
+        return line.split()
+
+    def decode(self, subwords):
+        return " ".join(subwords)
+
+
+class Watched(Recurrent):
+    """Says how long the sentences are that it is given."""
+
+    lengths: list[int]
+
+    def encode(self, batch):
+        self.lengths += batch.src_lengths.tolist()
+        return super().encode(batch)
+
+
+def make(model=None, jobs=1, **options):
+    model = model or recurrent(9, len(VOCABULARY), eos_bias=0.0, sharpness=5)
+    settings = SearchSettings.model_validate({"beam": 3, "max_length_b": 4, "batch_size": 4, **options})
+    return Translator([model], Spaces(), Spaces(), VOCABULARY, VOCABULARY, settings, jobs=jobs)
+
+
+def lines(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    letters = "abcdefghij"
+    lengths = torch.randint(0, 9, (count,), generator=generator).tolist()
+    return [" ".join(letters[i] for i in torch.randint(10, (n,), generator=generator).tolist()) for n in lengths]
+
+
+def test_each_line_is_where_it_was():
+    text = lines(37)
+    together = [t.text for t in make().translate(text)]
+    assert together == [next(iter(make().translate([line]))).text for line in text]
+    assert len(set(together)) > 10
+
+
+def test_blank_lines_stay_blank_and_never_meet_the_model():
+    model = recurrent(1, len(VOCABULARY), eos_bias=-9.0)
+    model.__class__ = Watched
+    model.lengths = []
+    translator = make(model)
+    out = [t.text for t in translator.translate(["a b", "", "   ", "\u00a0\u2003", "c"])]
+    assert [bool(text) for text in out] == [True, False, False, False, True]
+    assert sorted(model.lengths) == [2, 3]
+    assert translator.counts["empty"] == 3
+    assert [t.text for t in make().translate(["", " "])] == ["", ""]
+    assert list(make().translate([])) == []
+
+
+def test_over_long_lines_are_translated_in_pieces_and_counted():
+    translator = make(max_source=4, max_length_a=0, max_length_b=3)
+    whole, short = translator.translate(["a b . c d e f g , h i j", "a b"])
+    parts = [t.text for t in translator.translate(["a b .", "c d e f", "g ,", "h i j"])]
+    assert whole.text == " ".join(part for part in parts if part)
+    assert translator.counts["over_long"] == 1
+    assert translator.counts["pieces"] == 4
+    assert short == next(iter(translator.translate(["a b"])))
+
+
+def test_a_very_long_line_comes_back():
+    translator = make(max_source=50, beam=1, max_length_a=0.2, max_length_b=0, batch_size=64)
+    found = list(translator.translate(["a"] + ["b " * 3000]))
+    assert len(found) == 2
+    assert translator.counts["pieces"] == 60
+    assert len(found[1].subwords) >= 60
+
+
+def test_nbest_and_unfinished_are_reported():
+    translator = make(recurrent(1, len(VOCABULARY), eos_bias=-9.0), nbest=3)
+    (found,) = translator.translate(["a b c"])
+    assert len(found.candidates) == 3
+    assert found.candidates[0].score >= found.candidates[1].score >= found.candidates[2].score
+    assert not found.candidates[0].finished
+    assert translator.counts["unfinished"] == 1
+
+
+@pytest.mark.parametrize("jobs", [2, 3])
+def test_output_is_the_same_to_the_bit_for_any_number_of_workers(jobs):
+    text = lines(60, seed=3)
+    model = recurrent(9, len(VOCABULARY), sharpness=5).float()
+    alone, together = make(model), make(model, jobs=jobs)
+    with workers.one_thread(torch.device("cpu")):
+        assert list(alone.translate(text)) == list(together.translate(text))
+    assert alone.counts == together.counts
+
+
+def test_long_sentences_come_in_smaller_batches():
+    translator = make(batch_size=4)
+    batches = translator._batches([300, 2, 3, 100, 90, 5, 4, 3])
+    assert sorted(i for batch in batches for i in batch) == list(range(8))
+    assert batches[0] == [0]
+    assert batches[1] == [3, 4]
+    assert [len(batch) for batch in batches] == [1, 2, 4, 1]
+
+
+def test_an_error_in_a_worker_is_an_error_here():
+    def fail(chunk):
+        if chunk == 2:
+            raise DataError("this chunk is bad", where="chunk 2", hint="change it")
+        return chunk
+
+    with pytest.raises(DataError, match="this chunk is bad") as caught:
+        list(workers.mapped(fail, [0, 1, 2, 3], 2))
+    assert (caught.value.where, caught.value.hint) == ("chunk 2", "change it")
+
+
+def test_a_killed_worker_is_an_error_here():
+    with pytest.raises(EnvironmentProblem, match="killed"):
+        list(workers.mapped(lambda chunk: os._exit(9), [0, 1], 2))
+
+
+def test_one_thread_is_put_back():
+    before = torch.get_num_threads()
+    with workers.one_thread(torch.device("cpu")):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def test_forced_lines_are_in_order_and_sum_up():
+    translator = make()
+    sources = ["a b c", "d", "e f g h i j"]
+    best = list(translator.translate(sources))
+    forced = list(translator.force(sources, [t.text for t in best]))
+    for line, translation in zip(forced, best, strict=True):
+        if translation.candidates[0].finished:
+            assert line.tokens == [*translation.subwords, "</s>"]
+            assert line.log_prob == pytest.approx(translation.candidates[0].log_prob, abs=1e-9)
+    assert sum(t.candidates[0].finished for t in best) >= 2
+    assert VOCABULARY[EOS] == "</s>"
+
+
+def test_forced_lines_with_workers():
+    sources, targets = lines(30, 1), lines(30, 2)
+    assert list(make().force(sources, targets)) == list(make(jobs=2).force(sources, targets))
+
+
+def test_forced_lines_must_be_as_many():
+    with pytest.raises(ValueError, match="longer|shorter"):
+        list(make().force(["a", "b"], ["a"]))
+
+
+def test_windows_of_a_file_keep_odd_characters(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes("a\u2028b\nc\x0cd\r\n\ne".encode())
+    assert list(file_windows(str(path), 3)) == [["a\u2028b", "c\x0cd\r", ""], ["e"]]
+    assert list(windowed(range(5), 2)) == [[0, 1], [2, 3], [4]]
+
+
+def test_bad_bytes_are_located(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"abc\nd\xffe\n")
+    with pytest.raises(DataError) as caught:
+        list(file_windows(str(path)))
+    assert f"{path}, line 2, byte 5" in str(caught.value.where)
+    assert "prep." not in str(caught.value.hint)
+
+
+def pipe(writes):
+    """A pipe that another thread writes to: bytes, or seconds to wait."""
+    out, into = os.pipe()
+
+    def write():
+        for item in writes:
+            if isinstance(item, bytes):
+                os.write(into, item)
+            else:
+                time.sleep(item)
+        os.close(into)
+
+    threading.Thread(target=write, daemon=True).start()
+    return os.fdopen(out, "rb")
+
+
+def test_a_dialogue_is_answered_line_by_line():
+    out, into = os.pipe()
+    with os.fdopen(out, "rb") as stream:
+        windows = stream_windows(stream, silence=0.01)
+        for line in (b"first\n", b"second\n"):
+            os.write(into, line)
+            assert next(windows) == [line.decode().strip()]  # though nothing more has come
+        os.write(into, b"la")
+        os.write(into, b"st")
+        os.close(into)
+        assert list(windows) == [["last"]]
+
+
+def test_a_stream_is_read_in_windows_and_whole():
+    text = [f"line {i} é" for i in range(5000)]
+    raw = "\n".join(text).encode()
+    with pipe([raw[:7], raw[7:1001], raw[1001:]]) as stream:
+        windows = list(stream_windows(stream, size=1200, silence=1.0))
+    assert [line for window in windows for line in window] == text
+    assert all(len(window) <= 1200 for window in windows)
+    with pipe([b"a\n\nb\n"]) as stream:
+        assert list(stream_windows(stream)) == [["a", "", "b"]]
+    with pipe([]) as stream:
+        assert list(stream_windows(stream)) == []
+
+
+def test_bad_bytes_on_stdin_come_after_what_was_good():
+    with pipe([b"good\nbad \xc3\n"]) as stream:
+        windows = stream_windows(stream)
+        assert next(windows) == ["good"]
+        with pytest.raises(DataError, match="not UTF-8") as caught:
+            next(windows)
+    assert "stdin, line 2, byte 9" in str(caught.value.where)
+
+
+def test_windows_change_nothing():
+    text = lines(33)
+    translator = make()
+    assert [t.text for window in windowed(text, 10) for t in translator.translate_window(window)] == [t.text for t in make().translate(text)]

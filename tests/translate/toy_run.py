@@ -1,0 +1,60 @@
+"""A prepared run with two small trained systems, made by hand: search, files and messages do not need a good model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import toy_models
+
+from nmtkit import files
+from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.models import checkpoints
+from nmtkit.run import Run, write_toml
+from nmtkit.settings import PrepSettings
+
+WORDS = ["a", "dog", "runs", "over", "the", "green", "meadow", "and", "two", "men", "look", "at", "it", ".", ",", "!", "?", ";", "A", "The", "Two"]
+LINES = ["A dog runs over the meadow.", "", "two men look", "  ", "The dog, the men and the meadow!", "it", "a zebra looks at it"]
+
+
+def save_system(run, name, seed, steps=(10,), bias=2.0):
+    """A system of random weights with a checkpoint per step."""
+    system = run.system(name)
+    system.path.mkdir(parents=True)
+    size = len(SPECIALS) + len(WORDS)
+    search = {"beam": 3, "length_penalty": 0.6, "max_length_a": 1.0, "max_length_b": 5}
+    write_toml(system.config, {"variant": "toy_models:Recurrent", "model": {}, "search": search})
+    about = {"variant": "toy_models:Recurrent", "vocabulary": checkpoints.vocabulary_hashes(run)}
+    for step in steps:
+        model = toy_models.recurrent(seed + step, size, eos_bias=bias).float()
+        checkpoints.save(system.checkpoints, step, checkpoints.weights_of(model), {"x": torch.zeros(1)}, {}, about)
+    files.write_json(system.path / "best.json", {"checkpoint": f"step-{steps[0]:08d}"})
+    return system
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    made = Run(tmp_path / "runs" / "toy")
+    prep = made.prep
+    (prep / "text").mkdir(parents=True)
+    files.write_lines(prep / "vocab.txt", [*SPECIALS, *WORDS])
+    files.write_lines(prep / "text" / "test.src", LINES)
+    files.write_lines(prep / "text" / "test.ref", LINES)
+    files.write_lines(prep / "text" / "other.src", LINES[:3])
+    sets = [{"name": "train", "split": "train", "lines": 5, "references": 1}]
+    sets += [{"name": n, "split": "test", "lines": k, "references": 1} for n, k in (("test", len(LINES)), ("other", 3))]
+    size = len(SPECIALS) + len(WORDS)
+    settings = PrepSettings(aggressive_hyphens=False, merges=0).model_dump()
+    manifest = {"format": 1, "src": "en", "tgt": "en", "settings": settings, "sets": sets, "fingerprint": "f0"}
+    (prep / "manifest.json").write_text(json.dumps({**manifest, "vocabulary": {"shared": True, "src": size, "tgt": size}}))
+    save_system(made, "one", seed=1, steps=(10, 20, 30))
+    save_system(made, "two", seed=2)
+    monkeypatch.setattr("nmtkit.nn.hardware.choose", cheap_choice)  # its measurements change process-wide settings of torch
+    return made
+
+
+def cheap_choice(device, precision):
+    from nmtkit.nn.hardware import Hardware
+
+    return Hardware("cpu", "test", 1, "float32", "highest", False)
