@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 Pair = tuple[str, str]
 Word = tuple[str, ...]
@@ -108,7 +108,7 @@ class Learner:
         for number in numbers:
             word, count = self.words[number], self.counts[number]
             self._lose(word, pair, number, count)
-            self.words[number] = word = _replaced(word, pair, symbol)
+            self.words[number] = word = tuple(replaced(word, pair, symbol))
             for i in range(len(word)):
                 if word[i] == symbol:
                     if i:
@@ -145,7 +145,8 @@ class Learner:
             i += 2
 
 
-def _replaced(word: Word, pair: Pair, symbol: str) -> Word:
+def replaced(word: Sequence[str], pair: Pair, symbol: str) -> list[str]:
+    """A word's symbols with each occurrence of a pair, from left to right, replaced by one symbol."""
     first, second = pair
     result: list[str] = []
     i, last = 0, len(word) - 1
@@ -156,7 +157,7 @@ def _replaced(word: Word, pair: Pair, symbol: str) -> Word:
         else:
             result.append(word[i])
             i += 1
-    return tuple(result)
+    return result
 
 
 def unusable(words: Iterable[str]) -> str | None:

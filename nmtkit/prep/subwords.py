@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
-from nmtkit.prep.learn import Learner, unusable
+from nmtkit.prep.learn import Learner, replaced, unusable
 
 JOINER = "@@"
+END = "</w>"
+Merge = Callable[[list[str], dict[tuple[str, str], int]], list[str]]
 CACHED_WORDS = 1 << 17
 LONG_WORD = 200  # characters
 
@@ -51,7 +53,7 @@ class Bpe:
     """
 
     def __init__(self, codes: Path, vocabulary: set[str] | None = None) -> None:
-        from subword_nmt.apply_bpe import BPE
+        from subword_nmt.apply_bpe import BPE, check_vocab_and_split
 
         lines = list(text_lines(codes))
         for number, line in enumerate(lines, 1):  # subword-nmt ends the whole process on such a line
@@ -62,6 +64,7 @@ class Bpe:
         if merges <= 0:
             self._bpe.bpe_codes.clear()
             self._bpe.bpe_codes_reverse.clear()
+        self._undo_merges = check_vocab_and_split
         self._cache: dict[str, list[str]] = {}
 
     def segment(self, tokens: list[str]) -> list[str]:
@@ -81,11 +84,7 @@ class Bpe:
         return result
 
     def _pieces(self, word: str) -> list[str]:
-        if len(word) > LONG_WORD:
-            pieces = self._segment_long(word)
-        else:
-            pieces = self._bpe.segment_tokens([word])
-            self._bpe.cache.clear()
+        pieces = self._split(word, _merged_long if len(word) > LONG_WORD else _merged)
         if pieces and pieces[-1].endswith(JOINER):
             # a word ending in the joiner's own characters: end it with a lone @, so that `join` gives the word back
             pieces = [*pieces[:-1], pieces[-1][:-1] + JOINER, "@"]
@@ -95,21 +94,42 @@ class Bpe:
             self._cache[word] = pieces
         return pieces
 
-    def _segment_long(self, word: str) -> list[str]:
-        """The same as subword-nmt's encode, in O(n log n): it goes through the whole word again for each merge."""
-        from subword_nmt.apply_bpe import check_vocab_and_split
-
+    def _split(self, word: str, merge: Merge) -> list[str]:
+        """subword-nmt's encode of one word, with another way to find the merges."""
         bpe = self._bpe
-        last = [word[-1], "</w>"] if bpe.version == (0, 1) else [word[-1] + "</w>"]
-        units = _merged([*word[:-1], *last], bpe.bpe_codes)
-        units = units[:-1] if units[-1] == "</w>" else [*units[:-1], units[-1].removesuffix("</w>")]
+        if len(word) == 1:
+            return [word]
+        last = [word[-1], END] if bpe.version == (0, 1) else [word[-1] + END]
+        units = merge([*word[:-1], *last], bpe.bpe_codes)
+        units = units[:-1] if units[-1] == END else [*units[:-1], units[-1].removesuffix(END)]
         if bpe.vocab:
-            units = check_vocab_and_split(tuple(units), bpe.bpe_codes_reverse, bpe.vocab, JOINER)
+            units = self._undo_merges(units, bpe.bpe_codes_reverse, bpe.vocab, JOINER)
         return [*(unit + JOINER for unit in units[:-1]), units[-1]]
 
 
 def _merged(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
     """Merge pairs, the lowest rank first and all its occurrences from left to right, until no pair has a rank."""
+    none = 1 << 60  # more than any rank
+    found = [ranks.get(pair, none) for pair in zip(symbols, symbols[1:], strict=False)]
+    while found and (lowest := min(found)) < none:
+        if found.count(lowest) > 1:
+            i = found.index(lowest)
+            pair = (symbols[i], symbols[i + 1])
+            symbols = list(replaced(symbols, pair, pair[0] + pair[1]))
+            found = [ranks.get(pair, none) for pair in zip(symbols, symbols[1:], strict=False)]
+            continue
+        i = found.index(lowest)
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+        del found[i]
+        if i:
+            found[i - 1] = ranks.get((symbols[i - 1], symbols[i]), none)
+        if i < len(found):
+            found[i] = ranks.get((symbols[i], symbols[i + 1]), none)
+    return symbols
+
+
+def _merged_long(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+    """The same as `_merged` in O(n log n)."""
     following = list(range(1, len(symbols) + 1))  # a linked list over positions; a merged pair lives at its left position
     before = list(range(-1, len(symbols) - 1))
     alive: list[str | None] = list(symbols)

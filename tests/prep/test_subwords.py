@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
-from nmtkit.prep.subwords import LONG_WORD, Bpe, join, learn_bpe
+from nmtkit.prep.subwords import LONG_WORD, Bpe, _merged_long, join, learn_bpe
 from tests.prep.real import lines
 
 WORD = st.text(st.one_of(st.sampled_from("abcabcö@"), st.characters(exclude_categories=["Cs", "Z", "Cc"])), min_size=1, max_size=12)
@@ -117,7 +117,7 @@ def test_every_word_comes_back_and_equals_subword_nmt(codes: Path, words: list[s
         expected = reference.segment_tokens([word])
         if not expected[-1].endswith("@@"):
             assert bpe.segment([word]) == expected
-        assert bpe._segment_long(word) == expected
+        assert bpe._split(word, _merged_long) == expected
 
 
 def test_words_ending_in_the_joiner_are_not_read_as_joined(codes: Path) -> None:
@@ -135,7 +135,9 @@ def test_vocabulary_filter_equals_subword_nmt(codes: Path) -> None:
     for word in words:
         expected = reference.segment_tokens([word])
         changed += expected != reference_bpe_cached(codes).segment_tokens([word])
-        assert bpe._segment_long(word) == expected
+        assert bpe._split(word, _merged_long) == expected
+        if not expected[-1].endswith("@@"):
+            assert bpe.segment([word]) == expected
         assert join(bpe.segment([word])) == [word]
     assert changed > 50
 
@@ -173,3 +175,9 @@ def test_codes_with_line_separators_are_read_line_by_line(tmp_path: Path) -> Non
     learn_bpe({"a\u200bb": 4, "c\u00adc": 4}, 10, tmp_path / "codes")
     (tmp_path / "odd").write_text("#version: 0.2\na \u2028</w>\nb \x85</w>\n", encoding="utf-8", newline="\n")
     assert Bpe(tmp_path / "odd").segment(["b\x85"]) == ["b\x85"]
+
+
+def test_codes_given_twice_count_where_they_come_first(tmp_path: Path) -> None:
+    (tmp_path / "codes").write_text("#version: 0.2\n" + "a b\n" * 5 + "b c</w>\nab c</w>\n", encoding="utf-8", newline="\n")
+    for word in ("abc", "bc", "ab", "ababc"):
+        assert Bpe(tmp_path / "codes").segment([word]) == reference_bpe(tmp_path / "codes").segment_tokens([word])
