@@ -1,0 +1,165 @@
+"""Looking at a corpus before any work is done on it: every file there and readable, UTF-8, not empty, and line for line parallel."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nmtkit import files
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.prep.sources import SetFiles
+
+BLOCK = 1 << 20
+COMPARED_LINES = 5_000_000
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an input file was when it was read."""
+
+    sha256: str
+    lines: int
+    size: int
+    mtime_ns: int
+
+
+def inspect(path: Path, strict: bool) -> Facts:
+    """Read a text file once: its checksum, its lines, and whether it is UTF-8.
+
+    Args:
+        path: the file, compressed or not.
+        strict: bytes that are not UTF-8 are an error.
+    Raises: DataError if it is missing, a directory, damaged, empty, or (strict) not UTF-8 (with line and byte offset).
+    """
+    path = Path(path)
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    lines, last = 0, b"\n"
+    with files.open_binary(path) as stream:
+        try:
+            while block := stream.read(BLOCK):
+                lines += block.count(b"\n")
+                last = block[-1:]
+                if strict:
+                    decoder.decode(block)
+            decoder.decode(b"", final=strict)
+        except UnicodeDecodeError:
+            for _ in files.text_lines(path):  # finds and names the place
+                pass
+            raise
+        except NmtkitError:
+            raise
+        except Exception:
+            for _ in files.byte_lines(path):  # says where the compressed data ends
+                pass
+            raise
+    lines += last != b"\n"
+    if not lines:
+        raise DataError(f"{path} is empty", hint="name a file with one sentence a line")
+    status = path.stat()
+    return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns)
+
+
+def check_sets(sets: list[SetFiles], strict: bool) -> dict[str, Facts]:
+    """Check every file of a corpus, and that the sides of each set have as many lines.
+
+    Returns: the facts of every file by its path as text.
+    Raises: DataError as `inspect`, and for counts that differ: both counts and the first suspicious line.
+    """
+    facts: dict[str, Facts] = {}
+    for one in sets:
+        for path in itertools.chain(*one.sides().values()):
+            if str(path) not in facts:
+                facts[str(path)] = inspect(path, strict)
+    for one in sets:
+        sides = one.sides()
+        for name, paths in sides.items():
+            if name != "src":
+                _same_lines(one, sides["src"], paths, facts)
+        if one.docs is not None:
+            read_starts(one.docs, total(one.src, facts))
+    return facts
+
+
+def total(paths: tuple[Path, ...], facts: dict[str, Facts]) -> int:
+    """Lines of several files together."""
+    return sum(facts[str(path)].lines for path in paths)
+
+
+def _same_lines(one: SetFiles, src: tuple[Path, ...], tgt: tuple[Path, ...], facts: dict[str, Facts]) -> None:
+    pairs = [((a,), (b,)) for a, b in zip(src, tgt, strict=True)] if len(src) == len(tgt) else [(src, tgt)]
+    for ours, theirs in pairs:
+        counts = total(ours, facts), total(theirs, facts)
+        if counts[0] == counts[1]:
+            continue
+        names = [" + ".join(p.name for p in paths) for paths in (ours, theirs)]
+        raise DataError(
+            f"{names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,} ({one.name} set)",
+            where=_derailed(ours, theirs) if counts[0] and counts[1] else ours[0],
+            hint="fix the files so that line i of one is the translation of line i of the other; nothing was written",
+        )
+
+
+def _derailed(src: tuple[Path, ...], tgt: tuple[Path, ...]) -> str:
+    """The first line where the lengths of two sides stop agreeing, as text."""
+    sizes, words = [], []
+    for paths in (src, tgt):
+        lines = itertools.islice(itertools.chain.from_iterable(files.byte_lines(p) for p in paths), COMPARED_LINES)
+        both = np.array([(len(line), len(line.split())) for line in lines], dtype=np.int64).reshape(-1, 2)
+        sizes.append(both[:, 0])
+        words.append(both[:, 1])
+    line = first_odd_line(sizes[0].tolist(), sizes[1].tolist())
+    shown = [str(count[line]) if line < len(count) else "no line" for count in words]
+    return f"first odd pair: line {line + 1:,} ({shown[0]} words vs {shown[1]})"
+
+
+def first_odd_line(src: list[int], tgt: list[int]) -> int:
+    """Where one side has a line too many, judged by lengths alone.
+
+    With d lines more on one side, a cut p is sought so that lines before p match one to one and lines from p on match when the longer
+    side is moved by d: the p with the smallest sum of |log length ratio - its median|.
+
+    Args:
+        src, tgt: length of each line.
+    Returns: the line p, from 0.
+    """
+    longer, shorter = (src, tgt) if len(src) >= len(tgt) else (tgt, src)
+    extra, count = len(longer) - len(shorter), len(shorter)
+    first = np.log1p(np.array(longer, dtype=np.float64))
+    second = np.log1p(np.array(shorter, dtype=np.float64))
+    straight, moved = first[:count] - second, first[extra:] - second
+    usual = float(np.median(np.concatenate([straight, moved]))) if count else 0.0
+    straight, moved = np.abs(straight - usual), np.abs(moved - usual)
+    before = np.concatenate([[0.0], np.cumsum(straight)])
+    after = np.concatenate([np.cumsum(moved[::-1])[::-1], [0.0]])
+    return int(np.argmin(before + after))
+
+
+def read_starts(path: Path, lines: int) -> list[int]:
+    """Document starts: 0-based line numbers, one a line, rising.
+
+    Args:
+        path: the file.
+        lines: lines of the set.
+    Raises: DataError for anything else.
+    """
+    starts: list[int] = []
+    for number, text in enumerate(files.text_lines(path), 1):
+        value = -1
+        with contextlib.suppress(ValueError):
+            value = int(text)
+        if not (starts[-1] if starts else -1) < value < lines:
+            where = f"{path}, line {number}"
+            raise DataError(f"'{text[:40]}' cannot start a document of {lines:,} lines", where=where, hint="0-based, rising line numbers")
+        starts.append(value)
+    return starts
+
+
+def as_json(facts: dict[str, Facts]) -> dict[str, Any]:
+    """The facts as the manifest keeps them."""
+    return {path: {"sha256": f.sha256, "lines": f.lines, "size": f.size, "mtime_ns": f.mtime_ns} for path, f in facts.items()}

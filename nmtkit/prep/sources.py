@@ -1,0 +1,124 @@
+"""What a corpus is made of before it is prepared: sets of files, the person's own or a registered data set's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nmtkit.errors import ConfigError
+from nmtkit.files import COMPRESSED
+
+
+@dataclass(frozen=True)
+class SetFiles:
+    """One set of a corpus as files of one sentence a line; several files of a side are read one after the other."""
+
+    name: str
+    split: str
+    """train, dev or test."""
+    src: tuple[Path, ...]
+    tgt: tuple[Path, ...]
+    references: tuple[tuple[Path, ...], ...] = ()
+    """Further references (.ref1, .ref2, …)."""
+    docs: Path | None = None
+    """0-based line numbers where documents start, one a line."""
+
+    def sides(self) -> dict[str, tuple[Path, ...]]:
+        """Every stream of the set by its name: src, ref, ref1, …"""
+        return {"src": self.src, "ref": self.tgt} | {f"ref{i}": reference for i, reference in enumerate(self.references, 1)}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus to prepare."""
+
+    name: str
+    src: str
+    """Language of the source."""
+    tgt: str
+    preset: str
+    """The preset that systems trained on it take unless told otherwise."""
+    sets: list[SetFiles]
+    """Train first, then dev, then tests."""
+    prep: dict[str, Any] = field(default_factory=dict)
+    """Settings of prep that the data set itself asks for."""
+    extras: dict[str, Path] = field(default_factory=dict)
+    """Further files to keep, by their name in the prep folder (eval/agreement.json, …)."""
+
+
+def own_files(
+    name: str | None,
+    train: tuple[Path, Path] | None,
+    dev: tuple[Path, Path] | None,
+    test: list[str],
+    src: str | None,
+    tgt: str | None,
+    preset: str,
+) -> Corpus:
+    """The person's own files as a corpus.
+
+    Args:
+        name: what to call it; None: the language pair.
+        train, dev: source and target file.
+        test: "SRC,TGT[,TGT…]" each, further targets being further references.
+        src, tgt: language codes; None: guessed from the suffix of the training files (news.de.gz -> de).
+        preset: the preset of its systems.
+    Raises: ConfigError if files or languages are missing.
+    """
+    if train is None or dev is None:
+        missing = "training" if train is None else "development"
+        raise ConfigError(f"own files need a {missing} set too", where="nmtkit prep", hint="--train SRC TGT --dev SRC TGT [--test SRC,TGT]")
+    languages = [src or guess_language(train[0], "--src"), tgt or guess_language(train[1], "--tgt")]
+    if languages[0] == languages[1]:
+        raise ConfigError(f"source and target are both '{languages[0]}'", where="--src, --tgt", hint="name the languages: --src de --tgt en")
+    for language in languages:
+        if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*", language):
+            raise ConfigError(f"'{language}' is not a language code", where="--src, --tgt", hint="two or three letters, such as de")
+    sets = [SetFiles("train", "train", (train[0],), (train[1],)), SetFiles("dev", "dev", (dev[0],), (dev[1],))]
+    taken = {"train", "dev"}
+    for text in test:
+        paths = [Path(part) for part in text.split(",") if part]
+        if len(paths) < 2:
+            raise ConfigError(f"a test set is a source and a reference, got '{text}'", where="--test", hint="write --test news.de,news.en (no space)")
+        set_name = _unused(_stem(paths, languages), taken)
+        sets.append(SetFiles(set_name, "test", (paths[0],), (paths[1],), tuple((path,) for path in paths[2:])))
+    return Corpus(name or "-".join(languages), languages[0], languages[1], preset, sets)
+
+
+def guess_language(path: Path, option: str) -> str:
+    """The language a file's suffix names: news.de.gz -> de.
+
+    Raises: ConfigError if it names none.
+    """
+    name = _plain(path)
+    suffix = Path(name).suffix[1:]
+    if not re.fullmatch(r"[a-z]{2,3}", suffix) or suffix in {"txt", "tok", "raw"}:
+        raise ConfigError(f"cannot tell the language of {path.name}", where=option, hint=f"pass {option} LANG, for example {option} de")
+    return suffix
+
+
+def _plain(path: Path) -> str:
+    for suffix in COMPRESSED:
+        if path.name.endswith(suffix):
+            return path.name.removesuffix(suffix)
+    return path.name
+
+
+def _stem(paths: list[Path], languages: list[str]) -> str:
+    """The name of a test set: what the names of its source and reference share, less the language."""
+    stems = []
+    for path, language in zip(paths, [languages[0]] + [languages[1]] * len(paths), strict=False):
+        stems.append(_plain(path).removesuffix(f".{language}"))
+    name = stems[0] if stems[0] == stems[1] else "test"
+    return re.sub(r"[^\w.-]+", "_", name).strip(".") or "test"
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    number, candidate = 1, name
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}-{number}"
+    taken.add(candidate)
+    return candidate

@@ -1,0 +1,295 @@
+"""The stage `prep`: what was asked for, whether it is there already, and the prep folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmtkit import console, files, settings
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
+from nmtkit.prep import check, datasets, generated
+from nmtkit.prep.pipeline import Pipeline
+from nmtkit.prep.sources import Corpus, own_files
+from nmtkit.run import Run, locked, write_toml
+from nmtkit.settings import PrepSettings
+
+OWN_PRESET = "base"
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What to prepare.
+
+    `identity` says what the text is, so that equal requests give equal corpora; `corpus` finds the files, given the folder in the making
+    (a generator writes there, so it is called late).
+    """
+
+    name: str
+    preset: str
+    prep: dict[str, Any]
+    identity: Callable[[dict[str, Any]], dict[str, Any]]
+    corpus: Callable[[Path], Corpus]
+    generated: bool = False
+
+
+def prep(
+    dataset: str | None = None,
+    *,
+    train: tuple[Path, Path] | None = None,
+    dev: tuple[Path, Path] | None = None,
+    test: list[str] | None = None,
+    src: str | None = None,
+    tgt: str | None = None,
+    from_dir: Path | None = None,
+    size: int | None = None,
+    seed: int = 1,
+    jobs: int = 0,
+    preset: str | None = None,
+    config: Path | None = None,
+    assignments: list[str] | None = None,
+    run_dir: Path | None = None,
+    force: bool = False,
+) -> Run:
+    """Prepare a corpus: clean, tokenize, truecase, BPE, vocabulary, store.
+
+    Args:
+        dataset: a registered name; for own files, a name of the person's (None: the language pair).
+        train, dev: own files, source and target.
+        test: own test sets, "SRC,TGT[,TGT…]" each.
+        src, tgt: languages of own files (None: from their suffix).
+        from_dir: looked through for a data set's files before the network.
+        size, seed: of a generated corpus.
+        jobs: worker processes, 0 = one a core; the output doesn't depend on it.
+        preset, config, assignments: settings, weakest first, over those of the data set.
+        run_dir: the run; None: runs/NAME.
+        force: prepare again whatever is there.
+    Returns: the run.
+    Raises: ConfigError, DataError, EnvironmentProblem; then nothing of the prep folder has changed.
+    """
+    own = train is not None or dev is not None or bool(test)
+    request = _own(dataset, train, dev, test or [], src, tgt, preset) if own else _registered(dataset, from_dir, size, seed, preset, src, tgt)
+    chosen = _settings(request, preset, config, assignments or [])
+    run = Run(run_dir or Path("runs") / request.name)
+    console.say(f"run {run.path}")
+    old = _manifest(run)
+    identity = request.identity(old.get("inputs", {}))
+    if old and not force and _up_to_date(run, old, identity, chosen):
+        return run
+    corpus = None if request.generated else request.corpus(Path())
+    facts = {} if corpus is None else check.check_sets(corpus.sets, chosen.on_bad_utf8 == "error")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=seed if request.generated else None), _work_folder(run) as work:
+        start = time.perf_counter()
+        if corpus is None:
+            raw = work.with_name(work.name + "-raw")
+            corpus = request.corpus(raw)
+            facts = check.check_sets(corpus.sets, strict=True)
+        pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores, identity)
+        manifest = pipeline.run()
+        _warn_of_systems(run, old, manifest)
+        _publish(work, run.prep)
+        write_toml(run.path / "run.toml", _run_toml(manifest, identity, seed))
+        _report(run, manifest, time.perf_counter() - start)
+    return run
+
+
+def _own(
+    name: str | None,
+    train: tuple[Path, Path] | None,
+    dev: tuple[Path, Path] | None,
+    test: list[str],
+    src: str | None,
+    tgt: str | None,
+    preset: str | None,
+) -> _Request:
+    if name in datasets.registered():
+        hint = "for own files take another name; for the data set leave out --train, --dev and --test"
+        raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev, --test", hint=hint)
+    corpus = own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET)
+
+    def identity(known: dict[str, Any]) -> dict[str, Any]:
+        sets = [{"name": s.name, "split": s.split, **{k: [_known_sha256(p, known) for p in v] for k, v in s.sides().items()}} for s in corpus.sets]
+        return {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt, "sets": sets}
+
+    return _Request(corpus.name, corpus.preset, {}, identity, lambda work: corpus)
+
+
+def _known_sha256(path: Path, known: dict[str, Any]) -> str:
+    """The checksum of a file, taken from the manifest where size and time of the file haven't changed."""
+    with contextlib.suppress(OSError, KeyError, TypeError):
+        facts, status = known[str(path)], path.stat()
+        if (facts["size"], facts["mtime_ns"]) == (status.st_size, status.st_mtime_ns):
+            return str(facts["sha256"])
+    files.open_binary(path).close()  # says what is wrong with the path
+    return files.sha256(path)
+
+
+def _registered(
+    name: str | None, from_dir: Path | None, size: int | None, seed: int, preset: str | None, src: str | None, tgt: str | None
+) -> _Request:
+    if name is None:
+        hint = "name a data set (nmtkit datasets lists them), or own files: --train SRC TGT --dev SRC TGT"
+        raise ConfigError("nothing to prepare", where="nmtkit prep", hint=hint)
+    dataset = datasets.find(name)
+    if (src or dataset.src, tgt or dataset.tgt) != (dataset.src, dataset.tgt):
+        hint = "these are for own files; the name of a data set says its direction"
+        raise ConfigError(f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint)
+    entry = dataset.entry
+    identity: dict[str, Any] = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt}
+    if entry.generator:
+        options = {"size": size or entry.train_pairs, "seed": seed}
+        identity |= options
+
+        def generate(work: Path) -> Corpus:
+            return generated.corpus(dataset, work, preset or entry.preset, **options)
+
+        return _Request(name, preset or entry.preset, entry.prep, lambda known: identity, generate, generated=True)
+    if size is not None:
+        raise ConfigError(f"'{name}' has one size", where="--size", hint="--size is for generated corpora such as demo")
+    identity["resources"] = {file: resource.checksum for file, resource in dataset.needed().items()}
+
+    def fetch(work: Path) -> Corpus:
+        return Corpus(name, dataset.src, dataset.tgt, preset or entry.preset, dataset.fetch(from_dir), entry.prep)
+
+    return _Request(name, preset or entry.preset, entry.prep, lambda known: identity, fetch)
+
+
+def _settings(request: _Request, preset: str | None, config: Path | None, assignments: list[str]) -> PrepSettings:
+    """The settings of prep: default, data set, preset, file, --set."""
+    given = settings.parse_set(assignments)
+    for section, values in given.items():
+        if section != "prep":
+            hint = "give it to the stage it is for (train, translate)"
+            raise ConfigError(f"prep doesn't read {section}.{next(iter(values))}", where="--set", hint=hint)
+    layers = [{"prep": request.prep}, settings.load_preset(request.preset), settings.load_config(config) if config else {}, given]
+    return settings.build(PrepSettings, settings.merge(*layers).get("prep", {}), "prep")
+
+
+def _manifest(run: Run) -> dict[str, Any]:
+    """The manifest of what is prepared; empty if nothing is, or if it can't be read."""
+    with contextlib.suppress(DataError):
+        return run.manifest()
+    return {}
+
+
+def _up_to_date(run: Run, old: dict[str, Any], identity: dict[str, Any], chosen: PrepSettings) -> bool:
+    """Whether the prep folder holds what is asked for.
+
+    Returns: False if it is damaged and must be made again.
+    Raises: ConfigError if it holds something else.
+    """
+    before = _flat({"source": old.get("source", {}), "prep": old.get("settings", {})})
+    after = _flat({"source": identity, "prep": chosen.model_dump()})
+    different = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+    if different:
+        lines = [f"{key}: {_short(before.get(key))} -> {_short(after.get(key))}" for key in different[:12]]
+        raise ConfigError(
+            f"this run was prepared differently ({len(different)} difference{'s' * (len(different) > 1)}: old -> new)",
+            where="\n  ".join([str(run.prep), *lines]),
+            hint="prepare another run with --run DIR, or this one again with --force",
+        )
+    missing = [name for name in old.get("files", {}) if not (run.prep / name).is_file()]
+    if missing:
+        console.warn(f"{run.prep / missing[0]} is missing; preparing again")
+        return False
+    console.say(f"{run.prep} is up to date ({old['dataset']}, fingerprint {old['fingerprint'][:12]}); --force prepares it again")
+    return True
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(values, dict):
+        return {key: value for name, part in values.items() for key, value in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()}
+    if isinstance(values, list) and values and isinstance(values[0], dict):
+        return {key: value for part in values for key, value in _flat(part, f"{prefix}.{part.get('name', '')}").items()}
+    return {prefix: values}
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "-" if value is None else text if len(text) <= 40 else text[:12] + "…"
+
+
+@contextlib.contextmanager
+def _run_folder(run: Run) -> Iterator[None]:
+    """Leave no run folder behind if this call made it and failed; a machine that can't write is said plainly."""
+    fresh = not run.path.exists()
+    try:
+        yield
+    except BaseException as error:
+        if fresh:
+            for name in ("history.jsonl", ".lock"):
+                (run.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                run.path.rmdir()
+        if isinstance(error, OSError) and not isinstance(error, NmtkitError):
+            what = f"cannot write {error.filename or run.path}: {error.strerror or error}"
+            raise EnvironmentProblem(what, hint="free some space or choose another --run folder") from error
+        raise
+
+
+@contextlib.contextmanager
+def _work_folder(run: Run) -> Iterator[Path]:
+    """A fresh folder beside the prep folder; what a killed call left is cleared away first (the run is locked)."""
+    for stale in run.path.glob("prep.old-*"):
+        if run.prep.exists():
+            shutil.rmtree(stale)
+        else:  # killed between the two renames of _publish
+            os.replace(stale, run.prep)
+    for stale in run.path.glob("prep.tmp-*"):
+        console.say(f"removing {stale.name}, left by a call that was stopped")
+        shutil.rmtree(stale)
+    work = run.path / f"prep.tmp-{os.getpid()}"
+    work.mkdir()
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work.with_name(work.name + "-raw"), ignore_errors=True)
+
+
+def _publish(work: Path, final: Path) -> None:
+    """Give the finished folder its name; an older one goes."""
+    old = final.with_name(f"prep.old-{os.getpid()}")
+    if final.exists():
+        os.replace(final, old)
+    os.replace(work, final)
+    files.sync_folder(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _warn_of_systems(run: Run, old: dict[str, Any], new: dict[str, Any]) -> None:
+    names = [system.name for system in run.systems()]
+    if names and old.get("fingerprint") != new["fingerprint"]:
+        change = f"fingerprint {str(old.get('fingerprint'))[:12]} -> {new['fingerprint'][:12]}"
+        console.warn(
+            f"the corpus changes ({change}): the systems {', '.join(names)} in {run.path / 'systems'} belong to the old one and will be refused; "
+            "train them again with --force, or get the old corpus back by preparing it again as it was"
+        )
+
+
+def _run_toml(manifest: dict[str, Any], identity: dict[str, Any], seed: int) -> dict[str, Any]:
+    values = {key: manifest[key] for key in ("dataset", "src", "tgt", "preset", "fingerprint")}
+    return values | {key: identity[key] for key in ("size", "seed") if key in identity} | {"prep": manifest["settings"]}
+
+
+def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
+    """A short table of what was kept, dropped and changed."""
+    cleaning, vocabulary, corpus = manifest["cleaning"], manifest["vocabulary"], manifest["corpus"]
+    console.say(f"training pairs: {cleaning['pairs_in']:,} in, {cleaning['pairs_kept']:,} kept ({cleaning['pairs_kept'] / cleaning['pairs_in']:.2%})")
+    for reason, count in cleaning["dropped"].items():
+        console.say(f"  dropped: {reason:<18} {count['pairs']:>9,}  (source {count['src']:,}, target {count['tgt']:,})")
+    for side, name in (("src", "source"), ("tgt", "target")):
+        for kind, count in cleaning["changed"][side].items():
+            console.say(f"  changed: {kind:<18} {count:>9,}  in the {name}")
+    sizes = f"{vocabulary['src']:,}" if vocabulary["shared"] else f"{vocabulary['src']:,} + {vocabulary['tgt']:,}"
+    console.say(f"{corpus['src_tokens']:,} + {corpus['tgt_tokens']:,} subwords, vocabulary {sizes}{' (shared)' * vocabulary['shared']}")
+    for entry in manifest["sets"][1:]:
+        shares = (f"{name} {entry[f'{side}_unknown'] / max(entry[f'{side}_tokens'], 1):.2%}" for side, name in (("src", "source"), ("tgt", "target")))
+        console.say(f"  {entry['split']:<5} {entry['name']}: {entry['lines']:,} lines, unknown subwords {', '.join(shares)}")
+    console.say(f"prepared {run.prep} in {console.duration(seconds)} (fingerprint {manifest['fingerprint'][:12]})")

@@ -1,0 +1,329 @@
+"""What the worker processes of prep do with one chunk of lines; each is built once per process and keeps only caches."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nmtkit.data.store import id_type
+from nmtkit.data.vocabulary import UNK, Vocabulary, load_vocabularies
+from nmtkit.prep.clean import PairFilter, tidy
+from nmtkit.prep.subwords import Bpe
+from nmtkit.prep.text import TextSide
+from nmtkit.prep.truecase import DELAYED_START, SENTENCE_END, Truecaser, TruecaseTrainer
+from nmtkit.settings import PrepSettings
+
+CACHED_WORDS = 1 << 18
+LONGEST_WORD = 1000
+BOTH = ("src", "tgt")
+
+
+def rows_in_chunks(rows: Iterable[Sequence[bytes]], max_rows: int = 2000, max_bytes: int = 1 << 19) -> Iterator[list[Sequence[bytes]]]:
+    """Group rows of parallel lines into chunks of bounded size, always the same whatever the number of workers."""
+    chunk: list[Sequence[bytes]] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(map(len, row))
+        if len(chunk) >= max_rows or size >= max_bytes:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def truecased(settings: PrepSettings, side: str) -> bool:
+    """Whether a side is truecased."""
+    return not settings.lowercase and settings.truecase in (side, "both")
+
+
+@dataclass
+class SideCounts:
+    """What is learnt about a side while it is cleaned; its memory grows with the words that exist, not with the text."""
+
+    trainer: TruecaseTrainer = field(default_factory=TruecaseTrainer)
+    at_start: Counter[str] = field(default_factory=Counter)
+    """Words where a sentence starts, as the truecaser sees it."""
+    elsewhere: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    """What `tidy` found, by kind."""
+
+    def add(self, tokens: list[str], truecase: bool) -> None:
+        """Count one tokenized line."""
+        if not truecase:
+            self.elsewhere.update(tokens)
+            return
+        self.trainer.add(tokens)
+        starts, others = sentence_starts(tokens)
+        self.at_start.update(starts)
+        self.elsewhere.update(others)
+
+    def merge(self, other: SideCounts) -> None:
+        """Add the counts of the text that follows."""
+        self.trainer.merge(other.trainer)
+        self.at_start.update(other.at_start)
+        self.elsewhere.update(other.elsewhere)
+        self.changes.update(other.changes)
+
+    def words(self, truecaser: Truecaser | None) -> Counter[str]:
+        """How often each word occurs once the text is truecased: a word's case depends on itself and on whether it starts a sentence."""
+        counts: Counter[str] = Counter()
+        for word, count in self.at_start.items():
+            counts[truecaser.truecase([word])[0] if truecaser else word] += count
+        for word, count in self.elsewhere.items():
+            counts[truecaser.truecase(["x", word])[1] if truecaser else word] += count
+        return counts
+
+
+def sentence_starts(tokens: list[str]) -> tuple[list[str], list[str]]:
+    """Split words into those the truecaser takes for the start of a sentence and the others."""
+    starts: list[str] = []
+    others: list[str] = []
+    start = True
+    for token in tokens:
+        (starts if start else others).append(token)
+        if token in SENTENCE_END:
+            start = True
+        elif token not in DELAYED_START:
+            start = False
+    return starts, others
+
+
+@dataclass
+class Cleaned:
+    """A chunk of training pairs, tidied, tokenized and filtered."""
+
+    text: bytes
+    """src line, tgt line, … of the pairs kept, UTF-8."""
+    pairs: int
+    """Pairs kept."""
+    dropped: list[int]
+    """Rows of the chunk that are not kept."""
+    reasons: Counter[tuple[str, str]]
+    """Pairs dropped by reason, once under "pairs" and once under each side that is to blame."""
+    sides: dict[str, SideCounts]
+
+
+class Cleaner:
+    """Tidies, tokenizes and filters training pairs.
+
+    Args:
+        languages: source and target.
+        settings: of prep.
+    """
+
+    def __init__(self, languages: tuple[str, str], settings: PrepSettings) -> None:
+        self._sides = [TextSide(language, settings) for language in languages]
+        self._truecase = [truecased(settings, side) for side in BOTH]
+        self._filter = PairFilter(settings.min_words, settings.max_words, settings.max_ratio)
+        self._settings = settings
+        self._hopeless = 10 * settings.max_words  # blank-separated words; tokenization joins two at most, so these can only be too long
+
+    def __call__(self, chunk: list[Sequence[bytes]]) -> Cleaned:
+        """Clean one chunk of (src, tgt) rows."""
+        sides = {side: SideCounts() for side in BOTH}
+        lines: list[str] = []
+        dropped: list[int] = []
+        reasons: Counter[tuple[str, str]] = Counter()
+        for row, pair in enumerate(chunk):
+            tokens: list[list[str]] = []
+            reason, blame = None, (True, True)
+            for raw, text_side, counts in zip(pair, self._sides, sides.values(), strict=True):
+                line = self._decode(raw, counts)
+                if line is None:
+                    reason, blame = "not UTF-8", (not tokens, bool(tokens))
+                    break
+                line = tidy(line, counts.changes)
+                tokens.append(["x"] * (self._hopeless + 1) if line.count(" ") > self._hopeless else text_side.tokens(line))
+            else:
+                reason, blame = self._reason(tokens)
+            if reason is not None:
+                dropped.append(row)
+                reasons[reason, "pairs"] += 1
+                reasons.update((reason, side) for side, guilty in zip(BOTH, blame, strict=True) if guilty)
+                continue
+            for words, counts, truecase in zip(tokens, sides.values(), self._truecase, strict=True):
+                counts.add(words, truecase)
+                lines.append(" ".join(words) + "\n")
+        return Cleaned("".join(lines).encode(), len(chunk) - len(dropped), dropped, reasons, sides)
+
+    def _decode(self, raw: bytes, counts: SideCounts) -> str | None:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            if self._settings.on_bad_utf8 == "drop":
+                return None
+            counts.changes["lines not UTF-8"] += 1
+            return raw.decode(errors="replace")
+
+    def _reason(self, tokens: list[list[str]]) -> tuple[str | None, tuple[bool, bool]]:
+        """Why a pair is dropped (None: it is kept), and which sides are to blame."""
+        src, tgt = len(tokens[0]), len(tokens[1])
+        reason = self._filter.reason(src, tgt)
+        if reason == "empty":
+            return reason, (not src, not tgt)
+        if reason == "too long":
+            return reason, (src > self._settings.max_words, tgt > self._settings.max_words)
+        if reason == "too short":
+            return reason, (src < self._settings.min_words, tgt < self._settings.min_words)
+        if reason is not None:
+            return reason, (src > tgt, tgt > src)
+        giant = [max(map(len, words)) > LONGEST_WORD for words in tokens]
+        return ("word too long" if any(giant) else None), (giant[0], giant[1])
+
+
+class SubwordCounter:
+    """Counts subwords from word counts.
+
+    Args:
+        codes: the BPE codes file.
+        vocabulary: the subwords allowed, None for all.
+    """
+
+    def __init__(self, codes: Path, vocabulary: set[str] | None) -> None:
+        self._bpe = Bpe(codes, vocabulary)
+
+    def __call__(self, chunk: list[tuple[str, int]]) -> Counter[str]:
+        """Count the subwords of (word, count) pairs."""
+        counts: Counter[str] = Counter()
+        for word, count in chunk:
+            for piece in self._bpe.segment([word]):
+                counts[piece] += count
+        return counts
+
+
+class WordIds:
+    """Words to token ids of a side: truecasing, BPE and vocabulary, with a bounded cache of words."""
+
+    def __init__(self, side: TextSide, vocabulary: Vocabulary) -> None:
+        self._side = side
+        self._vocabulary = vocabulary
+        self._cache: dict[str, list[int]] = {}
+
+    def __call__(self, tokens: list[str]) -> list[int]:
+        """The ids of a tokenized line, without </s>."""
+        if self._side.truecaser:
+            tokens = self._side.truecaser.truecase(tokens)
+        ids: list[int] = []
+        get = self._cache.get
+        for token in tokens:
+            known = get(token)
+            ids += known if known is not None else self._look_up(token)
+        return ids
+
+    def _look_up(self, token: str) -> list[int]:
+        pieces = self._side.bpe.segment([token]) if self._side.bpe else [token]
+        if len(self._cache) >= CACHED_WORDS:
+            self._cache.clear()
+        ids = self._cache[token] = self._vocabulary.encode(pieces)[:-1]
+        return ids
+
+
+@dataclass
+class Encoded:
+    """A chunk of pairs as token ids."""
+
+    ids: bytes
+    """src, tgt, src, … each with its </s>, in the store's type."""
+    lengths: array[int]
+    dropped: list[int]
+    reasons: Counter[tuple[str, str]]
+    unknown: list[int]
+    """<unk> on each side."""
+    texts: list[str] = field(default_factory=list)
+    """Tidied lines of each stream (dev and test sets only)."""
+    changes: list[Counter[str]] = field(default_factory=list)
+
+
+class _Ids:
+    """Collects the ids of a chunk."""
+
+    def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary]) -> None:
+        self.end = vocabularies[0].encode([])
+        width = id_type(max(map(len, vocabularies))).itemsize
+        self._flat: array[int] = array("I" if width == 4 else "H")
+        self._lengths = array("q")
+        self._unknown = [0, 0]
+
+    def add(self, src: list[int], tgt: list[int]) -> None:
+        for side, ids in enumerate((src, tgt)):
+            self._flat.extend(ids)
+            self._flat.extend(self.end)
+            self._lengths.append(len(ids) + 1)
+            self._unknown[side] += ids.count(UNK)
+
+    def done(self, dropped: list[int], reasons: Counter[tuple[str, str]]) -> Encoded:
+        return Encoded(self._flat.tobytes(), self._lengths, dropped, reasons, self._unknown)
+
+
+class TrainEncoder:
+    """Encodes tokenized training pairs and drops those with too many subwords.
+
+    Args:
+        prep: the prep folder as far as it is written: models, vocabularies and a manifest with languages and settings.
+        text: the tokenized pairs.
+        max_subwords: most subwords of a side.
+    """
+
+    def __init__(self, prep: Path, text: Path, max_subwords: int) -> None:
+        self._vocabularies = load_vocabularies(prep)
+        sides = (TextSide.load(prep, "src"), TextSide.load(prep, "tgt"))
+        self._encode = [WordIds(side, vocabulary) for side, vocabulary in zip(sides, self._vocabularies, strict=True)]
+        self._text = text
+        self._longest = max_subwords
+
+    def __call__(self, part: tuple[int, int]) -> Encoded:
+        """Encode the pairs in a byte range (start, length) of the tokenized text."""
+        with open(self._text, "rb") as stream:
+            stream.seek(part[0])
+            lines = stream.read(part[1]).decode().split("\n")[:-1]
+        result = _Ids(self._vocabularies)
+        dropped: list[int] = []
+        reasons: Counter[tuple[str, str]] = Counter()
+        for row in range(len(lines) // 2):
+            src, tgt = (encode(line.split(" ")) for encode, line in zip(self._encode, lines[2 * row : 2 * row + 2], strict=True))
+            if max(len(src), len(tgt)) > self._longest:
+                dropped.append(row)
+                reasons["too many subwords", "pairs"] += 1
+                reasons.update(("too many subwords", side) for side, ids in zip(BOTH, (src, tgt), strict=True) if len(ids) > self._longest)
+                continue
+            result.add(src, tgt)
+        return result.done(dropped, reasons)
+
+
+class SetEncoder:
+    """Encodes a dev or test set line for line, just as translation will, and keeps its text; nothing is dropped.
+
+    Args:
+        prep: as for TrainEncoder.
+    """
+
+    def __init__(self, prep: Path) -> None:
+        self._vocabularies = load_vocabularies(prep)
+        self._sides = (TextSide.load(prep, "src"), TextSide.load(prep, "tgt"))
+
+    def __call__(self, chunk: list[Sequence[bytes]]) -> Encoded:
+        """Encode rows of (src, ref, ref1, …); the store gets the first reference."""
+        texts: list[list[str]] = [[] for _ in chunk[0]]
+        changes: list[Counter[str]] = [Counter(), Counter()]
+        result = _Ids(self._vocabularies)
+        for row in chunk:
+            lines = []
+            for stream, raw in enumerate(row):
+                counts = changes[min(stream, 1)]
+                try:
+                    line = raw.decode()
+                except UnicodeDecodeError:
+                    counts["lines not UTF-8"] += 1
+                    line = raw.decode(errors="replace")
+                lines.append(tidy(line, counts))
+                texts[stream].append(lines[-1] + "\n")
+            pair = [v.encode(s.encode(line))[:-1] for v, s, line in zip(self._vocabularies, self._sides, lines, strict=False)]
+            result.add(pair[0], pair[1])
+        encoded = result.done([], Counter())
+        encoded.texts = ["".join(text) for text in texts]
+        encoded.changes = changes
+        return encoded
