@@ -1,1 +1,20 @@
-"""What the systems do inside: one file an analysis."""
+"""What the systems do inside: one file an analysis, one table that lists them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One entry of the table: where its function is (`module:function`, imported when it is asked for) and what it shows."""
+
+    target: str
+    title: str
+
+
+ANALYSES: dict[str, Analysis] = {
+    "lengths": Analysis("nmtkit.analyze.lengths:run", "BLEU and output length by the length of the source"),
+    "cost": Analysis("nmtkit.analyze.cost:run", "parameters, multiply-accumulates, training and decoding speed beside the baseline's"),
+}
+"""Every analysis by name. Its function is `run(run, systems, **options) -> Finding`; another analysis is one file and one line."""

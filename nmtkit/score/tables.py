@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +110,16 @@ class Table:
         return stream.getvalue()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for JSON: one object a row."""
+        """Plain values for JSON: the columns, and one object a row."""
         rows = [{c.key: plain(v) for v, c in zip(row, self.columns, strict=True)} for row in self.rows]
-        return {"name": self.name, "title": self.title, "rows": rows, "notes": list(self.notes)}
+        return {"name": self.name, "title": self.title, "columns": [asdict(c) for c in self.columns], "rows": rows, "notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Table:
+        """A table read back from `as_json`."""
+        columns = [Column(**column) for column in value["columns"]]
+        rows = [[Estimate(**row[c.key]) if c.interval and row[c.key] is not None else row[c.key] for c in columns] for row in value["rows"]]
+        return cls(value["name"], value["title"], columns, rows, value["notes"])
 
     def json(self) -> str:
         """`as_json` as text."""

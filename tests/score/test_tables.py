@@ -31,6 +31,8 @@ def test_json_is_plain():
     assert found["rows"][0] == {"name": "a_b|c", "bleu": {"value": 37.456, "low": 36.0, "high": 38.9}, "p": 0.0123, "n": 29000}
     assert found["rows"][1]["bleu"]["value"] is None
     assert found["notes"] == ["read #1"]
+    assert Table.from_json(found).cells() == TABLE.cells()
+    assert Table.from_json(found).csv() == TABLE.csv()
 
 
 def test_latex_escapes_everything_it_would_read_as_markup():

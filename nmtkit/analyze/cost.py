@@ -1,0 +1,231 @@
+"""Analysis `cost`: what a system costs beside the baseline, in parameters, arithmetic and time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nmtkit import console, files
+from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
+from nmtkit.analyze.timing import Timing, measure_speed
+from nmtkit.data.store import Store
+from nmtkit.errors import DataError
+from nmtkit.models.checkpoints import vocabulary_sizes
+from nmtkit.models.variants import build_model
+from nmtkit.run import Run, System
+from nmtkit.score import figures
+from nmtkit.score.tables import Column, Estimate, Table
+
+READING = (
+    "A relative time near the relative MACs is what the arithmetic demands, well above it is a price of the implementation; "
+    "speeds from the log are of their own training and machine, only those of --measure were taken in turn."
+)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Relative-to-baseline inputs of one system: tokens/s in training and sentences/s in decoding, None where not measured."""
+
+    train: float | None = None
+    decode: float | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """All that was found out about one system."""
+
+    name: str
+    parameters: Parameters
+    macs: Macs
+    logged: Speed
+    timing: Timing | None = None
+
+
+def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: Sequence[str] = (), **_: object) -> Finding:
+    """Parameters, multiply-accumulates and speed of systems, absolute and relative to the first of them.
+
+    Args:
+        run: the run; systems: oldest first, the first is the baseline.
+        measure: time training steps and decoding now, the systems in turn, instead of reading what was logged.
+        set_names: the set whose decoding speed is read, or whose sentences are decoded (default: the first test set, else dev).
+    Raises: DataError, CheckpointError if a system cannot be built or loaded.
+    """
+    src_length, tgt_length = typical_lengths(run)
+    set_name = _set_name(run, set_names)
+    costs = []
+    with console.progress("counting multiply-accumulates", len(systems)) as advance:
+        for name in systems:
+            costs.append(_cost(run, run.system(name), src_length, tgt_length, set_name))
+            advance(1)
+    timings = measure_speed(run, [run.system(name) for name in systems], set_name) if measure else {}
+    costs = [Cost(c.name, c.parameters, c.macs, c.logged, timings.get(c.name)) for c in costs]
+    table = cost_table(costs, set_name)
+    return Finding(
+        name="cost",
+        title="Parameters, arithmetic and speed",
+        table=table,
+        text=READING,
+        figure=_figure(costs) if len(costs) > 1 and figures.available() else None,
+        facts={
+            "baseline": costs[0].name,
+            "src_length": src_length,
+            "tgt_length": tgt_length,
+            "set": set_name,
+            "measured": {name: timing.as_json() for name, timing in timings.items()},
+        },
+    )
+
+
+def typical_lengths(run: Run) -> tuple[int, int]:
+    """Mean source and target length of the training pairs in subwords, ends included, rounded.
+
+    Raises: DataError if the run has no training pairs.
+    """
+    train = run.sets("train")
+    if not train:
+        raise DataError("this run has no training set", where=run.prep, hint="nmtkit prep --force")
+    store = Store(run.prep / train[0].name)
+    if not len(store):
+        raise DataError("the training set of this run is empty", where=run.prep, hint="nmtkit prep --force")
+    return max(1, round(float(store.src_lengths.mean()))), max(1, round(float(store.tgt_lengths.mean())))
+
+
+def _set_name(run: Run, set_names: Sequence[str]) -> str:
+    if set_names:
+        return run.text_set(set_names[0]).name
+    candidates = [*run.sets("test"), *run.sets("dev"), *run.sets()]
+    return candidates[0].name
+
+
+def _cost(run: Run, system: System, src_length: int, tgt_length: int, set_name: str) -> Cost:
+    config = system.read_config()
+    model = build_model(config["variant"], config.get("model", {}), vocabulary_sizes(run)).eval()
+    macs = count_macs(model, src_length, tgt_length)
+    return Cost(system.name, count_parameters(model), macs, Speed(logged_training_speed(system), logged_decoding_speed(system, set_name)))
+
+
+def logged_training_speed(system: System) -> float | None:
+    """Median target tokens/s over the logged stretches of training; the first, in which everything is warmed up, is left out if there are more.
+
+    Returns: None if nothing was logged.
+    """
+    if not system.metrics.is_file():
+        return None
+    found = []
+    for line in files.text_lines(system.metrics):
+        try:
+            record = json.loads(line)
+            if record["kind"] == "train" and record["tgt_tokens_per_s"]:
+                found.append(float(record["tgt_tokens_per_s"]))
+        except (ValueError, KeyError, TypeError):
+            continue  # a line cut off by a killed process
+    return float(np.median(found[1:] or found)) if found else None
+
+
+def logged_decoding_speed(system: System, set_name: str) -> float | None:
+    """Sentences/s that the translation of a set took; None if it was not translated."""
+    path = system.translation(set_name) / "meta.json"
+    if not path.is_file():
+        return None
+    try:
+        return float(files.read_json(path)["speed"]["sentences_per_second"])
+    except (DataError, KeyError, TypeError, ValueError):
+        return None
+
+
+def relative(value: float | None, baseline: float | None) -> float | None:
+    """value / baseline, None if either is missing."""
+    return value / baseline if value is not None and baseline else None
+
+
+COLUMNS = (
+    Column("system", "system", left=True),
+    Column("parameters", "parameters"),
+    Column("embeddings", "embeddings"),
+    Column("rest", "rest"),
+    Column("train_mmac", "train MMAC/token"),
+    Column("train_mac_ratio", "×"),
+    Column("encode_mmac", "encode MMAC/token"),
+    Column("step_mmac", "step MMAC"),
+    Column("step_mac_ratio", "×"),
+    Column("train_tokens_per_s", "train tokens/s", decimals=0),
+    Column("train_time_ratio", "time ×", interval=True),
+    Column("train_time_per_mac", "time/MAC"),
+    Column("decode_sentences_per_s", "sentences/s", decimals=1),
+    Column("decode_time_ratio", "time ×", interval=True),
+    Column("decode_time_per_mac", "time/MAC"),
+)
+
+
+def _row(cost: Cost, baseline: Cost) -> list[Any]:
+    macs, base = cost.macs, baseline.macs
+    train_mac, step_mac = relative(macs.train, base.train), relative(macs.step, base.step)
+    decode_mac = relative(_sentence_macs(macs), _sentence_macs(base))
+    if cost.timing and baseline.timing:
+        train_time, decode_time = cost.timing.train_ratio, cost.timing.decode_ratio
+        speeds = Speed(cost.timing.train_tokens_per_s, cost.timing.decode_sentences_per_s)
+    else:
+        speeds = cost.logged
+        train_time = Estimate(relative(baseline.logged.train, cost.logged.train))
+        decode_time = Estimate(relative(baseline.logged.decode, cost.logged.decode))
+    parameters = cost.parameters
+    return [
+        cost.name,
+        parameters.total,
+        parameters.embeddings,
+        parameters.rest,
+        macs.train / 1e6,
+        train_mac,
+        macs.encode / 1e6,
+        macs.step / 1e6,
+        step_mac,
+        speeds.train,
+        train_time,
+        relative(train_time.value, train_mac),
+        speeds.decode,
+        decode_time,
+        relative(decode_time.value, decode_mac),
+    ]
+
+
+def _sentence_macs(macs: Macs) -> float:
+    """Of one whole sentence, read and decoded greedily: what a decoding time is compared with."""
+    return macs.encode * macs.src_length + macs.step * macs.tgt_length
+
+
+def cost_table(costs: Sequence[Cost], set_name: str) -> Table:
+    """One row a system, the baseline first; × is relative to it."""
+    base, macs = costs[0], costs[0].macs
+    measured = base.timing is not None
+    how = (
+        f"measured now in {base.timing.rounds} alternating rounds on {base.timing.device}; time ×: median of the rounds' ratios [their middle 95%]"
+        if base.timing is not None
+        else f"training: median of metrics.jsonl; decoding: as logged for {set_name}; no interval (--measure takes the systems in turn)"
+    )
+    notes = [
+        f"×: relative to {base.name}; time × above 1 is slower; time/MAC: time × divided by MAC × (decoding: encoder and steps of a sentence)",
+        f"MMAC: million multiply-accumulates, sentences of {macs.src_length} source and {macs.tgt_length} target subwords; exact counts, no interval",
+        "train: forward and backward per target token; encode: per source token; step: one decoding step of one hypothesis with state",
+        "counted: matrix products, convolutions, attention; not counted: softmax, norms, activations, gates' element-wise part, look-ups",
+        f"speed: {how}",
+    ]
+    title = "Cost" + (" (speed measured in turn)" if measured else "")
+    return Table("cost", title, COLUMNS, [_row(cost, base) for cost in costs], notes)
+
+
+def _figure(costs: Sequence[Cost]) -> str:
+    base = costs[0]
+    keys = ("parameters", "train_mac_ratio", "train_time_ratio", "step_mac_ratio", "decode_time_ratio")
+    labels = ["parameters", "training\nMACs", "training\ntime", "decoding\nstep MACs", "decoding\ntime"]
+    position = {column.key: i for i, column in enumerate(COLUMNS)}
+    series = {}
+    for cost in costs:
+        row = _row(cost, base)
+        values = [cost.parameters.total / base.parameters.total, *(row[position[key]] for key in keys[1:])]
+        series[cost.name] = [v if isinstance(v, Estimate) else Estimate(v) for v in values]
+    return figures.grouped_bars(labels, series, "", f"relative to {base.name}", "")

@@ -1,0 +1,67 @@
+"""What an analysis found, and the one renderer of all findings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nmtkit import console, files
+from nmtkit.score.tables import Table
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of an analysis.
+
+    Attributes:
+        name: of the analysis; title: what was measured.
+        table: the numbers; text: one sentence on how to read them.
+        figure: SVG, None if there is none (no matplotlib, or nothing to draw).
+        bars: the same as plain text for a terminal, if that helps.
+        facts: settings, seeds and anything else that a number needs to be repeated.
+    """
+
+    name: str
+    title: str
+    table: Table
+    text: str
+    figure: str | None = None
+    bars: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the figure as plain values."""
+        return {"name": self.name, "title": self.title, "text": self.text, "table": self.table.as_json(), "bars": self.bars, "facts": self.facts}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Finding:
+        """A finding read back from finding.json (without its figure)."""
+        return cls(value["name"], value["title"], Table.from_json(value["table"]), value["text"], None, value["bars"], value["facts"])
+
+    def write(self, folder: Path, made_from: dict[str, Any]) -> None:
+        """Write table.{md,tex,csv}, figure.svg and, last, finding.json.
+
+        Args:
+            folder: analyze/<name>.
+            made_from: what the finding depends on; equal to the next call's, it is up to date.
+        """
+        self.table.write(folder)
+        if self.figure is not None:
+            files.write_text(folder / "figure.svg", self.figure)
+        elif (folder / "figure.svg").is_file():
+            (folder / "figure.svg").unlink()  # of an earlier result
+        files.write_json(folder / "finding.json", {"format": 1, **self.as_json(), "made_from": made_from})
+        console.say(f"{self.name}: written to {folder}")
+
+    def print(self, output_format: str) -> None:
+        """Print on stdout in one of the formats of `nmtkit.score.tables`."""
+        if output_format == "json":
+            print(json.dumps(self.as_json(), ensure_ascii=False, indent=1))
+            return
+        self.table.print(output_format)
+        if output_format == "table":
+            if self.bars:
+                print("\n" + self.bars)
+            print("\n" + self.text)

@@ -1,0 +1,57 @@
+"""Analysis `lengths`: BLEU and output length, by the length of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nmtkit import files
+from nmtkit.analyze.finding import Finding
+from nmtkit.errors import DataError
+from nmtkit.run import Run
+from nmtkit.score import figures, lengths
+from nmtkit.score.metrics import Metric, Scorer
+from nmtkit.score.stage import sets_to_score, source_lengths, translated_systems
+from nmtkit.score.tables import Column, Table
+
+RESAMPLES, SEED = 1000, 1
+
+
+def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buckets: str = "dc", **_: object) -> Finding:
+    """BLEU and hypothesis/reference length of each system in each group of source lengths.
+
+    Args:
+        run: the run; systems: those that have a translation of the set are compared.
+        set_names: the sets (default: every test set that is translated).
+        buckets: the groups (see `nmtkit.score.lengths.groups`).
+    Raises: DataError if none of the systems translated the set.
+    """
+    lengths.groups(buckets)
+    rows: list[list[Any]] = []
+    drawn: list[tuple[str, list[lengths.GroupScore]]] = []
+    signature = ""
+    for chosen in sets_to_score(run, set_names):
+        folders = {name: path for name, path in translated_systems(run, chosen, []).items() if name in systems}
+        if not folders:
+            raise DataError(f"none of {', '.join(systems)} has a translation of {chosen.name}", where=run.path, hint="first: nmtkit translate")
+        manifest = run.manifest()
+        refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
+        scorer = Scorer(refs, manifest["tgt"], bool(manifest.get("settings", {}).get("lowercase")))
+        scores: dict[str, Metric] = {name: scorer.bleu(list(files.text_lines(path / "hyp.txt"))) for name, path in folders.items()}
+        signature = next(iter(scores.values())).signature
+        found = lengths.by_length(scores, source_lengths(run, chosen), buckets, RESAMPLES, SEED)
+        drawn.append((chosen.name, found))
+        rows += [[chosen.name, *lengths.row(f)] for f in found]
+    notes = [f"BLEU: {signature}", f"[95%]: percentile interval over {RESAMPLES} resamples inside the group, seed {SEED}"]
+    table = Table("lengths", f"By source length in subwords (groups: {buckets})", [Column("set", "set", left=True), *lengths.COLUMNS], rows, notes)
+    name, first = drawn[0]
+    return Finding(
+        name="lengths",
+        title="BLEU and output length by source length",
+        table=table,
+        text="Compare systems inside a group, not groups with each other (their sentences differ): where two intervals are far apart the systems "
+        "differ on sentences of that length; a length ratio well below 1 in the long groups means that words are left out there.",
+        figure=lengths.figure(first, "subwords", name) if figures.available() else None,
+        bars="\n\n".join((f"{name}\n" if len(drawn) > 1 else "") + lengths.bars(found) for name, found in drawn),
+        facts={"buckets": buckets, "resamples": RESAMPLES, "seed": SEED, "signature": signature},
+    )

@@ -1,0 +1,133 @@
+"""Training and decoding speed of several systems, taken in turn in one process, so that the machine's moods hit all alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from nmtkit import console
+from nmtkit.data.batches import Batch, batch_list, collate, source_batch
+from nmtkit.data.store import Store
+from nmtkit.models.base import Model
+from nmtkit.models.checkpoints import load_system
+from nmtkit.nn import hardware
+from nmtkit.nn.dropout import seed_dropout
+from nmtkit.run import Run, System
+from nmtkit.score.tables import Estimate
+from nmtkit.settings import SearchSettings, TrainSettings, build
+from nmtkit.train import loss
+from nmtkit.train.loop import autocast_arguments
+from nmtkit.translate.beam import search
+
+ROUNDS, UPDATES, SENTENCES = 7, 3, 48
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Speed of one system, and its time relative to the baseline of the same rounds (median, middle 95 % of the rounds)."""
+
+    train_tokens_per_s: float
+    decode_sentences_per_s: float
+    train_ratio: Estimate
+    decode_ratio: Estimate
+    rounds: int
+    device: str
+    """What it was measured on, precision included."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        ratios = {name: vars(value) for name, value in (("train_ratio", self.train_ratio), ("decode_ratio", self.decode_ratio))}
+        return {**vars(self), **ratios}
+
+
+def measure_speed(run: Run, systems: Sequence[System], set_name: str, rounds: int = ROUNDS) -> dict[str, Timing]:
+    """Time updates (forward, loss, backward) and beam search of every system, system after system in every round.
+
+    Args:
+        run: the run; systems: with checkpoints; the first is the baseline of the ratios.
+        set_name: whose sentences are decoded; updates take batches of the training set.
+        rounds: measured rounds; one more before them warms everything up.
+    Returns: by system.
+    Raises: CheckpointError, DataError if a system cannot be loaded.
+    """
+    baseline = systems[0].read_config()
+    train, searched = build(TrainSettings, baseline.get("train", {}), "train"), build(SearchSettings, baseline.get("search", {}), "search")
+    chosen = hardware.choose()
+    console.say(f"measuring on: {chosen.describe()}")
+    device, autocast = torch.device(chosen.device), autocast_arguments(chosen)
+    models = {s.name: load_system(run, s, device) for s in systems}
+    batches, sources = _training_batches(run, train, device), _sources(run, set_name, device)
+    tokens = sum(int(batch.tgt_lengths.sum()) for batch in batches if batch.tgt_lengths is not None)
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
+    with console.progress("measuring", (rounds + 1) * len(models)) as advance:
+        for number in range(rounds + 1):
+            order = list(models) if number % 2 else list(models)[::-1]
+            for name in order:
+                update = _seconds(partial(_updates, models[name], batches, train, autocast), device)
+                decode = _seconds(partial(_decode, models[name], sources, searched, autocast), device)
+                if number:
+                    spent[name].append((update, decode))
+                advance(1)
+    base = np.array(spent[systems[0].name])
+    return {name: _timing(np.array(pairs), base, tokens, len(sources.src), chosen.describe()) for name, pairs in spent.items()}
+
+
+def _timing(pairs: Any, base: Any, tokens: int, sentences: int, device: str) -> Timing:
+    train, decode = np.median(pairs, axis=0)
+    ratios = [_ratio(pairs[:, i] / base[:, i]) for i in (0, 1)]
+    return Timing(tokens / float(train), sentences / float(decode), ratios[0], ratios[1], len(pairs), device)
+
+
+def _ratio(values: Any) -> Estimate:
+    low, middle, high = np.quantile(values, [0.025, 0.5, 0.975])
+    return Estimate(float(middle), float(low), float(high))
+
+
+def _training_batches(run: Run, settings: TrainSettings, device: torch.device) -> list[Batch]:
+    store = Store(run.prep / run.sets("train")[0].name)
+    rows = batch_list(store.src_lengths, store.tgt_lengths, settings.batch_size, settings.batch_unit, SEED, 0)
+    return [collate(store, chosen, device) for chosen in rows[:UPDATES]]
+
+
+def _sources(run: Run, set_name: str, device: torch.device) -> Batch:
+    store = Store(run.prep / set_name)
+    chosen = np.random.default_rng(SEED).permutation(len(store))[:SENTENCES]
+    return source_batch([store.src(int(i)) for i in sorted(chosen, key=lambda i: int(store.src_lengths[i]))], device)
+
+
+def _updates(model: Model, batches: Sequence[Batch], settings: TrainSettings, autocast: dict[str, Any]) -> None:
+    """Forward and backward as training does them, without the optimiser's step."""
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(**autocast):
+            return model.logits(hidden)
+
+    model.train()
+    for number, batch in enumerate(batches):
+        assert batch.tgt_in is not None
+        seed_dropout(SEED, number, 0)
+        with torch.autocast(**autocast):
+            hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+        loss.backward(logits, hidden, batch, settings.label_smoothing, 1.0)
+        model.zero_grad(set_to_none=True)
+
+
+def _decode(model: Model, sources: Batch, settings: SearchSettings, autocast: dict[str, Any]) -> None:
+    model.eval()
+    with torch.autocast(**autocast):
+        search([model], sources, settings)
+
+
+def _seconds(work: Callable[[], None], device: torch.device) -> float:
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start

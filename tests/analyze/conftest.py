@@ -1,0 +1,59 @@
+"""A run with systems that have settings and weights, but were never trained: enough for every analysis."""
+
+import json
+
+import pytest
+import torch
+
+from nmtkit.models import checkpoints
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import build_model
+from nmtkit.run import write_toml
+from tests.score.conftest import FakeRun, write
+
+SMALL = {"d_model": 32, "d_ff": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1}
+TOKENS = 100
+
+
+class AnalysedRun(FakeRun):
+    """A fake run with a training set, a vocabulary, and systems with a checkpoint."""
+
+    def __init__(self, path):
+        super().__init__(path, sets=("test", "other"))
+        prep = path / "prep"
+        manifest = json.loads((prep / "manifest.json").read_text("utf-8"))
+        manifest["sets"].insert(0, {"name": "train", "split": "train", "lines": 40, "references": 0})
+        manifest["vocabulary"] = {"shared": True, "src": TOKENS, "tgt": TOKENS}
+        (prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+        for suffix in ("bin", "idx"):
+            (prep / f"train.{suffix}").write_bytes((prep / f"test.{suffix}").read_bytes())
+        write(prep / "vocab.txt", ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(TOKENS - 4))])
+
+    def system(self, name, variant, model, share=0.3, speeds=(), decoding=None):
+        """A system with fresh weights, logged speeds and translations of the test set that get `share` of the words wrong."""
+        folder = self.add(name, share, sets=["test"])
+        search = {"beam": 2, "max_length_a": 0.0, "max_length_b": 6}
+        write_toml(folder / "config.toml", {"variant": variant, "model": model, "train": {"batch_size": 60}, "search": search})
+        torch.manual_seed(1)
+        built = build_model(variant, model, Vocabularies(TOKENS, TOKENS, True))
+        about = {"vocabulary": checkpoints.vocabulary_hashes(self.run)}
+        checkpoints.save(folder / "checkpoints", 1, checkpoints.weights_of(built), {}, {}, about)
+        lines = [json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed}) for i, speed in enumerate(speeds)]
+        write(folder / "metrics.jsonl", [*lines, json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), '{"step": 10, "kind": "tra'])
+        if decoding:
+            write(folder / "translate" / "test" / "meta.json", [json.dumps({"speed": {"sentences_per_second": decoding}})])
+        return built
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny products: a second thread only waits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def analysed(tmp_path):
+    return AnalysedRun(tmp_path / "run")

@@ -1,0 +1,103 @@
+"""The FLOP counter against the closed formulas of the Transformer: exactly equal, every product accounted for."""
+
+import importlib.util
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nmtkit.analyze import macs
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import build_model
+
+
+def encoder(d, f, layers, n):
+    """Multiply-accumulates of reading n source tokens: 4d² + 2nd + 2df a token and layer (models' cost formulas)."""
+    return layers * n * (4 * d * d + 2 * n * d + 2 * d * f)
+
+
+def decoder(d, f, layers, n, m):
+    """Of m target tokens at once, keys and values of the source aside."""
+    return layers * m * ((4 * d * d + 2 * m * d) + (2 * d * d + 2 * n * d) + 2 * d * f)
+
+
+def source_keys(d, layers, n):
+    return layers * n * 2 * d * d
+
+
+CASES = [(64, 128, 4, 2, 2, 11, 7), (32, 96, 2, 3, 1, 5, 9), (128, 512, 4, 4, 4, 14, 14)]
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(("d", "f", "heads", "enc", "dec", "n", "m"), CASES)
+def test_a_transformer_costs_exactly_its_formulas(d, f, heads, enc, dec, n, m, norm):
+    vocabulary = 211
+    values = {"d_model": d, "d_ff": f, "heads": heads, "encoder_layers": enc, "decoder_layers": dec, "norm": norm}
+    model = build_model("transformer", values, Vocabularies(vocabulary, vocabulary, True)).eval()
+    found = macs.count_macs(model, n, m)
+    forward = encoder(d, f, enc, n) + source_keys(d, dec, n) + decoder(d, f, dec, n, m) + m * vocabulary * d
+    assert found.train * m == pytest.approx(3 * forward, abs=1e-6)  # two gradients for every product
+    assert found.encode * n == pytest.approx(encoder(d, f, enc, n) + source_keys(d, dec, n), abs=1e-6)
+    one_by_one = sum(dec * (4 * d * d + 2 * t * d + 2 * d * d + 2 * n * d + 2 * d * f) + vocabulary * d for t in range(1, m + 1))
+    assert found.step * m == pytest.approx(one_by_one, abs=1e-6)
+    assert not model.training
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_recurrent_model_costs_exactly_its_formulas():
+    """torch's own GRU is not missed: 3·(input·D + D·D) a token."""
+    d, v, n, m = 24, 211, 9, 6
+    found = macs.count_macs(build_model("tests.toy_recurrent:ToyRecurrent", {"d_model": d}, Vocabularies(v, v, True)), n, m)
+    read, write = 3 * (d * d + d * d), 3 * (2 * d * d + d * d) + v * d
+    assert found.encode == read
+    assert found.step == write
+    no_gradient = 3 * d * d  # the reader begins with zeros, which need none
+    assert found.train * m == pytest.approx(3 * (n * read + m * write) - no_gradient, abs=1e-6)
+
+
+def test_base_size_is_the_61_7_million_of_the_design():
+    """61.7 MMAC per (source, target) token pair at base size, V = 33.4k, n = m = 30: 19.1 encoder + 25.5 decoder + 17.1 softmax."""
+    d, f, layers, n, v = 512, 2048, 6, 30, 33_400
+    parts = [encoder(d, f, layers, n) / n, (source_keys(d, layers, n) + decoder(d, f, layers, n, n)) / n, v * d]
+    assert [round(p / 1e6, 1) for p in parts] == [19.1, 25.5, 17.1]
+
+
+def test_fused_attention_counts_like_the_products_written_out():
+    q, k, v = (torch.randn(2, 3, steps, 8, requires_grad=True) for steps in (5, 9, 9))
+
+    def fused():
+        F.scaled_dot_product_attention(q, k, v).sum().backward()
+
+    def explicit():
+        (torch.softmax(q @ k.transpose(2, 3), -1) @ v).sum().backward()
+
+    expected = 3 * 2 * (2 * 3 * 5 * 9 * 8)
+    assert macs._macs(fused) == macs._macs(explicit) == expected
+
+
+def test_matrix_vector_products_are_counted():
+    matrix, vector = torch.randn(6, 7), torch.randn(7)
+    assert macs._macs(lambda: matrix @ vector) == 42
+    assert macs._macs(lambda: torch.addmv(torch.randn(6), matrix, vector)) == 42
+
+
+@pytest.mark.parametrize("tie", ["none", "target", "all"])
+def test_parameters_are_split_into_embeddings_and_the_rest(tie):
+    d, f, v = 64, 256, 203
+    values = {"d_model": d, "d_ff": f, "heads": 4, "encoder_layers": 2, "decoder_layers": 3, "tie": tie, "softmax_bias": True}
+    model = build_model("transformer", values, Vocabularies(v, v, True))
+    found = macs.count_parameters(model)
+    matrices = {"none": 3, "target": 2, "all": 1}[tie]
+    assert found.embeddings == matrices * v * d + v
+    assert found.rest == sum(p.numel() for p in model.parameters()) - found.embeddings
+
+
+def test_the_rest_equals_the_audited_count(shared):
+    path = shared / "reference" / "parameter_counts.py"
+    source = path.read_text("utf-8").split("print(", 1)[0]  # its formulas, without its printed tables
+    formulas = importlib.util.module_from_spec(importlib.util.spec_from_loader("formulas", None))
+    exec(compile(source, str(path), "exec"), formulas.__dict__)
+    for bias in (False, True):
+        values = {"d_model": 64, "d_ff": 256, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "attn_bias": bias}
+        model = build_model("transformer", values, Vocabularies(203, 203, True))
+        assert macs.count_parameters(model).rest == formulas.body(64, 256, 2, bias)

@@ -1,0 +1,152 @@
+"""Analyses as a stage: printed, kept, up to date, refused."""
+
+import csv
+import io
+import json
+import os
+
+import pytest
+
+from nmtkit.analyze import ANALYSES, stage
+from nmtkit.analyze.macs import count_macs, count_parameters
+from nmtkit.errors import ConfigError, DataError
+
+from .conftest import SMALL, AnalysedRun
+
+TOY = "tests.toy_recurrent:ToyRecurrent"
+
+
+def finding(run, name):
+    return json.loads((run.path / "analyze" / name / "finding.json").read_text("utf-8"))
+
+
+@pytest.fixture
+def two(analysed):
+    analysed.models = {
+        "base": analysed.system("base", "transformer", SMALL, 0.4, speeds=(10, 1000, 1200, 1100), decoding=50),
+        "own": analysed.system("own", TOY, {}, 0.1, speeds=(500, 400, 600), decoding=20),
+    }
+    os.utime(analysed.run.path / "systems" / "base" / "config.toml", (1, 1))
+    return analysed
+
+
+def test_every_entry_of_the_table_can_be_found():
+    for name, entry in ANALYSES.items():
+        assert callable(stage.find(name))
+        assert entry.title
+    with pytest.raises(ConfigError, match="unknown analysis 'length'") as error:
+        stage.find("length")
+    assert "'lengths'" in error.value.hint
+
+
+def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
+    stage.analyze(two.run, "cost", buckets="dc", measure=False)
+    out = capsys.readouterr().out
+    found = finding(two.run, "cost")
+    base, own = found["table"]["rows"]
+    sizes = [len(line.split()) + 1 for line in two.lines["test"]]
+    length = round(sum(sizes) / len(sizes))
+    assert (found["facts"]["src_length"], found["facts"]["tgt_length"]) == (length, length)
+    for row, model in ((base, two.models["base"]), (own, two.models["own"])):
+        parameters, macs = count_parameters(model), count_macs(model, length, length)
+        assert row["parameters"] == sum(p.numel() for p in model.parameters()) == row["embeddings"] + row["rest"]
+        assert row["rest"] == parameters.rest > 0
+        assert row["train_mmac"] * 1e6 == pytest.approx(macs.train)
+        assert row["step_mmac"] * 1e6 == pytest.approx(macs.step)
+        assert row["train_mac_ratio"] == pytest.approx(row["train_mmac"] / base["train_mmac"])
+    assert (base["train_tokens_per_s"], own["train_tokens_per_s"]) == (1100, 500)  # medians without the first stretch
+    assert own["train_time_ratio"]["value"] == pytest.approx(2.2)
+    assert own["train_time_per_mac"] == pytest.approx(2.2 / own["train_mac_ratio"])
+    assert own["decode_time_ratio"]["value"] == pytest.approx(2.5)
+    macs = [count_macs(two.models[n], length, length) for n in ("base", "own")]
+    whole = [m.encode * length + m.step * length for m in macs]
+    assert own["decode_time_per_mac"] == pytest.approx(2.5 / (whole[1] / whole[0]))
+    assert base["train_mac_ratio"] == base["train_time_ratio"]["value"] == 1.0
+    assert "no interval" in out
+    assert found["text"] in out
+    folder = two.run.path / "analyze" / "cost"
+    assert r"\toprule" in (folder / "table.tex").read_text("utf-8")
+    assert "relative to base" in (folder / "figure.svg").read_text("utf-8")
+
+
+def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
+    analysed.system("only", "transformer", SMALL)
+    stage.analyze(analysed.run, "cost")
+    row = finding(analysed.run, "cost")["table"]["rows"][0]
+    assert (row["train_tokens_per_s"], row["decode_sentences_per_s"], row["train_time_ratio"]["value"]) == (None, None, None)
+    assert "–" in capsys.readouterr().out
+    assert not (analysed.run.path / "analyze" / "cost" / "figure.svg").exists()
+
+
+def test_cost_measured_in_turn(two, capsys, monkeypatch):
+    monkeypatch.setattr("nmtkit.analyze.timing.SENTENCES", 4)
+    monkeypatch.setattr("nmtkit.analyze.timing.UPDATES", 1)
+    stage.analyze(two.run, "cost", measure=True)
+    base, own = finding(two.run, "cost")["table"]["rows"]
+    measured = finding(two.run, "cost")["facts"]["measured"]
+    assert base["train_time_ratio"] == base["decode_time_ratio"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert own["train_time_ratio"]["low"] <= own["train_time_ratio"]["value"] <= own["train_time_ratio"]["high"]
+    assert measured["own"]["rounds"] == 7
+    assert own["train_tokens_per_s"] == pytest.approx(measured["own"]["train_tokens_per_s"])
+    out, err = capsys.readouterr()
+    assert "7 alternating rounds" in out
+    assert "measuring on: device cpu" in err
+
+
+def test_lengths_side_by_side(two, capsys):
+    stage.analyze(two.run, "lengths", buckets="10,20")
+    out = capsys.readouterr().out
+    rows = finding(two.run, "lengths")["table"]["rows"]
+    assert [(r["group"], r["system"]) for r in rows] == [(g, s) for g in ("<10", "[10,20)", "≥20") for s in ("base", "own")]
+    assert sum(r["sentences"] for r in rows if r["system"] == "own") == 40
+    for worse, better in zip(rows[::2], rows[1::2], strict=True):
+        assert worse["bleu"]["value"] < better["bleu"]["value"]
+        assert better["bleu"]["low"] <= better["bleu"]["value"] <= better["bleu"]["high"]
+        assert better["length_ratio"]["value"] == pytest.approx(1.0)
+    assert "█" in out
+    assert "tok:13a" in out
+    assert "Compare systems inside a group" in out
+    assert "</svg>" in (two.run.path / "analyze" / "lengths" / "figure.svg").read_text("utf-8")
+
+
+def test_up_to_date_until_something_it_depends_on_changes(two, capsys, monkeypatch):
+    stage.analyze(two.run, "lengths", output_format="csv")
+    first = capsys.readouterr()
+    assert "written to" in first.err
+    stage.analyze(two.run, "lengths", output_format="csv")
+    again = capsys.readouterr()
+    assert "up to date" in again.err
+    assert again.out == first.out
+    assert next(csv.DictReader(io.StringIO(again.out)))["system"] == "base"
+    for options in ({"force": True}, {"buckets": "pr"}, {"systems": ["own"]}):
+        stage.analyze(two.run, "lengths", **options)
+        assert "written to" in capsys.readouterr().err
+    hyp = two.run.path / "systems" / "own" / "translate" / "test" / "hyp.txt"
+    hyp.write_text("x\n" * 40, "utf-8")
+    stage.analyze(two.run, "lengths", systems=["own"])
+    assert "written to" in capsys.readouterr().err
+    assert finding(two.run, "lengths")["table"]["rows"][0]["bleu"]["value"] == 0
+
+
+def test_what_cannot_be_analysed_is_said(two):
+    with pytest.raises(ConfigError, match="no system 'owl'"):
+        stage.analyze(two.run, "cost", systems=["owl"])
+    with pytest.raises(ConfigError, match="no set 'tast'"):
+        stage.analyze(two.run, "lengths", set_names=["tast"])
+    with pytest.raises(DataError, match="nothing to score"):
+        stage.analyze(two.run, "lengths", set_names=["other"])
+    with pytest.raises(ConfigError, match="length groups"):
+        stage.analyze(two.run, "lengths", buckets="no")
+    with pytest.raises(ConfigError, match="unknown format"):
+        stage.analyze(two.run, "lengths", output_format="xml")
+    hyp = two.run.path / "systems" / "own" / "translate" / "test" / "hyp.txt"
+    hyp.write_text("x\n", "utf-8")
+    with pytest.raises(DataError, match="1 lines, but reference 0 has 40"):
+        stage.analyze(two.run, "lengths")
+    assert not (two.run.path / "analyze" / "lengths" / "finding.json").exists()
+
+
+def test_a_run_without_systems(tmp_path):
+    with pytest.raises(DataError) as error:
+        stage.analyze(AnalysedRun(tmp_path / "run").run, "cost")
+    assert "nmtkit train" in error.value.hint
