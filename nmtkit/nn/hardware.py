@@ -111,17 +111,17 @@ def _matmul_path(device: torch.device) -> str:
     x, w = _operands(torch.float32)
     exact = x.double() @ w.double().T
     before = torch.get_float32_matmul_precision()
-    error, slow, fast = 0.0, float("inf"), float("inf")
+
+    def product(path: str) -> torch.Tensor:
+        torch.set_float32_matmul_precision(path)
+        return x @ w.T
+
     try:
-        for _ in range(9):  # in turn, so that a moment when the machine is busy strikes both
-            torch.set_float32_matmul_precision("highest")
-            slow = min(slow, _seconds(lambda: x @ w.T))
-            torch.set_float32_matmul_precision("medium")
-            fast = min(fast, _seconds(lambda: x @ w.T))
-            error = float((x @ w.T - exact).abs().max() / exact.abs().max())
+        error = float((product("medium") - exact).abs().max() / exact.abs().max())
+        gain = _gain(lambda: product("highest"), lambda: product("medium"))
     finally:
         torch.set_float32_matmul_precision(before)
-    return "medium" if error < FLOAT32_ERROR and slow > CLEARLY * fast else "highest"
+    return "medium" if error < FLOAT32_ERROR and gain > CLEARLY else "highest"
 
 
 def _bfloat16_pays(device: torch.device, width: int) -> bool:
@@ -131,8 +131,18 @@ def _bfloat16_pays(device: torch.device, width: int) -> bool:
         return False
     x, w = _operands(torch.float32)
     x16, w16 = _operands(torch.bfloat16)
-    times = [(_seconds(lambda: x @ w.T), _seconds(lambda: x16 @ w16.T)) for _ in range(9)]
-    return min(t for t, _ in times) > CLEARLY * min(t for _, t in times)
+    return _gain(lambda: x @ w.T, lambda: x16 @ w16.T) > CLEARLY
+
+
+def _gain(slow: Callable[[], object], fast: Callable[[], object]) -> float:
+    """How many times faster the second is: CPU time of one thread, in turn, so that other work on the machine hardly matters."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        times = [(_seconds(slow), _seconds(fast)) for _ in range(7)]
+    finally:
+        torch.set_num_threads(threads)
+    return min(t for t, _ in times) / min(t for _, t in times)
 
 
 def _operands(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,9 +152,9 @@ def _operands(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     work()
-    return time.perf_counter() - start
+    return max(1e-9, time.process_time() - start)
 
 
 def _cpu_info(key: str) -> str:

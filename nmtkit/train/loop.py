@@ -74,6 +74,7 @@ class Trainer:
         self.order = Order(store.src_lengths, store.tgt_lengths, settings, state.epoch, state.index)
         self.device = next(model.parameters()).device
         self.autocast = autocast_arguments(hardware)
+        self.chunk = losses.chunk_rows(model.vocabularies.tgt, self.device.type)
         self.stop = guard.Stop()
         self.saved = (state.step, state.validated)  # a training that has done nothing has nothing to save
         self.limit = math.inf  # positions of a batch that memory was found not to hold
@@ -176,7 +177,7 @@ class Trainer:
         assert batch.tgt_in is not None
         with torch.autocast(**self.autocast):
             hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
-        return losses.backward(self._logits, hidden, batch, self.settings.label_smoothing, 1 / tokens)
+        return losses.backward(self._logits, hidden, batch, self.settings.label_smoothing, 1 / tokens, self.chunk)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         with torch.autocast(**self.autocast):

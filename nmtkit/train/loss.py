@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 
-CHUNK_BYTES = {"cpu": 24 << 20, "cuda": 1 << 30}  # of float32 logits: on a CPU what its caches make fast, on a GPU what its kernels need
+CHUNK_BYTES = {"cpu": 40 << 20, "cuda": 1 << 30}  # of float32 logits
 CHUNK_ROWS = 512  # at least: fewer rows make slow matrix products
 Logits = Callable[[Tensor], Tensor]
 
@@ -34,6 +34,11 @@ class Loss:
     nll: Tensor
 
 
+def chunk_rows(vocabulary: int, device: str) -> int:
+    """Target positions whose logits are alive at once: as many as fit CHUNK_BYTES, but CHUNK_ROWS at least."""
+    return max(CHUNK_ROWS, CHUNK_BYTES.get(device, 1 << 28) // 4 // vocabulary)
+
+
 def real_positions(batch: Batch) -> Tensor | None:
     """Where targets are real: flat indices (N) into B·T, or None when all are."""
     assert batch.tgt_out is not None and batch.tgt_lengths is not None
@@ -43,7 +48,7 @@ def real_positions(batch: Batch) -> Tensor | None:
     return (steps < batch.tgt_lengths[:, None]).flatten().nonzero().squeeze(1)
 
 
-def backward(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, scale: float, chunk: int = 0) -> Loss:
+def backward(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, scale: float, chunk: int) -> Loss:
     """The loss of a batch, and its gradient in every parameter.
 
     Args:
@@ -52,7 +57,7 @@ def backward(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, 
         batch: holds tgt_out.
         smoothing: ε.
         scale: factor of the gradient, one over the target tokens of the whole update.
-        chunk: target positions whose logits are alive at once; 0 = as many as fit CHUNK_BYTES (but CHUNK_ROWS at least).
+        chunk: target positions whose logits are alive at once, at most (`chunk_rows`).
     Returns: sums, not scaled.
     """
     keep = real_positions(batch)
@@ -66,7 +71,7 @@ def backward(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, 
 
 
 @torch.no_grad()
-def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, chunk: int = 0) -> Loss:
+def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, chunk: int) -> Loss:
     """The loss of a batch without gradients; arguments and result as of `backward`."""
     keep = real_positions(batch)
     flat = hidden.flatten(0, 1)
@@ -82,16 +87,13 @@ def _chunks(logits_of: Logits, hidden: Tensor, targets: Tensor, smoothing: float
     """Sums over chunks; with a scale also backward through the logits into `hidden.grad` and the parameters."""
     smoothed = torch.zeros((), dtype=torch.float64, device=hidden.device)
     nll = torch.zeros_like(smoothed)
-    start, rows = 0, chunk or CHUNK_ROWS  # the first chunk tells V
-    while start < len(targets):
+    pieces = max(1, -(-len(targets) // chunk))  # of equal size, or a last short one would make slow products
+    for part, y in zip(hidden.tensor_split(pieces), targets[:, None].tensor_split(pieces), strict=True):
         with torch.set_grad_enabled(scale is not None):
-            logits = logits_of(hidden[start : start + rows])  # (C, V)
-        y = targets[start : start + rows, None]
-        start += rows
-        rows = chunk or max(CHUNK_ROWS, CHUNK_BYTES.get(hidden.device.type, 1 << 28) // 4 // logits.size(-1))
+            logits = logits_of(part)  # (C, D) -> (C, V)
         with torch.no_grad():
-            part, part_nll, gradient = _chunk(_overwritable(logits), y, smoothing, scale)
-            smoothed += part
+            part_smoothed, part_nll, gradient = _chunk(_overwritable(logits), y, smoothing, scale)
+            smoothed += part_smoothed
             nll += part_nll
         if scale is not None:
             torch.autograd.backward(logits, gradient)

@@ -106,6 +106,7 @@ class Validator:
     @torch.no_grad()
     def _loss(self, model: Model, stop: Stop) -> tuple[float, float]:
         nll = smoothed = 0.0
+        chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
         for rows in self._batches:
             if stop.requested:
                 raise Abandoned
@@ -113,7 +114,7 @@ class Validator:
             assert batch.tgt_in is not None
             with torch.autocast(**self._autocast):
                 hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-                loss = losses.evaluate(model.logits, hidden, batch, self._settings.label_smoothing)
+                loss = losses.evaluate(model.logits, hidden, batch, self._settings.label_smoothing, chunk)
             nll += float(loss.nll)
             smoothed += float(loss.smoothed)
         return nll / self._tokens, smoothed / self._tokens
