@@ -1,0 +1,51 @@
+"""Train with nmtkit's own stage `train`; only its update is watched. Usage: train_nmtkit.py SETTING.json"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from rounds import Rounds
+
+
+def main():
+    s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    torch.set_num_threads(s["threads"])
+    rounds = Rounds()
+    from nmtkit.run import Run
+    from nmtkit.train.loop import Trainer
+    from nmtkit.train.stage import train
+
+    run = Path(s["scratch"], "run")
+    run.mkdir()
+    (run / "prep").symlink_to(Path(s["corpus"], "run", "prep").resolve())
+    original_update, original_gradients = Trainer.update, Trainer._gradients
+    seen = []
+
+    def gradients(self, update, tokens):
+        seen[:] = update
+        return original_gradients(self, update, tokens)
+
+    def watched(self):
+        rounds.before_step()
+        original_update(self)
+        src, tgt = self.store.src_lengths, self.store.tgt_lengths
+        real = [sum(int(lengths[rows].sum()) for rows in seen) for lengths in (src, tgt)]
+        held = [sum(len(rows) * int(np.max(lengths[rows])) for rows in seen) for lengths in (src, tgt)]
+        rounds.after_step(real[0], held[0], real[1], held[1])
+
+    Trainer.update, Trainer._gradients = watched, gradients
+    never = 10**9
+    values = {
+        **{"model.d_model": s["width"], "model.d_ff": s["inner"], "model.heads": s["heads"], "model.tie": '"all"', "model.dropout": s["dropout"]},
+        **{"model.encoder_layers": s["layers"], "model.decoder_layers": s["layers"], "train.label_smoothing": s["smoothing"]},
+        **{"train.batch_size": s["batch"], "train.batch_unit": '"tgt_tokens"', "train.update_size": 0, "train.precision": json.dumps(s["precision"])},
+        **{"train.schedule": '"constant"', "train.lr": 3e-4, "train.warmup": 0, "train.max_steps": never, "train.log_every": 50},
+        **{"train.validate_every": never, "train.checkpoint_every": never},
+    }
+    train(Run(run), preset="small", assignments=[f"{key}={value}" for key, value in values.items()] + s["set"])
+
+
+if __name__ == "__main__":
+    main()
