@@ -213,7 +213,12 @@ class Moses:
             tokens: tokens as `tokenize` makes them.
         Returns: the text.
         """
-        text: str = self._detokenizer.detokenize(tokens, unescape=self.escape)
+        try:
+            text: str = self._detokenizer.detokenize(tokens, unescape=self.escape)
+        except TypeError:  # sacremoses 0.2 fails on Czech `x' - li`; a language without rules of its own leaves the spaces there
+            from sacremoses import MosesDetokenizer
+
+            text = MosesDetokenizer("").detokenize(tokens, unescape=self.escape)
         return text
 
 

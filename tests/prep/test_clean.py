@@ -30,6 +30,8 @@ NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_catego
         ("a\x1cb\x1fc", "a b c", {"separator U+001C-1F": 2}),
         ("a\x07b\x9ac\x7f", "a b c", {"other control character": 3}),
         ("  a  b ", "a b", {"spaces": 1}),
+        (" a", "a", {"spaces": 1}),
+        ("a ", "a", {"spaces": 1}),
         ("in@@ to the @@ end@@", "in@@ to the @@ end@@", {"joiner @@ in the text": 3}),
         ("a@@b", "a@@b", {}),
         ("no\u00a0break \u3000wide e\u0301", "no\u00a0break \u3000wide e\u0301", {}),

@@ -181,3 +181,10 @@ def test_codes_given_twice_count_where_they_come_first(tmp_path: Path) -> None:
     (tmp_path / "codes").write_text("#version: 0.2\n" + "a b\n" * 5 + "b c</w>\nab c</w>\n", encoding="utf-8", newline="\n")
     for word in ("abc", "bc", "ab", "ababc"):
         assert Bpe(tmp_path / "codes").segment([word]) == reference_bpe(tmp_path / "codes").segment_tokens([word])
+
+
+def test_all_occurrences_of_a_pair_are_merged_before_the_next(tmp_path: Path) -> None:
+    (tmp_path / "codes").write_text("#version: 0.2\nb c\nabc a\na bc\n", encoding="utf-8", newline="\n")
+    bpe = Bpe(tmp_path / "codes")
+    assert bpe.segment(["abcabcx"]) == reference_bpe(tmp_path / "codes").segment_tokens(["abcabcx"]) == ["abc@@", "abc@@", "x"]
+    assert bpe._split("abcabcx", _merged_long) == ["abc@@", "abc@@", "x"]

@@ -99,6 +99,14 @@ def test_threshold_filters_the_vocabulary(prep: Path) -> None:
     assert [filtered.decode(filtered.encode(line)) for line in TEXT] == TEXT
 
 
+def test_control_symbols_in_the_text_are_text(prep: Path) -> None:
+    for escape in (True, False):
+        side = TextSide("en", SimpleNamespace(**{**DEFAULTS, "escape": escape}), None, Bpe(prep / "codes.bpe"))
+        subwords = side.encode("a <pad> </s> <unk> @@ b@@ c")
+        assert not {"<pad>", "<s>", "</s>", "<unk>"} & {*subwords, *side.tokens("a <pad> </s> <unk>")}
+        assert side.surface(subwords).endswith("@ @ b @ @ c")
+
+
 def test_separate_codes_win_over_joint_ones(prep: Path, tmp_path: Path) -> None:
     for name in ("manifest.json", "codes.bpe"):
         (tmp_path / name).write_bytes((prep / name).read_bytes())
