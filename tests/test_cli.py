@@ -1,0 +1,202 @@
+"""The door: the whole chain on the demo corpus by its printed commands, and what a person sees who types something wrong."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nmtkit.cli import app
+
+TINY = ["--set", "model.d_model=16", "--set", "model.d_ff=32", "--set", "model.encoder_layers=1", "--set", "model.decoder_layers=1"]
+BRIEF = ["--set", "train.max_steps=6", "--set", "train.validate_every=3", "--set", "train.checkpoint_every=3", "--set", "search.max_length_b=5"]
+
+
+def nmtkit(*arguments, stdin=""):
+    """Run a command in this process: .exit_code, .stdout, .stderr."""
+    return CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
+
+
+def ok(*arguments, stdin=""):
+    result = nmtkit(*arguments, stdin=stdin)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A demo corpus of 200 pairs, two systems of six steps, translated."""
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    ok("prep", "demo", "--size", 200, "--run", folder, "--jobs", 1)
+    ok("train", "--run", folder, *TINY, *BRIEF)
+    ok("train", "--run", folder, "--variant", "tests.toy_recurrent:ToyRecurrent", "--name", "toy", "--set", "model.d_model=16", *BRIEF)
+    ok("translate", "--run", folder, "--jobs", 1, "--set", "search.max_length_b=5")
+    return folder
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """A copy of the run that a test may spoil."""
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+# The chain
+
+
+def test_both_systems_are_translated_and_stand_side_by_side(run):
+    result = ok("score", "--run", run, "--by-length", "--buckets", "10")
+    assert "transformer" in result.stdout and "toy" in result.stdout and "version:" in result.stdout
+    scores = json.loads((run / "score/test/scores.json").read_text())
+    assert json.dumps(scores).count("signature") >= 2
+
+
+def test_stdout_carries_the_result_only(run):
+    result = ok("translate", "-", "--run", run, "--system", "transformer", "--jobs", 1, stdin="The cat sleeps.\n\n \nA dog.\n")
+    lines = result.stdout.split("\n")
+    assert len(lines) == 5 and lines[1] == lines[2] == lines[4] == ""
+    as_json = ok("score", "--run", run, "--format", "json")
+    assert json.loads(as_json.stdout)
+
+
+def test_a_file_and_the_test_set_translate_alike(run):
+    printed = ok("translate", run / "prep/text/test.src", "--run", run, "--system", "toy", "--jobs", 1, "--set", "search.max_length_b=5").stdout
+    assert printed == (run / "systems/toy/translate/test/hyp.txt").read_text()
+
+
+def test_analyses_and_lists(run):
+    assert "lengths" in ok("analyze").stdout
+    ok("analyze", "lengths", "--run", run)
+    assert json.loads((run / "analyze/lengths/finding.json").read_text())
+    ok("analyze", "cost", "--run", run)
+    variants = json.loads(ok("variants", "--json", "--preset", "dc-wmt", "--vocab-size", 33432).stdout)
+    assert {v["name"]: v["parameters"] for v in variants}["transformer"] == 61_255_680
+    assert "multi30k-ende" in {d["name"] for d in json.loads(ok("datasets", "--json").stdout)}
+
+
+def test_the_same_command_again_says_that_it_is_done(run):
+    assert "up to date" in ok("prep", "demo", "--size", 200, "--run", run, "--jobs", 1).stderr
+    assert "already at step 6 of 6" in ok("train", "--run", run, *TINY, *BRIEF).stderr
+    assert "up to date" in ok("translate", "--run", run, "--jobs", 1, "--set", "search.max_length_b=5").stderr
+
+
+def test_history_has_every_stage(run):
+    stages = [json.loads(line)["stage"] for line in (run / "history.jsonl").read_text().splitlines()]
+    assert {"prep", "train", "translate"} <= set(stages)
+
+
+# What a person types wrong: exit code 2, one line what, where, what to do; nothing on stdout; nothing half-written
+
+
+def wrong(*arguments, stdin=""):
+    result = nmtkit(*arguments, stdin=stdin)
+    assert result.exit_code == 2, (result.exit_code, result.stderr, result.exception)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def files_of(folder):
+    return {p.relative_to(folder) for p in Path(folder).rglob("*")} - {Path("history.jsonl"), Path(".lock")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["prep", "dmo"], "did you mean 'demo'"),
+        (["prep", "multi30k-ened"], "did you mean 'multi30k-ende'"),
+        (["prep", "demo", "--set", "prep.merge=1"], "did you mean 'merges'"),
+        (["prep", "demo", "--set", "prep.merges=many"], "prep.merges"),
+        (["prep", "demo", "--preset", "smal"], "did you mean 'small'"),
+        (["prep", "demo", "--config", "nope.toml"], "nope.toml"),
+        (["prep", "x", "--train", "nope.en", "nope.de", "--dev", "nope.en", "nope.de"], "nope.en"),
+        (["score", "--hyp", "nope.txt", "--ref", "nope.ref"], "nope"),
+    ],
+)
+def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    assert said in wrong(*arguments)
+    assert files_of(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "--variant", "transfromer"], "did you mean 'transformer'"),
+        (["train", "--variant", "no.such:Model"], "cannot import"),
+        (["train", "--variant", "json:JSONDecoder"], "not a subclass"),
+        (["train", "--name", "new", "--set", "model.head=2"], "did you mean 'heads'"),
+        (["train", "--name", "new", "--set", "train.max_steps=soon"], "train.max_steps"),
+        (["train", "--name", "new", "--init-from", "transfomer"], "did you mean 'transformer'"),
+        (["train", "--name", "../new"], "cannot name a system"),
+        (["train", *TINY, *BRIEF, "--set", "train.label_smoothing=0.2"], "label_smoothing"),
+        (["translate", "--system", "ty"], "toy"),
+        (["translate", "--set-name", "tset"], "did you mean 'test'"),
+        (["translate", "nope.txt", "--system", "toy"], "nope.txt"),
+        (["translate", "--beam", "2", "--nbest", "3"], "nbest"),
+        (["score", "--against", "transformr"], "did you mean 'transformer'"),
+        (["score", "--buckets", "ten"], "ten"),
+        (["score", "--format", "xml"], "xml"),
+        (["analyze", "length"], "did you mean 'lengths'"),
+    ],
+)
+def test_wrong_words_about_a_run(run, arguments, said):
+    before = files_of(run)
+    assert said in wrong(*arguments, "--run", run)
+    assert files_of(run) == before
+
+
+def test_a_run_not_prepared_and_nothing_to_score(run, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "not prepared" in wrong("train", "--run", empty)
+    assert "no run at" in wrong("score", "--run", tmp_path / "nope")
+    ok("prep", "demo", "--size", 50, "--run", empty, "--jobs", 1)
+    assert "nmtkit train" in wrong("translate", "--run", empty)
+    assert "nmtkit t" in wrong("score", "--run", empty)
+
+
+def test_line_counts_are_checked_before_scoring(run, tmp_path):
+    (tmp_path / "hyp.de").write_text("a\nb\nc\n")
+    (tmp_path / "ref.de").write_text("a\nb\n")
+    said = wrong("score", "--hyp", tmp_path / "hyp.de", "--ref", tmp_path / "ref.de")
+    assert "3" in said and "2" in said
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_a_damaged_checkpoint_is_named(copy, damage):
+    for weights in (copy / "systems/toy/checkpoints").glob("*/model.safetensors"):
+        data = bytearray(weights.read_bytes())
+        data = data[:-100] if damage == "truncated" else data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+        weights.write_bytes(data)
+    said = wrong("translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1)
+    assert "toy" in said and "checkpoint" in said.lower()
+
+
+def test_a_pickle_is_never_read(copy):
+    for folder in (copy / "systems/toy/checkpoints").iterdir():
+        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    (copy / "systems/toy/checkpoints/model.pt").write_bytes(b"\x80\x04.")
+    assert "toy" in wrong("translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1)
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused(copy, tmp_path):
+    other = tmp_path / "other"
+    ok("prep", "demo", "--size", 100, "--seed", 2, "--run", other, "--jobs", 1, "--set", "prep.merges=50")
+    shutil.copytree(copy / "systems", other / "systems")
+    assert wrong("translate", "--run", other, "--system", "toy", "--force", "--jobs", 1)
+
+
+def test_the_reader_of_stdout_may_leave(run):
+    command = f"{sys.executable} -m nmtkit translate {run}/prep/text/test.src --run {run} --system toy --jobs 1 | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env={**os.environ, "NMTKIT_RUN": ""})
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+def test_help_is_there_for_every_command():
+    for command in ["prep", "train", "translate", "score", "analyze", "variants", "datasets"]:
+        assert "Usage" in ok(command, "--help").stdout
