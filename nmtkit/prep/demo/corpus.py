@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nmtkit.errors import ConfigError
 from nmtkit.files import writing
 from nmtkit.prep.demo import speak_de, speak_en
 from nmtkit.prep.demo.draw import Draw
@@ -51,7 +50,7 @@ class Writer:
     """
 
     def __init__(self, draw: Draw, held: set[str] | None = None) -> None:
-        self.draw, self.held = draw, held or set()
+        self.draw, self.held = draw, set() if held is None else held
         self.grammar = Storyteller(draw)
         self.genders = Antecedents(draw)
 
@@ -124,22 +123,3 @@ def write_split(folder: Path, name: str, writer: Writer, size: int, counts: Coun
                 if name != "train":
                     seen.update((pair.source, pair.target))
     return seen
-
-
-def generate(out_dir: Path, size: int = 20000, dev: int = 500, test: int = 500, seed: int = 1) -> None:
-    """Write the demo data set: raw text, document starts, agreement pairs, pronoun pairs, probing files.
-
-    Args:
-        out_dir: folder for `{train,dev,test}.{en,de,docs}`, `agreement.en-de.json`, `pronouns.en-de.json` and `probing/*.txt`.
-        size, dev, test: sentence pairs of each split (train is streamed, so any size fits in memory).
-        seed: the same seed gives the same bytes on every machine.
-    Raises: ConfigError for a size below 1. EnvironmentProblem if the folder cannot be written.
-    """
-    if min(size, dev, test) < 1:
-        raise ConfigError(f"a demo split needs at least one sentence pair: size {size}, dev {dev}, test {test}", hint="raise --size")
-    folder = Path(out_dir)
-    counts: Counter[str] = Counter()
-    unused: Counter[str] = Counter()
-    held = write_split(folder, "test", Writer(Draw(seed, 1)), test, unused)
-    held |= write_split(folder, "dev", Writer(Draw(seed, 2), held), dev, unused)
-    write_split(folder, "train", Writer(Draw(seed, 3), held), size, counts)

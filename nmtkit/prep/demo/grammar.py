@@ -25,7 +25,7 @@ class Grammar(Nominals):
 
     def __init__(self, draw: Draw) -> None:
         super().__init__(draw)
-        self.base = "past"
+        self.base, self.negation = "past", 0.14
         verbs = self.words.verbs
         self._by_subject = {noun: [v for v in verbs if v.subjects & noun.classes] for noun in self.words.nouns}
         self._by_object = {
@@ -71,9 +71,9 @@ class Grammar(Nominals):
 
     def filled_out(self, np: NP, levels: int) -> NP:
         """Modifiers for a noun phrase, more of them with more levels."""
-        if levels and self.draw.chance(0.22 + 0.2 * (levels > 1)):
+        if levels and self.draw.chance(0.3):
             self.modify(np, levels)
-        if levels and self.draw.chance(0.14 + 0.25 * (levels > 1)):
+        if levels and self.draw.chance(0.18):
             self.relate(np)
         return np
 
@@ -177,7 +177,7 @@ class Grammar(Nominals):
         self.settle_tense(clause)
         key = {"pastprog": "past"}.get(clause.tense, clause.tense)
         options = self.words.times_of(key) if key != "perf" and not (clause.modal and key == "pres") else []
-        if options and draw.chance(0.3 if level == 0 else 0.12):
+        if options and not clause.adverb and draw.chance(0.34 if level == 0 else 0.14):
             heavy = any(self.heavy(filler) for _, filler in clause.filled)
             if level == 0 and (heavy or clause.negated or draw.chance(0.4)):
                 clause.time, clause.front = draw.pick(options), "time"
@@ -211,7 +211,7 @@ class Grammar(Nominals):
         clause = Clause(subject or self.subject_for(verb, 1 if level == 0 else 0), verb, tense)
         quantified = clause.subject.det in QUANTIFIED and clause.subject.noun is not None
         human = clause.subject.noun is None or "person" in clause.subject.noun.classes
-        clause.negated = not plain and not quantified and draw.chance(0.14)
+        clause.negated = not plain and not quantified and draw.chance(self.negation)
         if modals and not plain and human and not verb.stative and tense in {"past", "pres"} and draw.chance(0.14):
             clause.modal = draw.pick(("can", "must", "want"))
             if clause.modal == "must" and clause.negated:
@@ -274,17 +274,17 @@ class Grammar(Nominals):
     def sentence(self) -> Clause:
         """A sentence of any kind."""
         roll = self.draw.random()
-        if roll < 0.46:
+        if roll < 0.32:
             return self.simple()
-        if roll < 0.60:
+        if roll < 0.51:
             return self.with_adjunct()
-        if roll < 0.72:
+        if roll < 0.66:
             return self.reported()
-        if roll < 0.80:
+        if roll < 0.74:
             return self.controlled()
-        if roll < 0.89:
+        if roll < 0.86:
             return self.coordinated()
-        return self.long_subject(self.draw.between(1, 3)) if roll < 0.95 else self.asked()
+        return self.long_subject(self.draw.between(1, 3)) if roll < 0.96 else self.asked()
 
     def simple(self) -> Clause:
         """One main clause."""
@@ -298,7 +298,11 @@ class Grammar(Nominals):
         draw, base = self.draw, self.base
         tense = "fut" if base == "pres" and draw.chance(0.25) else base
         conjunction = draw.pick({"past": PAST_CONJUNCTIONS, "pres": PRESENT_CONJUNCTIONS, "fut": FUTURE_CONJUNCTIONS}[tense])
-        inner = self.any_clause("plup" if conjunction == "after" else "pres" if tense == "fut" else base, level=1)
+        inner_tense = "plup" if conjunction == "after" else "pres" if tense == "fut" else base
+        if conjunction in {"because", "although", "if", "when"}:
+            inner = self.any_clause(inner_tense, level=1)
+        else:  # "before she did not sleep" is grammatical and makes no sense
+            inner = self.clause(inner_tense, level=1, plain=True)
         same = self.anaphor(inner.subject)
         main = self.any_clause(tense, subject=same if draw.chance(0.5) else None)
         main.time, main.adjunct, main.front = None, (conjunction, inner), ""
@@ -336,14 +340,14 @@ class Grammar(Nominals):
         main.content = ("to", inner)
         return main
 
-    def coordinated(self) -> Clause:
-        """Two main clauses."""
+    def coordinated(self, anaphoric: bool = False) -> Clause:
+        """Two main clauses; `anaphoric`: the second one's subject takes up the first one's."""
         draw = self.draw
         tense = draw.pick((self.base, self.base, "perf"))
-        first = self.any_clause(tense, level=1)
+        first = self.any_clause(tense, level=1, subject=self.named() if anaphoric else None)
         first.time = None
         same = self.anaphor(first.subject)
-        second = self.any_clause(tense, level=1, subject=same if draw.chance(0.6) else None)
+        second = self.any_clause(tense, level=1, subject=same if anaphoric or draw.chance(0.6) else None)
         conjunction = draw.pick(("and", "and", "but"))
         if conjunction == "and" and not second.front and draw.chance(0.4):
             second.front = "then"

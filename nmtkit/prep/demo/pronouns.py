@@ -105,7 +105,7 @@ class Storyteller(Grammar):
         if level == 0 and draw.chance(0.45):
             clause.second = (draw.pick(("and", "but")), self.clause(self.base, subject=self.named(), verb=draw.pick(self._brief), level=2))
         elif level == 0 and draw.chance(0.5):
-            clause.time, clause.front = draw.pick([time for time in self.words.times_of(self.base) if time.en in TIMES or self.base == "pres"]), "time"
+            clause.time, clause.front = draw.pick([t for t in self.words.times_of(self.base) if t.en in TIMES or self.base == "pres"]), "time"
         return clause
 
     def it_lies(self, gender: str) -> Clause:

@@ -149,9 +149,14 @@ def middle(clause: Clause, subject: bool, gap: str = "") -> list[Part]:
     return field
 
 
-def verbs(clause: Clause) -> tuple[Leaf, Leaf | None]:
-    """The finite verb and the non-finite one, if there is one. A separable prefix is part of the latter, but not of a finite main verb."""
-    verb, forms, agreement = clause.verb, clause.verb.de, clause.subject.agreement
+def verbs(clause: Clause, agreement: int | None = None) -> tuple[Leaf, Leaf | None]:
+    """The finite verb and the non-finite one, if there is one. A separable prefix is part of the latter, but not of a finite main verb.
+
+    Args:
+        agreement: another agreement than the subject's (for wrong forms on purpose).
+    """
+    verb, forms = clause.verb, clause.verb.de
+    agreement = clause.subject.agreement if agreement is None else agreement
     past = clause.tense in {"past", "pastprog", "plup"}
     if clause.modal:
         return Leaf(german.MODALS[clause.modal][past][agreement], "VMFIN", clause.modal, "fin"), Leaf(forms.infinitive, "VVINF", verb, "verb")

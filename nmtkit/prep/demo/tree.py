@@ -55,17 +55,21 @@ def _collect(tree: Node, found: list[Leaf]) -> None:
 
 def tokens(words: list[Leaf]) -> list[str]:
     """The words of a sentence as tokens: `a` before a vowel is `an`, the first word is capitalised, punctuation stands alone."""
+    return " ".join(_forms(words)).split(" ")
+
+
+def _forms(words: list[Leaf]) -> list[str]:
     forms = [leaf.form for leaf in words]
-    for at, leaf in enumerate(words):
-        if leaf.form == "a" and leaf.tag == "DT":
+    for at, form in enumerate(forms):
+        if form == "a" and words[at].tag == "DT":
             forms[at] = article(forms[at + 1])
     forms[0] = forms[0][0].upper() + forms[0][1:]
-    return [part for form in forms for part in form.split(" ")]
+    return forms
 
 
 def text(words: list[Leaf]) -> str:
     """A sentence as written: punctuation joined to the word before it, the genitive's 's to its noun."""
-    written = " ".join(tokens(words))
+    written = " ".join(_forms(words))
     return written.replace(" ,", ",").replace(" .", ".").replace(" ?", "?").replace(" 's", "'s")
 
 
