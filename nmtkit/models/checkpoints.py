@@ -79,7 +79,9 @@ def _give_name(temporary: Path, final: Path) -> None:
     old: Path | None = None
     if final.exists():
         try:
-            read_manifest(final)
+            manifest = read_manifest(final)
+            for name in manifest["files"]:
+                _check_hash(final, name, manifest)
             old = final.with_name(f".old-{final.name}-{os.getpid()}")
         except CheckpointError as error:
             old = final.with_name(f".damaged-{final.name}-{time.time_ns()}")

@@ -1,0 +1,331 @@
+"""Faults 1-3, 26, 30: a checkpoint is there completely or not at all; what is damaged or foreign is named, never loaded."""
+
+import errno
+import json
+import pickle
+import resource
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from nmtkit import files
+from nmtkit.errors import CheckpointError, EnvironmentProblem
+from nmtkit.models import checkpoints
+from nmtkit.run import System
+from nmtkit.train.stage import train
+from tests.train.tiny import make_run, options
+
+SETTINGS = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=100", "train.dev_bleu=false", "train.samples=0")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that cleans up may run (only `except BaseException` would catch it)."""
+
+
+def write(folder, step=1, value=1.0):
+    weights = {"a": torch.full((3, 2), value), "b": torch.arange(4)}
+    return checkpoints.save(folder, step, weights, {"exp_avg/a": torch.zeros(3, 2)}, {"step": step}, {"variant": "x"})
+
+
+def test_save_and_load(tmp_path):
+    path = write(tmp_path / "checkpoints", 12)
+    assert path.name == "step-00000012"
+    weights, moments, state = checkpoints.load_training(path)
+    assert weights["a"].tolist() == [[1.0, 1.0]] * 3
+    assert weights["b"].dtype == torch.int64
+    assert list(moments) == ["exp_avg/a"]
+    assert state == {"step": 12}
+    assert sorted(p.name for p in path.iterdir()) == ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+
+
+@pytest.mark.parametrize("call", ["save_file", "_synced_hash", "_give_name"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_killed_while_saving_leaves_the_previous_checkpoint(call, times, tmp_path, monkeypatch, capsys):
+    system = System(tmp_path)
+    write(system.checkpoints, 1)
+    original, calls = getattr(checkpoints, call), [0]
+
+    def killed(*args):
+        calls[0] += 1
+        if calls[0] == times:
+            raise Killed
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, call, killed)
+        if call == "_give_name" and times == 2:
+            write(system.checkpoints, 2)
+        with pytest.raises(Killed):
+            write(system.checkpoints, 3)
+    assert [p.name for p in checkpoints.find_checkpoints(system)] == ["step-00000001"] + ["step-00000002"] * (call == "_give_name" and times == 2)
+    capsys.readouterr()
+    checkpoints.clean(system.checkpoints)
+    assert ".tmp-step-00000003" in capsys.readouterr().err
+    assert not list(system.checkpoints.glob(".*"))
+
+
+def test_killed_while_replacing_brings_the_old_one_back(tmp_path, monkeypatch):
+    system = System(tmp_path)
+    write(system.checkpoints, 1, value=1.0)
+    original, calls = checkpoints.os.replace, [0]
+
+    def killed(*args):
+        calls[0] += 1
+        if calls[0] == 3:  # the manifest's own rename, the old one's, then this: the new one's
+            raise Killed
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.os, "replace", killed)
+        with pytest.raises(Killed):
+            write(system.checkpoints, 1, value=2.0)
+    assert checkpoints.candidates(system.checkpoints) == []
+    checkpoints.clean(system.checkpoints)
+    (path,) = checkpoints.find_checkpoints(system)
+    assert checkpoints.load_weights(path)["a"][0, 0] == 1.0
+    write(system.checkpoints, 1, value=2.0)
+    assert checkpoints.load_weights(path)["a"][0, 0] == 2.0
+
+
+@pytest.mark.parametrize("victim", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["truncated", "one bit", "missing"])
+def test_damage_is_named(victim, damage, tmp_path):
+    path = write(tmp_path)
+    content = bytearray((path / victim).read_bytes())
+    if damage == "missing":
+        (path / victim).unlink()
+    elif damage == "truncated":
+        (path / victim).write_bytes(content[:-1])
+    else:
+        content[-1] ^= 1
+        (path / victim).write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoints.load_training(path)
+    assert victim in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert (path / "manifest.json").exists()  # never deleted silently
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "files": {"a": 3}}', "null", '{"format": 1, "files": {"a": {"bytes": "x"}}}'])
+def test_a_damaged_manifest_is_named(text, tmp_path):
+    path = write(tmp_path)
+    (path / "manifest.json").write_text(text)
+    with pytest.raises(CheckpointError):
+        checkpoints.load_weights(path)
+
+
+def test_another_format_is_refused(tmp_path):
+    path = write(tmp_path)
+    manifest = files.read_json(path / "manifest.json")
+    files.write_json(path / "manifest.json", {**manifest, "format": 99})
+    with pytest.raises(CheckpointError, match="format 99"):
+        checkpoints.load_weights(path)
+
+
+class Dangerous:
+    """Runs code when unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was loaded",)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "checkpoint.pth", "pytorch_model.bin"])
+def test_a_pickle_is_never_loaded(name, tmp_path):
+    foreign = tmp_path / name
+    foreign.write_bytes(pickle.dumps(Dangerous()))
+    with pytest.raises(CheckpointError, match="pickle"):
+        checkpoints.load_weights(foreign)
+    with pytest.raises(CheckpointError, match="pickle"):
+        checkpoints.load_weights(tmp_path)  # a folder that holds one
+    # Under the right name, and even with the right hash:
+    path = write(tmp_path / "checkpoints")
+    shutil.copy(foreign, path / "model.safetensors")
+    manifest = files.read_json(path / "manifest.json")
+    manifest["files"]["model.safetensors"] = {"bytes": foreign.stat().st_size, "sha256": files.sha256(foreign)}
+    files.write_json(path / "manifest.json", manifest)
+    with pytest.raises(CheckpointError, match="pickle"):
+        checkpoints.load_weights(path)
+
+
+def test_training_goes_on_from_the_newest_whole_checkpoint(tmp_path, capsys):
+    whole, run = make_run(tmp_path / "whole"), make_run(tmp_path / "run")
+    train(whole, assignments=SETTINGS)
+    train(run, assignments=SETTINGS)
+    system = run.system("transformer")
+    newest = system.checkpoints / "step-00000006" / "model.safetensors"
+    expected = newest.read_bytes()
+    content = bytearray(expected)
+    content[-3] ^= 4
+    newest.write_bytes(content)
+    truncated = system.checkpoints / "step-00000004" / "optimizer.safetensors"
+    truncated.write_bytes(truncated.read_bytes()[:100])
+    capsys.readouterr()
+    train(run, assignments=SETTINGS)
+    said = capsys.readouterr().err
+    assert "step-00000006: damaged checkpoint: model.safetensors" in said
+    assert "step-00000004: truncated checkpoint: optimizer.safetensors" in said
+    assert "step 2 of 6: continuing" in said
+    assert newest.read_bytes() == expected
+    assert len(list(system.checkpoints.glob(".damaged-*"))) == 2
+    assert (whole.system("transformer").checkpoints / "step-00000006" / "model.safetensors").read_bytes() == expected
+
+
+def test_all_damaged_is_an_error(tmp_path):
+    run = make_run(tmp_path / "run")
+    train(run, assignments=SETTINGS)
+    for path in run.system("transformer").checkpoints.glob("*/state.json"):
+        path.write_text("{}")
+    with pytest.raises(CheckpointError, match="every checkpoint"):
+        train(run, assignments=SETTINGS)
+    with pytest.raises(CheckpointError, match="no valid checkpoint"):
+        checkpoints.load_system(run, run.system("transformer"))
+
+
+def test_another_vocabulary_is_refused(tmp_path):
+    run = make_run(tmp_path / "run")
+    train(run, assignments=SETTINGS)
+    vocabulary = run.prep / "vocab.txt"
+    tokens = vocabulary.read_text().split("\n")
+    tokens[5], tokens[6] = tokens[6], tokens[5]
+    vocabulary.write_text("\n".join(tokens))
+    with pytest.raises(CheckpointError, match="another vocabulary: vocab.txt"):
+        checkpoints.load_system(run, run.system("transformer"))
+
+
+def disk_full_after(monkeypatch, failures):
+    """The next so many attempts to write tensors meet a full disk, as the kernel and safetensors report it."""
+    original, left = checkpoints.save_file, [failures]
+
+    def full(*args):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(*args)
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+
+
+def test_disk_full_once_is_a_warning(tmp_path, monkeypatch, capsys):
+    run = make_run(tmp_path / "run")
+    disk_full_after(monkeypatch, 1)
+    train(run, assignments=SETTINGS)
+    assert "No space left on device; trying once more" in capsys.readouterr().err
+    assert len(checkpoints.find_checkpoints(run.system("transformer"))) == 3
+
+
+def test_disk_full_twice_stops_with_the_last_state_intact(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run")
+    train(run, assignments=[*SETTINGS, "train.max_steps=2"])
+    with monkeypatch.context() as patch:
+        disk_full_after(patch, 2)
+        with pytest.raises(EnvironmentProblem, match="No space left") as caught:
+            train(run, assignments=SETTINGS)
+    assert caught.value.exit_code == 3
+    folder = run.system("transformer").checkpoints
+    assert [p.name for p in folder.iterdir()] == ["step-00000002"]
+    train(run, assignments=SETTINGS)
+    assert checkpoints.step_of(checkpoints.find_checkpoints(run.system("transformer"))[-1]) == 6
+
+
+def test_a_write_that_the_kernel_refuses(tmp_path):
+    """A real refusal in the middle of a file: the kernel's limit on file sizes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    big = {"a": torch.zeros(1 << 16)}
+    write(tmp_path, 1)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+        with pytest.raises(EnvironmentProblem, match="step-00000002"):
+            checkpoints.save(tmp_path, 2, big, {}, {}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_too_little_free_space_is_seen_beforehand(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))
+    with pytest.raises(EnvironmentProblem, match="MiB free"):
+        write(tmp_path, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pruning_keeps_the_last_and_the_best(tmp_path):
+    system = System(tmp_path)
+    for step in range(1, 8):
+        write(system.checkpoints, step)
+    (system.checkpoints / "step-00000002" / "manifest.json").unlink()  # not ours to remove
+    checkpoints.prune(system.checkpoints, ["step-00000006", "step-00000007", "step-00000003"])
+    assert [checkpoints.step_of(p) for p in checkpoints.candidates(system.checkpoints)] == [2, 3, 6, 7]
+    assert not list(system.checkpoints.glob(".*"))
+
+
+def test_best_and_what_happens_without_it(tmp_path, capsys):
+    system = System(tmp_path)
+    with pytest.raises(CheckpointError, match="no checkpoint yet"):
+        checkpoints.best(system)
+    for step in (1, 2, 3):
+        write(system.checkpoints, step)
+    assert checkpoints.best(system).name == "step-00000003"
+    files.write_json(tmp_path / "best.json", {"checkpoint": "step-00000002"})
+    assert checkpoints.best(system).name == "step-00000002"
+    (system.checkpoints / "step-00000002" / "state.json").write_text("")
+    assert checkpoints.best(system).name == "step-00000003"
+    assert "step-00000002 is missing or damaged" in capsys.readouterr().err
+
+
+def test_averaging_in_float64(tmp_path):
+    values = [1.0, 1e-8, 1.0, 1e-8]
+    paths = [write(tmp_path, step, value) for step, value in enumerate(values)]
+    mean = checkpoints.average(paths)
+    assert mean["a"].dtype == torch.float32
+    assert mean["a"][0, 0].item() == torch.tensor(sum(values) / 4, dtype=torch.float64).float().item()
+    assert mean["b"].tolist() == [0, 1, 2, 3]
+    assert checkpoints.average(paths[:1])["a"].tolist() == checkpoints.load_weights(paths[0])["a"].tolist()
+    other = checkpoints.save(tmp_path, 9, {"a": torch.zeros(5)}, {}, {}, {})
+    with pytest.raises(CheckpointError, match="same model"):
+        checkpoints.average([*paths, other])
+
+
+def test_tied_weights_are_stored_once_and_stay_tied(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(5, 3)
+            self.output = nn.Linear(3, 5, bias=False)
+            self.output.weight = self.embedding.weight
+            self.register_buffer("count", torch.tensor(3))
+
+    one, two = Tied(), Tied()
+    weights = checkpoints.weights_of(one)
+    assert sorted(weights) == ["count", "embedding.weight"]
+    path = checkpoints.save(tmp_path, 1, weights, {}, {}, {})
+    checkpoints.put_weights(two, checkpoints.load_weights(path))
+    assert torch.equal(two.output.weight, one.embedding.weight)
+    assert two.output.weight is two.embedding.weight
+    with pytest.raises(CheckpointError, match="count is missing"):
+        checkpoints.put_weights(two, {"embedding.weight": one.embedding.weight})
+
+
+def test_load_system_best_and_average(tmp_path):
+    run = make_run(tmp_path / "run")
+    train(run, assignments=[*SETTINGS, "train.validate_every=2"])
+    system = run.system("transformer")
+    model = checkpoints.load_system(run, system)
+    assert not model.training
+    best = json.loads((system.path / "best.json").read_text())["checkpoint"]
+    stored, own = checkpoints.load_weights(system.checkpoints / best), checkpoints.weights_of(model)
+    assert stored.keys() == own.keys()
+    assert all(torch.equal(own[name], stored[name]) for name in stored)
+    mean = checkpoints.average(checkpoints.find_checkpoints(system)[-2:])
+    averaged = checkpoints.weights_of(checkpoints.load_system(run, system, average=2))
+    assert all(torch.equal(averaged[name], mean[name]) for name in mean)
+
+
+def test_pruning_while_training_keeps_k_and_the_best(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run")
+    monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)  # the first validation stays the best
+    train(run, assignments=[*SETTINGS, "train.validate_every=2", "train.keep_checkpoints=1", "train.max_steps=8"])
+    found = checkpoints.find_checkpoints(run.system("transformer"))
+    assert [checkpoints.step_of(p) for p in found] == [2, 8]
+    assert checkpoints.best(run.system("transformer")) == found[0]
