@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from nmtkit.models.variants import build_model
 from nmtkit.run import Run, System
 from nmtkit.score import figures
 from nmtkit.score.tables import Column, Estimate, Table
+from nmtkit.settings import SearchSettings, build
 
 READING = (
     "A relative time near the relative MACs is what the arithmetic demands, well above it is a price of the implementation; "
@@ -29,7 +30,7 @@ READING = (
 
 @dataclass(frozen=True)
 class Speed:
-    """Relative-to-baseline inputs of one system: tokens/s in training and sentences/s in decoding, None where not measured."""
+    """Target tokens/s of one system in training and in decoding, None where not measured."""
 
     train: float | None = None
     decode: float | None = None
@@ -42,6 +43,8 @@ class Cost:
     name: str
     parameters: Parameters
     macs: Macs
+    beam: int
+    """Hypotheses a sentence that the decoding speeds are of."""
     logged: Speed
     timing: Timing | None = None
 
@@ -62,8 +65,8 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
         for name in systems:
             costs.append(_cost(run, run.system(name), src_length, tgt_length, set_name))
             advance(1)
-    timings = measure_speed(run, [run.system(name) for name in systems], set_name) if measure else {}
-    costs = [Cost(c.name, c.parameters, c.macs, c.logged, timings.get(c.name)) for c in costs]
+    timings = measure_speed(run, [run.system(name) for name in systems], set_name, tgt_length) if measure else {}
+    costs = [replace(c, timing=timings.get(c.name)) for c in costs]
     table = cost_table(costs, set_name)
     return Finding(
         name="cost",
@@ -106,7 +109,9 @@ def _cost(run: Run, system: System, src_length: int, tgt_length: int, set_name: 
     config = system.read_config()
     model = build_model(config["variant"], config.get("model", {}), vocabulary_sizes(run)).eval()
     macs = count_macs(model, src_length, tgt_length)
-    return Cost(system.name, count_parameters(model), macs, Speed(logged_training_speed(system), logged_decoding_speed(system, set_name)))
+    beam = build(SearchSettings, config.get("search", {}), "search").beam
+    logged = Speed(logged_training_speed(system), logged_decoding_speed(system, set_name))
+    return Cost(system.name, count_parameters(model), macs, beam, logged)
 
 
 def logged_training_speed(system: System) -> float | None:
@@ -128,12 +133,12 @@ def logged_training_speed(system: System) -> float | None:
 
 
 def logged_decoding_speed(system: System, set_name: str) -> float | None:
-    """Sentences/s that the translation of a set took; None if it was not translated."""
+    """Target tokens/s in the translation of a set; None if it was not translated."""
     path = system.translation(set_name) / "meta.json"
     if not path.is_file():
         return None
     try:
-        return float(files.read_json(path)["speed"]["sentences_per_second"])
+        return float(files.read_json(path)["speed"]["tokens_per_second"])
     except (DataError, KeyError, TypeError, ValueError):
         return None
 
@@ -156,7 +161,7 @@ COLUMNS = (
     Column("train_tokens_per_s", "train tokens/s", decimals=0),
     Column("train_time_ratio", "time ×", interval=True),
     Column("train_time_per_mac", "time/MAC"),
-    Column("decode_sentences_per_s", "sentences/s", decimals=1),
+    Column("decode_tokens_per_s", "decode tokens/s", decimals=0),
     Column("decode_time_ratio", "time ×", interval=True),
     Column("decode_time_per_mac", "time/MAC"),
 )
@@ -165,10 +170,10 @@ COLUMNS = (
 def _row(cost: Cost, baseline: Cost) -> list[Any]:
     macs, base = cost.macs, baseline.macs
     train_mac, step_mac = relative(macs.train, base.train), relative(macs.step, base.step)
-    decode_mac = relative(_sentence_macs(macs), _sentence_macs(base))
+    decode_mac = relative(_sentence_macs(macs, cost.beam), _sentence_macs(base, baseline.beam))
     if cost.timing and baseline.timing:
         train_time, decode_time = cost.timing.train_ratio, cost.timing.decode_ratio
-        speeds = Speed(cost.timing.train_tokens_per_s, cost.timing.decode_sentences_per_s)
+        speeds = Speed(cost.timing.train_tokens_per_s, cost.timing.decode_tokens_per_s)
     else:
         speeds = cost.logged
         train_time = Estimate(relative(baseline.logged.train, cost.logged.train))
@@ -193,9 +198,9 @@ def _row(cost: Cost, baseline: Cost) -> list[Any]:
     ]
 
 
-def _sentence_macs(macs: Macs) -> float:
-    """Of one whole sentence, read and decoded greedily: what a decoding time is compared with."""
-    return macs.encode * macs.src_length + macs.step * macs.tgt_length
+def _sentence_macs(macs: Macs, beam: int) -> float:
+    """Of one whole sentence, read once and decoded with a beam: what a decoding time is compared with."""
+    return macs.encode * macs.src_length + beam * macs.step * macs.tgt_length
 
 
 def cost_table(costs: Sequence[Cost], set_name: str) -> Table:
@@ -205,10 +210,10 @@ def cost_table(costs: Sequence[Cost], set_name: str) -> Table:
     how = (
         f"measured now in {base.timing.rounds} alternating rounds on {base.timing.device}; time ×: median of the rounds' ratios [their middle 95%]"
         if base.timing is not None
-        else f"training: median of metrics.jsonl; decoding: as logged for {set_name}; no interval (--measure takes the systems in turn)"
+        else f"target tokens/s; training: median of metrics.jsonl; decoding: logged for {set_name}; no interval (--measure takes the systems in turn)"
     )
     notes = [
-        f"×: relative to {base.name}; time × above 1 is slower; time/MAC: time × divided by MAC × (decoding: encoder and steps of a sentence)",
+        f"×: relative to {base.name}; time × above 1 is slower; time/MAC: time × divided by MAC × (decoding: of a whole sentence)",
         f"MMAC: million multiply-accumulates, sentences of {macs.src_length} source and {macs.tgt_length} target subwords; exact counts, no interval",
         "train: forward and backward per target token; encode: per source token; step: one decoding step of one hypothesis with state",
         "counted: matrix products, convolutions, attention; not counted: softmax, norms, activations, gates' element-wise part, look-ups",

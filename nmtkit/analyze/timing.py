@@ -1,4 +1,7 @@
-"""Training and decoding speed of several systems, taken in turn in one process, so that the machine's moods hit all alike."""
+"""Training and decoding speed of several systems, taken in turn in one process, so that the machine's moods hit all alike.
+
+Decoding is beam search in which no sentence may end before a common length: otherwise a system that writes more would seem slower.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nmtkit import console
 from nmtkit.data.batches import Batch, batch_list, collate, source_batch
 from nmtkit.data.store import Store
-from nmtkit.models.base import Model
+from nmtkit.data.vocabulary import EOS
+from nmtkit.models.base import Memory, Model, State
 from nmtkit.models.checkpoints import load_system
 from nmtkit.nn import hardware
 from nmtkit.nn.dropout import seed_dropout
@@ -34,7 +39,7 @@ class Timing:
     """Speed of one system, and its time relative to the baseline of the same rounds (median, middle 95 % of the rounds)."""
 
     train_tokens_per_s: float
-    decode_sentences_per_s: float
+    decode_tokens_per_s: float
     train_ratio: Estimate
     decode_ratio: Estimate
     rounds: int
@@ -47,12 +52,40 @@ class Timing:
         return {**vars(self), **ratios}
 
 
-def measure_speed(run: Run, systems: Sequence[System], set_name: str, rounds: int = ROUNDS) -> dict[str, Timing]:
+class Endless(Model):
+    """A model whose sentences never end, for searches of equal length."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model.settings, model.vocabularies)
+        self.model = model
+
+    @property
+    def width(self) -> int:
+        """The model's."""
+        return self.model.width
+
+    def encode(self, batch: Batch) -> Memory:
+        """As the model does."""
+        return self.model.encode(batch)
+
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+        """As the model does."""
+        return self.model.decode(tgt_in, memory, state)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The model's scores, with none for </s>."""
+        scores = self.model.logits(hidden)
+        scores[..., EOS] = float("-inf")
+        return scores
+
+
+def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int, rounds: int = ROUNDS) -> dict[str, Timing]:
     """Time updates (forward, loss, backward) and beam search of every system, system after system in every round.
 
     Args:
         run: the run; systems: with checkpoints; the first is the baseline of the ratios.
-        set_name: whose sentences are decoded; updates take batches of the training set.
+        set_name: whose sentences are decoded, with the baseline's beam; updates take batches of the training set.
+        steps: target tokens of every decoded sentence.
         rounds: measured rounds; one more before them warms everything up.
     Returns: by system.
     Raises: CheckpointError, DataError if a system cannot be loaded.
@@ -63,6 +96,7 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, rounds: in
     console.say(f"measuring on: {chosen.describe()}")
     device, autocast = torch.device(chosen.device), autocast_arguments(chosen)
     models = {s.name: load_system(run, s, device) for s in systems}
+    searched = searched.model_copy(update={"max_length_a": 0.0, "max_length_b": steps, "nbest": 1})
     batches, sources = _training_batches(run, train, device), _sources(run, set_name, device)
     tokens = sum(int(batch.tgt_lengths.sum()) for batch in batches if batch.tgt_lengths is not None)
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
@@ -76,13 +110,13 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, rounds: in
                     spent[name].append((update, decode))
                 advance(1)
     base = np.array(spent[systems[0].name])
-    return {name: _timing(np.array(pairs), base, tokens, len(sources.src), chosen.describe()) for name, pairs in spent.items()}
+    return {name: _timing(np.array(pairs), base, tokens, len(sources.src) * steps, chosen.describe()) for name, pairs in spent.items()}
 
 
-def _timing(pairs: Any, base: Any, tokens: int, sentences: int, device: str) -> Timing:
+def _timing(pairs: Any, base: Any, tokens: int, decoded: int, device: str) -> Timing:
     train, decode = np.median(pairs, axis=0)
     ratios = [_ratio(pairs[:, i] / base[:, i]) for i in (0, 1)]
-    return Timing(tokens / float(train), sentences / float(decode), ratios[0], ratios[1], len(pairs), device)
+    return Timing(tokens / float(train), decoded / float(decode), ratios[0], ratios[1], len(pairs), device)
 
 
 def _ratio(values: Any) -> Estimate:
@@ -105,7 +139,7 @@ def _sources(run: Run, set_name: str, device: torch.device) -> Batch:
 def _updates(model: Model, batches: Sequence[Batch], settings: TrainSettings, autocast: dict[str, Any]) -> None:
     """Forward and backward as training does them, without the optimiser's step."""
 
-    def logits(hidden: torch.Tensor) -> torch.Tensor:
+    def logits(hidden: Tensor) -> Tensor:
         with torch.autocast(**autocast):
             return model.logits(hidden)
 
@@ -115,14 +149,14 @@ def _updates(model: Model, batches: Sequence[Batch], settings: TrainSettings, au
         seed_dropout(SEED, number, 0)
         with torch.autocast(**autocast):
             hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-        loss.backward(logits, hidden, batch, settings.label_smoothing, 1.0)
+        loss.backward(logits, hidden, batch, settings.label_smoothing, 1.0, loss.chunk_rows(model.vocabularies.tgt, hidden.device.type))
         model.zero_grad(set_to_none=True)
 
 
 def _decode(model: Model, sources: Batch, settings: SearchSettings, autocast: dict[str, Any]) -> None:
     model.eval()
     with torch.autocast(**autocast):
-        search([model], sources, settings)
+        search([Endless(model).eval()], sources, settings)
 
 
 def _seconds(work: Callable[[], None], device: torch.device) -> float:

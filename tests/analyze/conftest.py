@@ -41,7 +41,7 @@ class AnalysedRun(FakeRun):
         lines = [json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed}) for i, speed in enumerate(speeds)]
         write(folder / "metrics.jsonl", [*lines, json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), '{"step": 10, "kind": "tra'])
         if decoding:
-            write(folder / "translate" / "test" / "meta.json", [json.dumps({"speed": {"sentences_per_second": decoding}})])
+            write(folder / "translate" / "test" / "meta.json", [json.dumps({"speed": {"tokens_per_second": decoding}})])
         return built
 
 

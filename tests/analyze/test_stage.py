@@ -7,9 +7,12 @@ import os
 
 import pytest
 
-from nmtkit.analyze import ANALYSES, stage
+from nmtkit.analyze import ANALYSES, stage, timing
 from nmtkit.analyze.macs import count_macs, count_parameters
+from nmtkit.data.batches import source_batch
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.settings import SearchSettings, build
+from nmtkit.translate.beam import search
 
 from .conftest import SMALL, AnalysedRun
 
@@ -59,7 +62,7 @@ def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
     assert own["train_time_per_mac"] == pytest.approx(2.2 / own["train_mac_ratio"])
     assert own["decode_time_ratio"]["value"] == pytest.approx(2.5)
     macs = [count_macs(two.models[n], length, length) for n in ("base", "own")]
-    whole = [m.encode * length + m.step * length for m in macs]
+    whole = [m.encode * length + 2 * m.step * length for m in macs]  # beam 2
     assert own["decode_time_per_mac"] == pytest.approx(2.5 / (whole[1] / whole[0]))
     assert base["train_mac_ratio"] == base["train_time_ratio"]["value"] == 1.0
     assert "no interval" in out
@@ -73,7 +76,7 @@ def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
     analysed.system("only", "transformer", SMALL)
     stage.analyze(analysed.run, "cost")
     row = finding(analysed.run, "cost")["table"]["rows"][0]
-    assert (row["train_tokens_per_s"], row["decode_sentences_per_s"], row["train_time_ratio"]["value"]) == (None, None, None)
+    assert (row["train_tokens_per_s"], row["decode_tokens_per_s"], row["train_time_ratio"]["value"]) == (None, None, None)
     assert "–" in capsys.readouterr().out
     assert not (analysed.run.path / "analyze" / "cost" / "figure.svg").exists()
 
@@ -91,6 +94,14 @@ def test_cost_measured_in_turn(two, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert "7 alternating rounds" in out
     assert "measuring on: device cpu" in err
+
+
+def test_measured_searches_have_one_length(two):
+    """A system that would end at once, or never, does the same number of steps."""
+    settings = build(SearchSettings, {"beam": 3, "max_length_a": 0.0, "max_length_b": 7}, "search")
+    for model in two.models.values():
+        ended = [h for n_best in search([timing.Endless(model).eval()], source_batch([[5, 6, 2], [7, 2]]), settings) for h in n_best]
+        assert [(len(h.ids), h.finished) for h in ended] == [(7, False)] * 2
 
 
 def test_lengths_side_by_side(two, capsys):
