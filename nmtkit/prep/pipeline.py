@@ -10,62 +10,33 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import importlib.metadata
 import itertools
-import platform
 import shutil
 import time
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import nmtkit
 from nmtkit import console, files
 from nmtkit.data.store import StoreWriter
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary, load_vocabularies
 from nmtkit.errors import DataError
 from nmtkit.prep import check
+from nmtkit.prep.encoders import BOTH, Encoded, SetEncoder, SubwordCounter, TrainEncoder
 from nmtkit.prep.parallel import ordered_map
 from nmtkit.prep.sources import Corpus, SetFiles
 from nmtkit.prep.subwords import learn_bpe
+from nmtkit.prep.tally import FORMAT, Tally, fingerprint, tools
 from nmtkit.prep.truecase import Truecaser
-from nmtkit.prep.workers import BOTH, Cleaned, Cleaner, Encoded, SetEncoder, SideCounts, SubwordCounter, TrainEncoder, rows_in_chunks, truecased
+from nmtkit.prep.workers import Cleaned, Cleaner, SideCounts, rows_in_chunks, truecased
 from nmtkit.settings import PrepSettings
 
-FORMAT = 1
 TYPES_PER_CHUNK = 2000
-
-
-@dataclass
-class Tally:
-    """What happened to the text on the way, for the report and the manifest."""
-
-    pairs_in: int = 0
-    pairs_kept: int = 0
-    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
-    changes: dict[str, Counter[str]] = field(default_factory=lambda: {side: Counter() for side in BOTH})
-    speed: list[dict[str, Any]] = field(default_factory=list)
-    corpus: dict[str, int] = field(default_factory=dict)
-
-    def dropped(self) -> dict[str, dict[str, int]]:
-        """Dropped pairs by reason, most frequent first, and the sides to blame."""
-        reasons = sorted({reason for reason, _ in self.reasons}, key=lambda reason: (-self.reasons[reason, "pairs"], reason))
-        return {reason: {key: self.reasons[reason, key] for key in ("pairs", *BOTH)} for reason in reasons}
-
-    @contextlib.contextmanager
-    def timed(self, stage: str, lines: int) -> Iterator[None]:
-        """Say and record how fast a step was (lines count each side)."""
-        start = time.perf_counter()
-        yield
-        seconds = max(time.perf_counter() - start, 1e-6)
-        self.speed.append({"stage": stage, "lines": lines, "seconds": round(seconds, 3), "lines_per_second": round(lines / seconds)})
-        console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({lines / seconds:,.0f} lines/s)")
+KEPT_WORDS = 1 << 17
 
 
 class Pipeline:
@@ -104,7 +75,8 @@ class Pipeline:
         counts = self._clean(train)
         self._learn(counts)
         sets = [self._encode_train(train), *(self._encode_set(one) for one in self.corpus.sets[1:])]
-        self._text.unlink()
+        for path in (self._text, *map(self._segmented, BOTH)):
+            path.unlink(missing_ok=True)
         for one in self.corpus.sets:
             self._write_documents(one)
         for name, path in self.corpus.extras.items():
@@ -181,22 +153,30 @@ class Pipeline:
             self.tally.corpus["merges" if joint else f"{side}_merges"] = learnt
             if learnt < self.settings.merges:
                 console.say(f"BPE: learned {learnt:,} of {self.settings.merges:,} merges; the corpus has no more")
-        tokens = {side: self._subwords(words[side], codes[side], None) for side in BOTH}
+        tokens = {side: self._subwords(side, words[side], codes[side], None) for side in BOTH}
         threshold = self.settings.vocab_threshold
         for side in BOTH:
             ranked = sorted(tokens[side].items(), key=lambda item: (-item[1], item[0]))
             files.write_lines(self.folder / f"bpe-vocab.{side}.txt", [f"{token} {count}" for token, count in ranked])
             if threshold:
-                tokens[side] = self._subwords(words[side], codes[side], {token for token, count in ranked if count >= threshold})
+                tokens[side] = self._subwords(side, words[side], codes[side], {token for token, count in ranked if count >= threshold})
         return tokens
 
-    def _subwords(self, words: Counter[str], codes: Path, vocabulary: set[str] | None) -> Counter[str]:
-        items = list(words.items())
+    def _subwords(self, side: str, words: Counter[str], codes: Path, vocabulary: set[str] | None) -> Counter[str]:
+        """Count subwords from counts of words, and keep how the frequent words are segmented for the encoders to read."""
+        items = words.most_common()
         chunks = (items[i : i + TYPES_PER_CHUNK] for i in range(0, len(items), TYPES_PER_CHUNK))
         counts: Counter[str] = Counter()
-        for part in ordered_map(functools.partial(SubwordCounter, codes, vocabulary), chunks, self.jobs if len(items) > 2 * TYPES_PER_CHUNK else 1):
-            counts.update(part)
+        make = functools.partial(SubwordCounter, codes, vocabulary)
+        with open(self._segmented(side), "w", encoding="utf-8", newline="\n") as stream:
+            for number, (part, segmented) in enumerate(ordered_map(make, chunks, self.jobs if len(items) > 2 * TYPES_PER_CHUNK else 1)):
+                counts.update(part)
+                if number * TYPES_PER_CHUNK < KEPT_WORDS:
+                    stream.writelines(line + "\n" for line in segmented)
         return counts
+
+    def _segmented(self, side: str) -> Path:
+        return self._text.with_name(f"{self._text.name}.{side}")
 
     def _encode_train(self, train: SetFiles) -> dict[str, Any]:
         self._write_start_of_manifest()
@@ -306,23 +286,6 @@ class Pipeline:
         manifest["fingerprint"] = fingerprint(manifest)
         files.write_json(self.folder / "manifest.json", manifest)
         return manifest
-
-
-def fingerprint(manifest: dict[str, Any]) -> str:
-    """What a trained system depends on: train and dev store, vocabularies, truecasers, BPE and settings; not the test sets."""
-    kept = {
-        name: value
-        for name, value in manifest["files"].items()
-        if name.startswith(("vocab.", "codes.", "truecase.", "bpe-vocab.", "train.", "dev.", "docs/train.", "docs/dev."))
-    }
-    text = repr((FORMAT, manifest["src"], manifest["tgt"], sorted(manifest["settings"].items()), sorted(kept.items())))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def tools(corpus: Corpus) -> dict[str, str]:
-    """Versions of what shaped the text."""
-    names = ["sacremoses", "subword-nmt", *(["jieba"] if "zh" in (corpus.src, corpus.tgt) else [])]
-    return {"nmtkit": nmtkit.__version__, "python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
 
 
 def _rows(streams: list[tuple[Path, ...]]) -> Iterator[Sequence[bytes]]:

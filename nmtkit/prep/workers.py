@@ -1,24 +1,18 @@
-"""What the worker processes of prep do with one chunk of lines; each is built once per process and keeps only caches."""
+"""What the worker processes of prep do with raw lines: tidy, tokenize, clean, and count what truecaser and BPE are learnt from."""
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from nmtkit.data.store import id_type
-from nmtkit.data.vocabulary import UNK, Vocabulary, load_vocabularies
 from nmtkit.prep.clean import PairFilter, tidy
-from nmtkit.prep.subwords import Bpe
+from nmtkit.prep.encoders import BOTH
 from nmtkit.prep.text import TextSide
 from nmtkit.prep.truecase import DELAYED_START, SENTENCE_END, Truecaser, TruecaseTrainer
 from nmtkit.settings import PrepSettings
 
-CACHED_WORDS = 1 << 18
 LONGEST_WORD = 1000
-BOTH = ("src", "tgt")
 
 
 def rows_in_chunks(rows: Iterable[Sequence[bytes]], max_rows: int = 2000, max_bytes: int = 1 << 19) -> Iterator[list[Sequence[bytes]]]:
@@ -173,157 +167,3 @@ class Cleaner:
             return reason, (src > tgt, tgt > src)
         giant = [max(map(len, words)) > LONGEST_WORD for words in tokens]
         return ("word too long" if any(giant) else None), (giant[0], giant[1])
-
-
-class SubwordCounter:
-    """Counts subwords from word counts.
-
-    Args:
-        codes: the BPE codes file.
-        vocabulary: the subwords allowed, None for all.
-    """
-
-    def __init__(self, codes: Path, vocabulary: set[str] | None) -> None:
-        self._bpe = Bpe(codes, vocabulary)
-
-    def __call__(self, chunk: list[tuple[str, int]]) -> Counter[str]:
-        """Count the subwords of (word, count) pairs."""
-        counts: Counter[str] = Counter()
-        for word, count in chunk:
-            for piece in self._bpe.segment([word]):
-                counts[piece] += count
-        return counts
-
-
-class WordIds:
-    """Words to token ids of a side: truecasing, BPE and vocabulary, with a bounded cache of words."""
-
-    def __init__(self, side: TextSide, vocabulary: Vocabulary) -> None:
-        self._side = side
-        self._vocabulary = vocabulary
-        self._cache: dict[str, list[int]] = {}
-
-    def __call__(self, tokens: list[str]) -> list[int]:
-        """The ids of a tokenized line, without </s>."""
-        if self._side.truecaser:
-            tokens = self._side.truecaser.truecase(tokens)
-        ids: list[int] = []
-        get = self._cache.get
-        for token in tokens:
-            known = get(token)
-            ids += known if known is not None else self._look_up(token)
-        return ids
-
-    def _look_up(self, token: str) -> list[int]:
-        pieces = self._side.bpe.segment([token]) if self._side.bpe else [token]
-        if len(self._cache) >= CACHED_WORDS:
-            self._cache.clear()
-        ids = self._cache[token] = self._vocabulary.encode(pieces)[:-1]
-        return ids
-
-
-@dataclass
-class Encoded:
-    """A chunk of pairs as token ids."""
-
-    ids: bytes
-    """src, tgt, src, … each with its </s>, in the store's type."""
-    lengths: array[int]
-    dropped: list[int]
-    reasons: Counter[tuple[str, str]]
-    unknown: list[int]
-    """<unk> on each side."""
-    texts: list[str] = field(default_factory=list)
-    """Tidied lines of each stream (dev and test sets only)."""
-    changes: list[Counter[str]] = field(default_factory=list)
-
-
-class _Ids:
-    """Collects the ids of a chunk."""
-
-    def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary]) -> None:
-        self.end = vocabularies[0].encode([])
-        width = id_type(max(map(len, vocabularies))).itemsize
-        self._flat: array[int] = array("I" if width == 4 else "H")
-        self._lengths = array("q")
-        self._unknown = [0, 0]
-
-    def add(self, src: list[int], tgt: list[int]) -> None:
-        for side, ids in enumerate((src, tgt)):
-            self._flat.extend(ids)
-            self._flat.extend(self.end)
-            self._lengths.append(len(ids) + 1)
-            self._unknown[side] += ids.count(UNK)
-
-    def done(self, dropped: list[int], reasons: Counter[tuple[str, str]]) -> Encoded:
-        return Encoded(self._flat.tobytes(), self._lengths, dropped, reasons, self._unknown)
-
-
-class TrainEncoder:
-    """Encodes tokenized training pairs and drops those with too many subwords.
-
-    Args:
-        prep: the prep folder as far as it is written: models, vocabularies and a manifest with languages and settings.
-        text: the tokenized pairs.
-        max_subwords: most subwords of a side.
-    """
-
-    def __init__(self, prep: Path, text: Path, max_subwords: int) -> None:
-        self._vocabularies = load_vocabularies(prep)
-        sides = (TextSide.load(prep, "src"), TextSide.load(prep, "tgt"))
-        self._encode = [WordIds(side, vocabulary) for side, vocabulary in zip(sides, self._vocabularies, strict=True)]
-        self._text = text
-        self._longest = max_subwords
-
-    def __call__(self, part: tuple[int, int]) -> Encoded:
-        """Encode the pairs in a byte range (start, length) of the tokenized text."""
-        with open(self._text, "rb") as stream:
-            stream.seek(part[0])
-            lines = stream.read(part[1]).decode().split("\n")[:-1]
-        result = _Ids(self._vocabularies)
-        dropped: list[int] = []
-        reasons: Counter[tuple[str, str]] = Counter()
-        for row in range(len(lines) // 2):
-            src, tgt = (encode(line.split(" ")) for encode, line in zip(self._encode, lines[2 * row : 2 * row + 2], strict=True))
-            if max(len(src), len(tgt)) > self._longest:
-                dropped.append(row)
-                reasons["too many subwords", "pairs"] += 1
-                reasons.update(("too many subwords", side) for side, ids in zip(BOTH, (src, tgt), strict=True) if len(ids) > self._longest)
-                continue
-            result.add(src, tgt)
-        return result.done(dropped, reasons)
-
-
-class SetEncoder:
-    """Encodes a dev or test set line for line, just as translation will, and keeps its text; nothing is dropped.
-
-    Args:
-        prep: as for TrainEncoder.
-    """
-
-    def __init__(self, prep: Path) -> None:
-        self._vocabularies = load_vocabularies(prep)
-        self._sides = (TextSide.load(prep, "src"), TextSide.load(prep, "tgt"))
-
-    def __call__(self, chunk: list[Sequence[bytes]]) -> Encoded:
-        """Encode rows of (src, ref, ref1, …); the store gets the first reference."""
-        texts: list[list[str]] = [[] for _ in chunk[0]]
-        changes: list[Counter[str]] = [Counter(), Counter()]
-        result = _Ids(self._vocabularies)
-        for row in chunk:
-            lines = []
-            for stream, raw in enumerate(row):
-                counts = changes[min(stream, 1)]
-                try:
-                    line = raw.decode()
-                except UnicodeDecodeError:
-                    counts["lines not UTF-8"] += 1
-                    line = raw.decode(errors="replace")
-                lines.append(tidy(line, counts))
-                texts[stream].append(lines[-1] + "\n")
-            pair = [v.encode(s.encode(line))[:-1] for v, s, line in zip(self._vocabularies, self._sides, lines, strict=False)]
-            result.add(pair[0], pair[1])
-        encoded = result.done([], Counter())
-        encoded.texts = ["".join(text) for text in texts]
-        encoded.changes = changes
-        return encoded
