@@ -13,24 +13,20 @@ from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.dropout import dropout
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import future
+from nmtkit.nn.masks import block, future
+from nmtkit.nn.products import ShortAttention
 
-# On a CPU the explicit product is the faster one while the score matrix of a head is smaller than this (tests/benchmarks).
 EXPLICIT_SCORES = 128 * 128
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, S, H·C) -> (B, H, S, C), a view."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+"""On a CPU the product written out is faster than torch's kernel while a head's score matrix has at most so many numbers."""
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, causal: bool = False, p: float = 0.0, name: str = "") -> Tensor:
     """softmax(q·kᵀ/√C)·v for every head.
 
-    Keys may be fewer than query rows: with R = B·K rows, the K neighbours of a sentence attend to that sentence's keys, which are never copied.
+    Keys may belong to fewer rows than queries: with R = B·K, the K neighbours of a sentence attend to that sentence's keys, which are never copied.
 
     Args:
-        q: queries (R, T, H·C).
+        q: queries (R, T, H, C).
         k: keys (B, H, S, C).
         v: values (B, H, S, C').
         visible: bool (B, 1 or K·T, S), True = may be attended; or the same as numbers to add to the scores (`masks.additive`); None = all.
@@ -40,53 +36,50 @@ def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, ca
     Returns: (R, T, H·C'); a query that may see nothing gets exactly zero.
     Source: Vaswani et al. 2017, Eq. 1.
     """
-    rows, steps = q.shape[:2]
-    sentences, heads, length, _ = k.shape
-    q = q.reshape(sentences, -1, heads, k.size(3)).transpose(1, 2)  # (B, H, K·T, C)
-    visible = None if visible is None else visible.unsqueeze(1)  # (B, 1, 1 or K·T, S)
-    if capturing() or (q.device.type == "cpu" and q.size(2) * length <= EXPLICIT_SCORES):
-        context = _explicit(q, k, v, visible, causal and steps > 1, p, name)
+    rows, steps, heads, width = q.shape
+    q = q.reshape(k.size(0), -1, heads, width)  # (B, K·T, H, C)
+    causal = causal and steps > 1
+    if capturing() or (q.device.type == "cpu" and q.size(1) * k.size(2) <= EXPLICIT_SCORES):
+        if torch.is_grad_enabled() and q.requires_grad and not capturing():
+            context = ShortAttention.apply(q, k.to(q.dtype), v.to(q.dtype), visible, causal, p)
+        else:
+            context = _explicit(q, k, v, visible, causal, p, name)
     else:
-        context = _fused(q, k, v, visible, causal and steps > 1, p)
-    return context.transpose(1, 2).reshape(rows, steps, -1)
+        context = _fused(q.transpose(1, 2), k, v, visible, causal, p)
+    return context.reshape(rows, steps, -1)
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float, name: str) -> Tensor:
-    """The product written out: on a CPU faster than the fused kernel for short sentences, and the weights can be read."""
-    batch, heads, queries, width = q.shape
+    """The product written out, (B, K·T, H, C'): on a CPU faster than torch's kernel for short sentences, and the weights can be read."""
+    batch, queries, heads, width = q.shape
     keys = k.size(2)
-    q, k, v = q.reshape(-1, queries, width), k.reshape(-1, keys, width), v.reshape(-1, keys, v.size(3))
-    scores = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(width)).view(batch, heads, queries, keys)
-    blocked = None
-    if visible is not None and visible.dtype != torch.bool:
-        scores = scores + visible
-    elif visible is not None:
-        blocked = ~visible
-        scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
-    if causal:
-        scores = scores.masked_fill(future(queries, keys, q.device), torch.finfo(scores.dtype).min)
-    weights = torch.softmax(scores, dim=-1)
-    if blocked is not None:
-        weights = weights.masked_fill(blocked, 0)  # a blind query has uniform weights up to here
+    q, k, v = q.transpose(1, 2).reshape(-1, queries, width), k.reshape(-1, keys, width), v.reshape(-1, keys, v.size(3))
+    scores = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(width))  # (B·H, K·T, S)
+    visible = None if visible is None else visible.unsqueeze(1)
+    weights = block(scores.view(batch, heads, queries, keys), visible, causal).softmax(-1)
+    if visible is not None and visible.dtype == torch.bool:
+        weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights up to here
     if name:
         record(name, weights)
     weights = dropout(weights, p) if p else weights
-    return torch.bmm(weights.to(v.dtype).view(-1, queries, keys), v).view(batch, heads, queries, -1)
+    return torch.bmm(weights.to(v.dtype).view(-1, queries, keys), v).view(batch, heads, queries, -1).transpose(1, 2)
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float) -> Tensor:
     """torch's own kernels: for long sentences and GPUs. They are never shown a blind query: not all of them return zeros for it."""
     if visible is None and not (causal and q.size(2) != k.size(2)):
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal).transpose(1, 2)
     sighted = None
-    if visible is not None and visible.dtype == torch.bool:
-        sighted = visible.any(-1, keepdim=True)
-        visible = visible | ~sighted
+    if visible is not None:
+        visible = visible.unsqueeze(1)  # (B, 1, 1 or K·T, S)
+        if visible.dtype == torch.bool:
+            sighted = visible.any(-1, keepdim=True)
+            visible = visible | ~sighted
     if causal:
         later = future(q.size(2), k.size(2), q.device)
         visible = ~later if visible is None else visible.masked_fill(later, False if visible.dtype == torch.bool else torch.finfo(visible.dtype).min)
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
-    return context if sighted is None else context.masked_fill(~sighted, 0)
+    return (context if sighted is None else context.masked_fill(~sighted, 0)).transpose(1, 2)
 
 
 class Attention(nn.Module):
@@ -111,7 +104,7 @@ class Attention(nn.Module):
         """Under which `capture` sees the weights."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
-        """`attention` with this layer's dropout and name, then the output projection: (R, T, D)."""
+        """`attention` of q (R, T, H, C) with this layer's dropout and name, then the output projection: (R, T, D)."""
         return self.out(attention(q, k, v, visible, causal, self.p if self.training else 0.0, self.name))
 
 
@@ -132,8 +125,8 @@ class SelfAttention(Attention):
             cache: the positions before these, to which these are added; None if x is everything.
             layer: the index of this layer in the cache.
         """
-        q, k, v = self.qkv(x).chunk(3, dim=-1)
-        k, v = split_heads(k, self.heads), split_heads(v, self.heads)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (R, T, H, C) each
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
         if cache is not None:
             k, v = cache.append(layer, k, v)
             visible, causal = cache.visible, cache.visible is None
@@ -150,9 +143,10 @@ class CrossAttention(Attention):
 
     def source(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of states (B, S, D), each (B, H, S, C)."""
-        k, v = self.kv(states).chunk(2, dim=-1)
-        return split_heads(k, self.heads), split_heads(v, self.heads)
+        k, v = self.kv(states).unflatten(-1, (2, self.heads, -1)).unbind(2)
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+        return (k, v) if torch.is_grad_enabled() else (k.contiguous(), v.contiguous())  # read once in training, at every step in search
 
     def forward(self, x: Tensor, source: tuple[Tensor, Tensor], visible: Tensor | None) -> Tensor:
         """Attend from x (R, T, D) to `source` (from `source()`, B rows), of which `visible` bool (B, 1, S) may be seen."""
-        return self.attend(self.query(x), *source, visible)
+        return self.attend(self.query(x).unflatten(-1, (self.heads, -1)), *source, visible)

@@ -1,7 +1,8 @@
 """Dropout whose random numbers are cheap on a CPU and belong to one micro-batch, so that a resumed training repeats them exactly.
 
-On a CPU torch draws one Bernoulli number at a time, a sixth of a training step; here 16 random bits an element come from
-numpy's SFC64 in blocks. On a GPU torch's own kernels are used.
+On a CPU torch draws one Bernoulli number at a time on one thread, a sixth of a training step; here 16 random bits an element come
+from numpy's SFC64 in blocks, and the mask is a factor of 0 or 1, several times faster to apply than a bool mask. On a GPU torch's
+own kernels are used.
 """
 
 from __future__ import annotations
@@ -31,28 +32,47 @@ def seed_dropout(seed: int, step: int, micro: int = 0) -> None:
         torch.cuda.manual_seed_all(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
-def _dropped(shape: torch.Size, p: float) -> tuple[Tensor, float]:
-    """A mask (True = drop) and the factor for what is kept."""
+def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
+    """A mask for x (1 = keep, 0 = drop, of x's type) and the factor for what is kept."""
     global _bits
     if _bits is None:
         _bits = np.random.SFC64(np.random.SeedSequence(torch.initial_seed()))
-    count = shape.numel()
+    count = x.numel()
     level = round(p * _LEVELS)
-    words = _bits.random_raw((count + 3) // 4).view(np.int16)[:count]
-    return torch.from_numpy(words).lt(level - _LEVELS // 2).view(shape), _LEVELS / (_LEVELS - level)
+    words = _bits.random_raw((count + 3) // 4).view(np.int16)[:count]  # uniform over -2^15 … 2^15-1
+    mask = torch.empty(x.shape, dtype=x.dtype)
+    torch.ge(torch.from_numpy(words).view(x.shape), level - _LEVELS // 2, out=mask)
+    return mask, _LEVELS / (_LEVELS - level)
 
 
-class _CpuDropout(torch.autograd.Function):
+class _Dropped(torch.autograd.Function):
+    """Dropout(x) on a CPU."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        dropped, ctx.scale = _dropped(x.shape, p)
-        ctx.save_for_backward(dropped)
-        return (x * ctx.scale).masked_fill_(dropped, 0)
+        mask, ctx.scale = draw(x, p)
+        ctx.save_for_backward(mask)
+        return (x * mask).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        (dropped,) = ctx.saved_tensors
-        return (grads[0] * ctx.scale).masked_fill_(dropped, 0), None
+        (mask,) = ctx.saved_tensors
+        return (grads[0] * mask).mul_(ctx.scale), None
+
+
+class _AddedDropped(torch.autograd.Function):
+    """x + Dropout(y) on a CPU, in one pass over memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, p: float) -> Tensor:
+        mask, ctx.scale = draw(y, p)
+        ctx.save_for_backward(mask)
+        return torch.addcmul(x, y, mask, value=ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (mask,) = ctx.saved_tensors
+        return grads[0], (grads[0] * mask).mul_(ctx.scale), None
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -60,8 +80,15 @@ def dropout(x: Tensor, p: float) -> Tensor:
     if p == 0:
         return x
     if x.device.type == "cpu":
-        return _CpuDropout.apply(x, p)
+        return _Dropped.apply(x, p)
     return torch.dropout(x, p, True)
+
+
+def add_dropout(x: Tensor, y: Tensor, p: float) -> Tensor:
+    """x + dropout(y, p), for tensors of one shape."""
+    if p and y.device.type == "cpu" and x.dtype == y.dtype:
+        return _AddedDropped.apply(x, y, p)
+    return x + dropout(y, p)
 
 
 class Dropout(nn.Module):

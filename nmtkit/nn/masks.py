@@ -35,3 +35,19 @@ def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     Only for masks in which every query sees something: a blind query would get uniform weights, not zeros.
     """
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, torch.finfo(dtype).min)
+
+
+def block(scores: Tensor, visible: Tensor | None, causal: bool) -> Tensor:
+    """Lower scores to the lowest finite number where nothing may be attended, in place.
+
+    Args:
+        scores: (…, T, S).
+        visible: bool, or additive, of a shape that broadcasts to the scores'; None = all.
+        causal: query t sees keys up to t only, counted from the end.
+    """
+    lowest = torch.finfo(scores.dtype).min
+    if visible is not None:
+        scores = scores.masked_fill_(~visible, lowest) if visible.dtype == torch.bool else scores.add_(visible)
+    if causal:
+        scores = scores.masked_fill_(future(scores.size(-2), scores.size(-1), scores.device), lowest)
+    return scores

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtkit.nn.dropout import Dropout
+from nmtkit.nn.dropout import Dropout, add_dropout
 from nmtkit.nn.linear import Linear
 
 Norm = Literal["post", "pre"]
@@ -27,14 +27,14 @@ class Residual(nn.Module):
     def __init__(self, width: int, dropout: float, norm: Norm) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.dropout = Dropout(dropout)
+        self.p = dropout
         self.pre = norm == "pre"
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply a sublayer (…, D) -> (…, D) to x (…, D) inside the residual connection."""
-        if self.pre:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+        y = sublayer(self.norm(x) if self.pre else x)
+        total = add_dropout(x, y, self.p) if self.training else x + y
+        return total if self.pre else self.norm(total)
 
 
 class FeedForward(nn.Module):
@@ -55,4 +55,5 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) -> (…, D)."""
-        return self.outer(self.dropout(torch.relu_(self.inner(x))))
+        hidden = self.inner(x.flatten(0, -2))  # a matrix: written over in place; a view of one would be copied three times in backward
+        return self.outer(self.dropout(torch.relu_(hidden))).view(x.shape)

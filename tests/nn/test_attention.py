@@ -1,0 +1,131 @@
+"""Attention: every path against loops over floats, blind queries, dropout, long sentences, capture."""
+
+import math
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from nmtkit.nn import attention as module
+from nmtkit.nn.attention import attention
+from nmtkit.nn.capture import capture
+from nmtkit.nn.dropout import seed_dropout
+from nmtkit.nn.masks import additive, visible_positions
+
+H, C = 2, 3
+
+
+def tensors(rows, queries, sentences, keys, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (rows, queries, H, C), (sentences, H, keys, C), (sentences, H, keys, C + 1)
+    return [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def slow(q, k, v, allowed):
+    """One query, head and key at a time; allowed(row, query, key)."""
+    per = len(q) // len(k)
+    out = torch.zeros(len(q), q.size(1), H * v.size(3), dtype=q.dtype)
+    for r in range(len(q)):
+        for t in range(q.size(1)):
+            seen = [s for s in range(k.size(2)) if allowed(r, t, s)]
+            for h in range(H):
+                scores = [torch.exp(q[r, t, h] @ k[r // per, h, s] / math.sqrt(C)) for s in seen]
+                for score, s in zip(scores, seen, strict=True):
+                    out[r, t, h * v.size(3) : (h + 1) * v.size(3)] += score / sum(scores) * v[r // per, h, s]
+    return out
+
+
+LENGTHS = torch.tensor([4, 2, 0, 3])
+CASES = {
+    "everything": (4, None, False, lambda r, t, s: True),
+    "padding": (4, visible_positions(LENGTHS, 4), False, lambda r, t, s: s < LENGTHS[r]),
+    "causal": (4, None, True, lambda r, t, s: s <= t),
+    "causal and padding": (4, visible_positions(LENGTHS, 4), True, lambda r, t, s: s <= t and s < LENGTHS[r]),
+    "three rows a sentence": (12, visible_positions(LENGTHS, 4), False, lambda r, t, s: s < LENGTHS[r // 3]),
+    "a mask per query": (4, (torch.arange(64).view(4, 4, 4) % 3 > 0), False, lambda r, t, s: (16 * r + 4 * t + s) % 3 > 0),
+}
+
+
+@pytest.mark.parametrize("path", ["training", "search", "torch's kernel"])
+@pytest.mark.parametrize("case", CASES)
+def test_every_path_equals_the_loops(case, path, monkeypatch):
+    rows, visible, causal, allowed = CASES[case]
+    q, k, v = tensors(rows, 4, 4, 4)
+    if path == "torch's kernel":
+        monkeypatch.setattr(module, "EXPLICIT_SCORES", 0)
+    with torch.set_grad_enabled(path != "search"):
+        found = attention(q, k, v, visible, causal)
+    expected = slow(q, k, v, allowed)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    if path != "search":
+        weight = torch.randn_like(expected)
+        wanted = torch.autograd.grad((expected * weight).sum(), (q, k, v))
+        for gradient, right in zip(torch.autograd.grad((found * weight).sum(), (q, k, v)), wanted, strict=True):
+            torch.testing.assert_close(gradient, right, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("explicit", [0, 10**6])
+def test_the_last_queries_of_a_causal_target(explicit, monkeypatch):
+    monkeypatch.setattr(module, "EXPLICIT_SCORES", explicit)
+    q, k, v = tensors(2, 5, 2, 5)
+    torch.testing.assert_close(attention(q[:, 3:], k, v, causal=True), attention(q, k, v, causal=True)[:, 3:])
+
+
+def test_additive_masks_are_the_same_masks():
+    q, k, v = tensors(4, 4, 4, 4)
+    visible = visible_positions(LENGTHS.clamp(min=1), 4)
+    torch.testing.assert_close(attention(q, k, v, additive(visible, q.dtype)), attention(q, k, v, visible), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("explicit", [0, 10**6])
+def test_blind_queries_get_exactly_zero_and_finite_gradients(dtype, explicit, monkeypatch):
+    monkeypatch.setattr(module, "EXPLICIT_SCORES", explicit)
+    q, k, v = tensors(4, 4, 4, 4, dtype=dtype)
+    out = attention(100 * q, k, v, visible_positions(LENGTHS, 4))
+    assert (out[2] == 0).all() and (out[[0, 1, 3]] != 0).any()
+    out.float().square().sum().backward()
+    assert all(t.grad.isfinite().all() for t in (q, k, v)) and (v.grad[2] == 0).all() and (v.grad[0] != 0).any()
+
+
+def test_dropout_on_the_weights_has_the_right_gradient_and_scale():
+    q, k, v = tensors(3, 4, 3, 4)
+    w = torch.randn(3, 4, H * (C + 1), dtype=torch.float64)
+
+    def value(q, k, v):
+        seed_dropout(1, 2, 3)
+        return (attention(q, k, v, p=0.4) * w).sum()
+
+    assert torch.autograd.gradcheck(value, (q, k, v))
+    seed_dropout(1, 1, 1)
+    many = torch.stack([attention(q.detach().requires_grad_(), k, v.detach(), p=0.4).detach() for _ in range(4000)])
+    plain = attention(q, k, v).detach()
+    error = (many.mean(0) - plain).abs() / (many.std(0) / 4000**0.5)
+    assert error.max() < 5 and (many.std(0) > 0.05).all()
+
+
+def test_flops_are_counted_as_those_of_the_plain_products():
+    """`analyze cost` counts multiply-accumulates by torch's counter; the written-out backward must not hide from it."""
+
+    def count(work):
+        with FlopCounterMode(display=False) as counter:
+            work()
+        return counter.get_total_flops()
+
+    q, k, v = tensors(4, 5, 4, 6)
+    forward = 2 * 4 * H * 5 * 6 * (C + C + 1)
+    assert count(lambda: attention(q, k, v)) == forward
+    assert count(lambda: attention(q, k, v).sum().backward()) == 3 * forward
+
+
+def test_capture_takes_weights_before_dropout_and_nothing_outside():
+    q, k, v = tensors(4, 4, 4, 4)
+    with capture() as seen:
+        attention(q, k, v, visible_positions(LENGTHS, 4), p=0.5, name="here")
+        attention(q, k, v)
+    (weights,) = seen["here"]
+    assert set(seen) == {"here"} and weights.shape == (4, H, 4, 4) and not weights.requires_grad
+    torch.testing.assert_close(weights.sum(-1)[[0, 1, 3]], torch.ones(3, H, 4, dtype=torch.float64))
+    assert (weights[2] == 0).all()
+    attention(q, k, v, name="here")
+    assert len(seen["here"]) == 1

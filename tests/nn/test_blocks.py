@@ -1,0 +1,147 @@
+"""Dropout, positions, masks, residuals, feed-forward, capture: the small blocks."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nmtkit.nn.capture import capture, capturing, record
+from nmtkit.nn.dropout import Dropout, add_dropout, dropout, seed_dropout
+from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
+from nmtkit.nn.linear import Linear
+from nmtkit.nn.masks import future, visible_positions
+from nmtkit.nn.positions import Positions, sinusoids
+from nmtkit.nn.sublayer import FeedForward, Residual
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.001])
+def test_dropout_drops_with_its_probability_and_keeps_the_mean(p):
+    seed_dropout(1, 1)
+    n = 2_000_000
+    out = dropout(torch.ones(n, dtype=torch.float64), p)
+    kept = out != 0
+    assert abs(float((~kept).double().mean()) - p) < 5 * math.sqrt(p * (1 - p) / n) + 2**-17
+    assert len(out[kept].unique()) == 1  # one factor for all
+    level = round(p * 65536) / 65536
+    assert float(out[kept][0]) == 1 / (1 - level)  # the factor fits the probability really used, to the last bit
+    lagged = np.corrcoef(kept[:-1].numpy(), kept[1:].numpy())[0, 1]
+    assert abs(lagged) < 5 / math.sqrt(n)
+
+
+def test_dropout_masks_belong_to_seed_step_and_micro_batch_alone():
+    x = torch.ones(1001)
+
+    def masks(*key):
+        seed_dropout(*key)
+        return torch.stack([dropout(x, 0.5), dropout(x, 0.5)])
+
+    first = masks(1, 2, 3)
+    torch.rand(5)
+    assert torch.equal(first, masks(1, 2, 3)) and not torch.equal(first[0], first[1])
+    for key in ((2, 2, 3), (1, 3, 3), (1, 2, 4), (1, 2)):
+        assert not torch.equal(first, masks(*key))
+
+
+def test_dropout_has_the_gradient_of_its_mask():
+    x, y = (torch.randn(7, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+
+    def both(x, y):
+        seed_dropout(5, 6)
+        return dropout(x, 0.3) * 2 + add_dropout(x, y, 0.4)
+
+    assert torch.autograd.gradcheck(both, (x, y))
+    seed_dropout(5, 6)
+    together = add_dropout(x, y, 0.4)
+    seed_dropout(5, 6)
+    torch.testing.assert_close(together, x + dropout(y, 0.4))
+
+
+def test_dropout_is_for_training_only():
+    x = torch.ones(100)
+    assert Dropout(0.5).eval()(x) is x and Dropout(0.0).train()(x) is x
+    assert (Dropout(0.5).train()(x) == 0).any()
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_positions_are_the_papers_and_have_no_end(width):
+    table = sinusoids(50, width)
+    for pos in range(50):
+        for i in range(width):
+            angle = pos / 10000 ** ((i - i % 2) / width)
+            assert abs(float(table[pos, i]) - (math.cos(angle) if i % 2 else math.sin(angle))) < 1e-12
+    positions = Positions(width)
+    for start, length in ((0, 3), (250, 20), (5000, 2)):
+        torch.testing.assert_close(positions(start, length, torch.empty(0, dtype=torch.float64)), sinusoids(start + length, width)[start:])
+    assert positions(0, 2, torch.empty(0)).dtype == torch.float32 and not positions.state_dict()
+    with torch.inference_mode():
+        inside = positions(0, 9000, torch.empty(0))
+    assert not inside.is_inference()
+
+
+def test_an_embedder_reads_scaled_vectors_and_positions():
+    torch.manual_seed(0)
+    table = Embedding(500, 64).double()
+    embedder = Embedder(table, 64, 0.0)
+    ids = torch.tensor([[4, 7, 7]])
+    torch.testing.assert_close(embedder(ids, start=2), 8 * table.weight[ids] + sinusoids(5, 64)[2:])
+    torch.testing.assert_close(table(ids), 8 * table.weight[ids])
+    assert abs(float(table.weight.detach().std()) - 1 / 8) < 0.003
+    tied, own = OutputLayer(500, 64, table, bias=False), OutputLayer(500, 64, None, bias=True)
+    assert tied.weight is table.weight and tied.bias is None and own.weight is not table.weight
+    assert float(own.weight.detach().abs().max()) <= math.sqrt(6 / 564)
+
+
+def test_masks_say_what_may_be_seen():
+    assert visible_positions(torch.tensor([2, 0]), 3).tolist() == [[[True, True, False]], [[False, False, False]]]
+    cpu = torch.device("cpu")
+    assert future(2, 4, cpu).tolist() == [[False, False, False, True], [False, False, False, False]]
+    assert future(3, 3, cpu).tolist() == [[j > i for j in range(3)] for i in range(3)]
+
+
+def test_residuals_norm_before_or_after():
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8)
+    post, pre = Residual(8, 0.0, "post"), Residual(8, 0.0, "pre")
+    norm = torch.nn.functional.layer_norm
+    torch.testing.assert_close(post(x, lambda h: 3 * h), norm(x + 3 * x, (8,)))
+    torch.testing.assert_close(pre(x, lambda h: 3 * h), x + 3 * norm(x, (8,)))
+    dropping = Residual(8, 0.5, "pre")
+    for mode in (True, False):
+        seed_dropout(1, 1)
+        kept = (dropping.train(mode)(x, torch.ones_like) - x) != 0
+        assert kept.all() != mode
+
+
+def test_feed_forward_is_its_equation():
+    torch.manual_seed(0)
+    layer = FeedForward(4, 9)
+    x = torch.randn(2, 3, 4)
+    hidden = torch.clamp(x @ layer.inner.weight.T + layer.inner.bias, min=0)
+    torch.testing.assert_close(layer(x), hidden @ layer.outer.weight.T + layer.outer.bias)
+    before = x.clone()
+    layer(x.requires_grad_()).sum().backward()
+    assert torch.equal(x, before)
+
+
+def test_stacked_projections_are_initialised_one_by_one():
+    torch.manual_seed(0)
+    limit = math.sqrt(6 / 200)
+    for block in Linear(100, 300, blocks=3).weight.detach().chunk(3):
+        assert 0.98 * limit < float(block.abs().max()) <= limit
+    assert float(Linear(100, 300).weight.detach().abs().max()) <= math.sqrt(6 / 400)
+
+
+def test_captures_do_not_leak_and_do_not_nest():
+    record("a", torch.ones(1))
+    assert not capturing()
+    with capture() as outer:
+        record("a", torch.ones(1))
+        with capture() as inner:
+            record("b", torch.ones(1, requires_grad=True))
+        record("a", torch.zeros(1))
+        assert capturing()
+    assert (list(outer), len(outer["a"]), list(inner)) == (["a"], 2, ["b"]) and not inner["b"][0].requires_grad
+    with pytest.raises(KeyError), capture():
+        raise KeyError
+    assert not capturing()

@@ -1,0 +1,117 @@
+"""The key/value cache and the helpers on memory and state, against histories kept as lists."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nmtkit.nn.cache import Cache
+from nmtkit.nn.state import map_tensors, repeat_rows, select_rows
+
+LAYERS, H, C = 2, 2, 3
+
+
+class Histories:
+    """What a cache stands for: for every row the keys and values of its own past, in lists."""
+
+    def __init__(self, rows):
+        self.rows = [[] for _ in range(rows)]
+
+    def select(self, index):
+        self.rows = [list(self.rows[i]) for i in index.tolist()]
+
+    def step(self, k, v):
+        for row, key, value in zip(self.rows, k.unbind(1), v.unbind(1), strict=True):  # (L, R, T, H, C)
+            row += list(zip(key.unbind(1), value.unbind(1), strict=True))
+
+    def attend(self, q, layer, row, t, steps):
+        past = self.rows[row][: len(self.rows[row]) - steps + t + 1]
+        keys, values = torch.stack([k[layer] for k, _ in past], 1), torch.stack([v[layer] for _, v in past], 1)  # (H, n, C)
+        return torch.softmax((keys @ q[:, :, None])[..., 0] / C**0.5, -1)[:, None, :].matmul(values)[:, 0]
+
+
+def step(cache, histories, rows, sentences, steps):
+    """One decode call through the cache and through the lists, compared."""
+    k, v, q = (torch.randn(LAYERS, rows, steps, H, C, dtype=torch.float64) for _ in range(3))
+    histories.step(k, v)
+    cache.begin(rows, sentences, steps, q)
+    for layer in range(LAYERS):
+        keys, values = cache.append(layer, k[layer].transpose(1, 2), v[layer].transpose(1, 2))
+        groups = keys.size(0)
+        queries = q[layer].reshape(groups, -1, H, C).transpose(1, 2)
+        mask = None if cache.visible is None else cache.visible.unsqueeze(1)
+        if mask is None and steps > 1:
+            mask = torch.ones(steps, keys.size(2), dtype=torch.bool).tril(keys.size(2) - steps)
+        found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask).transpose(1, 2).reshape(rows, steps, H, C)
+        for row in range(rows):
+            for t in range(steps):
+                expected = histories.attend(q[layer, row, t], layer, row, t, steps)
+                torch.testing.assert_close(found[row, t], expected, rtol=1e-10, atol=1e-10)
+    assert cache.length == len(histories.rows[0])
+
+
+@pytest.mark.parametrize("beam", [1, 3, 4])
+def test_a_long_beam_search(beam):
+    """Hundreds of entries: buffers fill, are cleared of what nobody sees, and grow."""
+    torch.manual_seed(beam)
+    sentences, cache, histories = 3, Cache(LAYERS), Histories(3)
+    step(cache, histories, 3, 3, 1)
+    rows = torch.arange(3).repeat_interleave(beam)
+    sizes = set()
+    for i in range(60):
+        cache = cache.select_rows(rows)
+        histories.select(rows)
+        step(cache, histories, len(rows), sentences, 1)
+        sizes.add(cache._capacity)
+        offset = torch.arange(sentences)[:, None] * beam
+        pick = torch.randint(0, beam, (sentences, beam)) if i % 3 else torch.randint(0, beam, (sentences, 1)).expand(-1, beam)
+        rows = (offset + pick).flatten()
+        if i == 40:  # a sentence is finished
+            rows, sentences = torch.cat([rows[:beam], rows[2 * beam :]]), 2
+    assert cache._entries < 61 * beam or beam == 1, "nothing was ever thrown out"
+    assert max(sizes) <= 256
+
+
+def test_any_rows_in_any_order():
+    torch.manual_seed(1)
+    cache, histories = Cache(LAYERS), Histories(6)
+    step(cache, histories, 6, 2, 1)
+    for _ in range(12):
+        index = torch.randint(0, len(histories.rows), (int(torch.randint(1, 9, ())),))
+        cache = select_rows(cache, index)
+        histories.select(index)
+        step(cache, histories, len(index), 1, int(torch.randint(1, 4, ())))
+
+
+def test_several_positions_at_once():
+    torch.manual_seed(2)
+    cache, histories = Cache(LAYERS), Histories(4)
+    for steps in (3, 1, 40, 2):
+        step(cache, histories, 4, 2, steps)
+        index = torch.tensor([1, 0, 3, 3])
+        cache = select_rows(cache, index)
+        histories.select(index)
+
+
+def test_reordering_hypotheses_moves_no_keys():
+    cache, histories = Cache(LAYERS), Histories(6)
+    step(cache, histories, 6, 2, 1)
+    before = [t.data_ptr() for t in cache._keys + cache._values]
+    for index in ([1, 0, 2, 5, 5, 3], [2, 2, 2, 3, 4, 5]):
+        cache = select_rows(cache, torch.tensor(index))
+        histories.select(torch.tensor(index))
+        step(cache, histories, 6, 2, 1)
+    assert [t.data_ptr() for t in cache._keys + cache._values] == before
+
+
+def test_trees_keep_their_shape_and_their_other_leaves():
+    tree = {"a": torch.arange(6).view(3, 2), "b": [torch.arange(3), None], "c": (torch.arange(3),), "step": 7}
+    picked = select_rows(tree, torch.tensor([2, 0, 0, 1]))
+    assert picked["a"].tolist() == [[4, 5], [0, 1], [0, 1], [2, 3]] and picked["b"][0].tolist() == [2, 0, 0, 1]
+    assert picked["b"][1] is None and picked["step"] == 7 and isinstance(picked["c"], tuple)
+    assert repeat_rows(tree, 2)["b"][0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert map_tensors(lambda t: t + 1, tree)["c"][0].tolist() == [1, 2, 3]
+    cache, histories = Cache(LAYERS), Histories(2)
+    step(cache, histories, 2, 2, 1)
+    doubled = repeat_rows({"cache": cache}, 2)["cache"]
+    histories.select(torch.tensor([0, 0, 1, 1]))
+    step(map_tensors(lambda t: t.clone(), doubled), histories, 4, 2, 1)
