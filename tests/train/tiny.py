@@ -8,6 +8,7 @@ from pathlib import Path
 from nmtkit.data.store import StoreWriter
 from nmtkit.data.vocabulary import Vocabulary
 from nmtkit.run import Run
+from nmtkit.settings import PrepSettings
 
 LETTERS = "abcdefghijkl"
 # d=16: a step takes a few milliseconds.
@@ -42,7 +43,7 @@ def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1) -> Run:
         "src": "en",
         "tgt": "de",
         "preset": "",
-        "settings": {"truecase": "none"},
+        "settings": PrepSettings.model_validate({"truecase": "none"}).model_dump(),
         "sets": [{"name": name, "split": split, "lines": len(lines), "references": 1} for name, split, lines in sets],
         "vocabulary": {"shared": True, "src": len(vocabulary), "tgt": len(vocabulary)},
         "files": hashes,

@@ -1,0 +1,319 @@
+"""Faults 5, 6, 8-10, 12, 13, 16, 29, 32, 33, 36: changed settings or data, numbers that are not finite, too little memory, failing decoding."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from nmtkit import files
+from nmtkit.data.store import Store
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, TrainingDiverged
+from nmtkit.models import checkpoints
+from nmtkit.nn import hardware
+from nmtkit.train import loss as losses
+from nmtkit.train import reporting
+from nmtkit.train.stage import train
+from tests.train.tiny import make_run, options
+
+SETTINGS = options("train.max_steps=6", "train.checkpoint_every=3", "train.validate_every=3", "train.samples=0", "train.dev_bleu=false")
+
+
+@pytest.fixture
+def trained(tmp_path):
+    run = make_run(tmp_path / "run", pairs=60, dev=6)
+    train(run, assignments=SETTINGS)
+    return run
+
+
+def weights(run, name="transformer"):
+    return (checkpoints.find_checkpoints(run.system(name))[-1] / "model.safetensors").read_bytes()
+
+
+# 5: resume with changed settings
+
+
+def test_changed_settings_are_refused_with_a_table(trained):
+    config = trained.system("transformer").config.read_text()
+    with pytest.raises(ConfigError) as caught:
+        train(trained, assignments=[*SETTINGS, "train.lr=0.02", "model.d_ff=64", "train.max_steps=9"])
+    rows = [line.split() for line in caught.value.where.splitlines()]
+    assert rows == [["key", "old", "new"], ["model.d_ff", "32", "64"], ["train.lr", "0.01", "0.02"]]
+    assert "--force" in caught.value.hint
+    assert trained.system("transformer").config.read_text() == config
+
+
+def test_harmless_changes_are_said_and_taken(trained, capsys):
+    train(trained, assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=1", "train.keep_checkpoints=1", "search.beam=2"])
+    said = capsys.readouterr().err
+    for change in ("train.max_steps: 6 -> 8", "train.log_every: 4 -> 1", "train.keep_checkpoints: 5 -> 1", "search.beam: 5 -> 2"):
+        assert change in said
+    config = trained.system("transformer").read_config()
+    assert (config["train"]["max_steps"], config["search"]["beam"]) == (8, 2)
+
+
+def test_a_longer_cosine_is_warned_about(tmp_path, capsys):
+    run = make_run(tmp_path / "run")
+    train(run, assignments=[*SETTINGS, "train.schedule=cosine"])
+    train(run, assignments=[*SETTINGS, "train.schedule=cosine", "train.max_steps=8"])
+    assert "warning: the cosine schedule depends on train.max_steps" in capsys.readouterr().err
+
+
+# 6: resume after the data changed
+
+
+def test_a_corpus_prepared_anew_is_refused(trained):
+    manifest = trained.manifest()
+    files.write_json(trained.prep / "manifest.json", {**manifest, "fingerprint": "0" * 64})
+    with pytest.raises(DataError, match="another preparation"):
+        train(trained, assignments=SETTINGS)
+
+
+@pytest.mark.parametrize("victim", ["train.bin", "train.idx", "vocab.txt", "dev.bin"])
+def test_a_changed_file_is_named(victim, trained):
+    path = trained.prep / victim
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"{victim} has changed"):
+        train(trained, assignments=SETTINGS)
+    path.unlink()
+    with pytest.raises(DataError, match=f"{victim} is missing"):
+        train(trained, assignments=SETTINGS)
+
+
+# 8: a finished run
+
+
+def test_a_finished_training_says_so(trained, capsys):
+    before = weights(trained)
+    capsys.readouterr()
+    train(trained, assignments=SETTINGS)
+    assert "already at step 6 of 6; raise train.max_steps to go on" in capsys.readouterr().err
+    assert weights(trained) == before
+
+
+# 9: two processes on one system
+
+
+def test_a_held_system_is_refused(trained):
+    code = "import sys, time; from pathlib import Path; from nmtkit.run import locked\nwith locked(Path(sys.argv[1]), 'train'):\n "
+    command = [sys.executable, "-c", code + "print(1, flush=True); time.sleep(60)", str(trained.system("transformer").path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(DataError, match=f"in use by 'train' \\(process {other.pid} on "):
+            train(trained, assignments=SETTINGS)
+        other.kill()
+    train(trained, assignments=SETTINGS)  # the lock ended with its holder
+
+
+# 10: numbers that are not finite
+
+
+def poison(monkeypatch, updates):
+    """Make the gradient of these updates (counted from 1, the probe not) not finite."""
+    original, calls = losses.backward, [-1]
+
+    def poisoned(logits_of, hidden, *args):
+        calls[0] += 1
+        return original(logits_of, hidden * float("nan") if calls[0] in updates else hidden, *args)
+
+    monkeypatch.setattr(losses, "backward", poisoned)
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypatch, capsys):
+    run = make_run(tmp_path / "run", dev=0)
+    with monkeypatch.context() as patch:
+        poison(patch, {4})
+        train(run, assignments=[*SETTINGS, "train.max_steps=4"])
+    state = files.read_json(checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json")
+    assert (state["step"], state["skipped"], state["skipped_in_row"], len(state["norms"])) == (4, 1, 1, 3)
+    assert "step 4: loss nan, gradient norm nan: update skipped (1 so far)" in capsys.readouterr().err
+    found = [checkpoints.load_weights(path) for path in checkpoints.find_checkpoints(run.system("transformer"))]
+    assert all(torch.equal(found[0][k], found[1][k]) for k in found[0])  # steps 3 and 4: no update between
+    train(run, assignments=SETTINGS)
+    assert files.read_json(checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json")["skipped_in_row"] == 0
+
+
+def test_five_in_a_row_stop_with_everything_needed(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", dev=0)
+    poison(monkeypatch, set(range(4, 100)))
+    with pytest.raises(TrainingDiverged) as caught:
+        train(run, assignments=[*SETTINGS, "train.max_steps=30"])
+    assert caught.value.exit_code == 4
+    assert "5 updates in a row, up to step 8" in caught.value.message
+    assert "step-00000006" in caught.value.hint  # good weights: no update was made since step 3
+    report = json.loads((run.system("transformer").path / "diverged.json").read_text())
+    assert report["step"] == 8
+    assert len(report["gradient_norms_before"]) == 3
+    assert report["lr"] == 0.01
+    assert all(0 <= row < 120 for rows in report["rows"] for row in rows)
+
+
+def test_the_first_module_that_is_not_finite_is_named(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", dev=0)
+    from nmtkit.nn.sublayer import FeedForward
+
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x: x * float("inf") * 0)
+    with pytest.raises(TrainingDiverged, match="first not finite: output of encoder.0.feed_forward"):
+        train(run, assignments=SETTINGS)
+
+
+def test_one_in_a_hundred_stops(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", dev=0)
+    poison(monkeypatch, set(range(0, 400, 3)))
+    with pytest.raises(TrainingDiverged, match="10 of 30 updates"):
+        train(run, assignments=[*SETTINGS, "train.max_steps=100", "train.checkpoint_every=1000"])
+
+
+# 12, 13: memory
+
+
+def gradients_of_an_update(run, monkeypatch, memory=None, settings=()):
+    """Train one step; `memory` is the most positions that fit."""
+    original = losses.backward
+
+    def small(logits_of, hidden, batch, *args):
+        if memory and batch.src.numel() + batch.tgt_out.numel() > memory:
+            batch.tgt_out.fill_(0)  # what was computed before memory ran out must not count
+            original(logits_of, hidden, batch, *args)
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+        return original(logits_of, hidden, batch, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(losses, "backward", small)
+        train(run, assignments=[*SETTINGS, "model.dropout=0", "train.max_steps=1", "train.update_size=150", *settings])
+    return checkpoints.load_training(checkpoints.find_checkpoints(run.system("transformer"))[-1])[1]
+
+
+def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, capsys):
+    whole = gradients_of_an_update(make_run(tmp_path / "whole", dev=0), monkeypatch)
+    parts = gradients_of_an_update(make_run(tmp_path / "parts", dev=0), monkeypatch, memory=50)
+    assert "out of memory on a batch of" in capsys.readouterr().err
+    assert all(torch.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
+    assert any(not torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_too_little_memory_for_one_pair_is_said(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", dev=0)
+    with pytest.raises(EnvironmentProblem, match="out of memory on a single sentence pair of"):
+        gradients_of_an_update(run, monkeypatch, memory=3)
+    assert not run.system("transformer").config.exists()
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(losses, "backward", lambda *args: (_ for _ in ()).throw(RuntimeError("shapes differ")))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        train(make_run(tmp_path / "run", dev=0), assignments=SETTINGS)
+
+
+def test_a_pair_above_the_budget_is_trained_on(tmp_path):
+    run = make_run(tmp_path / "run", pairs=20, dev=0)
+    train(run, assignments=[*SETTINGS, "train.batch_size=2", "train.max_steps=20", "train.log_every=20"])
+    (line,) = [json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines()]
+    assert line["tgt_tokens"] == Store(run.prep / "train").tgt_lengths.sum()
+    assert line["padding"] == 0
+
+
+# 16: memory does not grow with the number of steps
+
+
+def test_memory_does_not_grow(tmp_path):
+    run = make_run(tmp_path / "run", dev=0)
+    peaks = []
+
+    def peak():
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+    train(run, assignments=[*SETTINGS, "train.max_steps=20", "train.checkpoint_every=10"])
+    peak()
+    train(run, assignments=[*SETTINGS, "train.max_steps=120", "train.checkpoint_every=10"])
+    peak()
+    assert peaks[1] - peaks[0] < 8 * 1024  # KiB; a growth of 0.1 MiB a step would show
+
+
+# 29: a folder that cannot be written
+
+
+def test_a_system_folder_that_is_a_file_is_an_environment_problem(tmp_path):
+    run = make_run(tmp_path / "run")
+    (run.path / "systems").write_text("")
+    with pytest.raises(EnvironmentProblem, match="cannot write"):
+        train(run, assignments=SETTINGS)
+
+
+# 32: development decoding that fails
+
+
+def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatch, capsys):
+    run = make_run(tmp_path / "run", dev=6)
+    monkeypatch.setattr("nmtkit.train.validation.search", lambda *args: (_ for _ in ()).throw(RuntimeError("no beam today")))
+    train(run, assignments=[*SETTINGS, "train.dev_bleu=true"])
+    assert "decoding the development set failed (RuntimeError: no beam today); its loss decides" in capsys.readouterr().err
+    best = files.read_json(run.system("transformer").path / "best.json")
+    assert best["metric"] == "dev_loss"
+    assert best["dev_bleu"] is None
+
+
+# 33: no such device
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(tmp_path):
+    run = make_run(tmp_path / "run", dev=0)
+    with pytest.raises(EnvironmentProblem, match="no CUDA device") as caught:
+        train(run, assignments=SETTINGS, device="cuda")
+    assert caught.value.exit_code == 3
+    with pytest.raises(ConfigError, match="unknown device 'gpu'"):
+        train(run, assignments=SETTINGS, device="gpu")
+
+
+def test_the_choice_is_said_in_one_line(tmp_path, capsys):
+    train(make_run(tmp_path / "run", dev=0), assignments=SETTINGS)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "device cpu" in line]
+    assert "1 thread, float32" in line
+
+
+def test_the_same_arithmetic_is_kept_when_continuing(monkeypatch):
+    first = hardware.choose("cpu")
+    remembered = {**first.values(), "matmul": "medium", "precision": "bfloat16"}
+    before = torch.get_float32_matmul_precision()
+    try:
+        again = hardware.choose("cpu", remembered=remembered)
+        assert (again.matmul, again.precision) == ("medium", "bfloat16")
+        assert torch.get_float32_matmul_precision() == "medium"
+        elsewhere = hardware.choose("cpu", remembered={**remembered, "name": "another CPU"})
+        assert elsewhere == first
+        assert hardware.choose("cpu", precision="float32", remembered=remembered).precision == "float32"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_a_path_that_is_not_float32_is_never_taken(monkeypatch):
+    monkeypatch.setattr(hardware, "_gain", lambda slow, fast: 10.0)
+    assert hardware._matmul_path(torch.device("cpu")) == "medium"  # on a CPU without bfloat16 units it is float32
+    monkeypatch.setattr(hardware, "FLOAT32_ERROR", 0.0)
+    assert hardware._matmul_path(torch.device("cpu")) == "highest"
+
+
+# 36: curves never double
+
+
+def test_metrics_beyond_the_checkpoint_are_cut(trained):
+    metrics = trained.system("transformer").metrics
+    whole = metrics.read_text()
+    metrics.write_text(whole + '{"step": 7, "kind": "train"}\n{"step": 99, "kind": "dev"}\n{"step": 6, "ki')
+    train(trained, assignments=SETTINGS)
+    assert metrics.read_text() == whole
+    reporting.cut_metrics(trained.system("transformer"), 3)
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == [3]
+
+
+def test_a_value_that_is_not_finite_is_null_in_the_metrics(tmp_path):
+    system = make_run(tmp_path / "run", dev=0).system("x")
+    reporter = reporting.Reporter(system, 0)
+    reporter.record("train", 1, {"loss": float("nan"), "lr": 0.1})
+    reporter.close()
+    assert json.loads(system.metrics.read_text()) == {"step": 1, "kind": "train", "loss": None, "lr": 0.1}

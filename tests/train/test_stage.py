@@ -1,0 +1,324 @@
+"""The stage `train`: settings from their layers, beginning from other weights, beginning anew, endings, what is written."""
+
+import json
+
+import pytest
+import torch
+
+from nmtkit import files, settings
+from nmtkit.errors import CheckpointError, ConfigError, DataError
+from nmtkit.models import checkpoints
+from nmtkit.run import Run
+from nmtkit.settings import TrainSettings
+from nmtkit.train import loop
+from nmtkit.train.order import Order
+from nmtkit.train.plan import make_plan
+from nmtkit.train.stage import train
+from nmtkit.train.state import Best
+from nmtkit.train.validation import Validation, Validator, is_better
+from tests.train.tiny import make_run, options
+
+QUIET = ("train.validate_every=100", "train.checkpoint_every=100", "train.dev_bleu=false", "train.samples=0")
+SETTINGS = options("train.max_steps=4", *QUIET)
+VARIANT = "transformer"
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run", pairs=60, dev=6)
+
+
+def last(run, name=VARIANT):
+    return checkpoints.find_checkpoints(run.system(name))[-1]
+
+
+def lines(run, kind):
+    found = [json.loads(line) for line in run.system(VARIANT).metrics.read_text().splitlines()]
+    return [line for line in found if line["kind"] == kind]
+
+
+# Settings
+
+
+def test_layers_of_settings(run, tmp_path, monkeypatch):
+    presets = {
+        "a": {"model": {"d_model": 32, "heads": 2, "unknown_to_this_family": 1}, "train": {"lr": 1.0, "warmup": 5}, "prep": {"merges": 3}},
+        "b": {"train": {"lr": 2.0}},
+    }
+    monkeypatch.setattr(settings, "load_preset", presets.__getitem__)
+    files.write_json(run.prep / "manifest.json", {**run.manifest(), "preset": "a"})
+    config = tmp_path / "my.toml"
+    config.write_text("[train]\nlr = 3.0\nwarmup = 7\n[prep]\nmerges = 1\n[search]\nbeam = 9\n")
+
+    def plan(preset=None, config=None, assignments=(), seed=None):
+        return make_plan(run, VARIANT, preset, config, list(assignments), seed)
+
+    assert (plan().train.lr, plan().train.warmup, plan().model["d_model"], plan().preset) == (1.0, 5, 32, "a")
+    assert (plan("b").train.lr, plan("b").train.warmup, plan("b").model["d_model"]) == (2.0, 8000, 512)  # a preset is a whole setting
+    assert (plan("b", config).train.lr, plan("b", config).search.beam) == (3.0, 9)
+    assert plan("b", config, ["train.lr=4"]).train.lr == 4.0
+    assert plan(assignments=["train.seed=3"]).train.seed == 3
+    assert plan(assignments=["train.seed=3"], seed=5).train.seed == 5
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("train.max_step=3", "did you mean 'max_steps'"),
+        ("model.head=3", "did you mean 'heads'"),
+        ("search.beams=3", "did you mean 'beam'"),
+        ("trian.lr=3", "did you mean 'train'"),
+        ("train.lr=fast", "train.lr"),
+        ("train.schedule=linear", "train.schedule"),
+        ("prep.merges=3", "prep.merges cannot change now"),
+    ],
+)
+def test_bad_settings_name_the_key(run, assignment, message):
+    with pytest.raises(ConfigError) as caught:
+        train(run, assignments=[*SETTINGS, assignment])
+    assert message in str(caught.value)
+    assert not (run.path / "systems").exists()
+
+
+def test_an_unknown_variant_and_an_unknown_preset(run):
+    with pytest.raises(ConfigError, match="unknown variant"):
+        train(run, variant="transfomer")
+    with pytest.raises(ConfigError, match="unknown preset"):
+        train(run, preset="hugeish")
+
+
+def test_an_unprepared_run(tmp_path):
+    with pytest.raises(DataError, match="not prepared"):
+        train(Run(tmp_path))
+
+
+def test_what_is_written(run):
+    train(run, assignments=[*SETTINGS, "train.seed=7", "train.betas=[0.8, 0.9]"])
+    config = run.system(VARIANT).read_config()
+    assert (config["variant"], config["train"]["seed"], config["train"]["betas"], config["model"]["d_model"]) == (VARIANT, 7, [0.8, 0.9], 16)
+    assert config["corpus"] == run.manifest()["fingerprint"]
+    manifest = files.read_json(last(run) / "manifest.json")
+    assert (manifest["step"], manifest["variant"], list(manifest["vocabulary"])) == (4, VARIANT, ["vocab.txt"])
+    (record,) = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
+    assert (record["stage"], record["exit"], record["seed"], record["device"], record["steps"]) == ("train", 0, 7, "cpu", [0, 4])
+    assert "dev loss" in (run.system(VARIANT).path / "train.log").read_text()
+    (progress,) = lines(run, "train")
+    assert progress["step"] == 4
+    assert {"loss", "nll", "lr", "tgt_tokens_per_s", "padding", "memory_gib", "grad_norm", "epoch"} <= progress.keys()
+
+
+def test_a_variant_outside_the_package(run):
+    assignments = ["model.d_model=16", *(s for s in SETTINGS if s.startswith("train."))]
+    train(run, variant="tests.toy_recurrent:ToyRecurrent", assignments=[*assignments, "train.max_steps=60", "train.dev_bleu=true"])
+    model = checkpoints.load_system(run, run.system("toy-recurrent"))
+    assert type(model).__name__ == "ToyRecurrent"
+    assert files.read_json(run.system("toy-recurrent").path / "best.json")["dev_bleu"] is not None
+
+
+# One update
+
+
+def test_accumulated_micro_batches_equal_one_batch(tmp_path):
+    """The loss is divided once, by the tokens of the whole update: 1 x 32 sentences is 4 x 8 (OpenNMT-py#2209)."""
+    moments = []
+    for size, update in ((32, 0), (8, 32), (1, 32)):
+        run = make_run(tmp_path / str(size), pairs=32, dev=0)
+        extra = ("train.batch_unit=sentences", f"train.batch_size={size}", f"train.update_size={update}", "model.dropout=0", "train.max_steps=1")
+        train(run, assignments=[*SETTINGS, *extra])
+        moments.append(checkpoints.load_training(last(run))[1])
+    for other in moments[1:]:
+        assert all(torch.allclose(moments[0][name], other[name], rtol=1e-4, atol=1e-7) for name in moments[0])
+
+
+def test_updates_cross_epochs_and_miss_nothing():
+    lengths = torch.arange(3, 24).numpy()
+    s = TrainSettings.model_validate({"batch_size": 30, "update_size": 100})
+    order = Order(lengths, lengths, s)
+    seen = []
+    while order.epoch < 3:
+        before = (order.epoch, order.index)
+        update = order.next_update()
+        again = Order(lengths, lengths, s, *before).next_update()
+        assert [rows.tolist() for rows in update] == [rows.tolist() for rows in again]
+        assert sum(lengths[rows].sum() for rows in update) >= 100
+        assert sum(lengths[rows].sum() for rows in update[:-1]) < 100
+        seen += [row for rows in update for row in rows.tolist()]
+    assert sorted(seen[: 3 * 21]) == sorted([*range(21)] * 3)
+
+
+def test_clipping(tmp_path):
+    results = {}
+    for clip in (0.0, 1e-3):
+        run = make_run(tmp_path / str(clip), dev=0)
+        train(run, assignments=[*SETTINGS, f"train.clip_norm={clip}", "train.max_steps=1"])
+        moments = checkpoints.load_training(last(run))[1]
+        results[clip] = torch.cat([t.flatten() / 0.1 for name, t in moments.items() if name.startswith("exp_avg/")])  # m = (1-β1)·g
+    assert results[1e-3].norm() == pytest.approx(1e-3, rel=1e-3)
+    assert results[0.0].norm() > 0.1
+    assert torch.allclose(results[1e-3] / 1e-3, results[0.0] / results[0.0].norm(), atol=1e-4)
+
+
+def test_learning(tmp_path):
+    """The loss falls far below that of guessing letters (ln 12 = 2.5) and the translations come out mostly right."""
+    run = make_run(tmp_path / "run", pairs=400, dev=10)
+    more = ("train.max_steps=300", "train.validate_every=300", "train.dev_bleu=true", "model.d_model=32", "model.d_ff=64", "train.batch_size=300")
+    train(run, assignments=[*SETTINGS, *more, "model.dropout=0", "train.lr=0.004", "train.log_every=100"])
+    first, *_, final = lines(run, "train")
+    assert final["nll"] < 0.8 < 1.8 < first["nll"]
+    (dev,) = lines(run, "dev")
+    assert dev["dev_bleu"] > 25
+    assert "tok:13a" in dev["signature"]
+
+
+# Endings
+
+
+def test_patience(run, monkeypatch, capsys):
+    monkeypatch.setattr(loop, "is_better", lambda new, best, by: best is None)
+    train(run, assignments=[*SETTINGS, "train.max_steps=100", "train.validate_every=2", "train.patience=3"])
+    assert last(run).name == "step-00000008"  # a best at 2, then three without
+    assert "no better for 3 validations at step 8; raise train.patience to go on" in capsys.readouterr().err
+    assert checkpoints.best(run.system(VARIANT)).name == "step-00000002"
+
+
+def test_the_learning_rate_has_run_down(run, monkeypatch):
+    monkeypatch.setattr(Validator, "_loss", lambda self, model, stop: (1.0, 1.0))
+    more = ("train.schedule=plateau", "train.lr=0.01", "train.min_lr=0.002", "train.validate_every=2", "train.max_steps=100")
+    train(run, assignments=[*SETTINGS, *more, "train.log_every=2"])
+    assert [line["lr"] for line in lines(run, "train")] == [0.01, 0.01, 0.005, 0.0025]
+    assert last(run).name == "step-00000008"
+
+
+def test_max_minutes(run, capsys):
+    train(run, assignments=[*SETTINGS, "train.max_steps=100000", "train.max_minutes=0.01"])
+    assert "0.01 minutes of training done" in capsys.readouterr().err
+    assert 0 < checkpoints.step_of(last(run)) < 5000
+
+
+# Beginning
+
+
+def test_force_begins_anew_but_only_when_the_new_one_works(run):
+    train(run, assignments=SETTINGS)
+    system = run.system(VARIANT)
+    old = (last(run) / "model.safetensors").read_bytes()
+    (system.path / "translate").mkdir()
+    with pytest.raises(ConfigError):
+        train(run, assignments=[*SETTINGS, "model.heads=5"], force=True)
+    assert (last(run) / "model.safetensors").read_bytes() == old
+    train(run, assignments=[*SETTINGS, "train.max_steps=2", "train.seed=9"], force=True)
+    assert [p.name for p in checkpoints.find_checkpoints(system)] == ["step-00000002"]
+    assert not (system.path / "translate").exists()
+    assert system.read_config()["train"]["seed"] == 9
+
+
+def test_other_settings_are_fine_as_long_as_nothing_is_saved(run):
+    system = run.system(VARIANT)
+    system.path.mkdir(parents=True)
+    system.config.write_text('variant = "x"\n')
+    train(run, assignments=SETTINGS)
+    assert system.read_config()["variant"] == VARIANT
+
+
+def test_init_from_a_system_a_folder_and_a_checkpoint(run, capsys):
+    train(run, assignments=SETTINGS)
+    theirs = checkpoints.load_weights(last(run))
+    sources = [VARIANT, str(run.system(VARIANT).path), str(last(run))]
+    for i, source in enumerate(sources):
+        capsys.readouterr()
+        # A learning rate of nearly nothing: the weights after one step are those at the beginning.
+        train(run, name=f"s{i}", assignments=[*SETTINGS, "train.max_steps=1", "train.lr=1e-12"], init_from=source)
+        own = checkpoints.load_weights(last(run, f"s{i}"))
+        assert all(torch.allclose(own[name], theirs[name], atol=1e-8) for name in theirs)
+        assert f"{len(theirs)} of {len(theirs)} tensors" in capsys.readouterr().err
+    train(run, name="s0", assignments=[*SETTINGS, "train.max_steps=2", "train.lr=1e-12"])  # continuing needs no --init-from
+    with pytest.raises(ConfigError, match="have changed"):
+        train(run, name="s0", assignments=[*SETTINGS, "train.max_steps=2", "train.lr=1e-12"], init_from="s1")
+
+
+def test_init_from_says_what_did_not_match(run, capsys):
+    train(run, assignments=SETTINGS)
+    capsys.readouterr()
+    train(run, name="deeper", assignments=[*SETTINGS, "model.encoder_layers=2", "model.d_ff=64"], init_from=VARIANT)
+    said = capsys.readouterr().err
+    assert "new here: encoder.1." in said
+    assert "of another shape: decoder.0.feed_forward" in said
+    with pytest.raises(CheckpointError, match="nothing in .* matches"):
+        train(run, name="other", variant="tests.toy_recurrent:ToyRecurrent", init_from=VARIANT)
+    with pytest.raises(ConfigError, match="no system or folder 'transformr'") as caught:
+        train(run, name="third", assignments=SETTINGS, init_from="transformr")
+    assert "transformer" in caught.value.hint
+
+
+def test_init_from_another_vocabulary_leaves_words_out(run, tmp_path, capsys):
+    train(run, assignments=SETTINGS)
+    other = make_run(tmp_path / "other", dev=0)
+    vocabulary = other.prep / "vocab.txt"
+    vocabulary.write_text(vocabulary.read_text().replace("a\nb\n", "b\na\n"))
+    manifest = other.manifest()
+    manifest["files"]["vocab.txt"] = files.sha256(vocabulary)
+    files.write_json(other.prep / "manifest.json", manifest)
+    capsys.readouterr()
+    train(other, assignments=SETTINGS, init_from=str(run.system(VARIANT).path))
+    said = capsys.readouterr().err
+    assert "of another vocabulary: " in said
+    assert "embedder" in said.split("of another vocabulary: ")[1].splitlines()[0]
+
+
+# Validation
+
+
+def result(loss, bleu):
+    return Validation(loss, loss, bleu, None, 0, 0, [])
+
+
+def test_which_is_better():
+    best = Best(1, 2.0, 30.0)
+    assert is_better(result(9.0, 1.0), None, "dev_bleu")
+    assert is_better(result(2.5, 31.0), best, "dev_bleu")
+    assert not is_better(result(1.5, 29.0), best, "dev_bleu")
+    assert is_better(result(1.5, 30.0), best, "dev_bleu")
+    assert not is_better(result(2.0, 30.0), best, "dev_bleu")
+    assert is_better(result(1.5, 29.0), best, "dev_loss")
+    assert is_better(result(1.5, None), best, "dev_bleu")  # like with like: both have a loss
+    assert not is_better(result(2.5, 40.0), Best(1, 2.0, None), "dev_bleu")
+
+
+def test_dev_loss_is_the_mean_over_all_target_tokens(run):
+    from nmtkit.data.batches import collate
+    from nmtkit.data.store import Store
+
+    train(run, assignments=[*SETTINGS, "train.dev_bleu=true", "train.samples=2"])
+    model = checkpoints.load_system(run, run.system(VARIANT)).double()
+    store = Store(run.prep / "dev")
+    total = 0.0
+    for i in range(len(store)):
+        batch = collate(store, torch.tensor([i]).numpy())
+        log_p = model.logits(model.decode(batch.tgt_in, model.encode(batch))[0]).log_softmax(-1)
+        total -= log_p[0].gather(-1, batch.tgt_out[0, :, None]).sum().item()
+    (line,) = lines(run, "dev")
+    assert line["dev_loss"] == pytest.approx(total / store.tgt_lengths.sum(), rel=1e-5)
+
+
+def test_samples_and_dev_sentences(run, monkeypatch, capsys):
+    from nmtkit.train import validation
+
+    sizes = []
+    original = validation.metrics.bleu
+
+    def counted(hyps, refs, lang):
+        sizes.append((len(hyps), [len(r) for r in refs], lang))
+        return original(hyps, refs, lang)
+
+    monkeypatch.setattr(validation.metrics, "bleu", counted)
+    train(run, assignments=[*SETTINGS, "train.dev_bleu=true", "train.samples=2", "train.dev_sentences=4"])
+    assert sizes == [(4, [4], "de")]
+    said = capsys.readouterr().err
+    assert said.count("  source ") == said.count("  reference ") == said.count("  translation ") == 2
+
+
+def test_without_a_development_set_the_last_checkpoint_counts(tmp_path):
+    run = make_run(tmp_path / "run", dev=0)
+    train(run, assignments=[*SETTINGS, "train.checkpoint_every=2"])
+    assert not (run.system(VARIANT).path / "best.json").exists()
+    assert checkpoints.best(run.system(VARIANT)).name == "step-00000004"
