@@ -10,6 +10,7 @@ import pytest
 from nmtkit.analyze import ANALYSES, stage, timing
 from nmtkit.analyze.macs import count_macs, count_parameters
 from nmtkit.data.batches import source_batch
+from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate.beam import search
@@ -97,11 +98,14 @@ def test_cost_measured_in_turn(two, capsys, monkeypatch):
 
 
 def test_measured_searches_have_one_length(two):
-    """A system that would end at once, or never, does the same number of steps."""
+    """A system that would end at once does as many steps as one that never ends."""
     settings = build(SearchSettings, {"beam": 3, "max_length_a": 0.0, "max_length_b": 7}, "search")
-    for model in two.models.values():
-        ended = [h for n_best in search([timing.Endless(model).eval()], source_batch([[5, 6, 2], [7, 2]]), settings) for h in n_best]
-        assert [(len(h.ids), h.finished) for h in ended] == [(7, False)] * 2
+    model = two.models["own"].eval()
+    model.output.bias.data[EOS] = 100.0
+    sources = source_batch([[5, 6, 2], [7, 2]])
+    assert [[h.ids for h in n_best] for n_best in search([model], sources, settings)] == [[[]], [[]]]
+    ended = [h for n_best in search([timing.Endless(model).eval()], sources, settings) for h in n_best]
+    assert [(len(h.ids), h.finished) for h in ended] == [(7, False)] * 2
 
 
 def test_lengths_side_by_side(two, capsys):

@@ -5,8 +5,6 @@ import random
 import numpy as np
 import pytest
 import sacrebleu
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nmtkit.errors import ConfigError
 from nmtkit.score import lengths, metrics
@@ -22,9 +20,9 @@ def test_borders_as_in_the_two_papers():
     assert [label("4,8", n) for n in (3, 4, 7, 8)] == ["<4", "[4,8)", "[4,8)", "≥8"]
 
 
-@given(st.lists(st.integers(0, 200), min_size=1, max_size=60), st.sampled_from(["dc", "pr", "1", "3,7,90"]))
-def test_every_length_is_in_exactly_one_group(found, spec):
-    masks = np.array([group.mask(np.array(found)) for group in lengths.groups(spec)])
+@pytest.mark.parametrize("spec", ["dc", "pr", "1", "3,7,90"])
+def test_every_length_is_in_exactly_one_group(spec):
+    masks = np.array([group.mask(np.arange(200)) for group in lengths.groups(spec)])
     assert (masks.sum(0) == 1).all()
 
 
