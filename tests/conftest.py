@@ -16,3 +16,12 @@ def shared() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return folder
+
+
+@pytest.fixture(scope="session")
+def multi30k_run(shared, tmp_path_factory):
+    """Multi30k English-German, prepared once a session with 2,000 merges; read only."""
+    from nmtkit.prep.stage import prep
+
+    folder = tmp_path_factory.mktemp("multi30k") / "run"
+    return prep("multi30k-ende", from_dir=shared / "data" / "multi30k" / "raw", jobs=2, assignments=["prep.merges=2000"], run_dir=folder)
