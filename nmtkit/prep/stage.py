@@ -223,9 +223,9 @@ def _run_folder(run: Run) -> Iterator[None]:
         yield
     except BaseException as error:
         if fresh:
-            for name in ("history.jsonl", ".lock"):
-                (run.path / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
+                for name in ("history.jsonl", ".lock"):
+                    (run.path / name).unlink(missing_ok=True)
                 run.path.rmdir()
         if isinstance(error, OSError) and not isinstance(error, NmtkitError):
             what = f"cannot write {error.filename or run.path}: {error.strerror or error}"

@@ -1,0 +1,383 @@
+"""The stage: bad input is one clear error, nothing is ever half there, and a run is not prepared twice by accident."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nmtkit.data.store import Store
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.files import sha256
+from nmtkit.prep import check, datasets, pipeline, stage
+from nmtkit.prep.sources import guess_language, own_files
+from nmtkit.prep.stage import prep
+from nmtkit.run import Run, locked
+from tests.prep.corpora import pairs, write
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Own files: training 60 pairs, dev 20."""
+    return {"train": write(tmp_path / "in", "train", pairs(60)), "dev": write(tmp_path / "in", "dev", pairs(20, 7))}
+
+
+def run_prep(folder, files, name="run", **options):
+    assignments = ["prep.merges=20", *options.pop("assignments", [])]
+    return prep("mine", **files, run_dir=folder / name, preset="tiny", jobs=1, assignments=assignments, **options)
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+def snapshot(folder):
+    return {p.relative_to(folder).as_posix(): (sha256(p), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+
+
+# bad input
+
+
+def spoil(path, how):
+    if how == "missing":
+        path.unlink()
+    elif how == "directory":
+        path.unlink()
+        path.mkdir()
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "latin-1":
+        path.write_bytes("Der Hund.\nDie Bäume sind groß.\n".encode("latin-1") * 30)
+    elif how == "cut short":
+        path.rename(path.with_suffix(".gz"))
+        path.symlink_to(path.with_suffix(".gz"))
+
+
+@pytest.mark.parametrize("which", ["train", "dev", "test"])
+@pytest.mark.parametrize(
+    ("how", "message"), [("missing", "no such file"), ("directory", "is a directory"), ("empty", "is empty"), ("latin-1", "not UTF-8: byte 0xe4")]
+)
+def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how, message):
+    test = write(tmp_path / "in", "test", pairs(10, 3))
+    spoil({**files, "test": test}[which][1], how)
+    with pytest.raises(DataError, match=message) as caught:
+        run_prep(tmp_path, files, test=[",".join(map(str, test))])
+    assert caught.value.exit_code == 2
+    assert f"{which}.de" in str(caught.value)
+    assert caught.value.hint
+    assert names(tmp_path) == ["in"]
+
+
+def test_bad_utf8_has_line_and_byte_offset(tmp_path, files):
+    text = files["train"][1].read_bytes()
+    start = text.index(b"\n", 500) + 1
+    files["train"][1].write_bytes(text[:start] + b"Gr\xfc\xdfe!\n" + text[start:])
+    with pytest.raises(DataError) as caught:
+        run_prep(tmp_path, files)
+    assert f"line {text[:start].count(10) + 1}, byte {start + 2} " in caught.value.where
+    assert "prep.on_bad_utf8" in caught.value.hint
+
+
+def test_a_gz_cut_short(tmp_path, files):
+    path = tmp_path / "in" / "train.en.gz"
+    path.write_bytes(gzip.compress(files["train"][0].read_bytes())[:-20])
+    with pytest.raises(DataError) as caught:
+        run_prep(tmp_path, files | {"train": (path, files["train"][1])})
+    assert "train.en.gz" in caught.value.where
+    assert names(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize(("side", "at"), [(0, 7), (1, 41), (0, 0), (1, 59)])
+def test_counts_that_differ_name_the_first_suspicious_line(tmp_path, side, at):
+    lines = [[f"{'word ' * (1 + (i * 7) % 23)}end", f"{'Wort ' * (1 + (i * 7) % 23)}Ende"] for i in range(60)]
+    columns = [[pair[0] for pair in lines], [pair[1] for pair in lines]]
+    columns[side].insert(at, "x " * 40 if at % 2 else "x")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, column in zip(("train.en", "train.de"), columns, strict=True):
+        (folder / name).write_text("\n".join(column) + "\n", "utf-8")
+    train = (folder / "train.en", folder / "train.de")
+    counts = ("61", "60") if side == 0 else ("60", "61")
+    with pytest.raises(DataError, match=f"train.en has {counts[0]} lines but train.de has {counts[1]}") as caught:
+        run_prep(tmp_path, {"train": train, "dev": train})
+    assert f"line {at + 1} " in caught.value.where
+    assert "nothing was written" in caught.value.hint
+    assert names(tmp_path) == ["in"]
+
+
+def test_the_suspicious_line_in_real_text(shared):
+    raw = shared / "data" / "multi30k" / "raw"
+    src, tgt = ([len(line) for line in gzip.decompress((raw / f"val.{lang}.gz").read_bytes()).split(b"\n")[:-1]] for lang in ("en", "de"))
+    for line in (100, 500, 900):
+        for extra in (1, 3):
+            assert abs(check.first_odd_line(src[:line] + [60] * extra + src[line:], tgt) - line) <= 10
+            assert abs(check.first_odd_line(src, tgt[:line] + tgt[line + extra :]) - line) <= 10
+
+
+def test_a_last_line_without_line_feed_counts(tmp_path, files):
+    path = files["train"][0]
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    assert run_prep(tmp_path, files).text_set("train").lines == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ({"dataset": "mutli30k-frde"}, "unknown data set", "multi30k-frde"),
+        ({"dataset": None}, "nothing to prepare", "nmtkit datasets"),
+        ({"dataset": "multi30k-ende", "size": 10}, "has one size", "demo"),
+        ({"dataset": "multi30k-ende", "src": "de"}, "is en-de", "own files"),
+        ({"dataset": "multi30k-ende", "train": "own"}, "is a registered data set", "another name"),
+        ({"train": "own", "dev": None}, "development set", "--dev"),
+        ({"train": None, "dev": "own"}, "training set", "--train"),
+        ({"train": "own", "test": ["news.de"]}, "a source and a reference", "news.de,news.en"),
+        ({"train": "own", "src": "de", "tgt": "de"}, "both 'de'", "--src"),
+        ({"train": "own", "src": "../x"}, "not a language code", "two or three letters"),
+        ({"train": "own", "preset": "tinny"}, "unknown preset", "tiny"),
+        ({"train": "own", "assignments": ["prep.merge=3"]}, "unknown setting 'prep.merge'", "merges"),
+        ({"train": "own", "assignments": ["prep.merges=many"]}, "bad value for 'prep.merges'", "BPE"),
+        ({"train": "own", "assignments": ["train.max_steps=3"]}, "prep doesn't read train.max_steps", "train"),
+    ],
+)
+def test_a_wrong_request_is_one_clear_error(tmp_path, files, arguments, message, hint):
+    arguments = {"dataset": "mine", "preset": "tiny", "run_dir": tmp_path / "run"} | arguments
+    if arguments.get("train") == "own" and "dev" not in arguments:
+        arguments["dev"] = "own"
+    for key in ("train", "dev"):
+        if arguments.get(key) == "own":
+            arguments[key] = files[key]
+    with pytest.raises(ConfigError, match=message) as caught:
+        prep(arguments.pop("dataset"), **arguments)
+    assert hint in caught.value.hint
+    assert names(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize(("name", "language"), [("news.de", "de"), ("a.b.en.gz", "en"), ("x.zho.xz", "zho"), ("train.txt", None), ("train", None)])
+def test_languages_from_suffixes(name, language):
+    if language is None:
+        with pytest.raises(ConfigError, match="cannot tell the language"):
+            guess_language(Path(name), "--src")
+    else:
+        assert guess_language(Path(name), "--src") == language
+
+
+def test_names_of_own_test_sets():
+    own = (Path("a.de"), Path("a.en"))
+    tests = ["x/news.2014.de.gz,x/news.2014.en", "dev.de,dev.en", "source.txt,ref.txt,ref2.txt", "x/dev.de,y/dev.en", "ö b.de,ö b.en"]
+    corpus = own_files(None, own, own, tests, None, None, "base")
+    assert [one.name for one in corpus.sets] == ["train", "dev", "news.2014", "dev-2", "test", "dev-3", "ö_b"]
+    assert corpus.name == "de-en"
+    assert corpus.sets[4].references == ((Path("ref2.txt"),),)
+
+
+# up to date, force, other settings
+
+
+def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, capsys):
+    run = run_prep(tmp_path, files)
+    before = snapshot(run.prep)
+    capsys.readouterr()
+    run_prep(tmp_path, files)
+    assert "up to date" in capsys.readouterr().err
+    os.utime(files["train"][0])  # touched, not changed: the checksum decides
+    run_prep(tmp_path, files)
+    assert snapshot(run.prep) == before
+    run_prep(tmp_path, files, force=True)
+    after = snapshot(run.prep)
+    assert after.keys() == before.keys()
+    assert all(after[name][0] == before[name][0] for name in before if name != "manifest.json")
+    assert after["train.bin"][1] != before["train.bin"][1]
+
+
+def test_other_settings_are_refused_with_old_and_new(tmp_path, files):
+    run = run_prep(tmp_path, files)
+    before = snapshot(run.path)
+    with pytest.raises(ConfigError, match="prepared differently") as caught:
+        run_prep(tmp_path, files, assignments=["prep.truecase=none", "prep.joint_vocab=false"])
+    assert "prep.truecase: both -> none" in caught.value.where
+    assert "prep.joint_vocab: True -> False" in caught.value.where
+    assert "--force" in caught.value.hint and "--run" in caught.value.hint
+    assert snapshot(run.path) == before
+    assert run_prep(tmp_path, files, assignments=["prep.truecase=none"], force=True).manifest()["settings"]["truecase"] == "none"
+
+
+def test_another_text_is_refused(tmp_path, files):
+    run_prep(tmp_path, files)
+    write(tmp_path / "in", "train", pairs(61))
+    with pytest.raises(ConfigError) as caught:
+        run_prep(tmp_path, files)
+    assert "source.sets.train.src" in caught.value.where
+    with pytest.raises(ConfigError) as caught:
+        prep("demo", run_dir=tmp_path / "run", size=10)
+    assert "source.dataset: mine -> demo" in caught.value.where
+
+
+def test_a_missing_piece_is_made_again(tmp_path, files, capsys):
+    run = run_prep(tmp_path, files)
+    (run.prep / "train.bin").unlink()
+    run_prep(tmp_path, files)
+    assert len(Store(run.prep / "train")) == 60
+    assert "train.bin is missing" in capsys.readouterr().err
+
+
+def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys):
+    run = run_prep(tmp_path, files)
+    (run.path / "systems" / "mine").mkdir(parents=True)
+    (run.path / "systems" / "mine" / "config.toml").write_text("")
+    test = write(tmp_path / "in", "news", pairs(10, 3))
+    run_prep(tmp_path, files, test=[",".join(map(str, test))], force=True)
+    assert "belong to the old one" not in capsys.readouterr().err  # a further test set leaves the systems valid
+    run_prep(tmp_path, files, assignments=["prep.truecase=none"], force=True)
+    said = capsys.readouterr().err
+    assert "the systems mine" in said and "--force" in said
+
+
+def test_the_fingerprint_is_that_of_the_training_side(tmp_path, files):
+    first = run_prep(tmp_path, files, "a").manifest()["fingerprint"]
+    assert run_prep(tmp_path, files, "b").manifest()["fingerprint"] == first
+    assert run_prep(tmp_path, files, "c", assignments=["prep.max_words=249"]).manifest()["fingerprint"] != first
+    write(tmp_path / "in", "train", pairs(60, 1))
+    assert run_prep(tmp_path, files, "d").manifest()["fingerprint"] != first
+
+
+def test_run_toml_and_history(tmp_path, files):
+    run = run_prep(tmp_path, files)
+    said = tomllib.loads((run.path / "run.toml").read_text("utf-8"))
+    assert (said["dataset"], said["src"], said["tgt"], said["preset"]) == ("mine", "en", "de", "tiny")
+    assert said["prep"]["merges"] == 20
+    assert said["fingerprint"] == run.manifest()["fingerprint"]
+    record = json.loads((run.path / "history.jsonl").read_text("utf-8"))
+    assert (record["stage"], record["exit"]) == ("prep", 0)
+
+
+# never half there
+
+
+def test_a_failure_leaves_the_old_corpus_alone(tmp_path, files, monkeypatch):
+    run = run_prep(tmp_path, files)
+    before = snapshot(run.prep)
+    monkeypatch.setattr(pipeline.Pipeline, "_encode_train", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(EnvironmentProblem, match="No space left") as caught:
+        run_prep(tmp_path, files, force=True)
+    assert caught.value.exit_code == 3
+    assert snapshot(run.prep) == before
+    assert names(run.path) == [".lock", "history.jsonl", "prep", "run.toml"]
+
+
+def test_a_failure_in_a_fresh_run_leaves_nothing(tmp_path, files, monkeypatch):
+    monkeypatch.setattr(pipeline.Pipeline, "_encode_set", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run_prep(tmp_path, files)
+    assert names(tmp_path) == ["in"]
+
+
+def test_what_a_killed_call_left_is_cleared_away(tmp_path, files):
+    run = run_prep(tmp_path, files)
+    (run.path / "prep.tmp-1" / "text").mkdir(parents=True)
+    (run.path / "prep.old-1").mkdir()
+    run_prep(tmp_path, files, force=True)
+    assert names(run.path) == [".lock", "history.jsonl", "prep", "run.toml"]
+
+
+def test_killed_between_two_renames(tmp_path, files):
+    run = run_prep(tmp_path, files)
+    before = snapshot(run.prep)
+    run.prep.rename(run.path / "prep.old-99")
+    run_prep(tmp_path, files)
+    after = snapshot(run.prep)
+    assert {name: after[name][0] for name in after if name != "manifest.json"} == {n: s for n, (s, _) in before.items() if n != "manifest.json"}
+    assert names(run.path) == [".lock", "history.jsonl", "prep", "run.toml"]
+
+
+def test_kill_at_any_time_leaves_no_half_prep(tmp_path, files):
+    """SIGKILL after delays that fall into every step; whatever is there is whole, and the same command finishes the work."""
+    write(tmp_path / "in", "train", pairs(3000, 2))
+    code = "import sys; from nmtkit.cli import main; sys.argv[0] = 'nmtkit'; sys.exit(main())"
+    options = ["--train", *map(str, files["train"]), "--dev", *map(str, files["dev"]), "--run", "run", "--preset", "tiny", "--jobs", "2"]
+    run, killed = Run(tmp_path / "run"), 0
+    for _ in range(4):
+        process = subprocess.Popen([sys.executable, "-c", code, "prep", "mine", *options], cwd=tmp_path, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not list(tmp_path.glob("run/prep.tmp-*")):
+            time.sleep(0.01)
+        time.sleep(0.12 * killed)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        if run.prep.exists():
+            manifest = run.manifest()
+            assert {name: sha256(run.prep / name) for name in manifest["files"]} == manifest["files"]
+    assert killed
+    run_prep(tmp_path, files, force=True)
+    assert names(run.path) == [".lock", "history.jsonl", "prep", "run.toml"]
+    assert len(Store(run.prep / "train")) == 3000
+
+
+def test_a_run_in_use_is_refused(tmp_path, files):
+    run = run_prep(tmp_path, files)
+    with locked(run.path, "train", shared=True), pytest.raises(DataError, match="in use"):
+        run_prep(tmp_path, files, force=True)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, files):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblem, match="cannot write"):
+        prep("mine", **files, run_dir=tmp_path / "file" / "run", preset="tiny", jobs=1)
+
+
+# documents and generated corpora
+
+
+def test_documents_are_renumbered_by_the_lines_kept(tmp_path):
+    lines = pairs(30)
+    for i in (0, 1, 2, 12, 20, 29):  # document 0-2 vanishes, lines of others too
+        lines[i] = ("", "x")
+    lines[25] = ("The dog " * 12, lines[25][1] * 4)  # goes only once it is segmented
+    train, dev = write(tmp_path / "in", "train", lines), write(tmp_path / "in", "dev", pairs(5))
+    (tmp_path / "in" / "starts").write_text("0\n3\n12\n21\n25\n26\n29\n")
+    (tmp_path / "in" / "dev.starts").write_text("0\n2\n")
+    corpus = own_files("mine", train, dev, [], None, None, "tiny")
+    docs = [tmp_path / "in" / "starts", tmp_path / "in" / "dev.starts"]
+    corpus = replace(corpus, sets=[replace(one, docs=path) for one, path in zip(corpus.sets, docs, strict=True)])
+    (tmp_path / "prep").mkdir()
+    settings = stage.PrepSettings(merges=10, max_ratio=40, max_words=80, max_subwords=75)
+    work = pipeline.Pipeline(tmp_path / "prep", corpus, check.check_sets(corpus.sets, True), settings, 1)
+    manifest = work.run()
+    assert manifest["cleaning"]["dropped"]["too many subwords"]["pairs"] == 1
+    kept = [i for i in range(30) if i not in (0, 1, 2, 12, 20, 29, 25)]
+    starts = [int(line) for line in (tmp_path / "prep" / "docs" / "train.txt").read_text().split()]
+    assert starts == [kept.index(3), kept.index(13), kept.index(21), kept.index(26)]
+    assert (tmp_path / "prep" / "docs" / "dev.txt").read_text() == "0\n2\n"
+
+
+@pytest.mark.parametrize("text", ["x\n", "1\n1\n", "5\n", "-1\n", "2\n1\n", "0.5\n"])
+def test_document_starts_that_are_none(tmp_path, text):
+    (tmp_path / "starts").write_text(text)
+    with pytest.raises(DataError, match="cannot start a document"):
+        check.read_starts(tmp_path / "starts", 5)
+
+
+def test_demo(tmp_path):
+    """The embedded corpus: sets, documents and evaluation files, the same for the same seed."""
+    runs = [prep("demo", size=300, seed=seed, run_dir=tmp_path / name, jobs=2) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    run = runs[0]
+    assert {s.name: s.lines for s in run.sets()} == {"train": 300, "dev": 500, "test": 500}
+    assert runs[1].manifest()["files"] == run.manifest()["files"]
+    assert runs[2].manifest()["fingerprint"] != run.manifest()["fingerprint"]
+    assert {"eval/agreement.json", "eval/pronouns.json", "docs/train.txt", "docs/test.txt"} <= set(run.manifest()["files"])
+    assert list((run.prep / "eval" / "probing").glob("*.txt"))
+    assert names(run.path) == [".lock", "history.jsonl", "prep", "run.toml"]
+    with pytest.raises(ConfigError) as caught:
+        prep("demo", size=301, run_dir=run.path)
+    assert "source.size: 300 -> 301" in caught.value.where
+
+
+def test_every_registered_name_makes_its_own_run(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert datasets.find("demo").name == "demo"
+    assert prep("demo", size=50, jobs=1).path == Path("runs/demo")
