@@ -76,6 +76,7 @@ def choose(device: str = "auto", precision: str = "auto", width: int = 256, reme
     picked = pick_device(device)
     name = torch.cuda.get_device_name(picked) if picked.type == "cuda" else _cpu_name()
     threads = torch.get_num_threads()
+    torch.set_flush_denormal(True)  # Adam's moments of words not seen for long would end as numbers that a CPU is very slow with
     kept = keep_big_blocks() if picked.type == "cpu" else False
     old = remembered or {}
     same = (old.get("device"), old.get("name"), old.get("threads")) == (picked.type, name, threads)

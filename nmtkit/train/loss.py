@@ -1,8 +1,8 @@
 """Label-smoothed cross-entropy over real target positions only, a chunk of positions at a time.
 
 With V classes and smoothing ε the target distribution is q = (1-ε)·onehot(y) + ε/V (Szegedy et al. 2016; Vaswani et al. 2017 §5.4), so
-loss = lse(x) - (1-ε)·x_y - ε·mean(x) and d loss / d x = softmax(x) - q. Both come from one pass over the logits of a chunk, which are
-then overwritten by their gradient: memory holds one chunk of logits, however large the batch is.
+loss = lse(x) - (1-ε)·x_y - ε·mean(x) and d loss / d x = softmax(x) - q. Both come from one softmax per chunk, which becomes the gradient
+in its own memory: only a chunk of logits and its gradient are alive, however large the batch is.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 
-CHUNK_BYTES = {"cpu": 40 << 20, "cuda": 1 << 30}  # of float32 logits
+CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of float32 logits
 CHUNK_ROWS = 512  # at least: fewer rows make slow matrix products
 Logits = Callable[[Tensor], Tensor]
 
-# The last operation of `logits` may have its output overwritten if its own backward does not need it.
-OUTPUT_NOT_KEPT = {"MmBackward0", "AddmmBackward0", "AddBackward0", "ViewBackward0", "UnsafeViewBackward0", "MkldnnLinearBackward0", "MulBackward0"}
+# Below this a probability is taken for lost to underflow, and the logarithm is computed otherwise.
+UNDERFLOW = 1e-30
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _chunks(logits_of: Logits, hidden: Tensor, targets: Tensor, smoothing: float
         with torch.set_grad_enabled(scale is not None):
             logits = logits_of(part)  # (C, D) -> (C, V)
         with torch.no_grad():
-            part_smoothed, part_nll, gradient = _chunk(_overwritable(logits), y, smoothing, scale)
+            part_smoothed, part_nll, gradient = _chunk(logits.detach(), y, smoothing, scale)
             smoothed += part_smoothed
             nll += part_nll
         if scale is not None:
@@ -100,29 +100,21 @@ def _chunks(logits_of: Logits, hidden: Tensor, targets: Tensor, smoothing: float
     return Loss(smoothed, nll)
 
 
-def _overwritable(logits: Tensor) -> Tensor:
-    """The logits' values as float32 (or float64), in their own memory where autograd lets them go."""
-    values = logits.detach()
-    if values.dtype not in (torch.float32, torch.float64):
-        return values.float()
-    if logits.grad_fn is None or logits.grad_fn.name() in OUTPUT_NOT_KEPT:
-        return values
-    return values.clone()
-
-
 def _chunk(x: Tensor, y: Tensor, smoothing: float, scale: float | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sum of the loss, sum of the negative log-likelihood, and (in the memory of x) the gradient, for x (C, V) and y (C, 1)."""
-    at_y = x.gather(-1, y).squeeze(-1)  # (C)
-    mean = x.mean(-1) if smoothing else None
+    """Sum of the loss, sum of the negative log-likelihood, and the gradient times scale, for logits x (C, V) and targets y (C, 1)."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    at_y = wide.gather(-1, y).squeeze(-1)  # (C)
+    gradient: Tensor | None = None
     if scale is None:
-        lse = x.logsumexp(-1)
+        lse = wide.logsumexp(-1)
     else:
-        # Softmax first: the largest logit m has probability exp(m - lse), which gives lse in two reductions instead of a second exponential.
-        largest = x.amax(-1)
-        torch.softmax(x, -1, out=x)
-        lse = largest - x.amax(-1).log()
-        torch.add(x.new_full((), -scale * smoothing / x.size(-1)), x, alpha=scale, out=x)
-        x.scatter_add_(-1, y, x.new_full((), -scale * (1 - smoothing)).expand(y.shape))
+        gradient = wide.softmax(-1)
+        p = gradient.gather(-1, y).squeeze(-1)
+        # log p(y) gives lse without a second pass of exponentials; a GPU makes that pass faster than it answers the question.
+        lse = wide.logsumexp(-1) if x.is_cuda or bool((p < UNDERFLOW).any()) else at_y - p.log()
+        torch.add(gradient.new_full((), -scale * smoothing / x.size(-1)), gradient, alpha=scale, out=gradient)
+        gradient.scatter_add_(-1, y, gradient.new_full((), -scale * (1 - smoothing)).expand(y.shape))
+        gradient = gradient.to(x.dtype)
     nll = (lse - at_y).double().sum()
-    smoothed = nll if mean is None else (1 - smoothing) * nll + smoothing * (lse - mean).double().sum()
-    return smoothed, nll, x if scale is not None else None
+    smoothed = (1 - smoothing) * nll + smoothing * (lse - wide.mean(-1)).double().sum() if smoothing else nll
+    return smoothed, nll, gradient

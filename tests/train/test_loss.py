@@ -34,7 +34,7 @@ def plain(logits_of, hidden, batch, smoothing):
 
 
 class Tanh(nn.Module):
-    """Logits whose backward needs their own values: overwriting them would give a wrong gradient."""
+    """Logits whose backward needs their own values: they must not be overwritten."""
 
     def __init__(self, linear):
         super().__init__()
@@ -88,6 +88,7 @@ def test_large_logits_do_not_overflow():
     big = (1e4 * hidden).requires_grad_()
     found = losses.backward(linear, big, batch, 0.1, 1.0, 16)
     assert float(found.smoothed) == pytest.approx(float(exact.smoothed), rel=1e-5)
+    assert float(found.nll) / 16 > 1000  # far beyond what a probability can be told apart from zero
     assert torch.isfinite(big.grad).all()
 
 
