@@ -7,6 +7,7 @@ import pytest
 
 from nmtkit.data.store import StoreWriter
 from nmtkit.run import Run, write_toml
+from nmtkit.settings import PrepSettings
 
 WORDS = ["ein", "der", "Hund", "die", "Katze", "läuft", "schläft", "heute", "hier", "dort", "schnell", "langsam", "und", "Haus", "Straße"]
 
@@ -29,7 +30,8 @@ class FakeRun:
         self.run = Run(path)
         rng = random.Random(11)
         self.lines = {}
-        manifest = {"format": 1, "src": "en", "tgt": tgt, "fingerprint": "f1", "settings": {"lowercase": lowercase}, "sets": []}
+        settings = PrepSettings(lowercase=lowercase).model_dump(mode="json")
+        manifest = {"format": 1, "src": "en", "tgt": tgt, "fingerprint": "f1", "settings": settings, "sets": []}
         for name in sets:
             self.lines[name] = [" ".join(rng.choices(WORDS, k=rng.randint(3, 26))) for _ in range(count)]
             manifest["sets"].append({"name": name, "split": "dev" if name == "dev" else "test", "lines": count, "references": references})
