@@ -50,5 +50,5 @@ def separable_verbs() -> list[tuple[str, str]]:
     for verb in [*words.verbs, *words.clause_verbs, *words.copulas.values()]:
         if verb.de.prefix:
             preposition = next((c.en for c in verb.complements if c.role == "pp"), "")
-            found.append((verb.english_name if verb.particle else f"{verb.en.base} {preposition}".strip(), verb.de.infinitive))
+            found.append((f"{verb.english_name} {preposition}".strip(), verb.de.infinitive))
     return list(dict.fromkeys(found))

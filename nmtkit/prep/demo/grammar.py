@@ -27,11 +27,11 @@ class Grammar(Nominals):
         super().__init__(draw)
         self.base, self.negation = "past", 0.14
         verbs = self.words.verbs
+        self._agents = [v for v in verbs if "person" in v.subjects]
         self._by_subject = {noun: [v for v in verbs if v.subjects & noun.classes] for noun in self.words.nouns}
         self._by_object = {
-            noun: [v for v in verbs if any(c.role in GAPS and c.classes & noun.classes for c in v.complements)] for noun in self.words.nouns
+            noun: [v for v in self._agents if any(c.role in GAPS and c.classes & noun.classes for c in v.complements)] for noun in self.words.nouns
         }
-        self._agents = [v for v in verbs if "person" in v.subjects]
         self._describable = [n for n in self.words.nouns if len(self.words.adjectives_of(n)) > 2 and "mass" not in n.classes]
         self._persons = [a for a in self.words.adjectives if "person" in a.classes and a.en not in {"small", "strange", "famous", "funny"}]
 
@@ -71,9 +71,9 @@ class Grammar(Nominals):
 
     def filled_out(self, np: NP, levels: int) -> NP:
         """Modifiers for a noun phrase, more of them with more levels."""
-        if levels and self.draw.chance(0.3):
+        if levels and self.draw.chance(0.42):
             self.modify(np, levels)
-        if levels and self.draw.chance(0.18):
+        if levels and self.draw.chance(0.22):
             self.relate(np)
         return np
 
@@ -171,7 +171,8 @@ class Grammar(Nominals):
                 once = clause.tense == "past"
                 clause.adverb = draw.pick([m for m in self.words.manners if once or m.en not in ONCE])
         roles = {complement.role for complement in verb.complements}
-        movable = not roles & {"loc", "dir", "on", "city"} and agentive and not clause.negated and not verb.stative
+        # beside a dative, a place would be read as part of it, and German has the dative elsewhere
+        movable = not roles & {"loc", "dir", "on", "city", "dat", "to"} and agentive and not clause.negated and not verb.stative
         if movable and level < 2 and not any(self.heavy(filler) for _, filler in clause.filled) and draw.chance(0.18):
             clause.place = self.local(self.plain(PLACE, "definite", self.owner_of(clause.subject), plural=0.05))
         self.settle_tense(clause)
@@ -258,7 +259,7 @@ class Grammar(Nominals):
             return self.pronoun(subject.pronoun)
         if subject.name:
             return self.pronoun("she" if "female" in subject.name.tags else "he")
-        if subject.agreement == 2:
+        if subject.agreement == 2 and (subject.parts or (subject.noun and "person" in subject.noun.classes)):
             return self.pronoun("they")
         return None
 
@@ -274,9 +275,9 @@ class Grammar(Nominals):
     def sentence(self) -> Clause:
         """A sentence of any kind."""
         roll = self.draw.random()
-        if roll < 0.32:
+        if roll < 0.26:
             return self.simple()
-        if roll < 0.51:
+        if roll < 0.49:
             return self.with_adjunct()
         if roll < 0.66:
             return self.reported()
@@ -303,6 +304,7 @@ class Grammar(Nominals):
             inner = self.any_clause(inner_tense, level=1)
         else:  # "before she did not sleep" is grammatical and makes no sense
             inner = self.clause(inner_tense, level=1, plain=True)
+            inner.adverb = inner.adverb if inner.adverb is None or inner.adverb.en not in FREQUENT else None
         same = self.anaphor(inner.subject)
         main = self.any_clause(tense, subject=same if draw.chance(0.5) else None)
         main.time, main.adjunct, main.front = None, (conjunction, inner), ""

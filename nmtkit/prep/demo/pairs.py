@@ -19,6 +19,8 @@ from nmtkit.prep.demo.tree import CLOSING, Leaf, Node, leaves, text
 
 DISTANCES = range(1, 17)
 GENDERS = "mfn"
+# verbs that form their perfect with sein or haben, by region or meaning
+EITHER_AUXILIARY = {"schwimmen", "folgen", "liegen", "stehen", "sitzen", "hängen"}
 
 
 class Error:
@@ -132,7 +134,9 @@ def auxiliary(pair: Pair) -> Iterator[Error]:
             continue
         finite = find_role(parts.get("LK", parts["RK"]), "fin")
         participle = find_role(parts["RK"], "verb")
-        if finite is None or participle is None or participle.tag != "VVPP":
+        if finite is None or participle is None or participle.tag != "VVPP" or participle.lex.lemma in EITHER_AUXILIARY:
+            continue
+        if isinstance(node.info, Clause) and node.info.content:  # "ist versucht, ..." is German, though it means another thing
             continue
         right, wrong = (german.SEIN, german.HABEN) if finite.lex == "sein" else (german.HABEN, german.SEIN)
         form = next(w for old, new in zip(right, wrong, strict=True) for o, w in zip(old, new, strict=True) if o == finite.form)

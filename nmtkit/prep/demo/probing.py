@@ -231,7 +231,7 @@ def write_probing(folder: Path, draw: Draw, size: int) -> None:
     """
     sizes = tuple(max(least, round(at_default * min(size, 100_000) / 20_000)) for least, at_default in ((60, 2000), (20, 300), (20, 300)))
     grammar = Storyteller(draw)
-    content = WordContent(grammar, max(5, min(100, sizes[0] // 20)))
+    content = WordContent(grammar, max(20, min(100, sizes[0] // 20)))
     kinds: dict[str, tuple[Callable[[Sentence, Draw], Example | None], tuple[str, ...]]] = {
         "sentence_length": (sentence_length, tuple(str(at) for at in range(len(LENGTHS)))),
         "word_content": (content, tuple(content.words)),

@@ -1,8 +1,9 @@
 """German: a clause as a tree of topological fields.
 
 Main clause: VF (one constituent) LK (the finite verb) MF RK (prefix, infinitive, participle) NF; subordinate clause: C MF RK NF with the
-finite verb last in RK. The order inside MF is fixed: subject, pronouns, dative, time, other adverb, accusative, nicht, place, prepositional
-complements, predicate; one translation for each English sentence.
+finite verb last in RK. The order inside MF is fixed: subject, pronouns, dative, time, other adverb, accusative, nicht, prepositional
+complements, place, predicate; one translation for each English sentence. Where a phrase's attachment is open in English
+("the man in the garden"), both readings have the same German order.
 """
 
 from __future__ import annotations
@@ -141,9 +142,9 @@ def middle(clause: Clause, subject: bool, gap: str = "") -> list[Part]:
     field.extend(accusatives)
     if clause.negated and not any(isinstance(filler, NP) and filler.det == "not a" for _, filler in clause.filled):
         field.append(Leaf("nicht", "PTKNEG", "not", "neg"))
+    field.extend(rest)
     if clause.place:
         field.append(prepositional(clause.place))
-    field.extend(rest)
     if clause.predicate:
         field.append(adjective_phrase(clause.predicate))
     return field
