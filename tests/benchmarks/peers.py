@@ -33,7 +33,7 @@ class System:
         scratch = Path(self._folder.name)
         file = scratch / "setting.json"
         file.write_text(json.dumps({**setting, "threads": threads, "scratch": str(scratch)}), "utf-8")
-        env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
         self._log_path = log or scratch / "log.txt"
         self._process = subprocess.Popen(
             [python, str(DRIVERS / driver), str(file)],
@@ -91,7 +91,7 @@ def _used(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(_used(int(child)) for child in children)
 
 
-def _wait_for_quiet(limit: float = 60.0) -> None:
+def wait_for_quiet(limit: float = 60.0) -> None:
     """Wait until other processes leave the machine alone for two seconds, at most `limit` seconds."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
@@ -110,7 +110,7 @@ def quiet_round(system: System, request: str, tries: int) -> dict[str, Any]:
     best: dict[str, Any] = {}
     for _ in range(tries):
         if tries > 1:
-            _wait_for_quiet()
+            wait_for_quiet()
         busy, used, start = _busy(), _used(system.pid), time.perf_counter()
         answer = system.ask(request)
         wall = time.perf_counter() - start

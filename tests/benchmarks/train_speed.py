@@ -27,12 +27,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hf-python")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=2048, help="target tokens a batch")
-    parser.add_argument("--eole-batch", type=int, default=2240, help="eole counts padding in its batch size: 2240 gives about 2048 real target tokens")
+    parser.add_argument("--eole-batch", type=int, default=2240, help="eole counts the longer side: 2240 gives about 2048 target tokens")
     parser.add_argument("--warm-up", type=int, default=15)
     parser.add_argument("--steps", type=int, default=10, help="timed steps a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cpu-time", action="store_true", help="count processor seconds; with --threads 1 the measure for a machine shared with others")
-    parser.add_argument("--tries", type=int, default=4, help="take a round disturbed by other processes again, up to so many times (not with --cpu-time)")
+    parser.add_argument("--cpu-time", action="store_true", help="count processor seconds: with --threads 1 for a machine shared with others")
+    parser.add_argument("--tries", type=int, default=4, help="take a round disturbed by others again, so many times at most (not with --cpu-time)")
     parser.add_argument("--only", nargs="*", help="names of systems to run")
     parser.add_argument("--precision", default="auto", help="of nmtkit")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting for nmtkit (repeatable)")
@@ -58,7 +58,7 @@ def report(entered: list[System], clock: str) -> list[dict[str, Any]]:
     measured = [s for s in entered if s.rounds]
     base = next((median(round_rates(s, clock)) for s in measured if s.name == "eole"), None)
     rows = []
-    print(f"\n{'system':28s} {'tok/s':>7s} {'rounds min-max':>15s} {'best step':>9s} {'x eole':>6s} {'tok/batch':>9s} {'padding':>8s} {'peak GiB':>8s}")
+    print(f"\n{'system':28s} {'tok/s':>7s} {'min-max':>15s} {'best step':>9s} {'x eole':>6s} {'tok/batch':>9s} {'padding':>8s} {'peak GiB':>8s}")
     for system in measured:
         rates, total = round_rates(system, clock), {k: sum(r[k] for r in system.rounds) for k in ("src_real", "src_all", "tgt_real", "tgt_all")}
         padding = 1 - (total["src_real"] + total["tgt_real"]) / (total["src_all"] + total["tgt_all"])
@@ -84,7 +84,8 @@ def report(entered: list[System], clock: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     args = arguments()
-    print(f"{platform.processor() or platform.machine()}, {args.threads} threads, load at start {os.getloadavg()[0]:.2f}, {'processor' if args.cpu_time else 'wall-clock'} seconds")
+    what = "processor" if args.cpu_time else "wall-clock"
+    print(f"{platform.machine()}, {args.threads} threads, {what} seconds, load at start {os.getloadavg()[0]:.2f}", flush=True)
     clock = "cpu" if args.cpu_time else "seconds"
     entered = systems(args)
     try:

@@ -1,0 +1,56 @@
+"""Translate with nmtkit's Translator (batching, search, worker processes; subwords in, subwords out). Usage: decode_nmtkit.py SETTING.json"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+from rounds import Rounds, peak_bytes
+
+
+class Subwords:
+    """Text that is segmented already."""
+
+    def encode(self, line):
+        return line.split()
+
+    def decode(self, subwords):
+        return " ".join(subwords)
+
+
+def main():
+    s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    rounds = Rounds()
+    from nmtkit.data.vocabulary import load_vocabularies
+    from nmtkit.models import checkpoints
+    from nmtkit.nn import hardware
+    from nmtkit.run import Run
+    from nmtkit.settings import SearchSettings, build
+    from nmtkit.translate import workers
+    from nmtkit.translate.translator import Translator
+
+    torch.set_num_threads(s["threads"])
+    run = Run(Path(s["run"]))
+    vocabularies = load_vocabularies(run.prep)
+    hardware.choose("cpu", "float32")
+    model = checkpoints.load_system(run, run.find_system(s["system"]), "cpu")
+    lines = Path(s["corpus"], "test.src").read_text("utf-8").split("\n")[:-1][: s["sentences"]]
+    values = {"length_penalty": s["length_penalty"], "max_length_a": 0, "max_length_b": s["longest"], **s["search"]}
+    while True:
+        _, beam = rounds.wait()
+        settings = build(SearchSettings, {**values, "beam": int(beam), "nbest": 1}, "search")
+        translator = Translator([model], Subwords(), Subwords(), *vocabularies, settings, "cpu", s["jobs"])
+        start, cpu = time.perf_counter(), time.process_time()
+        if s["jobs"] > 1 or s["threads"] == 1:
+            with workers.one_thread(torch.device("cpu")):
+                found = list(translator.translate(lines))
+        else:
+            found = list(translator.translate(lines))
+        seconds, used = time.perf_counter() - start, time.process_time() - cpu
+        ids = [vocabularies[1].encode(translation.subwords)[:-1] for translation in found]
+        rounds.say(seconds=seconds, cpu=used, hypotheses=ids, peak=peak_bytes())
+
+
+if __name__ == "__main__":
+    main()

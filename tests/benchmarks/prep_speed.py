@@ -1,0 +1,135 @@
+"""Prep's speed and memory on real text: one worker and several, the corpus once and four times as long, lines a second of every stage.
+
+python tests/benchmarks/prep_speed.py --pair SRC TGT [--pair SRC TGT …]      (plain or compressed; repeated in turn up to --lines lines)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from peers import median, wait_for_quiet  # noqa: E402
+
+from nmtkit import files  # noqa: E402
+
+WMT14 = 9_000_000 * 24
+"""Words of WMT14 English-German: 4.5 million pairs, two sides, about 24 words each."""
+SERIAL = re.compile(r"nmtkit: truecaser, BPE, vocabulary: .* in ([\d.]+)s")
+STAGE = re.compile(r"nmtkit: (.+): ([\d,]+) lines in .*\(([\d,]+) lines/s\)")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", nargs=2, type=Path, action="append", required=True, metavar=("SRC", "TGT"))
+    parser.add_argument("--languages", nargs=2, default=["en", "de"])
+    parser.add_argument("--lines", type=int, default=200_000, help="of both sides together")
+    parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--times", type=int, nargs="+", default=[1, 4], help="multiples of --lines, for memory")
+    parser.add_argument("--rounds", type=int, default=3, help="of the comparison of --jobs")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def build(pairs: list[list[Path]], lines: int, folder: Path, languages: list[str]) -> tuple[list[Path], int]:
+    """A corpus of so many lines of real text: the given pairs one after another, and again from the start when they end."""
+    texts: list[tuple[str, str]] = []
+    for src, tgt in pairs:
+        texts += zip(files.text_lines(src), files.text_lines(tgt), strict=True)
+    wanted = [text for text, _ in zip(cycle(texts), range(lines // 2), strict=False)]
+    paths = [folder / f"train-{lines}.{language}" for language in languages]
+    for side, path in enumerate(paths):
+        path.write_text("".join(text[side] + "\n" for text in wanted), "utf-8")
+    words = sum(len(side.split()) for text in wanted for side in text)
+    print(f"{lines:,} lines from {2 * len(texts):,} different ones, {words / lines:.1f} words a line", flush=True)
+    return paths, words
+
+
+def tree_bytes(pid: int) -> tuple[int, int]:
+    """Resident bytes of the largest process of a tree, and of all together (shared pages divided among those who share them)."""
+    largest = total = 0
+    try:
+        rollup = dict(line.split(":") for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()[1:])
+        largest, total = (int(rollup[key].split()[0]) * 1024 for key in ("Rss", "Pss"))
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    except (OSError, KeyError, ValueError):
+        return largest, total
+    for child in children:
+        one, all_below = tree_bytes(int(child))
+        largest, total = max(largest, one), total + all_below
+    return largest, total
+
+
+def prep(paths: list[Path], jobs: int, folder: Path) -> dict[str, Any]:
+    """One run of `nmtkit prep` watched from outside."""
+    run = folder / f"run-{time.monotonic_ns()}"
+    dev = [folder / f"dev.{path.suffix[1:]}" for path in paths]
+    for path, short in zip(paths, dev, strict=True):
+        short.write_text("".join(line + "\n" for line, _ in zip(files.text_lines(path), range(100), strict=False)), "utf-8")
+    names = ["--train", *map(str, paths), "--dev", *map(str, dev)]
+    command = [sys.executable, "-m", "nmtkit", "prep", "benchmark", *names, "--jobs", str(jobs), "--run", str(run)]
+    with (folder / "log.txt").open("w+", encoding="utf-8") as log:
+        start, used = time.perf_counter(), os.times()
+        process = subprocess.Popen(command, stderr=log, stdout=subprocess.DEVNULL)
+        peak = (0, 0)
+        while process.poll() is None:
+            peak = tuple(map(max, peak, tree_bytes(process.pid)))  # type: ignore[assignment]
+            time.sleep(0.2)
+        seconds, after = time.perf_counter() - start, os.times()
+        log.seek(0)
+        said = log.read()
+    if process.returncode:
+        raise SystemExit(said)
+    cpu = after.children_user + after.children_system - used.children_user - used.children_system
+    stages = {match[1]: int(match[3].replace(",", "")) for match in map(STAGE.match, said.splitlines()) if match}
+    serial = sum(float(match[1]) for match in map(SERIAL.match, said.splitlines()) if match)
+    return {"jobs": jobs, "seconds": seconds, "cpu": cpu, "serial": serial, "largest": peak[0], "together": peak[1], "stages": stages}
+
+
+def show(lines: int, result: dict[str, Any]) -> None:
+    rates = ", ".join(f"{name} {rate:,}/s" for name, rate in result["stages"].items())
+    print(
+        f"{lines:9,} lines, {result['jobs']} job(s): {result['seconds']:6.1f} s wall, {result['cpu']:6.1f} s processor, "
+        f"{lines / result['seconds']:8,.0f} lines/s; largest process {result['largest'] / 2**20:.0f} MiB, all {result['together'] / 2**20:.0f} MiB\n"
+        f"          {rates}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    args = arguments()
+    everything = []
+    with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as name:
+        folder = Path(name)
+        paths, words = build(args.pair, args.lines, folder, args.languages)
+        for _ in range(args.rounds):
+            for jobs in args.jobs:
+                wait_for_quiet()
+                everything.append({"lines": args.lines, **prep(paths, jobs, folder)})
+                show(args.lines, everything[-1])
+        wall = {jobs: median([r["seconds"] for r in everything if r["jobs"] == jobs]) for jobs in args.jobs}
+        first, last = args.jobs[0], args.jobs[-1]
+        print(f"\n{last} workers are {wall[first] / wall[last]:.2f} times as fast as {first}")
+        serial = median([r["serial"] for r in everything])
+        shared = median([r["cpu"] for r in everything if r["jobs"] == last]) - serial
+        minutes = (shared * WMT14 / words / 16 + serial) / 60
+        print(f"WMT14 English-German, {WMT14:,} words, on 16 cores by arithmetic: {minutes:.1f} minutes (of which {serial / 60:.1f} not shared)")
+        for times in (t for t in args.times if t != 1):
+            longer, _ = build(args.pair, args.lines * times, folder, args.languages)
+            everything.append({"lines": args.lines * times, **prep(longer, last, folder)})
+            show(args.lines * times, everything[-1])
+    if args.json:
+        args.json.write_text(json.dumps(everything, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
