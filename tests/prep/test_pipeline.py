@@ -53,7 +53,7 @@ VARIED = [
     {"merges": 30, "joint_vocab": False, "vocab_threshold": 10, "truecase": "tgt"},
     {"merges": 0, "truecase": "src", "min_frequency": 40},
     {"merges": 40, "lowercase": True, "escape": True, "aggressive_hyphens": False, "normalize": False},
-    {"merges": 20, "max_words": 7, "max_ratio": 1.2, "min_words": 6, "max_subwords": 25},
+    {"merges": 20, "max_words": 12, "max_ratio": 1.2, "min_words": 6, "max_subwords": 30},
 ]
 
 
@@ -65,6 +65,8 @@ def test_equals_the_slow_way(tmp_path, small_chunks, values):
     expected, vocabularies = slow_prep(lines, settings, tmp_path)
     store = Store(run.prep / "train")
     assert 0 < len(expected) <= 300
+    if "max_subwords" in values:
+        assert max(len(side) for pair in expected for side in pair) == settings.max_subwords + 1  # with </s>: the limit itself is kept
     assert [(store.src(i).tolist(), store.tgt(i).tolist()) for i in range(len(store))] == expected
     loaded = load_vocabularies(run.prep)
     assert [list(one) for one in loaded] == [list(one) for one in vocabularies]

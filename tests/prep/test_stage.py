@@ -19,6 +19,7 @@ from nmtkit.files import sha256
 from nmtkit.prep import check, datasets, pipeline, stage
 from nmtkit.prep.sources import guess_language, own_files
 from nmtkit.prep.stage import prep
+from nmtkit.prep.workers import rows_in_chunks
 from nmtkit.run import Run, locked
 from tests.prep.corpora import pairs, write
 
@@ -333,7 +334,8 @@ def test_a_folder_that_cannot_be_written(tmp_path, files):
 # documents and generated corpora
 
 
-def test_documents_are_renumbered_by_the_lines_kept(tmp_path):
+def test_documents_are_renumbered_by_the_lines_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "rows_in_chunks", lambda rows, **_: rows_in_chunks(rows, max_rows=7))
     lines = pairs(30)
     for i in (0, 1, 2, 12, 20, 29):  # document 0-2 vanishes, lines of others too
         lines[i] = ("", "x")
