@@ -53,8 +53,10 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: b
     """The product written out, (B, K·T, H, C'): on a CPU faster than torch's kernel for short sentences, and the weights can be read."""
     batch, queries, heads, width = q.shape
     keys = k.size(2)
-    q, k, v = q.transpose(1, 2).reshape(-1, queries, width), k.reshape(-1, keys, width), v.reshape(-1, keys, v.size(3))
-    scores = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0, alpha=1 / math.sqrt(width))  # (B·H, K·T, S)
+    q, v = q.transpose(1, 2).reshape(-1, queries, width), v.reshape(-1, keys, v.size(3))
+    # Several queries meet keys that lie as (C, S) in memory nine times as fast as others (MKL's small products).
+    k = k.reshape(-1, keys, width).transpose(1, 2) if queries == 1 else k.transpose(2, 3).reshape(-1, width, keys)
+    scores = torch.baddbmm(q.new_empty(()), q, k, beta=0, alpha=1 / math.sqrt(width))  # (B·H, K·T, S)
     visible = None if visible is None else visible.unsqueeze(1)
     weights = block(scores.view(batch, heads, queries, keys), visible, causal).softmax(-1)
     if visible is not None and visible.dtype == torch.bool:
@@ -145,7 +147,9 @@ class CrossAttention(Attention):
         """Keys and values of states (B, S, D), each (B, H, S, C)."""
         k, v = self.kv(states).unflatten(-1, (2, self.heads, -1)).unbind(2)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
-        return (k, v) if torch.is_grad_enabled() else (k.contiguous(), v.contiguous())  # read once in training, at every step in search
+        if torch.is_grad_enabled():
+            return k, v
+        return k.transpose(2, 3).contiguous().transpose(2, 3), v.contiguous()  # read at every step of a search: laid out for its products
 
     def forward(self, x: Tensor, source: tuple[Tensor, Tensor], visible: Tensor | None) -> Tensor:
         """Attend from x (R, T, D) to `source` (from `source()`, B rows), of which `visible` bool (B, 1, S) may be seen."""
