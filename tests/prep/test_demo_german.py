@@ -17,8 +17,8 @@ from tests.prep import demo_checker as checker
 
 @pytest.fixture(scope="module")
 def drawn():
-    """1,500 pairs of the grammar, in documents."""
-    return [pair for document in Writer(Draw(11, 1)).documents(1500) for pair in document]
+    """2,000 pairs of the grammar, in documents."""
+    return [pair for document in Writer(Draw(11, 1)).documents(2000) for pair in document]
 
 
 @pytest.mark.parametrize("rule", checker.RULES, ids=lambda rule: rule.__name__)

@@ -305,6 +305,8 @@ class Grammar(Nominals):
         else:  # "before she did not sleep" is grammatical and makes no sense
             inner = self.clause(inner_tense, level=1, plain=True)
             inner.adverb = inner.adverb if inner.adverb is None or inner.adverb.en not in FREQUENT else None
+            if inner.tense == "prog" and conjunction != "while" and inner.verb.en.base != inner.verb.en.past[0]:
+                inner.tense, inner.time = "pres", None  # "before she eats", not "before she is eating"
         same = self.anaphor(inner.subject)
         main = self.any_clause(tense, subject=same if draw.chance(0.5) else None)
         main.time, main.adjunct, main.front = None, (conjunction, inner), ""

@@ -62,6 +62,8 @@ class Storyteller(Grammar):
         if draw.chance(0.55):
             return self.named()
         np = self.plain(PERSON, plural=0.25)
+        while np.noun and np.noun.gender == "n":  # a child, a girl: German says es of them, too
+            np = self.plain(PERSON, plural=0.25)
         np.det = "the" if np.det in {"his", "her", "their"} else np.det
         return np
 
@@ -77,8 +79,8 @@ class Storyteller(Grammar):
                 clause.shifted = bool(verb.particle) and not verb.fixed and draw.chance(0.5)
             else:
                 np = self.someone()
-                if np.name is not None and np.name is clause.subject.name:
-                    np = self.plain(PERSON, "definite", "my", plural=0.2)
+                while np.name is not None and np.name is clause.subject.name:
+                    np = self.someone()
             clause.filled.append((complement, np))
         self.settle_tense(clause)
         times = [time for time in self.words.times_of(clause.tense) if time.en in TIMES] if clause.tense != "perf" else []
