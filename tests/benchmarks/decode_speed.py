@@ -38,8 +38,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--length-penalty", type=float, default=0.0, help="0, where the formulas of all three agree")
     parser.add_argument("--longest", type=int, default=100, help="subwords of a translation at most")
+    parser.add_argument("--forced-length", type=int, help="every translation has so many subwords: for a system that is hardly trained")
     parser.add_argument("--cpu-time", action="store_true", help="count processor seconds: with --threads 1 for a machine shared with others")
     parser.add_argument("--tries", type=int, default=4)
+    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before each round")
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a search setting of nmtkit, for example batch_size=128")
     parser.add_argument("--json", type=Path)
@@ -53,7 +55,14 @@ def systems(args: argparse.Namespace, weights: Path) -> list[System]:
     vocabulary = len(Path(args.corpus, "vocab.txt").read_text("utf-8").split("\n")) - 1
     sizes = {"width": found["d_model"], "heads": found["heads"], "layers": found["encoder_layers"], "inner": found["d_ff"], "dropout": 0.0}
     base: dict[str, Any] = {**sizes, "vocabulary": vocabulary, "corpus": str(args.corpus), "weights": str(weights), "sentences": args.sentences}
-    base |= {"rows": args.rows, "length_penalty": args.length_penalty, "longest": args.longest, "run": str(run.resolve()), "system": args.system}
+    base |= {"shortest": args.forced_length or 0}
+    base |= {
+        "rows": args.rows,
+        "length_penalty": args.length_penalty,
+        "longest": args.forced_length or args.longest,
+        "run": str(run.resolve()),
+        "system": args.system,
+    }
     search = dict(item.split("=", 1) for item in args.set)
     base["search"] = {"batch_size": args.rows, **{key: json.loads(value) for key, value in search.items()}}
     many = args.threads > 1
@@ -89,7 +98,7 @@ def measure(entered: list[System], args: argparse.Namespace) -> list[dict[str, A
             system.ask(f"decode {beam}")  # warm-up
         for i in range(args.rounds):
             for system in entered if i % 2 == 0 else reversed(entered):
-                answers[system.name].append(quiet_round(system, f"decode {beam}", 1 if args.cpu_time else args.tries))
+                answers[system.name].append(quiet_round(system, f"decode {beam}", 1 if args.cpu_time else args.tries, args.patience))
         first = answers[entered[0].name][0]["hypotheses"]
         print(f"\nbeam {beam:<22d} {'sent/s':>7s} {'min-max':>13s} {'BLEU':>6s} {'tokens':>7s} {'same':>6s} {'peak GiB':>8s} {'others':>6s}")
         for system in entered:

@@ -101,7 +101,7 @@ def wait_for_quiet(limit: float = 60.0) -> None:
             return
 
 
-def quiet_round(system: System, request: str, tries: int) -> dict[str, Any]:
+def quiet_round(system: System, request: str, tries: int, patience: float) -> dict[str, Any]:
     """A round without disturbance if there is one in so many tries, else the least disturbed one.
 
     Two threads that share two cores with anything else wait for each other most of the time, so such a round says nothing.
@@ -110,7 +110,7 @@ def quiet_round(system: System, request: str, tries: int) -> dict[str, Any]:
     best: dict[str, Any] = {}
     for _ in range(tries):
         if tries > 1:
-            wait_for_quiet()
+            wait_for_quiet(patience)
         busy, used, start = _busy(), _used(system.pid), time.perf_counter()
         answer = system.ask(request)
         wall = time.perf_counter() - start
@@ -122,7 +122,7 @@ def quiet_round(system: System, request: str, tries: int) -> dict[str, Any]:
     return best
 
 
-def alternate(systems: list[System], warm_up: int, steps: int, rounds: int, clock: str, tries: int) -> None:
+def alternate(systems: list[System], warm_up: int, steps: int, rounds: int, clock: str, tries: int, patience: float) -> None:
     """Warm every system up, then give each its turn `rounds` times; the order turns round each time, so that drift hits all alike.
 
     Args:
@@ -132,6 +132,7 @@ def alternate(systems: list[System], warm_up: int, steps: int, rounds: int, cloc
         rounds: turns of each system.
         clock: "seconds" (wall) or "cpu", for the line printed.
         tries: a round disturbed by other processes is taken again up to so many times.
+        patience: seconds to wait for a quiet machine before a round.
     """
     alive = []
     for system in systems:
@@ -142,7 +143,7 @@ def alternate(systems: list[System], warm_up: int, steps: int, rounds: int, cloc
             print(error, flush=True)
     for i in range(rounds):
         for system in alive if i % 2 == 0 else reversed(alive):
-            answer = quiet_round(system, f"go {steps}", tries)
+            answer = quiet_round(system, f"go {steps}", tries, patience)
             system.rounds.append(answer)
             rate = sum(answer["tokens"]) / sum(answer[clock])
             print(f"  round {i + 1} {system.name:28s} {rate:7.0f} tokens/s   (others used {answer['foreign']:.2f} cores)", flush=True)

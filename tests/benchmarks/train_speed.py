@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true", help="count processor seconds: with --threads 1 for a machine shared with others")
     parser.add_argument("--tries", type=int, default=4, help="take a round disturbed by others again, so many times at most (not with --cpu-time)")
+    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before each round")
     parser.add_argument("--only", nargs="*", help="names of systems to run")
     parser.add_argument("--precision", default="auto", help="of nmtkit")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting for nmtkit (repeatable)")
@@ -89,7 +90,7 @@ def main() -> None:
     clock = "cpu" if args.cpu_time else "seconds"
     entered = systems(args)
     try:
-        alternate(entered, args.warm_up, args.steps, args.rounds, clock, 1 if args.cpu_time else args.tries)
+        alternate(entered, args.warm_up, args.steps, args.rounds, clock, 1 if args.cpu_time else args.tries, args.patience)
         rows = report(entered, clock)
     finally:
         for system in entered:

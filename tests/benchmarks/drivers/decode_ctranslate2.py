@@ -67,12 +67,11 @@ def main():
     translator = ctranslate2.Translator(
         str(folder), device="cpu", compute_type=s["compute"], inter_threads=s["threads"] // s["intra"], intra_threads=s["intra"]
     )
+    limits = {"length_penalty": s["length_penalty"], "min_decoding_length": max(1, s["shortest"]), "max_decoding_length": s["longest"]}
     while True:
         _, beam = rounds.wait()
         start, cpu = time.perf_counter(), time.process_time()
-        found = translator.translate_batch(
-            src, beam_size=int(beam), max_batch_size=s["rows"], length_penalty=s["length_penalty"], max_decoding_length=s["longest"]
-        )
+        found = translator.translate_batch(src, beam_size=int(beam), max_batch_size=s["rows"], **limits)
         seconds, used = time.perf_counter() - start, time.process_time() - cpu
         rounds.say(seconds=seconds, cpu=used, hypotheses=[[ids[t] for t in r.hypotheses[0]] for r in found], peak=peak_bytes())
 

@@ -35,6 +35,7 @@ def main():
         _, beam = rounds.wait()
         found = [[] for _ in src]
         options = {"num_beams": int(beam), "do_sample": False, "max_new_tokens": s["longest"]}
+        options |= {"min_new_tokens": s["shortest"]} if s["shortest"] else {}
         options |= {"length_penalty": s["length_penalty"]} if int(beam) > 1 else {}
         start, cpu = time.perf_counter(), time.process_time()
         with torch.inference_mode():

@@ -19,6 +19,18 @@ class Subwords:
         return " ".join(subwords)
 
 
+def never_ending(model):
+    """Make </s> impossible, so that every translation has the greatest length."""
+    logits = model.logits
+
+    def without_end(hidden):
+        scores = logits(hidden)
+        scores[..., 2] = -torch.inf
+        return scores
+
+    model.logits = without_end
+
+
 def main():
     s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     rounds = Rounds()
@@ -35,6 +47,8 @@ def main():
     vocabularies = load_vocabularies(run.prep)
     hardware.choose("cpu", "float32")
     model = checkpoints.load_system(run, run.find_system(s["system"]), "cpu")
+    if s["shortest"]:
+        never_ending(model)
     lines = Path(s["corpus"], "test.src").read_text("utf-8").split("\n")[:-1][: s["sentences"]]
     values = {"length_penalty": s["length_penalty"], "max_length_a": 0, "max_length_b": s["longest"], **s["search"]}
     while True:
