@@ -18,6 +18,9 @@ Ids = NDArray[np.int64]
 
 # The side that the budget does not count may pad to this many times the budget, so that one odd pair cannot make a batch huge.
 OTHER_SIDE = 2
+# Band widths tried (see `_batches`), and the size of a corpus from which on the narrowest is best anyway.
+BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
+MANY = 100_000
 
 
 @dataclass(frozen=True)
@@ -67,31 +70,46 @@ def batch_list(src_lengths: Ids, tgt_lengths: Ids, size: int, unit: Unit, seed: 
     """
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
     first, second = (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
-    order = rng.permutation(len(first))
-    # Longest first: a batch's padded length is that of its first pair. Among pairs of one length the other side's falls and rises in
-    # turn, so that it never jumps inside a batch. Two stable sorts; pairs alike in both stay shuffled.
-    for lengths in (np.where(first % 2, second, second.max(initial=0) - second), first):
-        order = order[np.argsort(_sort_key(lengths)[order], kind="stable")]
+    shuffled = rng.permutation(len(first))
+    found = [_batches(first, second, size, unit, shuffled, width) for width in (BAND_WIDTHS if len(first) <= MANY else (1,))]
+    best = min(found, key=lambda batches: sum(len(rows) * (int(first[rows].max()) + int(second[rows].max())) for rows in batches))
+    return [best[i] for i in rng.permutation(len(best))]
+
+
+def _batches(first: Ids, second: Ids, size: int, unit: Unit, shuffled: Ids, width: int) -> list[Ids]:
+    """Batches cut from an order in which pairs of like length are neighbours.
+
+    Bands of `width` lengths of the first side follow each other, longest first; within a band the second side's length falls and rises in
+    turn, so that it never jumps where bands meet. Narrow bands suit large corpora; in a small one a batch would span many bands.
+    """
+    band = first // width
+    snake = np.where(band % 2, second, second.max(initial=0) - second)
+    order = shuffled  # two stable sorts: pairs alike in both keys stay shuffled
+    for key in (snake, band):
+        order = order[np.argsort(_falling(key)[order], kind="stable")]
     cuts = _cuts(first[order], second[order], size, unit)
-    return [order[cuts[i] : cuts[i + 1]] for i in rng.permutation(len(cuts) - 1)]
+    return [order[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
 
 
-def _sort_key(lengths: Ids) -> NDArray[Any]:
-    """A key that falls with length; 16 bits where they suffice, for then numpy's stable sort is a radix sort."""
-    longest = int(lengths.max(initial=0))
-    return (longest - lengths).astype(np.uint16 if longest < 2**16 else np.int64)
+def _falling(key: Ids) -> NDArray[Any]:
+    """A sort key that falls as the given one rises; 16 bits where they suffice, for then numpy's stable sort is a radix sort."""
+    largest = int(key.max(initial=0))
+    return (largest - key).astype(np.uint16 if largest < 2**16 else np.int64)
 
 
 def _cuts(first: Ids, second: Ids, size: int, unit: Unit) -> list[int]:
-    """Where batches begin and end in pairs sorted by falling `first` length."""
+    """Where batches begin and end in an ordered list of pairs: each takes as many as its padded sides allow."""
     count = len(first)
     cuts = [0]
     while cuts[-1] < count:
         start = cuts[-1]
-        rows = size if unit == "sentences" else max(1, size // int(first[start]))
+        rows = size
         if unit != "sentences":
-            longest = np.maximum.accumulate(second[start : start + rows])
-            rows = max(1, int(np.searchsorted(longest * np.arange(1, len(longest) + 1), OTHER_SIDE * size, side="right")))
+            most = max(1, size // int(first[start]))
+            for lengths, budget in ((first, size), (second, OTHER_SIDE * size)):
+                longest = np.maximum.accumulate(lengths[start : start + most])
+                most = max(1, int(np.searchsorted(longest * np.arange(1, len(longest) + 1), budget, side="right")))
+            rows = most
         cuts.append(min(start + rows, count))
     return cuts
 
