@@ -200,7 +200,8 @@ def relative_pronouns(tree: Node) -> list[str]:
                     case = "a" if (lemma, opening[0].form) in ACCUSATIVE_PP else FIXED_CASE.get(opening[0].form, "d")
                 else:
                     case = "n" if "NP-SB" not in middle else "d" if lemma in DATIVE_VERBS or "NP-OA" in middle else "a"
-                columns = {n for _, n, _ in noun_table()[noun.form]} & {3 if 2 in agreement_of(node) else n for n in range(4)}
+                numbers = agreement_of(node)
+                columns = {n for _, n, _ in noun_table()[noun.form] if (2 if n == 3 else 1) in numbers}
                 allowed = {"denen" if (case, n) == ("d", 3) else THE[case].split()[n] for n in columns}
                 if pronoun not in allowed:
                     wrong.append(f"{noun.form}, {pronoun} ({case})")

@@ -1,8 +1,8 @@
 """The embedded `demo` data set: a seeded English-German grammar that needs no network.
 
 `generate` writes everything; `dictionary` and `separable_verbs` show the lexicon. How it is made: tables (`words`, `verbs`)
-become a lexicon with all forms; `grammar` draws a clause; `speak_en` and `speak_de` say it as trees; `corpus` makes documents of it, `pairs` and
-`probing` the evaluation sets.
+become a lexicon with all forms; `nominals`, `grammar` and `sentences` draw what is said, `pronouns` what "it" stands for;
+`speak_en` and `speak_de` say it as trees; `corpus` makes documents of it, `pairs` and `probing` the evaluation sets.
 """
 
 from nmtkit.prep.demo.data_set import generate

@@ -84,7 +84,7 @@ class Nominals:
         self.describe(np)
         return np
 
-    def describe(self, np: NP, probability: float = 0.44) -> None:
+    def describe(self, np: NP, probability: float = 0.5) -> None:
         """Give a noun phrase an adjective, rarely two."""
         assert np.noun is not None
         options = self.words.adjectives_of(np.noun)

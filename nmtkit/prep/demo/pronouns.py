@@ -7,10 +7,11 @@ sentence; the sentence with "it" is drawn without looking at the antecedent's ge
 from __future__ import annotations
 
 from nmtkit.prep.demo.draw import Draw
-from nmtkit.prep.demo.grammar import FREQUENT, Grammar
+from nmtkit.prep.demo.grammar import FREQUENT
 from nmtkit.prep.demo.lexicon import Verb
 from nmtkit.prep.demo.nominals import PERSON, SURFACE
 from nmtkit.prep.demo.phrases import NP, PP, Clause, Predicate
+from nmtkit.prep.demo.sentences import Sentences
 
 # adjectives and verbs that suit whatever can be carried about
 IT_ADJECTIVES = {
@@ -32,7 +33,7 @@ TIMES = {
 
 
 
-class Storyteller(Grammar):
+class Storyteller(Sentences):
     """A grammar that keeps a document together: its persons, its tense, and what "it" stands for."""
 
     def __init__(self, draw: Draw) -> None:
