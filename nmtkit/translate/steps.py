@@ -55,7 +55,7 @@ class Decoders:
         return parts[0] if len(parts) == 1 else (torch.cat([values for values, _ in parts]), torch.cat([ids for _, ids in parts]))
 
     def _logits(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Logits (R', V) of some rows from each model's hidden (R', D); an ensemble's are the logarithm of its mean probabilities, plus a constant."""
+        """Logits (R', V) from each model's hidden (R', D); an ensemble's: the logarithm of its mean probabilities, plus a constant."""
         if len(self._models) == 1:
             return self._models[0].logits(hidden[0])
         return torch.stack([wide(m.logits(h)).log_softmax(-1) for m, h in zip(self._models, hidden, strict=True)]).logsumexp(0)

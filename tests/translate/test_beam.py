@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_models import Table, batch_of, recurrent, sources
+from toy_models import ByPosition, Table, batch_of, recurrent, sources
 
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.errors import ConfigError, TrainingDiverged
@@ -158,6 +158,31 @@ def test_beam_one_is_greedy(seed, count, monkeypatch):
     general = search(models, batch, o)
     assert [[h.ids for h in hs] for hs in fast] == [[h.ids for h in hs] for hs in general]
     assert [h.log_prob for hs in fast for h in hs] == pytest.approx([h.log_prob for hs in general for h in hs], abs=1e-12)
+
+
+def late_winner(first_stop):
+    """Stops at once with this probability; else goes on surely to length 4 and stops there."""
+    go, stop = math.log(1 - first_stop), math.log(first_stop)
+    never = -60.0
+    return ByPosition([[never, never, stop, never, go], *[[never, never, never, never, 0.0]] * 2, [never, never, 0.0, never, never]])
+
+
+@pytest.mark.parametrize(
+    ("first_stop", "alpha", "ids", "steps_taken"),
+    [
+        # lp(4) = 1.275 for α = 0.6: going on can gain at most that factor, and here the winner comes at the limit itself.
+        (0.5, 0.6, [4, 4, 4], 4),
+        (0.54, 0.6, [4, 4, 4], 4),
+        (0.6, 0.6, [], 1),  # log 0.4 / lp(4) < log 0.6: stopped at the first step
+        (0.5, 0.0, [], 1),  # equal at best: the one that came first stays
+        (0.49, 0.0, [4, 4, 4], 4),
+    ],
+)
+def test_stop_is_exact(first_stop, alpha, ids, steps_taken):
+    model = late_winner(first_stop)
+    found = search([model], batch_of([[4, EOS]]), options(beam=2, alpha=alpha, a=0, b=4))[0][0]
+    assert found.ids == ids
+    assert model.steps == steps_taken
 
 
 def test_length_limit_is_kept_and_said():

@@ -66,6 +66,24 @@ class Table(Model):
         return self.row.expand(*hidden.shape[:-1], -1).clone()
 
 
+class ByPosition(Table):
+    """Logits that depend on the position alone; counts the positions it was asked for."""
+
+    def __init__(self, rows: list[list[float]]) -> None:
+        super().__init__(rows[0])
+        self.rows = torch.tensor(rows, dtype=torch.float64)
+        self.steps = 0
+
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+        start = state.get("start", 0) if state else 0
+        self.steps += 1
+        positions = torch.arange(start, start + tgt_in.shape[1], dtype=torch.float64)
+        return positions[None, :, None].expand(*tgt_in.shape, 1), None if state is None else {"start": start + tgt_in.shape[1]}
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.rows[hidden[..., 0].long()]
+
+
 def recurrent(seed: int, vocabulary: int, sharpness: float = 3.0, eos_bias: float = 0.0) -> Recurrent:
     """A random recurrent model in float64, peaked enough that hypotheses differ."""
     torch.manual_seed(seed)
