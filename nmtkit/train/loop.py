@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import random
 import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from nmtkit import console, files
-from nmtkit.data.batches import Ids, Pairs, collate
+from nmtkit import files
+from nmtkit.data.batches import Pairs
 from nmtkit.errors import EnvironmentProblem, Interrupted, TrainingDiverged
 from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
-from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train import guard
-from nmtkit.train import loss as losses
+from nmtkit.train.gradients import Gradients, autocast_arguments
 from nmtkit.train.optimizer import make_optimizer, optimizer_tensors
 from nmtkit.train.order import Order
 from nmtkit.train.reporting import Reporter
@@ -36,11 +32,6 @@ class Ending:
 
     reason: str
     hint: str
-
-
-def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
-    """The arguments of torch.autocast for the precision chosen."""
-    return {"device_type": hardware.device, "dtype": torch.bfloat16, "enabled": hardware.precision == "bfloat16"}
 
 
 class Trainer:
@@ -72,12 +63,9 @@ class Trainer:
         self.state, self.about, self.validator = state, about, validator
         self.optimizer = make_optimizer(model, settings)
         self.order = Order(store.src_lengths, store.tgt_lengths, settings, state.epoch, state.index)
-        self.device = next(model.parameters()).device
-        self.autocast = autocast_arguments(hardware)
-        self.chunk = losses.chunk_rows(model.vocabularies.tgt, self.device.type)
+        self.gradients = Gradients(model, store, self.order, settings, autocast_arguments(hardware))
         self.stop = guard.Stop()
         self.saved = (state.step, state.validated)  # a training that has done nothing has nothing to save
-        self.limit = math.inf  # positions of a batch that memory was found not to hold
         self.reporter: Reporter
 
     def run(self) -> Ending:
@@ -133,7 +121,7 @@ class Trainer:
         state.epoch, state.index = self.order.epoch, self.order.index
         everything, tokens = self.order.tokens(update)
         positions = sum(self.order.positions(rows) for rows in update)
-        smoothed, nll = self._gradients(update, tokens)
+        smoothed, nll = self.gradients.compute(update, state.step, tokens)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         rate = learning_rate(s, self.model.width, state.step, state.plateau)
@@ -153,58 +141,6 @@ class Trainer:
         if state.step % s.log_every == 0:
             self._log(rate)
 
-    def _gradients(self, update: list[Ids], tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The gradient of the loss per target token of the whole update; when memory does not suffice, again in smaller parts.
-
-        Returns: sums of the smoothed loss and of the negative log-likelihood.
-        """
-        while True:
-            parts = [part for rows in update for part in self._parts(rows)]
-            try:
-                sums = [self._backward(rows, micro, tokens) for micro, rows in enumerate(parts)]
-                return torch.stack([x.smoothed for x in sums]).sum(), torch.stack([x.nll for x in sums]).sum()
-            except (RuntimeError, MemoryError) as error:
-                if not guard.is_out_of_memory(error):
-                    raise
-                self.limit = self._lower_limit(max(parts, key=self.order.positions))
-            self.optimizer.zero_grad(set_to_none=True)
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-
-    def _backward(self, rows: Ids, micro: int, tokens: int) -> losses.Loss:
-        seed_everything(self.settings.seed, self.state.step, micro)
-        batch = collate(self.store, rows, self.device)
-        assert batch.tgt_in is not None
-        with torch.autocast(**self.autocast):
-            hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
-        return losses.backward(self._logits, hidden, batch, self.settings.label_smoothing, 1 / tokens, self.chunk)
-
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(**self.autocast):
-            return self.model.logits(hidden)
-
-    def _parts(self, rows: Ids) -> list[Ids]:
-        """A batch as it is, or in parts that memory holds."""
-        if self.order.positions(rows) < self.limit or len(rows) == 1:
-            return [rows]
-        half = len(rows) // 2
-        return self._parts(rows[:half]) + self._parts(rows[half:])
-
-    def _lower_limit(self, rows: Ids) -> float:
-        positions = self.order.positions(rows)
-        if len(rows) == 1:
-            raise EnvironmentProblem(
-                f"out of memory on a single sentence pair of {positions} positions (line {int(rows[0]) + 1} of the training set)",
-                hint="a smaller model, or prepare with a lower prep.max_subwords",
-            )
-        console.warn(f"out of memory on a batch of {positions:,} positions: from now on such batches are computed in parts, with the same result")
-        return positions
-
-    def probe(self) -> None:
-        """Compute the largest batch once, without an update, so that too little memory shows now and not after hours."""
-        self._gradients([self.order.largest()], 1)
-        self.optimizer.zero_grad(set_to_none=True)
-
     def _count(self, window: Window) -> None:
         self.state.tokens += window.tokens
         for target in (self.state.log, self.state.loss):
@@ -219,6 +155,11 @@ class Trainer:
         epoch = state.epoch + state.index / self.order.batches
         self.reporter.progress(state.step, s.max_steps, epoch, state.log, rate, min(left))
         state.log = Window()
+
+    def probe(self) -> None:
+        """Compute the largest batch once, without an update, so that too little memory shows now and not after hours."""
+        self.gradients.compute([self.order.largest()], 0, 1)
+        self.optimizer.zero_grad(set_to_none=True)
 
     # Now and then
 
@@ -284,7 +225,7 @@ class Trainer:
         """The error with all that helps to find its cause, which is also written to diverged.json."""
         update, rate = self._last
         with guard.finding_first_bad(self.model) as bad:
-            self._gradients(update, 1)
+            self.gradients.compute(update, self.state.step, 1)
         module = f"output of {bad[0]}" if bad else guard.bad_weights_or_gradients(self.model) or "loss"
         valid = checkpoints.find_checkpoints(self.system)
         report = {
@@ -303,15 +244,6 @@ class Trainer:
             where=f"{self.system.path / 'diverged.json'} (batch rows, learning rate {rate:.3g}, gradient norms)",
             hint=f"lower train.lr or set train.clip_norm=1, with --force to begin anew; {last}",
         )
-
-
-def seed_everything(seed: int, step: int, micro: int) -> None:
-    """Begin the random numbers of a micro-batch: a model may draw from any of the usual sources and still be continued exactly."""
-    seed_dropout(seed, step, micro)
-    mixed = int(np.random.SeedSequence((seed, step, micro, 1)).generate_state(1)[0])
-    torch.manual_seed(mixed)
-    np.random.seed(mixed)
-    random.seed(mixed)
 
 
 def write_best(system: System, state: TrainState, settings: TrainSettings) -> None:

@@ -18,8 +18,9 @@ from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.run import Run, System
+from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.initial import copy_matching
-from nmtkit.train.loop import Trainer, autocast_arguments, write_best
+from nmtkit.train.loop import Trainer, write_best
 from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.plan import Plan, check_unchanged, make_plan
 from nmtkit.train.state import TrainState
