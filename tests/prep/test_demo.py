@@ -122,7 +122,8 @@ def test_normal_written_text(folder):
 
 def thing_genders():
     """English singular -> gender, of whatever "it" can stand for."""
-    return {noun.en[0]: noun.gender for noun in lexicon().nouns if not noun.classes & {"person", "animal"}}
+    adjectives = {adjective.en for adjective in lexicon().adjectives}  # "a secret map"
+    return {noun.en[0]: noun.gender for noun in lexicon().nouns if not noun.classes & {"person", "animal"} and noun.en[0] not in adjectives}
 
 
 def it_pairs(folder, name):
