@@ -101,7 +101,7 @@ def noun_phrase(pair: Pair, draw: Draw) -> Iterator[Error]:
         article = find_role(node, "det")
         if not isinstance(np, NP) or np.noun is None or np.number == PLURAL or article is None or article.lex != "the" or article.tag != "ART":
             continue
-        if np.noun.de["n"][0] == np.noun.de["n"][1]:
+        if np.noun.de["n"][0] == np.noun.de["n"][1] or np.noun.lemma == "Junge":  # "der Jungen" is German of a young woman
             continue
         case = next(c for c, label in (("n", "NP-SB"), ("a", "NP-OA"), ("d", "NP-DA"), ("g", "NP-AG"), ("", node.label)) if label == node.label)
         if not case:

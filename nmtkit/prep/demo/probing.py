@@ -153,8 +153,10 @@ class WordContent:
     """Which one of some nouns the sentence holds."""
 
     def __init__(self, grammar: Storyteller, classes: int) -> None:
-        nouns = [noun.en[0] for noun in grammar.words.nouns if len(noun.en[0]) >= 4 and "mass" not in noun.classes]
-        self.words = nouns[:: max(1, len(nouns) // classes)][:classes]
+        adjectives = {adjective.en for adjective in grammar.words.adjectives}
+        nouns = [noun for noun in grammar.words.nouns if len(noun.en[0]) >= 4 and "mass" not in noun.classes and noun.en[0] not in adjectives]
+        self.nouns = nouns[:: max(1, len(nouns) // classes)][:classes]
+        self.words = [noun.en[0] for noun in self.nouns]
         self._set = set(self.words)
 
     def __call__(self, sentence: Sentence, draw: Draw) -> Example | None:
@@ -204,11 +206,13 @@ class Task:
             self.rows[part].append(f"{part}\t{label}\t{' '.join(words)}\n")
 
 
-def draw_for(task: str, grammar: Storyteller) -> Clause:
+def draw_for(task: str, grammar: Storyteller, content: WordContent) -> Clause:
     """A sentence that suits a task: of any kind, or of a kind that documents have too seldom for it."""
     draw = grammar.draw
     if draw.chance(0.4):
         return grammar.sentence()
+    if task == "word_content":
+        return grammar.about(draw.pick(content.nouns))
     if task == "coordination_inversion":
         return grammar.coordinated(anaphoric=True)
     if task == "top_constituents":
@@ -254,7 +258,7 @@ def write_probing(folder: Path, draw: Draw, size: int) -> None:
         if not waiting:
             break
         grammar.open_document()
-        sentence = Sentence(draw_for(draw.pick(waiting), grammar))
+        sentence = Sentence(draw_for(draw.pick(waiting), grammar, content))
         for name in waiting:
             tasks[name].offer(sentence, draw)
     for name, task in tasks.items():

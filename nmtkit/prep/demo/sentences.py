@@ -138,6 +138,14 @@ class Sentences(Grammar):
             return self.clause(self.base, verb=draw.pick(verbs), subject=np, level=1, plain=plain)
         return self.description(self.base, subject=np, level=1)
 
+    def about(self, noun: Noun) -> Clause:
+        """A sentence that has a given noun as its subject."""
+        np = self.plain(noun.classes, "definite", plural=0.0)
+        np.noun, np.owner, np.adjectives = noun, None, []
+        self.describe(np)
+        verbs = self._by_subject[noun]
+        return self.clause(self.tense(), verb=self.draw.pick(verbs), subject=np) if verbs else self.description(self.tense(), subject=np)
+
     def asked(self) -> Clause:
         """A question."""
         draw = self.draw
