@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch
 from nmtkit.settings import Section
 
-# A nested dict of tensors, rows first (axis 0). Leaves that are not tensors (a step counter) belong to all rows alike.
+# Nested dicts (and lists) of tensors, rows first (axis 0). Search selects and repeats rows by `nmtkit.nn.state` and looks at nothing
+# else. A leaf that is not a tensor belongs to all rows alike (a step counter), or selects its rows itself (`nmtkit.nn.cache.Cache`).
 Memory = dict[str, Any]
 State = dict[str, Any]
 
@@ -72,7 +73,8 @@ class Model(nn.Module, abc.ABC):
         """Read the source side of a batch.
 
         Args:
-            batch: `src` (B, S) token ids, each row ending in </s> and padded with <pad>; `src_lengths` (B).
+            batch: `src` (B, S) token ids, each row ending in </s> and padded with <pad>; `src_lengths` (B); `src_padded` is False
+                where no row is padded, so that no mask is needed.
         Returns: whatever `decode` needs of the source, rows first (B), including all that can be computed once per sentence.
         """
 
@@ -84,6 +86,7 @@ class Model(nn.Module, abc.ABC):
             tgt_in: (R, T) target ids, <s> first; R = B·K, K rows in a row for each sentence of `memory` (in training K = 1).
             memory: from `encode`, B rows.
             state: None to decode whole targets; {} before the first position, and then what the last call returned, to go on from there.
+                A state is used up by the call: go on with the one returned.
         Returns: hidden (R, T, D) - position t has seen tgt_in up to t only - and the new state (None if `state` was None), R rows first.
         """
 

@@ -1,5 +1,8 @@
 """`pytest tests/models --variant package.module:Class` runs the contract over a model of your own."""
 
+import pytest
+import torch
+
 
 def pytest_addoption(parser):
     parser.addoption("--variant", action="append", default=[], help="check the contract of this variant (repeatable) instead of the table's")
@@ -11,3 +14,12 @@ def pytest_generate_tests(metafunc):
 
         named = [Case(variant) for variant in metafunc.config.getoption("--variant", default=[])]
         metafunc.parametrize("case", named or CASES, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """These tensors are tiny, and threads that wait for each other on a busy machine cost far more than they save."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -98,9 +98,9 @@ def test_dropout_on_the_weights_has_the_right_gradient_and_scale():
 
     assert torch.autograd.gradcheck(value, (q, k, v))
     seed_dropout(1, 1, 1)
-    many = torch.stack([attention(q.detach().requires_grad_(), k, v.detach(), p=0.4).detach() for _ in range(4000)])
+    many = torch.stack([attention(q.detach().requires_grad_(), k, v.detach(), p=0.4).detach() for _ in range(1500)])
     plain = attention(q, k, v).detach()
-    error = (many.mean(0) - plain).abs() / (many.std(0) / 4000**0.5)
+    error = (many.mean(0) - plain).abs() / (many.std(0) / 1500**0.5)
     assert error.max() < 5 and (many.std(0) > 0.05).all()
 
 
