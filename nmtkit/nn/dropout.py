@@ -85,9 +85,9 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 def add_dropout(x: Tensor, y: Tensor, p: float) -> Tensor:
-    """x + dropout(y, p), for tensors of one shape."""
-    if p and y.device.type == "cpu" and x.dtype == y.dtype:
-        return _AddedDropped.apply(x, y, p)
+    """x + dropout(y, p), for tensors of one shape; the sum has x's type (under autocast y is narrower)."""
+    if p and y.device.type == "cpu":
+        return _AddedDropped.apply(x, y.to(x.dtype), p)
     return x + dropout(y, p)
 
 
