@@ -4,7 +4,6 @@ The harness writes "go N"; the next N steps (or sentences) are timed and reporte
 Nothing but the standard library: this file is imported by other toolkits' environments.
 """
 
-import ctypes
 import json
 import os
 import sys
@@ -73,9 +72,3 @@ def read_ids(path, ids, unknown=3, end=2):
 def read_vocabulary(path):
     """Tokens to ids."""
     return {token: i for i, token in enumerate(Path(path).read_text("utf-8").split("\n")[:-1])}
-
-
-def keep_big_blocks():
-    """The allocator setting nmtkit uses, for `--tuned` peers."""
-    libc = ctypes.CDLL(None)
-    return [libc.mallopt(-3, 1 << 30), libc.mallopt(-1, 2**31 - 1), libc.mallopt(-2, 512 << 20)]
