@@ -170,5 +170,6 @@ def _compile(model: Model) -> None:
     """
     if next(model.parameters()).device.type == "cpu" and not any(shutil.which(c) for c in ("g++", "c++", "clang++")):
         raise EnvironmentProblem("--compile needs a C++ compiler", hint="install g++, or leave --compile out")
+    console.say("compiling: the first updates take minutes; it seldom pays on a CPU")
     for verb in ("encode", "decode"):
         setattr(model, verb, torch.compile(getattr(model, verb), dynamic=True))
