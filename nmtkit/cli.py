@@ -76,7 +76,7 @@ Quiet = Annotated[
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.", callback=lambda value: (_set_debug(value), value)[1])]
 Preset = Annotated[
     Optional[str],
-    typer.Option(metavar="NAME", help="A paper's or a size's whole setting: tiny, small, base, big, dc-wmt, dc-iwslt, pr-base, pr-big, amn."),
+    typer.Option(metavar="NAME", help="A paper's or a size's whole setting: tiny, demo, small, base, big, dc-wmt, dc-iwslt, pr-base, pr-big, amn."),
 ]
 Config = Annotated[Optional[Path], typer.Option(metavar="FILE", help="Settings in TOML, in the sections prep, model, train, search.")]
 Set = Annotated[

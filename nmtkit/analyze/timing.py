@@ -27,7 +27,7 @@ from nmtkit.run import Run, System
 from nmtkit.score.tables import Estimate
 from nmtkit.settings import SearchSettings, TrainSettings, build
 from nmtkit.train import loss
-from nmtkit.train.loop import autocast_arguments
+from nmtkit.train.gradients import autocast_arguments
 from nmtkit.translate.beam import search
 
 ROUNDS, UPDATES, SENTENCES = 7, 3, 48

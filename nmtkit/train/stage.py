@@ -19,7 +19,7 @@ from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.run import Run, System
 from nmtkit.train.gradients import autocast_arguments
-from nmtkit.train.initial import copy_matching
+from nmtkit.train.initial import copy_matching, find_source
 from nmtkit.train.loop import Trainer, write_best
 from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.plan import Plan, check_unchanged, make_plan
@@ -56,6 +56,8 @@ def train(
     """
     plan = make_plan(run, variant, preset, config, assignments or [], seed, init_from)
     system = run.system(name or default_name(variant))
+    if init_from:
+        find_source(run, init_from)
     with run.recorded("train", device, plan.train.seed) as record, _held(run, system):
         record["system"] = system.name
         _check_prepared(run)
