@@ -88,6 +88,18 @@ def test_blind_queries_get_exactly_zero_and_finite_gradients(dtype, explicit, mo
     assert all(t.grad.isfinite().all() for t in (q, k, v)) and (v.grad[2] == 0).all() and (v.grad[0] != 0).any()
 
 
+def test_torchs_kernels_are_never_shown_a_blind_query(monkeypatch):
+    """The CPU's returns zeros for one today; those of GPUs differ."""
+    shown = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(module, "EXPLICIT_SCORES", 0)
+    monkeypatch.setattr(module.F, "scaled_dot_product_attention", lambda *a, **k: shown.append(k["attn_mask"]) or kernel(*a, **k))
+    q, k, v = tensors(4, 4, 4, 4)
+    attention(q, k, v, visible_positions(LENGTHS, 4))
+    attention(q, k, v, visible_positions(LENGTHS, 4), causal=True)
+    assert len(shown) == 2 and all(mask.any(-1).all() for mask in shown)
+
+
 def test_dropout_on_the_weights_has_the_right_gradient_and_scale():
     q, k, v = tensors(3, 4, 3, 4)
     w = torch.randn(3, 4, H * (C + 1), dtype=torch.float64)
