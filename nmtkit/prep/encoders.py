@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,6 +21,12 @@ from nmtkit.prep.truecase import DELAYED_START, SENTENCE_END
 
 CACHED_WORDS = 1 << 18
 BOTH = ("src", "tgt")
+
+
+@functools.lru_cache(maxsize=1)
+def load_sides(prep: Path) -> tuple[tuple[TextSide, TextSide], tuple[Vocabulary, Vocabulary]]:
+    """Both sides' text and vocabularies, read once a process; forked workers inherit what their parent has read."""
+    return (TextSide.load(prep, "src"), TextSide.load(prep, "tgt")), load_vocabularies(prep)
 
 
 class SubwordCounter:
@@ -150,9 +157,8 @@ class TrainEncoder:
     """
 
     def __init__(self, prep: Path, text: Path, max_subwords: int) -> None:
-        self._vocabularies = load_vocabularies(prep)
+        sides, self._vocabularies = load_sides(prep)
         kind = _Ids(self._vocabularies).kind
-        sides = (TextSide.load(prep, "src"), TextSide.load(prep, "tgt"))
         self._encode = [WordIds(s, v, kind, text.with_name(f"{text.name}.{n}")) for n, s, v in zip(BOTH, sides, self._vocabularies, strict=True)]
         self._text = text
         self._longest = max_subwords
@@ -186,8 +192,7 @@ class SetEncoder:
     """
 
     def __init__(self, prep: Path) -> None:
-        self._vocabularies = load_vocabularies(prep)
-        self._sides = (TextSide.load(prep, "src"), TextSide.load(prep, "tgt"))
+        self._sides, self._vocabularies = load_sides(prep)
 
     def __call__(self, chunk: list[Sequence[bytes]]) -> Encoded:
         """Encode rows of (src, ref, ref1, …); the store gets the first reference."""

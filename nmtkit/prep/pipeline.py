@@ -26,7 +26,7 @@ from nmtkit.data.store import StoreWriter
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary, load_vocabularies
 from nmtkit.errors import DataError
 from nmtkit.prep import check
-from nmtkit.prep.encoders import BOTH, Encoded, SetEncoder, SubwordCounter, TrainEncoder
+from nmtkit.prep.encoders import BOTH, Encoded, SetEncoder, SubwordCounter, TrainEncoder, load_sides
 from nmtkit.prep.parallel import ordered_map
 from nmtkit.prep.sources import Corpus, SetFiles
 from nmtkit.prep.subwords import learn_bpe
@@ -87,6 +87,7 @@ class Pipeline:
     def _clean(self, train: SetFiles) -> dict[str, SideCounts]:
         lines = check.total(train.src, self.facts)
         make = functools.partial(Cleaner, (self.corpus.src, self.corpus.tgt), self.settings)
+        make()  # what it imports and compiles is then there in every worker
         counts = {side: SideCounts() for side in BOTH}
         offset = 0
         with self.tally.timed("tidy, tokenize, clean, count", 2 * lines), open(self._text, "wb") as stream:
@@ -180,6 +181,8 @@ class Pipeline:
 
     def _encode_train(self, train: SetFiles) -> dict[str, Any]:
         self._write_start_of_manifest()
+        load_sides.cache_clear()
+        load_sides(self.folder)
         make = functools.partial(TrainEncoder, self.folder, self._text, self.settings.max_subwords)
         kept = 0
         unknown = np.zeros(2, np.int64)

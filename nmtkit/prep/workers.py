@@ -15,7 +15,7 @@ from nmtkit.settings import PrepSettings
 LONGEST_WORD = 1000
 
 
-def rows_in_chunks(rows: Iterable[Sequence[bytes]], max_rows: int = 2000, max_bytes: int = 1 << 19) -> Iterator[list[Sequence[bytes]]]:
+def rows_in_chunks(rows: Iterable[Sequence[bytes]], max_rows: int = 4000, max_bytes: int = 1 << 20) -> Iterator[list[Sequence[bytes]]]:
     """Group rows of parallel lines into chunks of bounded size, always the same whatever the number of workers."""
     chunk: list[Sequence[bytes]] = []
     size = 0
