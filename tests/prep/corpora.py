@@ -12,7 +12,8 @@ from nmtkit.prep.truecase import Truecaser, TruecaseTrainer
 SUBJECTS = [("The dog", "Der Hund"), ("A cat", "Eine Katze"), ("Mr. Miller", "Herr Müller"), ("Berlin", "Berlin"), ("The e-mail", "Die E-Mail")]
 SUBJECTS += [('"The bus (our bus)"', '"Der Bus (unser Bus)"'), ("[The] dog", "[Der] Hund")]
 VERBS = [("sees", "sieht"), ("loves", "liebt"), ("hears", "hört"), ("doesn't know", "kennt nicht")]
-OBJECTS = [("the house", "das Haus"), ("a tree", "einen Baum"), ("3,000 (three thousand) apples", "3.000 (dreitausend) Äpfel"), ("it", "es"), ("The Times", "Die Zeit")]
+OBJECTS = [("the house", "das Haus"), ("a tree", "einen Baum"), ("3,000 (three thousand) apples", "3.000 (dreitausend) Äpfel")]
+OBJECTS += [("it", "es"), ("The Times", "Die Zeit")]
 ENDS = [(".", "."), ("!", "!"), (": who? The dog.", ": wer? Der Hund."), (' "today".', ' „heute“.'), (" in the park.", " in die Stadt.")]
 
 
