@@ -1,6 +1,6 @@
 """A model of your own in one file: sequence to sequence without attention.
 
-    nmtkit train --variant tests.toy_recurrent:ToyRecurrent --set model.d_model=128
+nmtkit train --variant tests.toy_recurrent:ToyRecurrent --set model.d_model=128
 """
 
 import torch

@@ -150,5 +150,3 @@ def _macs(work: Any) -> int:
     with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
         work()
     return int(counter.get_total_flops()) // 2
-
-

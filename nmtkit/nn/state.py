@@ -40,4 +40,3 @@ def _walk(tree: Any, on_tensor: Callable[[Tensor], Tensor], on_object: Callable[
     if isinstance(tree, (list, tuple)):
         return type(tree)(_walk(value, on_tensor, on_object) for value in tree)
     return on_object(tree) if hasattr(tree, "select_rows") else tree
-

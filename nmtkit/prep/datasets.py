@@ -167,19 +167,21 @@ def describe() -> list[dict[str, Any]]:
         entry, needed = dataset.entry, dataset.needed()
         total = sum(resource.size for resource in needed.values())
         cached = all(download.cached(dataset.family, name, resource.size) for name, resource in needed.items())
-        rows.append({
-            "name": dataset.name,
-            "src": dataset.src,
-            "tgt": dataset.tgt,
-            "title": entry.title,
-            "pairs": entry.train_pairs,
-            "bytes": total,
-            "size": download.human_size(total) if needed else "none",
-            "cached": cached,
-            "licence": entry.licence,
-            "citation": entry.citation,
-            "homepage": entry.homepage,
-            "preset": entry.preset,
-            "sets": [table.name for table in entry.sets] or ["train", "dev", "test"],
-        })
+        rows.append(
+            {
+                "name": dataset.name,
+                "src": dataset.src,
+                "tgt": dataset.tgt,
+                "title": entry.title,
+                "pairs": entry.train_pairs,
+                "bytes": total,
+                "size": download.human_size(total) if needed else "none",
+                "cached": cached,
+                "licence": entry.licence,
+                "citation": entry.citation,
+                "homepage": entry.homepage,
+                "preset": entry.preset,
+                "sets": [table.name for table in entry.sets] or ["train", "dev", "test"],
+            }
+        )
     return rows

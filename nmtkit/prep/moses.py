@@ -19,7 +19,7 @@ CACHED_WORDS = 1 << 17
 LONGEST_CACHED = 64  # characters
 
 # A line with none of these matches none of the normaliser's patterns and comes out as it went in.
-_NORMALIZES = re.compile("[\r()`„“”–—´‘‚’…«»\xa0\"%]")
+_NORMALIZES = re.compile('[\r()`„“”–—´‘‚’…«»\xa0"%]')
 _NORMALIZES_PAIRS = ("  ", " :", " ;", "''")
 _CONTROL = re.compile("[\x00-\x1f]")
 _FACING = re.compile(r"'\s+'")
@@ -229,7 +229,7 @@ def _needles(substitutions: list[tuple[str, str]]) -> list[tuple[str, re.Pattern
         if pattern == " +":
             needle = "  "
         else:
-            needle = next((mark for mark in (*"\xa0„“”–—´‘‚’…«»`%\"", "''", "\\)", "\\(", ":", ";", "\\r") if mark in pattern), "")
+            needle = next((mark for mark in (*'\xa0„“”–—´‘‚’…«»`%"', "''", "\\)", "\\(", ":", ";", "\\r") if mark in pattern), "")
             needle = {"\\)": ")", "\\(": "(", "\\r": "\r"}.get(needle, needle)
         result.append((needle, re.compile(pattern), replacement))
     return result

@@ -162,9 +162,7 @@ class Scorer:
         """Translation edit rate in percent (lower is better), by tercom's rules; case counts unless `lowercase`."""
         return self._score("ter", partial(TER, case_sensitive=not self.lowercase), hyps, self.refs, formulas.ter, formulas.ter)
 
-    def _score(
-        self, key: str, build: Any, hyps: Sequence[str], refs: Sequence[Sequence[str]], formula: Formula, sentence_formula: Formula
-    ) -> Metric:
+    def _score(self, key: str, build: Any, hyps: Sequence[str], refs: Sequence[Sequence[str]], formula: Formula, sentence_formula: Formula) -> Metric:
         check_lines(hyps, refs)
         metric = self._cache.get(key) or self._cache.setdefault(key, build(references=refs))
         rows = metric._extract_corpus_statistics(hyps, None)

@@ -104,5 +104,3 @@ def overrides(assignments: list[str], **named: Any) -> dict[str, Any]:
         message = f"'{other}' settings cannot be changed at translation"
         raise ConfigError(message, where="--set", hint="only search.… can: --set search.beam=10")
     return {**values.get("search", {}), **{key: value for key, value in named.items() if value is not None}}
-
-

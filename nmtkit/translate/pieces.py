@@ -7,7 +7,7 @@ from collections.abc import Sequence
 JOINER = "@@"
 # What a piece may end with, strongest first; quotes and brackets may follow it.
 ENDINGS = (frozenset(".!?…。！？"), frozenset(";:；："), frozenset(",，、–—"))
-CLOSING = frozenset(("\"", "'", ")", "]", "»", "“", "”", "’", "」", "』", "）", "&quot;", "&apos;", "&#93;"))
+CLOSING = frozenset(('"', "'", ")", "]", "»", "“", "”", "’", "」", "』", "）", "&quot;", "&apos;", "&#93;"))
 
 
 def cut(subwords: Sequence[str], limit: int) -> list[list[str]]:

@@ -14,7 +14,7 @@ SUBJECTS += [('"The bus (our bus)"', '"Der Bus (unser Bus)"'), ("[The] dog", "[D
 VERBS = [("sees", "sieht"), ("loves", "liebt"), ("hears", "hört"), ("doesn't know", "kennt nicht")]
 OBJECTS = [("the house", "das Haus"), ("a tree", "einen Baum"), ("3,000 (three thousand) apples", "3.000 (dreitausend) Äpfel")]
 OBJECTS += [("it", "es"), ("The Times", "Die Zeit")]
-ENDS = [(".", "."), ("!", "!"), (": who? The dog.", ": wer? Der Hund."), (' "today".', ' „heute“.'), (" in the park.", " in die Stadt.")]
+ENDS = [(".", "."), ("!", "!"), (": who? The dog.", ": wer? Der Hund."), (' "today".', " „heute“."), (" in the park.", " in die Stadt.")]
 
 
 def pairs(count, seed=0):

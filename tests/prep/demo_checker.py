@@ -329,6 +329,4 @@ SEIN_VERBS = {
     *("abfahren", "zusammenbrechen", "einziehen", "bleiben", "gehen", "laufen", "fahren", "kommen", "eilen", "reisen"),
     *("zurückkehren", "folgen", "sein", "werden"),
 }
-RULES = (
-    *(noun_phrases, prepositions, objects, relative_pronouns, subject_and_verb, verb_second, verb_final, prefixes, negation, participles),
-)
+RULES = (*(noun_phrases, prepositions, objects, relative_pronouns, subject_and_verb, verb_second, verb_final, prefixes, negation, participles),)

@@ -141,6 +141,8 @@ def drop_comma(pair):
 
 ARTICLES = {"der": "das", "die": "dem", "das": "der", "den": "das", "dem": "die"}
 RELATIVES = {"der": "den", "die": "dem", "das": "der", "den": "das", "dem": "die", "denen": "der"}
+
+
 def tagged(*tags):
     """Selects words by tag; "NP" beside them: only in noun phrases whose case their place decides."""
     return lambda leaf, node: leaf.tag in tags and ("NP" not in tags or node.label in in_noun_phrase)

@@ -1,6 +1,5 @@
 """Moses tokenization: equal to recorded outputs of the Perl scripts, and the fast way equal to the whole chain of rules."""
 
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,10 +104,32 @@ def test_fast_way_equals_all_rules_on_real_text(shared, lang: str, suffix: str, 
 
 
 WORDS = st.one_of(
-    st.sampled_from([
-        "Mr.", "No.", "etc.", "5.", "5,", ",5", "5'", "'5", "'s", "x'", "'",
-        "''", ".'", "...", ".", "a.b.", "U.S.", "3,000", "DOTMULTI", "l'an", "d'", "1990's",
-    ]),
+    st.sampled_from(
+        [
+            "Mr.",
+            "No.",
+            "etc.",
+            "5.",
+            "5,",
+            ",5",
+            "5'",
+            "'5",
+            "'s",
+            "x'",
+            "'",
+            "''",
+            ".'",
+            "...",
+            ".",
+            "a.b.",
+            "U.S.",
+            "3,000",
+            "DOTMULTI",
+            "l'an",
+            "d'",
+            "1990's",
+        ]
+    ),
     st.text("aXß9.,'-\"()&%:;`…’“«»\u00a0日", min_size=1, max_size=6),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
 )

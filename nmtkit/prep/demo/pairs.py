@@ -109,9 +109,7 @@ def noun_phrase(pair: Pair, draw: Draw) -> Iterator[Error]:
         forms = [form for form in german.DEFINITE[case][:3] if form != article.form]
         head = find_role(node, "head")
         if head is not None and forms:
-            yield Error(
-                "np_agreement", replaced(pair.de_leaves, article, draw.pick(forms)), where[id(head)] - where[id(article)], (np.noun.lemma,)
-            )
+            yield Error("np_agreement", replaced(pair.de_leaves, article, draw.pick(forms)), where[id(head)] - where[id(article)], (np.noun.lemma,))
 
 
 def polarity(pair: Pair) -> Iterator[Error]:

@@ -32,7 +32,6 @@ TIMES = {
 }
 
 
-
 class Storyteller(Sentences):
     """A grammar that keeps a document together: its persons, its tense, and what "it" stands for."""
 
@@ -155,5 +154,3 @@ class Storyteller(Sentences):
             clause.time = draw.pick(self.words.times_of(clause.tense))
             clause.front = "time" if clause.negated or draw.chance(0.5) else ""
         return clause
-
-
