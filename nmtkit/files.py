@@ -185,3 +185,12 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def cache_folder() -> Path:
+    """Where downloads and parsed dictionaries are kept: NMTKIT_CACHE, else the user's cache folder."""
+    if os.environ.get("NMTKIT_CACHE"):
+        return Path(os.environ["NMTKIT_CACHE"])
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("nmtkit"))

@@ -160,7 +160,7 @@ class Run:
             "stage": stage,
             "argv": sys.argv[1:],
             "version": nmtkit.__version__,
-            "commit": _commit(),
+            "commit": code_commit(),
             "python": platform.python_version(),
         }
         record |= {"device": device, "seed": seed, "start": _now(), "end": None, "exit": 0}
@@ -244,7 +244,7 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def _commit() -> str | None:
+def code_commit() -> str | None:
     """The commit of nmtkit's own checkout, where it runs from one."""
     folder = Path(nmtkit.__file__).parent
     try:

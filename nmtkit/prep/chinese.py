@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 import unicodedata
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
+
+from nmtkit.files import cache_folder
 
 LANGUAGES = frozenset({"zh", "zho", "cmn"})
 
@@ -25,15 +25,6 @@ def _tokenizer() -> Any:
     jieba.dt.tmp_dir = str(folder)
     jieba.dt.initialize()
     return jieba.dt
-
-
-def cache_folder() -> Path:
-    """Where the parsed dictionary is kept: NMTKIT_CACHE, else the user's cache folder."""
-    if os.environ.get("NMTKIT_CACHE"):
-        return Path(os.environ["NMTKIT_CACHE"])
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("nmtkit"))
 
 
 def segment(line: str) -> str:

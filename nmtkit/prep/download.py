@@ -10,19 +10,10 @@ from typing import Any
 
 from nmtkit import console
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.files import COMPRESSED, open_binary
+from nmtkit.files import COMPRESSED, cache_folder, open_binary
 
 TIMEOUT = 30
 BLOCK = 1 << 20
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: NMTKIT_CACHE, else the user's cache folder."""
-    if os.environ.get("NMTKIT_CACHE"):
-        return Path(os.environ["NMTKIT_CACHE"])
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("nmtkit"))
 
 
 def cached(family: str, name: str, size: int) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.run import _commit
+from nmtkit.run import code_commit
 from nmtkit.score import lengths
 from nmtkit.score.evaluate import Output, Task, check_baseline, evaluate
 from nmtkit.score.show import show
@@ -71,7 +71,7 @@ def score_files(
         src_lengths=found,
         length_unit=unit,
         buckets=buckets,
-        commit=_commit(),
+        commit=code_commit(),
     )
     console.say(f"BLEU, chrF and TER take the files as detokenised text (language: {language or 'not known'}), tokenised BLEU as tokens")
     evaluation = evaluate(outputs, task)
