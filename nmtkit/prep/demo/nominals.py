@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nmtkit.prep.demo.draw import Draw
 from nmtkit.prep.demo.lexicon import Lexicon, Noun, lexicon
-from nmtkit.prep.demo.phrases import NP, PLURAL, PP, SINGULAR, Relative
+from nmtkit.prep.demo.phrases import NP, PLURAL, PP, SINGULAR
 
 SINGULAR_DETERMINERS = ("the",) * 9 + ("a",) * 6 + ("my",) * 3 + ("this",) * 2 + ("every",)
 PLURAL_DETERMINERS = ("the",) * 8 + ("",) * 4 + ("my",) * 3 + ("this",) * 2 + ("number",) * 3 + ("many", "many", "some", "some", "several", "all")
@@ -137,7 +137,3 @@ class Nominals:
         inner = found.np if isinstance(found, PP) else found
         if inner.name is None and (levels > 1 or self.draw.chance(0.15)):
             self.modify(inner, levels - 1)
-
-    def has_relative(self, np: NP) -> bool:
-        """True if a noun phrase already ends in a relative clause."""
-        return any(isinstance(modifier, Relative) for modifier in np.modifiers)
