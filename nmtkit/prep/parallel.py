@@ -27,6 +27,11 @@ _worker: Callable[[Any], Any] | None = None
 _failure: BaseException | None = None
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def chunked(lines: Iterable[bytes], max_lines: int = CHUNK_LINES, max_bytes: int = CHUNK_BYTES) -> Iterator[list[bytes]]:
     """Group lines into chunks of bounded size, so that neither many short lines nor a few huge ones fill the memory.
 

@@ -14,6 +14,7 @@ from typing import Any
 from nmtkit import console, files, settings
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.prep import check, datasets, generated
+from nmtkit.prep.parallel import cores
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.sources import Corpus, own_files
 from nmtkit.run import Run, locked, write_toml
@@ -83,14 +84,13 @@ def prep(
         return run
     corpus = None if request.generated else request.corpus(Path())
     facts = {} if corpus is None else check.check_sets(corpus.sets, chosen.on_bad_utf8 == "error")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=seed if request.generated else None), _work_folder(run) as work:
         start = time.perf_counter()
         if corpus is None:
             raw = work.with_name(work.name + "-raw")
             corpus = request.corpus(raw)
             facts = check.check_sets(corpus.sets, strict=True)
-        pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores, identity)
+        pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity)
         manifest = pipeline.run()
         _warn_of_systems(run, old, manifest)
         _publish(work, run.prep)

@@ -19,6 +19,7 @@ from nmtkit import console, files
 from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn import hardware
+from nmtkit.prep.parallel import cores
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run, TextSet, locked
 from nmtkit.translate import workers
@@ -75,7 +76,7 @@ def translate(
     with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
         groups = choose(run, systems or [], ensemble, search, single=to_stdout)
         record["systems"] = [group.name for group in groups]
-        stage = _Stage(run, where, jobs or workers.cores())
+        stage = _Stage(run, where, jobs or cores())
         if force_target is not None:
             stage.score(groups[0], source or str(run.source(sets[0].name)), force_target)
         elif source is not None:

@@ -7,7 +7,6 @@ parent's OpenMP; with one thread it never enters one.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -18,11 +17,6 @@ from nmtkit.prep.parallel import ordered_map
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
