@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -15,6 +16,8 @@ from typing import IO, Any, BinaryIO
 from nmtkit.errors import DataError, EnvironmentProblem
 
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+"""What only writing can meet: no space, over the quota, read-only, too large."""
 
 
 def open_binary(path: Path) -> BinaryIO:
@@ -119,22 +122,27 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     Args:
         path: the final name; its folder is made.
         mode: "w" (UTF-8, LF) or "wb".
-    Raises: EnvironmentProblem if the disk is full or not writable.
+    Raises: EnvironmentProblem if the disk is full or not writable; what the body raises for another reason passes through.
     """
     path = Path(path)
     temporary = None
+    in_body = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
         with os.fdopen(handle, mode, **text) as stream:  # type: ignore[call-overload]
+            in_body = True
             yield stream
+            in_body = False
             stream.flush()
             os.fsync(stream.fileno())
         Path(temporary).chmod(0o666 & ~_umask())
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
+        if in_body and error.errno not in UNWRITABLE:  # a closed pipe, an unreadable input: nothing to do with this file
+            raise
         raise EnvironmentProblem(f"cannot write {path}: {error.strerror or error}", hint="free some space or choose another --run folder") from error
     finally:
         if temporary is not None:

@@ -1,8 +1,10 @@
 """Files: lines are split at LF only, compression is seen through, and nothing is half-written."""
 
 import bz2
+import errno
 import gzip
 import lzma
+import os
 
 import pytest
 import zstandard
@@ -64,4 +66,50 @@ def test_a_full_disk_is_an_environment_problem(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(EnvironmentProblem, match="No space left"):
         files.write_text(tmp_path / "out.txt", "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "Broken pipe"), PermissionError(errno.EACCES, "of an input"), OSError("no number")])
+def test_an_error_of_the_body_is_not_called_a_failed_write(tmp_path, error):
+    path = tmp_path / "out.txt"
+    files.write_text(path, "old")
+    with pytest.raises(OSError) as caught, files.writing(path):
+        raise error
+    assert caught.value is error
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["out.txt"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG])
+def test_a_disk_that_fills_up_in_the_body_is_an_environment_problem(tmp_path, number):
+    with pytest.raises(EnvironmentProblem, match="cannot write .*out.txt"), files.writing(tmp_path / "out.txt"):
+        raise OSError(number, os.strerror(number))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "fdopen"])
+def test_every_step_of_writing_itself_is_an_environment_problem(tmp_path, monkeypatch, step):
+    def denied(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files.os, step, denied)
+    with pytest.raises(EnvironmentProblem, match="Input/output error"):
+        files.write_text(tmp_path / "out.txt", "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_device_is_noticed_inside_the_body_and_at_the_flush(tmp_path, monkeypatch):
+    """A stream whose bytes go to a device without space: a long text fails in write, a short one only when it is flushed."""
+    fdopen = os.fdopen
+
+    def on_full_device(handle, mode, **text):
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, handle)
+        os.close(full)
+        return fdopen(handle, mode, **text)
+
+    monkeypatch.setattr(files.os, "fdopen", on_full_device)
+    for text in ("x", "x" * 1_000_000):
+        with pytest.raises(EnvironmentProblem, match="No space left"):
+            files.write_text(tmp_path / "out.txt", text)
     assert list(tmp_path.iterdir()) == []
