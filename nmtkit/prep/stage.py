@@ -21,6 +21,8 @@ from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 
 OWN_PRESET = "base"
+SEED = 1
+"""Of a generated corpus, unless another one is asked for."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def prep(
     tgt: str | None = None,
     from_dir: Path | None = None,
     size: int | None = None,
-    seed: int = 1,
+    seed: int = SEED,
     jobs: int = 0,
     preset: str | None = None,
     config: Path | None = None,
@@ -75,8 +77,12 @@ def prep(
     """
     own = train is not None or dev is not None or bool(test)
     request = _own(dataset, train, dev, test or [], src, tgt, preset) if own else _registered(dataset, from_dir, size, seed, preset, src, tgt)
+    if own:
+        _refuse_ignored("own files are taken as they are", from_dir, size, seed)
     chosen = _settings(request, preset, config, assignments or [])
     run = Run(run_dir or Path("runs") / request.name)
+    if run.path.exists() and not run.path.is_dir():
+        raise DataError(f"{run.path} is a file, not a run folder", where="--run", hint="name a folder, or a new one, with --run DIR")
     console.say(f"run {run.path}")
     old = _manifest(run)
     identity = request.identity(old.get("inputs", {}))
@@ -97,6 +103,21 @@ def prep(
         write_toml(run.path / "run.toml", _run_toml(manifest, identity, seed))
         _report(run, manifest, time.perf_counter() - start)
     return run
+
+
+def _refuse_ignored(what: str, from_dir: Path | None, size: int | None, seed: int) -> None:
+    """Refuse options that would have no effect.
+
+    Raises: ConfigError naming the first.
+    """
+    generated_only = "generated corpora such as demo"
+    for option, given, use in (
+        ("--from-dir", from_dir is not None, "data sets that are downloaded"),
+        ("--size", size is not None, generated_only),
+        ("--seed", seed != SEED, generated_only),
+    ):
+        if given:
+            raise ConfigError(f"{what}: {option} has no effect", where=option, hint=f"leave it out; it is for {use}")
 
 
 def _own(
@@ -143,6 +164,7 @@ def _registered(
     entry = dataset.entry
     identity: dict[str, Any] = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt}
     if entry.generator:
+        _refuse_ignored(f"'{name}' is generated", from_dir, None, SEED)
         options = {"size": size or entry.train_pairs, "seed": seed}
         identity |= options
 
@@ -150,8 +172,7 @@ def _registered(
             return generated.corpus(dataset, work, preset or entry.preset, **options)
 
         return _Request(name, preset or entry.preset, entry.prep, lambda known: identity, generate, generated=True)
-    if size is not None:
-        raise ConfigError(f"'{name}' has one size", where="--size", hint="--size is for generated corpora such as demo")
+    _refuse_ignored(f"'{name}' is not generated", None, size, seed)
     identity["resources"] = {file: resource.checksum for file, resource in dataset.needed().items()}
 
     def fetch(work: Path) -> Corpus:

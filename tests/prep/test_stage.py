@@ -133,7 +133,12 @@ def test_a_last_line_without_line_feed_counts(tmp_path, files):
     [
         ({"dataset": "mutli30k-frde"}, "unknown data set", "multi30k-frde"),
         ({"dataset": None}, "nothing to prepare", "nmtkit datasets"),
-        ({"dataset": "multi30k-ende", "size": 10}, "has one size", "demo"),
+        ({"dataset": "multi30k-ende", "size": 10}, "is not generated: --size has no effect", "demo"),
+        ({"dataset": "multi30k-ende", "seed": 2}, "is not generated: --seed has no effect", "demo"),
+        ({"dataset": "demo", "from_dir": Path("x")}, "is generated: --from-dir has no effect", "downloaded"),
+        ({"train": "own", "size": 10}, "own files .* --size has no effect", "demo"),
+        ({"train": "own", "seed": 2}, "own files .* --seed has no effect", "demo"),
+        ({"train": "own", "from_dir": Path("x")}, "own files .* --from-dir has no effect", "downloaded"),
         ({"dataset": "multi30k-ende", "src": "de"}, "is en-de", "own files"),
         ({"dataset": "multi30k-ende", "train": "own"}, "is a registered data set", "another name"),
         ({"train": "own", "dev": None}, "development set", "--dev"),
@@ -329,6 +334,16 @@ def test_a_folder_that_cannot_be_written(tmp_path, files):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem, match="cannot write"):
         prep("mine", **files, run_dir=tmp_path / "file" / "run", preset="tiny", jobs=1)
+
+
+@pytest.mark.parametrize("name", ["demo", "mine"])
+def test_a_file_is_not_a_run_folder(tmp_path, files, name):
+    path = tmp_path / "file"
+    path.write_text("text")
+    with pytest.raises(DataError, match="file is a file, not a run folder") as caught:
+        prep(name, **(files if name == "mine" else {}), run_dir=path)
+    assert (caught.value.exit_code, caught.value.where) == (2, "--run")
+    assert path.read_text() == "text"
 
 
 # documents and generated corpora
