@@ -64,6 +64,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
+PrepRunOption = Annotated[
+    Optional[Path], typer.Option("--run", metavar="DIR", envvar="NMTKIT_RUN", help="The run directory (default: runs/DATASET).")
+]
 RunOption = Annotated[
     Optional[Path],
     typer.Option("--run", metavar="DIR", envvar="NMTKIT_RUN", help="The run directory; without it the run prepared last under ./runs."),
@@ -79,9 +82,12 @@ Preset = Annotated[
     typer.Option(metavar="NAME", help="A paper's or a size's whole setting: tiny, demo, small, base, big, dc-wmt, dc-iwslt, pr-base, pr-big, amn."),
 ]
 Config = Annotated[Optional[Path], typer.Option(metavar="FILE", help="Settings in TOML, in the sections prep, model, train, search.")]
-Set = Annotated[
-    Optional[list[str]], typer.Option("--set", metavar="KEY=VALUE", help="One setting, for example --set train.max_steps=1000. Repeatable.")
-]
+
+
+def _set_option(example: str) -> Any:
+    return typer.Option("--set", metavar="KEY=VALUE", help=f"One setting, for example --set {example}. Repeatable.")
+
+
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")]
 Systems = Annotated[Optional[list[str]], typer.Option("--system", metavar="NAME", help="Only this system of the run. Repeatable.")]
 SetNames = Annotated[
@@ -118,12 +124,12 @@ def prep(
     tgt: Annotated[Optional[str], typer.Option(metavar="LANG", help="Target language of own files (default: their suffix).")] = None,
     from_dir: Annotated[Optional[Path], typer.Option(metavar="DIR", help="Look here for the data set's files before the network.")] = None,
     size: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="demo: training pairs (default 20,000).")] = None,
-    seed: Annotated[int, typer.Option(help="demo: seed of the grammar's draws.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="demo: seed of the grammar's draws.")] = 1,
     jobs: Jobs = 0,
     preset: Preset = None,
     config: Config = None,
-    assignments: Set = None,
-    run: RunOption = None,
+    assignments: Annotated[Optional[list[str]], _set_option("prep.merges=4000")] = None,
+    run: PrepRunOption = None,
     force: Force = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -158,10 +164,12 @@ def train(
     name: Annotated[Optional[str], typer.Option(metavar="NAME", help="The system's name in the run (default: the variant's).")] = None,
     preset: Preset = None,
     config: Config = None,
-    assignments: Set = None,
-    seed: Annotated[Optional[int], typer.Option(help="Seed of initialisation, dropout and order (train.seed).")] = None,
+    assignments: Annotated[Optional[list[str]], _set_option("train.max_steps=1000")] = None,
+    seed: Annotated[Optional[int], typer.Option(min=0, help="Seed of initialisation, dropout and order (train.seed).")] = None,
     device: Device = "auto",
-    compile_model: Annotated[bool, typer.Option("--compile", help="Compile the model (torch.compile) when that pays for its minutes.")] = False,
+    compile_model: Annotated[
+        bool, typer.Option("--compile", help="Compile the model with torch.compile: some minutes first, then faster steps on a GPU.")
+    ] = False,
     init_from: Annotated[
         Optional[str], typer.Option(metavar="SYSTEM", help="Start from the weights of another system of the run, or of a checkpoint folder.")
     ] = None,
@@ -205,7 +213,7 @@ def translate(
     force_target: Annotated[
         Optional[Path], typer.Option(metavar="FILE", help="Score these target lines instead of searching: token log-probabilities as JSON lines.")
     ] = None,
-    assignments: Set = None,
+    assignments: Annotated[Optional[list[str]], _set_option("search.max_length_b=20")] = None,
     jobs: Jobs = 0,
     device: Device = "auto",
     run: RunOption = None,
@@ -251,7 +259,7 @@ def score(
         Optional[str], typer.Option("--lang", metavar="LANG", help="Without a run: target language (default: the reference's suffix).")
     ] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Resamples of the paired bootstrap.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 1,
     run: RunOption = None,
     force: Force = False,
     quiet: Quiet = False,

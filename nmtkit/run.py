@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import nmtkit
 from nmtkit import files
-from nmtkit.errors import ConfigError, DataError, NmtkitError, nearest
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.settings import to_toml
 
 
@@ -207,20 +207,28 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
         shared: several holders of this kind may be in at once (but none that holds it alone).
     Raises: DataError naming host, process and age of the holder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
-    stream = open(path, "a+", encoding="utf-8")
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = open(path, "a+", encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot write in {folder}: {error.strerror}", hint="choose a run folder that is writable") from error
     try:
         try:
             fcntl.flock(stream, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError:
             raise DataError(f"{folder} is in use{_holder(stream)}", where=path, hint="wait for it to end, or stop it") from None
-        if not shared:
-            stream.seek(0)
-            stream.truncate()
-            stream.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "stage": what, "since": time.time()}))
-            stream.flush()
+        stream.seek(0)
+        stream.truncate()  # of several sharers the last one is named
+        stream.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "stage": what, "since": time.time()}))
+        stream.flush()
         yield
+    except BaseException:
+        if new and [p.name for p in folder.iterdir()] == [path.name]:  # nothing was begun: leave no trace
+            path.unlink()
+            folder.rmdir()
+        raise
     finally:
         stream.close()
 
@@ -230,9 +238,21 @@ def _holder(stream: IO[str]) -> str:
         stream.seek(0)
         holder = json.loads(stream.read())
         age = time.time() - holder["since"]
+        if holder["host"] == socket.gethostname() and not _alive(holder["pid"]):
+            return " by another process"
         return f" by '{holder['stage']}' (process {holder['pid']} on {holder['host']}, for {age / 60:.0f} min)"
     except (ValueError, KeyError, OSError):
         return " by another process"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def write_toml(path: Path, values: dict[str, Any]) -> None:

@@ -10,19 +10,27 @@ import json
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from nmtkit.errors import ConfigError, nearest
 
 SECTIONS = ("prep", "model", "train", "search")
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
     """A group of settings: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _a_number_is_no_boolean(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation in {int, float}:
+            raise ValueError("a number is wanted, not true or false")
+        return value
 
 
 class PrepSettings(Section):
@@ -79,7 +87,7 @@ class TrainSettings(Section):
     plateau_on: Literal["train_loss", "dev_loss"] = "dev_loss"
     min_lr: float = Field(0.0, ge=0)
     """plateau: stop when the learning rate falls to this."""
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Beta, Beta] = (0.9, 0.98)
     epsilon: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.1, ge=0, lt=1)
@@ -87,7 +95,7 @@ class TrainSettings(Section):
     """Clip the global gradient norm; 0 = off."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 where the hardware multiplies it faster, else float32."""
-    seed: int = 1
+    seed: int = Field(1, ge=0)
     checkpoint_every: int = Field(1000, ge=1)
     keep_checkpoints: int = Field(5, ge=1)
     """The last k checkpoints are kept, and the best."""
@@ -121,6 +129,12 @@ class SearchSettings(Section):
     """Sentences searched at once."""
     max_source: int = Field(250, ge=1)
     """Longer inputs (in subwords) are translated in pieces, cut at punctuation where there is some."""
+
+    @model_validator(mode="after")
+    def _nbest_fits_the_beam(self) -> Self:
+        if self.nbest > self.beam:
+            raise ValueError(f"search.nbest = {self.nbest} is more than search.beam = {self.beam}: raise the beam or ask for fewer")
+        return self
 
 
 STAGES: dict[str, type[Section]] = {"prep": PrepSettings, "train": TrainSettings, "search": SearchSettings}
@@ -212,10 +226,13 @@ def build(schema: type[S], values: dict[str, Any], section: str) -> S:
         return schema.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
+        if not first["loc"]:  # about several keys together
+            raise ConfigError(message, where=f"[{section}]", hint="change one of them with --set") from None
         key = ".".join([section, *(str(part) for part in first["loc"])])
         if first["type"] == "extra_forbidden":
             raise ConfigError(f"unknown setting '{key}'", where=f"[{section}]", hint=nearest(str(first["loc"][0]), schema.model_fields)) from None
-        message = first["msg"][0].lower() + first["msg"][1:]
         raise ConfigError(f"bad value for '{key}': {message} (got {first['input']!r})", where=f"[{section}]", hint=_describe(schema, first)) from None
 
 
@@ -223,7 +240,7 @@ def _describe(schema: type[BaseModel], error: Any) -> str | None:
     field = schema.model_fields.get(str(error["loc"][0])) if error["loc"] else None
     if field is None:
         return None
-    return f"{error['loc'][0]}: {field.description or 'see nmtkit variants --json'} (default {field.default!r})"
+    return f"{error['loc'][0]}: {field.description or str(error['loc'][0]).replace('_', ' ')} (default {field.default!r})"
 
 
 def to_toml(sections: dict[str, Any]) -> str:

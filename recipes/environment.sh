@@ -1,14 +1,18 @@
-# Makes the virtual environment that all recipes and the tests share, once, and puts it on PATH. To be sourced.
-# NMTKIT_VENV names another folder for it; PYTHON another interpreter (3.11 or newer).
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=${NMTKIT_VENV:-$root/.venv}
-wanted=$(cat "$root/pyproject.toml" "$root/recipes/requirements.lock" | sha256sum | cut -d' ' -f1)
-if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$wanted" ]; then
-  echo "installing nmtkit into $venv" >&2
-  "${PYTHON:-python3}" -c 'import sys; sys.exit("nmtkit needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-  [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --constraint "$root/recipes/requirements.lock" --editable "$root[plots,dev]"
-  echo "$wanted" > "$venv/.installed"
-fi
-export PATH="$venv/bin:$PATH"
-cd "$root"
+# Makes the virtual environment that all recipes and the tests share, once, and puts it on PATH. To be sourced; it changes to the
+# repository's folder. NMTKIT_VENV names another folder for the environment; PYTHON another interpreter (3.11 or newer).
+nmtkit_environment() {
+  local root venv wanted
+  root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+  venv=${NMTKIT_VENV:-$root/.venv}
+  wanted=$(cat "$root/pyproject.toml" "$root/recipes/requirements.lock" | sha256sum | cut -d' ' -f1)
+  if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$wanted" ]; then
+    echo "installing nmtkit into $venv" >&2
+    "${PYTHON:-python3}" -c 'import sys; sys.exit("nmtkit needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)' || return 1
+    [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv" || return 1
+    "$venv/bin/python" -m pip install --quiet --constraint "$root/recipes/requirements.lock" --editable "$root[plots,dev]" || return 1
+    echo "$wanted" > "$venv/.installed"
+  fi
+  export PATH="$venv/bin:$PATH"
+  cd "$root" || return 1
+}
+nmtkit_environment

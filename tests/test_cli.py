@@ -132,6 +132,7 @@ def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, arguments, sai
         (["train", "--name", "new", "--set", "train.max_steps=soon"], "train.max_steps"),
         (["train", "--name", "new", "--init-from", "transfomer"], "did you mean 'transformer'"),
         (["train", "--name", "../new"], "cannot name a system"),
+        (["train", "--name", "new", "--set", "model.heads=3"], "multiple of heads"),
         (["train", *TINY, *BRIEF, "--set", "train.label_smoothing=0.2"], "label_smoothing"),
         (["translate", "--system", "ty"], "toy"),
         (["translate", "--set-name", "tset"], "did you mean 'test'"),
@@ -174,6 +175,25 @@ def test_a_damaged_checkpoint_is_named(copy, damage):
         weights.write_bytes(data)
     said = wrong("translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1)
     assert "toy" in said and "checkpoint" in said.lower()
+
+
+def test_the_newest_sound_checkpoint_is_taken_when_the_best_is_damaged(copy):
+    folder = copy / "systems/toy"
+    steps = sorted(p.name for p in (folder / "checkpoints").glob("step-*"))
+    assert len(steps) == 2
+    (folder / "best.json").write_text(json.dumps(json.loads((folder / "best.json").read_text()) | {"checkpoint": steps[0]}))
+    weights = folder / "checkpoints" / steps[0] / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert f"taking the newest, {steps[1]}" in ok("translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1, *BRIEF[-2:]).stderr
+    assert steps[1] in (folder / "translate/test/meta.json").read_text()
+
+
+def test_a_training_that_loses_its_numbers_ends_with_exit_code_4(run, tmp_path):
+    copied = Path(shutil.copytree(run / "prep", tmp_path / "run" / "prep")).parent
+    steps = ["--set", "train.max_steps=50", "--set", "train.validate_every=1"]
+    result = nmtkit("train", "--run", copied, *TINY, *BRIEF, *steps, "--set", "train.lr=1e30", "--set", "train.dev_bleu=false")
+    assert result.exit_code == 4, result.stderr
+    assert "not finite" in result.stderr and "best so far" not in result.stderr.split("update skipped")[-1]
 
 
 def test_a_pickle_is_never_read(copy):

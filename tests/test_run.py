@@ -75,6 +75,16 @@ def test_a_second_writer_is_told_who_holds_the_run_and_a_dead_one_does_not_count
         pass
 
 
+def test_the_holder_named_is_the_one_that_holds_and_a_refused_folder_is_not_left_behind(tmp_path):
+    with locked(tmp_path, "prep"):
+        pass
+    with locked(tmp_path, "train", shared=True), pytest.raises(DataError, match=rf"'train' \(process {os.getpid()} "), locked(tmp_path, "prep"):
+        pass
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "new", "train"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "new").exists()
+
+
 def test_sharers_keep_out_only_who_wants_it_alone(tmp_path):
     with locked(tmp_path, "train", shared=True):
         with locked(tmp_path, "translate", shared=True):

@@ -5,7 +5,19 @@ import tomllib
 import pytest
 
 from nmtkit.errors import ConfigError
-from nmtkit.settings import STAGES, PrepSettings, TrainSettings, build, load_config, load_preset, merge, parse_set, preset_names, to_toml
+from nmtkit.settings import (
+    STAGES,
+    PrepSettings,
+    SearchSettings,
+    TrainSettings,
+    build,
+    load_config,
+    load_preset,
+    merge,
+    parse_set,
+    preset_names,
+    to_toml,
+)
 
 
 def test_set_reads_toml_values_and_plain_words():
@@ -29,10 +41,18 @@ def test_unknown_section_and_key_name_the_nearest():
         build(TrainSettings, {"max_step": 3}, "train")
 
 
-@pytest.mark.parametrize(("key", "value"), [("max_steps", "many"), ("max_steps", 0), ("schedule", "linear"), ("betas", [0.9])])
+WRONG = {"max_steps": ["many", 0, True], "schedule": ["linear"], "betas": [[0.9], [1.5, 2]], "seed": [-1], "lr": [float("inf"), float("nan"), 0]}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
 def test_bad_value_names_key_and_value(key, value):
     with pytest.raises(ConfigError, match=f"'train.{key}"):
         build(TrainSettings, {key: value}, "train")
+
+
+def test_more_translations_than_the_beam_holds_are_refused():
+    with pytest.raises(ConfigError, match="search.nbest = 3 is more than search.beam = 2"):
+        build(SearchSettings, {"beam": 2, "nbest": 3}, "search")
 
 
 def test_later_layers_win_key_by_key():

@@ -200,17 +200,28 @@ def find_checkpoints(system: System) -> list[Path]:
     return found
 
 
+def _is_sound(path: Path) -> bool:
+    """Whether the weights have the hash of their manifest; if not, it is said."""
+    try:
+        _check_hash(path, WEIGHTS, read_manifest(path))
+    except CheckpointError as error:
+        console.warn(f"skipping {path}: {error.message}")
+        return False
+    return True
+
+
 def best(system: System) -> Path:
     """The best checkpoint by best.json, or the newest one if nothing was validated (or the best is damaged, which is said).
 
     Raises: CheckpointError if there is no valid one.
     """
-    found = find_checkpoints(system)
+    found = [path for path in find_checkpoints(system) if _is_sound(path)]
     with contextlib.suppress(DataError, KeyError, TypeError):
         named = system.checkpoints / str(files.read_json(system.path / "best.json")["checkpoint"])
         if named in found:
             return named
-        console.warn(f"the best checkpoint {named.name} is missing or damaged; taking the newest")
+        if found:
+            console.warn(f"the best checkpoint {named.name} is missing or damaged; taking the newest, {found[-1].name}")
     if not found:
         damaged = candidates(system.checkpoints)
         what = f"no valid checkpoint of '{system.name}'" if damaged else f"system '{system.name}' has no checkpoint yet"

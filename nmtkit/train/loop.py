@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nmtkit import files
-from nmtkit.data.batches import Pairs
+from nmtkit.data.batches import Ids, Pairs
 from nmtkit.errors import EnvironmentProblem, Interrupted, TrainingDiverged
 from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
@@ -67,6 +67,7 @@ class Trainer:
         self.stop = guard.Stop()
         self.saved = (state.step, state.validated)  # a training that has done nothing has nothing to save
         self.reporter: Reporter
+        self._last: tuple[list[Ids], float] = ([], 0.0)
 
     def run(self) -> Ending:
         """Train until there is a reason to end; everything is saved then.
@@ -218,7 +219,10 @@ class Trainer:
             checkpoints.save(folder, self.state.step, weights, moments, self.state.values(), self.about)
         self.saved = (self.state.step, self.state.validated)
         write_best(self.system, self.state, self.settings)
-        kept = [path.name for path in checkpoints.candidates(folder)][-self.settings.keep_checkpoints :]
+        # Later ones are damaged ones that resuming passed over: they neither count as kept nor are removed unseen.
+        steps = checkpoints.candidates(folder)
+        later = [path.name for path in steps if checkpoints.step_of(path) > self.state.step]
+        kept = [path.name for path in steps if path.name not in later][-self.settings.keep_checkpoints :] + later
         checkpoints.prune(folder, [*kept, *([f"step-{self.state.best.step:08d}"] if self.state.best else [])])
 
     def _diverged(self, error: TrainingDiverged) -> TrainingDiverged:

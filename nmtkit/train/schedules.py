@@ -24,7 +24,7 @@ class Plateau:
             settings: decay_factor, decay_patience.
         Returns: whether the factor was lowered.
         """
-        if self.best is None or loss < self.best:
+        if math.isfinite(loss) and (self.best is None or loss < self.best):
             self.best, self.since = loss, 0
             return False
         self.since += 1

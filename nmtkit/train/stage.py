@@ -88,13 +88,7 @@ def _held(run: Run, system: System) -> Iterator[None]:
 
     Raises: DataError naming the holder if it is taken; EnvironmentProblem if the folder is not writable.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(runs.locked(run.path, "train", shared=True))
-            stack.enter_context(runs.locked(system.path, "train"))
-        except OSError as error:
-            hint = "choose a run folder that is writable"
-            raise EnvironmentProblem(f"cannot write in {system.path}: {error.strerror or error}", hint=hint) from error
+    with runs.locked(run.path, "train", shared=True), runs.locked(system.path, "train"):
         yield
 
 

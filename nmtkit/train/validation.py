@@ -14,6 +14,7 @@ from nmtkit import files
 from nmtkit.data.batches import batch_list, collate
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Model
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run, TextSet
@@ -57,6 +58,8 @@ class Validation:
 
 def is_better(new: Validation, best: Best | None, by: str) -> bool:
     """Whether a validation is a new best: by BLEU where both have one (equal ones by loss), else by loss."""
+    if not math.isfinite(new.loss):
+        return False
     if best is None:
         return True
     if by == "dev_bleu" and new.bleu is not None and best.dev_bleu is not None:
@@ -136,7 +139,8 @@ class Validator:
         except (Abandoned, KeyboardInterrupt):
             raise
         except Exception as error:
-            reporter.say(f"decoding the development set failed ({type(error).__name__}: {error}); its loss decides", warning=True)
+            what = error.message if isinstance(error, NmtkitError) else f"{type(error).__name__}: {error}"
+            reporter.say(f"decoding the development set failed ({what}); its loss decides", warning=True)
             return None, None, []
 
     def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, str]:

@@ -87,10 +87,7 @@ def choose(run: Run, names: list[str], ensemble: bool, search: dict[str, Any], s
 
 
 def _settings(system: System, search: dict[str, Any]) -> SearchSettings:
-    built = settings.build(SearchSettings, {**system.read_config().get("search", {}), **search}, "search")
-    if built.nbest > built.beam:
-        raise ConfigError(f"cannot give the {built.nbest} best of a beam of {built.beam}", where="search.nbest", hint="raise --beam or lower --nbest")
-    return built
+    return settings.build(SearchSettings, {**system.read_config().get("search", {}), **search}, "search")
 
 
 def overrides(assignments: list[str], **named: Any) -> dict[str, Any]:
