@@ -13,4 +13,5 @@ nmtkit analyze lengths --run "$run"
 nmtkit analyze cost --run "$run"
 echo
 echo "The run is in $run; for example:"
-echo "  echo \"The old teacher looks up the word .\" | .venv/bin/nmtkit translate - --run $run"
+echo "  source recipes/environment.sh"
+echo "  head -n 3 $run/prep/text/test.src | nmtkit translate - --run $run"
