@@ -27,6 +27,8 @@ from nmtkit.translate.chosen import Chosen, choose, overrides
 from nmtkit.translate.translator import Translation, Translator
 from nmtkit.translate.windows import file_windows, stream_windows
 
+SEARCH_ONLY = ("beam", "nbest", "length_penalty", "max_length_a", "max_length_b")
+"""Search settings without effect where given targets are scored."""
 META, HYP, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
 
 
@@ -72,6 +74,8 @@ def translate(
     run.manifest()
     to_stdout = source is not None or force_target is not None
     sets = [] if source is not None else [run.text_set(name) for name in set_names or []] or run.sets("test")
+    if force_target is not None:
+        _check_forced(search)
     _check(run, source, set_names or [], sets, force_target)
     with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
         groups = choose(run, systems or [], ensemble, search, single=to_stdout)
@@ -91,10 +95,21 @@ def translate(
                     console.warn(f"skipping '{group.name}': {error.message}")
 
 
+def _check_forced(search: dict[str, Any]) -> None:
+    """Refuse what is said about the search where there is none."""
+    for key in SEARCH_ONLY:
+        if key in search:
+            option = f"--set search.{key}" if key.startswith("max_length") else "--" + key.replace("_", "-")
+            what = f"with --force-target nothing is searched: search.{key} has no effect"
+            raise ConfigError(what, where=option, hint="leave it out, or leave out --force-target to translate")
+
+
 def _check(run: Run, source: str | None, set_names: list[str], sets: list[TextSet], force_target: Path | None) -> None:
     """Refuse what cannot work before a model is loaded."""
     if source is not None and set_names:
         raise ConfigError("a file and --set-name do not go together", where="--set-name", hint="leave one of them out")
+    if source == "-" and sys.stdin is None:  # as Python has it where the process was started with file descriptor 0 closed
+        raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
     if source is None and not sets:
         raise DataError("this run has no test set", where=run.prep, hint="name a file (nmtkit translate FILE), or another set with --set-name")
     for text_set in sets:

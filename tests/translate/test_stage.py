@@ -181,6 +181,10 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
         ({"assignments": ["search.beam=x"]}, ConfigError, "bad value for 'search.beam'"),
         ({"device": "gpu"}, ConfigError, "unknown device"),
         ({"force_target": Path("missing.txt"), "set_names": ["test"]}, DataError, "no such file"),
+        ({"force_target": Path("ok.txt"), "source": "ok.txt", "beam": 2}, ConfigError, r"search.beam has no effect\n  --beam\n"),
+        ({"force_target": Path("ok.txt"), "source": "ok.txt", "nbest": 1}, ConfigError, r"search.nbest has no effect\n  --nbest\n"),
+        ({"force_target": Path("ok.txt"), "source": "ok.txt", "length_penalty": 0.0}, ConfigError, r"no effect\n  --length-penalty\n"),
+        ({"force_target": Path("ok.txt"), "source": "ok.txt", "assignments": ["search.max_length_b=9"]}, ConfigError, "max_length_b has no effect"),
     ],
 )
 def test_bad_input(run, tmp_path, monkeypatch, options, error, message):
@@ -189,6 +193,24 @@ def test_bad_input(run, tmp_path, monkeypatch, options, error, message):
     with pytest.raises(error, match=message):
         translate(run, jobs=1, **options)
     assert not list(run.path.glob("systems/*/translate/*/*"))
+
+
+def test_scoring_given_targets_reads_the_settings_that_it_uses(run, tmp_path, capsys):
+    (tmp_path / "ok.txt").write_text("a\n")
+    options = {"source": str(tmp_path / "ok.txt"), "force_target": tmp_path / "ok.txt", "systems": ["one"], "jobs": 1}
+    translate(run, **options, average=2, assignments=["search.batch_size=3"])
+    averaged = json.loads(capsys.readouterr().out)
+    translate(run, **options)
+    assert json.loads(capsys.readouterr().out)["log_prob"] != averaged["log_prob"]
+
+
+def test_stdin_closed_by_the_shell(run):
+    arguments = [sys.executable, "-m", "nmtkit", "translate", "-", "--run", str(run.path), "--system", "one", "--jobs", "1"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "stdin is closed" in done.stderr
+    assert "name a file" in done.stderr
 
 
 def test_absent_gpu(run, monkeypatch):
