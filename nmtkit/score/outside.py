@@ -34,15 +34,18 @@ def score_files(
 
     Args:
         hyps: translations, one file a system; refs: references.
-        src: the source, whose words are counted for --by-length (without it: the first reference's).
+        src: the source, whose words are counted for --by-length (without it: the first reference's); else only checked to be there.
         language: target language (default: the suffix of the first reference).
         against: the baseline by file name (default: the first file).
-    Raises: ConfigError if hypotheses or references are missing, DataError where line counts differ.
+    Raises: ConfigError if hypotheses or references are missing, DataError where a file is missing or line counts differ.
     """
     check_format(output_format)
     lengths.groups(buckets)
     if not hyps or not refs:
         raise ConfigError("--hyp and --ref go together", where="nmtkit score", hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE")
+    if src is not None and not by_length:
+        files.open_binary(src).close()  # says what is wrong with the path
+        console.warn("--src is only used by --by-length: its words are counted there")
     streams = [list(files.text_lines(path)) for path in refs]
     names = _file_names(hyps)
     outputs = []

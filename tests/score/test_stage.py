@@ -205,6 +205,18 @@ def test_outside_files(tmp_path, capsys):
     assert len([p for p in tmp_path.iterdir()]) == 4  # nothing is written
 
 
+def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path, capsys):
+    write(tmp_path / "ref.de", ["ein Hund", "die Katze"])
+    options = {"resamples": 5, "output_format": "json"}
+    with pytest.raises(DataError, match=r"no such file: .*nope\.en"):
+        score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "nope.en", **options)
+    assert capsys.readouterr().out == ""
+    score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "ref.de", **options)
+    assert "--src is only used by --by-length" in capsys.readouterr().err
+    score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "ref.de", by_length=True, **options)
+    assert "only used" not in capsys.readouterr().err
+
+
 def test_outside_files_that_do_not_fit_are_refused(tmp_path):
     write(tmp_path / "a.txt", ["x", "y"])
     write(tmp_path / "ref.txt", ["x", "y", "z"])
