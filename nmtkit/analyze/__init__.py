@@ -17,4 +17,8 @@ ANALYSES: dict[str, Analysis] = {
     "lengths": Analysis("nmtkit.analyze.lengths:run", "BLEU and output length by the length of the source"),
     "cost": Analysis("nmtkit.analyze.cost:run", "parameters, multiply-accumulates, training and decoding speed beside the baseline's"),
 }
-"""Every analysis by name. Its function is `run(run, systems, **options) -> Finding`; another analysis is one file and one line."""
+"""Every analysis by name. Its function is `run(run, systems, *, set_names, …) -> Finding`, where … are the options it has; another analysis is one
+file and one line."""
+
+OPTIONS: dict[str, object] = {"buckets": "dc", "measure": False}
+"""The options that some analyses have, each with its default; an analysis gets those that its function declares."""

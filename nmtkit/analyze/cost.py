@@ -14,7 +14,7 @@ from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError
+from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.checkpoints import vocabulary_sizes
 from nmtkit.models.variants import build_model
 from nmtkit.run import Run, System
@@ -49,14 +49,14 @@ class Cost:
     timing: Timing | None = None
 
 
-def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: Sequence[str] = (), **_: object) -> Finding:
+def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: Sequence[str] = ()) -> Finding:
     """Parameters, multiply-accumulates and speed of systems, absolute and relative to the first of them.
 
     Args:
         run: the run; systems: oldest first, the first is the baseline.
         measure: time training steps and decoding now, the systems in turn, instead of reading what was logged.
         set_names: the set whose decoding speed is read, or whose sentences are decoded (default: the first test set, else dev).
-    Raises: DataError, CheckpointError if a system cannot be built or loaded.
+    Raises: ConfigError for several sets; DataError, CheckpointError if a system cannot be built or loaded.
     """
     src_length, tgt_length = typical_lengths(run)
     set_name = _set_name(run, set_names)
@@ -99,6 +99,9 @@ def typical_lengths(run: Run) -> tuple[int, int]:
 
 
 def _set_name(run: Run, set_names: Sequence[str]) -> str:
+    if len(set_names) > 1:
+        what = f"decoding speed is that of one set, not of {', '.join(set_names)}"
+        raise ConfigError(what, where="--set-name", hint="name one")
     if set_names:
         return run.text_set(set_names[0]).name
     candidates = [*run.sets("test"), *run.sets("dev"), *run.sets()]

@@ -17,7 +17,7 @@ from nmtkit.score.tables import Column, Table
 RESAMPLES, SEED = 1000, 1
 
 
-def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buckets: str = "dc", **_: object) -> Finding:
+def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buckets: str = "dc") -> Finding:
     """BLEU and hypothesis/reference length of each system in each group of source lengths.
 
     Args:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.analyze import ANALYSES
+from nmtkit.analyze import ANALYSES, OPTIONS
 from nmtkit.analyze.finding import Finding
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.run import Run, locked
@@ -33,11 +34,12 @@ def analyze(
         systems, set_names: only these (default: all that the analysis can use).
         output_format: table, json, md, tex or csv, on stdout.
         force: do it again even if nothing it depends on has changed.
-        options: of the analysis (buckets, measure, …); each reads those it knows.
-    Raises: ConfigError for an unknown analysis, system or set; DataError if there is nothing to analyse.
+        options: of the analysis (buckets, measure, …); those of others must be at their default.
+    Raises: ConfigError for an unknown analysis, system or set, or an option of another analysis; DataError if there is nothing to analyse.
     """
     check_format(output_format)
     function = find(name)
+    options = own_options(name, function, options)
     run.manifest()
     chosen = [run.find_system(s).name for s in systems] if systems else [s.name for s in run.systems()]
     if not chosen:
@@ -65,6 +67,24 @@ def find(name: str) -> Callable[..., Finding]:
     module, _, function = ANALYSES[name].target.partition(":")
     found: Callable[..., Finding] = getattr(importlib.import_module(module), function)
     return found
+
+
+def own_options(name: str, function: Callable[..., Finding], options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that an analysis declares.
+
+    Raises: ConfigError for one that it doesn't, unless that is at its default.
+    """
+    declared = _declared(function)
+    for option, value in options.items():
+        if option not in declared and (option not in OPTIONS or value != OPTIONS[option]):
+            having = [other for other in ANALYSES if option in _declared(find(other))]
+            hint = f"leave it out; it is for: {', '.join(having)}" if having else "no analysis has it"
+            raise ConfigError(f"the analysis '{name}' has no such option", where="--" + option.replace("_", "-"), hint=hint)
+    return {option: value for option, value in options.items() if option in declared}
+
+
+def _declared(function: Callable[..., Finding]) -> list[str]:
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
 def _made_from(run: Run, systems: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:

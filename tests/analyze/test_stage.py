@@ -1,13 +1,14 @@
 """Analyses as a stage: printed, kept, up to date, refused."""
 
 import csv
+import inspect
 import io
 import json
 import os
 
 import pytest
 
-from nmtkit.analyze import ANALYSES, stage, timing
+from nmtkit.analyze import ANALYSES, OPTIONS, stage, timing
 from nmtkit.analyze.macs import count_macs, count_parameters
 from nmtkit.data.batches import source_batch
 from nmtkit.data.vocabulary import EOS
@@ -44,7 +45,7 @@ def test_every_entry_of_the_table_can_be_found():
 
 
 def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
-    stage.analyze(two.run, "cost", buckets="dc", measure=False)
+    stage.analyze(two.run, "cost", **OPTIONS)
     out = capsys.readouterr().out
     found = finding(two.run, "cost")
     base, own = found["table"]["rows"]
@@ -159,6 +160,45 @@ def test_what_cannot_be_analysed_is_said(two):
     with pytest.raises(DataError, match="1 lines, but reference 0 has 40"):
         stage.analyze(two.run, "lengths")
     assert not (two.run.path / "analyze" / "lengths" / "finding.json").exists()
+
+
+def test_the_table_of_options_is_that_of_the_functions():
+    defaults = {}
+    for name in ANALYSES:
+        parameters = list(inspect.signature(stage.find(name)).parameters.values())
+        assert [p.name for p in parameters[:2]] == ["run", "systems"]
+        assert {p.kind for p in parameters[2:]} == {inspect.Parameter.KEYWORD_ONLY}  # no **options that swallows what it doesn't know
+        defaults |= {p.name: p.default for p in parameters[2:]}
+    assert defaults.pop("set_names") == ()
+    assert defaults == OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "where", "hint"),
+    [
+        ("lengths", {"measure": True}, "--measure", "it is for: cost"),
+        ("cost", {"buckets": "10"}, "--buckets", "it is for: lengths"),
+        ("cost", {"new_one": None}, "--new-one", "no analysis has it"),
+    ],
+)
+def test_an_option_of_another_analysis_is_refused(two, name, options, where, hint):
+    with pytest.raises(ConfigError, match=f"'{name}' has no such option") as error:
+        stage.analyze(two.run, name, **{**OPTIONS, **options})
+    assert error.value.where == where
+    assert hint in error.value.hint
+    assert not (two.run.path / "analyze").exists()
+
+
+def test_an_analysis_depends_on_its_own_options_only(two, capsys):
+    stage.analyze(two.run, "lengths", **OPTIONS)
+    assert finding(two.run, "lengths")["made_from"]["options"] == {"set_names": [], "buckets": "dc"}
+    stage.analyze(two.run, "lengths", buckets="dc")
+    assert "up to date" in capsys.readouterr().err
+
+
+def test_cost_is_of_one_set(two):
+    with pytest.raises(ConfigError, match="not of test, other"):
+        stage.analyze(two.run, "cost", set_names=["test", "other"])
 
 
 def test_a_run_without_systems(tmp_path):
