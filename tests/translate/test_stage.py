@@ -175,7 +175,7 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
         ({"source": "."}, DataError, "is a directory"),
         ({"source": "-", "set_names": ["test"]}, ConfigError, "do not go together"),
         ({"source": "ok.txt", "systems": ["one", "two"]}, ConfigError, "one system is wanted"),
-        ({"beam": 2, "nbest": 3}, ConfigError, "3 best of a beam of 2"),
+        ({"beam": 2, "nbest": 3}, ConfigError, "search.nbest = 3 is more than search.beam = 2"),
         ({"assignments": ["train.seed=3"]}, ConfigError, "cannot be changed at translation"),
         ({"assignments": ["search.bean=3"]}, ConfigError, "unknown setting 'search.bean'"),
         ({"assignments": ["search.beam=x"]}, ConfigError, "bad value for 'search.beam'"),
