@@ -14,18 +14,19 @@ def main():
     torch.set_num_threads(s["threads"])
     rounds = Rounds()
     from nmtkit.run import Run
+    from nmtkit.train.gradients import Gradients
     from nmtkit.train.loop import Trainer
     from nmtkit.train.stage import train
 
     run = Path(s["scratch"], "run")
     run.mkdir()
     (run / "prep").symlink_to(Path(s["corpus"], "run", "prep").resolve())
-    original_update, original_gradients = Trainer.update, Trainer._gradients
+    original_update, original_compute = Trainer.update, Gradients.compute
     seen = []
 
-    def gradients(self, update, tokens):
+    def compute(self, update, step, tokens):
         seen[:] = update
-        return original_gradients(self, update, tokens)
+        return original_compute(self, update, step, tokens)
 
     def watched(self):
         rounds.before_step()
@@ -35,7 +36,7 @@ def main():
         held = [sum(len(rows) * int(np.max(lengths[rows])) for rows in seen) for lengths in (src, tgt)]
         rounds.after_step(real[0], held[0], real[1], held[1])
 
-    Trainer.update, Trainer._gradients = watched, gradients
+    Trainer.update, Gradients.compute = watched, compute
     never = 10**9
     values = {
         **{"model.d_model": s["width"], "model.d_ff": s["inner"], "model.heads": s["heads"], "model.tie": '"all"', "model.dropout": s["dropout"]},
