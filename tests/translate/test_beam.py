@@ -218,7 +218,7 @@ def test_ties_go_to_lower_beam_then_lower_token():
 
 def test_more_nbest_than_beam_is_refused():
     with pytest.raises(ConfigError, match="3 best of a beam of 2"):
-        search([Table([0.0] * 5)], batch_of([[4, EOS]]), options(beam=2, nbest=3))
+        search([Table([0.0] * 5)], batch_of([[4, EOS]]), options(beam=2).model_copy(update={"nbest": 3}))
 
 
 @pytest.mark.parametrize("beam", [1, 3])
