@@ -80,9 +80,7 @@ def prep(
     if own:
         _refuse_ignored("own files are taken as they are", from_dir, size, seed)
     chosen = _settings(request, preset, config, assignments or [])
-    run = Run(run_dir or Path("runs") / request.name)
-    if run.path.exists() and not run.path.is_dir():
-        raise DataError(f"{run.path} is a file, not a run folder", where="--run", hint="name a folder, or a new one, with --run DIR")
+    run = _run_at(run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
     identity = request.identity(old.get("inputs", {}))
@@ -103,6 +101,13 @@ def prep(
         write_toml(run.path / "run.toml", _run_toml(manifest, identity, seed))
         _report(run, manifest, time.perf_counter() - start)
     return run
+
+
+def _run_at(folder: Path) -> Run:
+    """The run in a folder that is there or can be made; a DataError if it is a file."""
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file, not a run folder", where="--run", hint="name a folder, or a new one, with --run DIR")
+    return Run(folder)
 
 
 def _refuse_ignored(what: str, from_dir: Path | None, size: int | None, seed: int) -> None:

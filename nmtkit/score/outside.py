@@ -48,13 +48,7 @@ def score_files(
         console.warn("--src is only used by --by-length: its words are counted there")
     streams = [list(files.text_lines(path)) for path in refs]
     names = _file_names(hyps)
-    outputs = []
-    for name, path in zip(names, hyps, strict=True):
-        lines = list(files.text_lines(path))
-        for ref, stream in zip(refs, streams, strict=True):
-            if len(stream) != len(lines):
-                raise DataError(f"{path} has {len(lines):,} lines but {ref} has {len(stream):,}", hint="line i of each must be sentence i")
-        outputs.append(Output(name, lines, lines))
+    outputs = [Output(name, lines, lines) for name, lines in zip(names, _translations(hyps, refs, streams), strict=True)]
     found, unit = None, ""
     if by_length:
         counted = list(files.text_lines(src)) if src else streams[0]
@@ -81,6 +75,21 @@ def score_files(
     if len(names) == 1:
         console.say("one file: nothing to compare with; name another with --hyp")
     show([evaluation.result], output_format, by_length)
+
+
+def _translations(hyps: Sequence[Path], refs: Sequence[Path], streams: list[list[str]]) -> list[list[str]]:
+    """The lines of each translation.
+
+    Raises: DataError where one has not as many lines as a reference.
+    """
+    found = []
+    for path in hyps:
+        lines = list(files.text_lines(path))
+        for ref, stream in zip(refs, streams, strict=True):
+            if len(stream) != len(lines):
+                raise DataError(f"{path} has {len(lines):,} lines but {ref} has {len(stream):,}", hint="line i of each must be sentence i")
+        found.append(lines)
+    return found
 
 
 def _language(path: Path) -> str:
