@@ -329,3 +329,25 @@ def test_pruning_while_training_keeps_k_and_the_best(tmp_path, monkeypatch):
     found = checkpoints.find_checkpoints(run.system("transformer"))
     assert [checkpoints.step_of(p) for p in found] == [2, 8]
     assert checkpoints.best(run.system("transformer")) == found[0]
+
+
+def test_pruning_beside_damaged_checkpoints_of_later_steps(tmp_path, capsys):
+    """Damaged ones that resuming passed over are not among the last k that are kept, and are not removed either."""
+    run = make_run(tmp_path / "run")
+    settings = [*SETTINGS, "train.keep_checkpoints=2"]
+    train(run, assignments=[*settings, "train.keep_checkpoints=3"])
+    folder = run.system("transformer").checkpoints
+    damaged = [folder / "step-00000004" / "model.safetensors", folder / "step-00000006" / "model.safetensors"]
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-1])
+    before = [path.read_bytes() for path in damaged]
+    train(run, assignments=[*settings, "train.checkpoint_every=1", "train.max_steps=3"])
+    assert "step 2 of 3: continuing" in capsys.readouterr().err
+    assert [checkpoints.step_of(path) for path in checkpoints.candidates(folder)] == [2, 3, 4, 6]
+    assert [path.read_bytes() for path in damaged] == before
+    train(run, assignments=[*settings, "train.checkpoint_every=1", "train.max_steps=5"])
+    assert [checkpoints.step_of(path) for path in checkpoints.candidates(folder)] == [4, 5, 6]  # 3 went: two whole ones are kept
+    assert [checkpoints.step_of(path) for path in checkpoints.find_checkpoints(run.system("transformer"))] == [4, 5]
+    (aside,) = folder.glob(".damaged-*")  # the old 4, whose name was needed
+    assert (aside / "model.safetensors").read_bytes() == before[0]
+    assert damaged[1].read_bytes() == before[1]
