@@ -1,8 +1,11 @@
-"""The gradient of one update: all its micro-batches, each with its own random numbers, in parts where memory is short."""
+"""The gradient of one update: all its micro-batches, each with its own random numbers, in parts where memory is short.
+
+A part is a micro-batch of its own: the update is the mean over the same pairs, but with other dropout masks than if it had been computed
+whole. From which size on batches are computed in parts is therefore kept in the training's state, so that a continued training does the same.
+"""
 
 from __future__ import annotations
 
-import math
 import random
 from typing import Any
 
@@ -10,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit import console
 from nmtkit.data.batches import Ids, Pairs, collate
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models.base import Model
@@ -20,6 +22,7 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train.guard import is_out_of_memory
 from nmtkit.train.order import Order
+from nmtkit.train.state import TrainState
 
 
 def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
@@ -45,13 +48,14 @@ class Gradients:
         order: knows the sizes of batches.
         settings: seed, label_smoothing.
         autocast: arguments of torch.autocast.
+        state: holds `split_from`, which is lowered when memory does not suffice.
     """
 
-    def __init__(self, model: Model, store: Pairs, order: Order, settings: TrainSettings, autocast: dict[str, Any]) -> None:
+    def __init__(self, model: Model, store: Pairs, order: Order, settings: TrainSettings, autocast: dict[str, Any], state: TrainState) -> None:
         self._model, self._store, self._order, self._settings, self._autocast = model, store, order, settings, autocast
+        self._state = state
         self._device = next(model.parameters()).device
         self._chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
-        self._limit = math.inf  # positions of a batch that memory was found not to hold
 
     def compute(self, update: list[Ids], step: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Add the gradient of the loss per target token of an update; when memory does not suffice, begin again in smaller parts.
@@ -65,13 +69,15 @@ class Gradients:
         """
         while True:
             parts = [part for rows in update for part in self._parts(rows)]
+            sums: list[losses.Loss] = []
             try:
-                sums = [self._backward(rows, step, micro, tokens) for micro, rows in enumerate(parts)]
+                for micro, rows in enumerate(parts):
+                    sums.append(self._backward(rows, step, micro, tokens))
                 return torch.stack([x.smoothed for x in sums]).sum(), torch.stack([x.nll for x in sums]).sum()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                self._lower_limit(max(parts, key=self._order.positions))
+                self._split_more(parts[len(sums)])
             self._model.zero_grad(set_to_none=True)
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -90,17 +96,21 @@ class Gradients:
 
     def _parts(self, rows: Ids) -> list[Ids]:
         """A batch as it is, or in parts that memory holds."""
-        if self._order.positions(rows) < self._limit or len(rows) == 1:
+        split_from = self._state.split_from
+        if split_from is None or self._order.positions(rows) < split_from or len(rows) == 1:
             return [rows]
         half = len(rows) // 2
         return self._parts(rows[:half]) + self._parts(rows[half:])
 
-    def _lower_limit(self, rows: Ids) -> None:
+    def _split_more(self, rows: Ids) -> None:
+        """Note that memory does not hold a batch.
+
+        Raises: EnvironmentProblem if it is a single pair.
+        """
         positions = self._order.positions(rows)
         if len(rows) == 1:
             raise EnvironmentProblem(
                 f"out of memory on a single sentence pair of {positions} positions (line {int(rows[0]) + 1} of the training set)",
                 hint="a smaller model, or prepare with a lower prep.max_subwords",
             )
-        console.warn(f"out of memory on a batch of {positions:,} positions: from now on such batches are computed in parts, with the same result")
-        self._limit = positions
+        self._state.split_from = positions

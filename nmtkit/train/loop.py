@@ -63,7 +63,7 @@ class Trainer:
         self.state, self.about, self.validator = state, about, validator
         self.optimizer = make_optimizer(model, settings)
         self.order = Order(store.src_lengths, store.tgt_lengths, settings, state.epoch, state.index)
-        self.gradients = Gradients(model, store, self.order, settings, autocast_arguments(hardware))
+        self.gradients = Gradients(model, store, self.order, settings, autocast_arguments(hardware), state)
         self.stop = guard.Stop()
         self.saved = (state.step, state.validated)  # a training that has done nothing has nothing to save
         self.reporter: Reporter
@@ -77,6 +77,8 @@ class Trainer:
         self.reporter = Reporter(self.system, self.state.step)
         begun = self.state.step
         try:
+            if self.state.split_from is not None:
+                self._say_parts()
             with self.stop.listening():
                 while not self.stop.requested:
                     ending = self.ending()
@@ -122,7 +124,10 @@ class Trainer:
         state.epoch, state.index = self.order.epoch, self.order.index
         everything, tokens = self.order.tokens(update)
         positions = sum(self.order.positions(rows) for rows in update)
+        split_before = state.split_from
         smoothed, nll = self.gradients.compute(update, state.step, tokens)
+        if state.split_from != split_before:
+            self._say_parts()
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         rate = learning_rate(s, self.model.width, state.step, state.plateau)
@@ -161,6 +166,13 @@ class Trainer:
         """Compute the largest batch once, without an update, so that too little memory shows now and not after hours."""
         self.gradients.compute([self.order.largest()], 0, 1)
         self.optimizer.zero_grad(set_to_none=True)
+
+    def _say_parts(self) -> None:
+        self.reporter.say(
+            f"memory does not hold a batch of {self.state.split_from:,} positions: batches from that size on are computed in parts; "
+            "the update is that of the same pairs, but with other dropout masks",
+            warning=True,
+        )
 
     # Now and then
 

@@ -115,6 +115,7 @@ def _start(run: Run, system: System, plan: Plan, device: str, fresh: bool) -> tu
     console.say(hardware.describe())
     if state.hardware and state.hardware != hardware.values():
         console.warn("the hardware is not that of the last start: training goes on, but not with the same bits")
+        state.split_from = None  # its memory may be larger
     state.hardware = hardware.values()
     torch.manual_seed(plan.train.seed)
     model = build_model(plan.variant, plan.model, checkpoints.vocabulary_sizes(run))

@@ -56,6 +56,8 @@ class TrainState:
     """Since the last validation."""
     skipped: int = 0
     skipped_in_row: int = 0
+    split_from: int | None = None
+    """Batches of so many positions or more are computed in parts, since memory did not hold one; None: all were held."""
     norms: list[float] = field(default_factory=list)
     """The last gradient norms, for whoever must find out why a training diverged."""
     hardware: dict[str, Any] = field(default_factory=dict)

@@ -5,17 +5,24 @@ import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
-from nmtkit import files
+from nmtkit import files, settings
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, TrainingDiverged
 from nmtkit.models import checkpoints
+from nmtkit.models.checkpoints import vocabulary_sizes
+from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
+from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train import reporting
+from nmtkit.train.gradients import Gradients
+from nmtkit.train.order import Order
 from nmtkit.train.stage import train
+from nmtkit.train.state import TrainState
 from tests.train.tiny import make_run, options
 
 SETTINGS = options("train.max_steps=6", "train.checkpoint_every=3", "train.validate_every=3", "train.samples=0", "train.dev_bleu=false")
@@ -191,9 +198,33 @@ def gradients_of_an_update(run, monkeypatch, memory=None, settings=()):
 def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, capsys):
     whole = gradients_of_an_update(make_run(tmp_path / "whole", dev=0), monkeypatch)
     parts = gradients_of_an_update(make_run(tmp_path / "parts", dev=0), monkeypatch, memory=50)
-    assert "out of memory on a batch of" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "warning: memory does not hold a batch of" in said
+    assert "with other dropout masks" in said
+    assert "memory does not hold a batch of" in (tmp_path / "parts" / "systems" / "transformer" / "train.log").read_text()
     assert all(torch.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
     assert any(not torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_the_part_that_memory_did_not_hold_is_split_and_no_other(tmp_path, monkeypatch):
+    """A long pair alone, which fits, beside a batch that does not."""
+    run = make_run(tmp_path / "run", dev=0)
+    store, state, chosen = Store(run.prep / "train"), TrainState(), settings.build(TrainSettings, {}, "train")
+    order = Order(store.src_lengths, store.tgt_lengths, chosen)
+    model = build_model("transformer", {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1}, vocabulary_sizes(run))
+    gradients = Gradients(model, store, order, chosen, {"device_type": "cpu", "enabled": False}, state)
+    long, pair = np.argsort(-store.src_lengths)[:1], np.argsort(store.src_lengths)[:2]
+    assert order.positions(long) > order.positions(pair)
+    original = losses.backward
+
+    def small(logits_of, hidden, batch, *args):
+        if batch.src.size(0) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(logits_of, hidden, batch, *args)
+
+    monkeypatch.setattr(losses, "backward", small)
+    gradients.compute([long, pair], 1, 10)
+    assert state.split_from == order.positions(pair)
 
 
 def test_too_little_memory_for_one_pair_is_said(tmp_path, monkeypatch):

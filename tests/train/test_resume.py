@@ -150,3 +150,50 @@ def test_killed_at_random_times(tmp_path, uninterrupted):
     assert kills >= 3
     assert outcome(run) == uninterrupted
     assert not list(run.system("transformer").checkpoints.glob(".*"))
+
+
+# Computed in parts, where memory was short
+
+
+def short_of_memory(monkeypatch, calls):
+    """Memory holds 60 positions while so many batches are computed; then other programs end and it holds everything."""
+    original, done = losses.backward, [0]
+
+    def small(logits_of, hidden, batch, *args):
+        done[0] += 1
+        if done[0] <= calls and batch.src.numel() + batch.tgt_out.numel() > 60:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+        return original(logits_of, hidden, batch, *args)
+
+    monkeypatch.setattr(losses, "backward", small)
+
+
+def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, capsys, uninterrupted):
+    runs = [small_run(tmp_path / name) for name in ("whole", "stopped")]
+    with monkeypatch.context() as patch:
+        short_of_memory(patch, calls=12)
+        train(runs[0], assignments=SETTINGS)
+    with monkeypatch.context() as patch:
+        short_of_memory(patch, calls=12)
+        stop_at(patch, loop.Trainer, "update", 3)
+        with pytest.raises(Interrupted):
+            train(runs[1], assignments=SETTINGS)
+    capsys.readouterr()
+    train(runs[1], assignments=SETTINGS)
+    whole, stopped = map(outcome, runs)
+    assert f"memory does not hold a batch of {whole['state']['split_from']} positions" in capsys.readouterr().err
+    assert stopped == whole
+    assert uninterrupted["state"]["split_from"] is None
+    assert uninterrupted["model.safetensors"] != whole["model.safetensors"]  # other masks: what the warning says
+
+
+def test_on_another_machine_memory_is_found_anew(tmp_path, monkeypatch):
+    run = small_run(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        short_of_memory(patch, calls=12)
+        train(run, assignments=[*SETTINGS, "train.max_steps=4"])
+    path = checkpoints.find_checkpoints(run.system("transformer"))[-1]
+    assert files.read_json(path / "state.json")["split_from"] is not None
+    monkeypatch.setattr("nmtkit.nn.hardware._cpu_name", lambda: "a machine with more memory")
+    train(run, assignments=SETTINGS)
+    assert outcome(run)["state"]["split_from"] is None
