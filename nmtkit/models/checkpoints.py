@@ -247,9 +247,6 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
     return {name: (sums[name] / len(paths)).to(t.dtype) if t.is_floating_point() else t for name, t in last.items()}
 
 
-_average = average  # `load_system` has an argument of that name
-
-
 def prune(folder: Path, keep: Iterable[str]) -> None:
     """Remove all complete checkpoints but those named; each is renamed first, so none is ever half there under its name."""
     names = set(keep)
@@ -323,24 +320,37 @@ def vocabulary_sizes(run: Run) -> Vocabularies:
     return Vocabularies(int(entry["src"]), int(entry["tgt"]), bool(entry["shared"]))
 
 
-def load_system(run: Run, system: System, device: torch.device | str = "cpu", average: int = 1) -> Model:
+def choose(system: System, average: int = 1) -> list[Path]:
+    """The checkpoints that a system translates with; the mean of their weights is taken.
+
+    Args:
+        system: the system.
+        average: 1 = the best checkpoint alone; k = the last k (fewer, which is said, where fewer were kept).
+    Raises: CheckpointError if there is no valid one.
+    """
+    if average <= 1:
+        return [best(system)]
+    found = find_checkpoints(system)[-average:] or [best(system)]  # which says what is wrong
+    if len(found) < average:
+        console.warn(f"system '{system.name}' has {len(found)} checkpoints to average, not {average}; train.keep_checkpoints says how many are kept")
+    return found
+
+
+def load_system(run: Run, system: System, device: torch.device | str = "cpu", paths: Sequence[Path] | None = None) -> Model:
     """A trained system, ready to translate.
 
     Args:
         run: its run.
         system: the system.
         device: where it goes.
-        average: 1 = the best checkpoint; k = the mean of the last k.
+        paths: its checkpoints, as `choose` found them; None = the best one.
     Returns: the model in evaluation mode.
     Raises: DataError if it was never trained; CheckpointError if its checkpoints are damaged or of another vocabulary.
     """
     config = system.read_config()
-    found = find_checkpoints(system)
-    paths = [best(system)] if average <= 1 or not found else found[-average:]
-    if len(paths) < average:
-        console.warn(f"system '{system.name}' has {len(paths)} checkpoints to average, not {average}; train.keep_checkpoints says how many are kept")
+    paths = paths or choose(system)
     for path in paths:
         check_vocabulary(path, run)
     model = build_model(config["variant"], config["model"], vocabulary_sizes(run))
-    put_weights(model, _average(paths), where=paths[-1])
+    put_weights(model, average(paths), where=paths[-1])
     return model.to(device).eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,19 @@ class Chosen:
         """The folder of its translation of a set."""
         return self.run.system(self.name).translation(set_name)
 
+    @cached_property
+    def _paths(self) -> list[list[Path]]:
+        """The checkpoints of each system, looked for once: what is written down as translated with is what was loaded."""
+        return [checkpoints.choose(system, self.settings.average) for system in self.systems]
+
     def checkpoints(self) -> list[dict[str, str]]:
         """The checkpoints that `load` reads, each with the hash of its weights.
 
         Raises: CheckpointError if a system has no valid one.
         """
         found = []
-        for system in self.systems:
-            average = self.settings.average
-            for path in checkpoints.find_checkpoints(system)[-average:] if average > 1 else [checkpoints.best(system)]:
+        for system, paths in zip(self.systems, self._paths, strict=True):
+            for path in paths:
                 described = checkpoints.read_manifest(path)["files"][checkpoints.WEIGHTS]
                 found.append({"system": system.name, "name": path.name, "sha256": described["sha256"]})
         return found
@@ -51,7 +56,7 @@ class Chosen:
 
         Raises: CheckpointError if a checkpoint is damaged or of another vocabulary.
         """
-        return [checkpoints.load_system(self.run, system, device, self.settings.average) for system in self.systems]
+        return [checkpoints.load_system(self.run, system, device, paths) for system, paths in zip(self.systems, self._paths, strict=True)]
 
 
 def choose(run: Run, names: list[str], ensemble: bool, search: dict[str, Any], single: bool) -> list[Chosen]:

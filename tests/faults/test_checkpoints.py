@@ -274,6 +274,20 @@ def test_best_and_what_happens_without_it(tmp_path, capsys):
     assert "step-00000002 is missing or damaged" in capsys.readouterr().err
 
 
+def test_the_checkpoints_of_a_system(tmp_path, capsys):
+    system = System(tmp_path)
+    for average in (1, 2):
+        with pytest.raises(CheckpointError, match="no checkpoint yet"):
+            checkpoints.choose(system, average)
+    for step in (1, 2, 3):
+        write(system.checkpoints, step)
+    files.write_json(tmp_path / "best.json", {"checkpoint": "step-00000001"})
+    assert [[checkpoints.step_of(p) for p in checkpoints.choose(system, k)] for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]
+    assert capsys.readouterr().err == ""
+    assert [checkpoints.step_of(p) for p in checkpoints.choose(system, 5)] == [1, 2, 3]
+    assert "has 3 checkpoints to average, not 5" in capsys.readouterr().err
+
+
 def test_averaging_in_float64(tmp_path):
     values = [1.0, 1e-8, 1.0, 1e-8]
     paths = [write(tmp_path, step, value) for step, value in enumerate(values)]
@@ -317,8 +331,10 @@ def test_load_system_best_and_average(tmp_path):
     stored, own = checkpoints.load_weights(system.checkpoints / best), checkpoints.weights_of(model)
     assert stored.keys() == own.keys()
     assert all(torch.equal(own[name], stored[name]) for name in stored)
-    mean = checkpoints.average(checkpoints.find_checkpoints(system)[-2:])
-    averaged = checkpoints.weights_of(checkpoints.load_system(run, system, average=2))
+    chosen = checkpoints.choose(system, average=2)
+    assert [path.name for path in chosen] == ["step-00000004", "step-00000006"]
+    averaged = checkpoints.weights_of(checkpoints.load_system(run, system, paths=chosen))
+    mean = checkpoints.average(chosen)
     assert all(torch.equal(averaged[name], mean[name]) for name in mean)
 
 

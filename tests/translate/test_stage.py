@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from toy_run import LINES, save_system
 
 from nmtkit import files
@@ -17,6 +18,7 @@ from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentPr
 from nmtkit.models import checkpoints
 from nmtkit.run import Run, locked
 from nmtkit.translate import stage
+from nmtkit.translate.chosen import choose
 from nmtkit.translate.stage import translate
 
 HERE = Path(__file__).parent
@@ -84,6 +86,18 @@ def test_average_of_the_last(run):
     assert [c["name"] for c in meta["checkpoints"]] == ["step-00000020", "step-00000030"]
     manifest = checkpoints.read_manifest(run.system("one").checkpoints / "step-00000030")
     assert meta["checkpoints"][1]["sha256"] == manifest["files"]["model.safetensors"]["sha256"]
+
+
+def test_what_is_written_down_as_loaded_is_what_is_loaded(run):
+    """A training may find a new best one while a file is translated."""
+    system = run.system("one")
+    (group,) = choose(run, ["one"], ensemble=False, search={}, single=True)
+    (described,) = group.checkpoints()
+    files.write_json(system.path / "best.json", {"checkpoint": "step-00000030"})
+    (model,) = group.load(torch.device("cpu"))
+    assert described["name"] == "step-00000010"
+    stored = checkpoints.load_weights(system.checkpoints / "step-00000010")
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in checkpoints.weights_of(model).items())
 
 
 def test_nbest_file(run):
