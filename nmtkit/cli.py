@@ -331,7 +331,7 @@ def datasets(
     """List the registered data sets: size, licence, citation, whether cached."""
     import json
 
-    from nmtkit.prep.datasets import describe
+    from nmtkit.prep.corpora.table import describe
 
     rows = describe()
     if as_json:

@@ -13,7 +13,8 @@ from typing import Any
 
 from nmtkit import console, files, settings
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
-from nmtkit.prep import check, datasets, generated
+from nmtkit.prep import check
+from nmtkit.prep.corpora import generated, table
 from nmtkit.prep.parallel import cores
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.sources import Corpus, own_files
@@ -134,7 +135,7 @@ def _own(
     tgt: str | None,
     preset: str | None,
 ) -> _Request:
-    if name in datasets.registered():
+    if name in table.registered():
         hint = "for own files take another name; for the data set leave out --train, --dev and --test"
         raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev, --test", hint=hint)
     corpus = own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET)
@@ -162,7 +163,7 @@ def _registered(
     if name is None:
         hint = "name a data set (nmtkit datasets lists them), or own files: --train SRC TGT --dev SRC TGT"
         raise ConfigError("nothing to prepare", where="nmtkit prep", hint=hint)
-    dataset = datasets.find(name)
+    dataset = table.find(name)
     if (src or dataset.src, tgt or dataset.tgt) != (dataset.src, dataset.tgt):
         hint = "these are for own files; the name of a data set says its direction"
         raise ConfigError(f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint)

@@ -8,13 +8,13 @@ from importlib import resources
 import pytest
 
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep import datasets
+from nmtkit.prep.corpora import table as datasets
 from nmtkit.settings import PrepSettings, build, preset_names
 
 
 @pytest.fixture
 def table():
-    return tomllib.loads(resources.files("nmtkit.prep").joinpath("datasets.toml").read_text("utf-8"))
+    return tomllib.loads(resources.files("nmtkit.prep.corpora").joinpath("datasets.toml").read_text("utf-8"))
 
 
 def test_names():

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.prep import download
+from nmtkit.prep.corpora import download
 
 CONTENT = b"Ein Hund.\n" * 5000
 CHECKSUM = "sha256:" + hashlib.sha256(CONTENT).hexdigest()

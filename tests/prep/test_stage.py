@@ -16,7 +16,8 @@ import pytest
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
-from nmtkit.prep import check, datasets, pipeline, stage
+from nmtkit.prep import check, pipeline, stage
+from nmtkit.prep.corpora import table
 from nmtkit.prep.sources import guess_language, own_files
 from nmtkit.prep.stage import prep
 from nmtkit.prep.workers import rows_in_chunks
@@ -396,5 +397,5 @@ def test_demo(tmp_path):
 
 def test_every_registered_name_makes_its_own_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert datasets.find("demo").name == "demo"
+    assert table.find("demo").name == "demo"
     assert prep("demo", size=50, jobs=1).path == Path("runs/demo")

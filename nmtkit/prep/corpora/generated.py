@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from nmtkit.prep.datasets import Dataset
+from nmtkit.prep.corpora.table import Dataset
 from nmtkit.prep.sources import Corpus, SetFiles
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from nmtkit.errors import ConfigError, nearest
-from nmtkit.prep import download
+from nmtkit.prep.corpora import download
 from nmtkit.prep.sources import SetFiles
 from nmtkit.settings import Section, build
 
@@ -125,7 +125,7 @@ class Dataset:
 @functools.cache
 def registered() -> dict[str, Dataset]:
     """Every registered data set by name, in the order of the table."""
-    return expand(tomllib.loads(packaged.files("nmtkit.prep").joinpath("datasets.toml").read_text("utf-8")))
+    return expand(tomllib.loads(packaged.files("nmtkit.prep.corpora").joinpath("datasets.toml").read_text("utf-8")))
 
 
 def expand(table: dict[str, Any]) -> dict[str, Dataset]:
