@@ -215,19 +215,25 @@ def best(system: System) -> Path:
 
     Raises: CheckpointError if there is no valid one.
     """
-    found = [path for path in find_checkpoints(system) if _is_sound(path)]
-    with contextlib.suppress(DataError, KeyError, TypeError):
-        named = system.checkpoints / str(files.read_json(system.path / "best.json")["checkpoint"])
-        if named in found:
-            return named
-        if found:
-            console.warn(f"the best checkpoint {named.name} is missing or damaged; taking the newest, {found[-1].name}")
-    if not found:
+    found = find_checkpoints(system)
+    named = _named_best(system)
+    if named in found and _is_sound(named):
+        return named
+    newest = next((path for path in reversed(found) if path != named and _is_sound(path)), None)
+    if newest is None:
         damaged = candidates(system.checkpoints)
         what = f"no valid checkpoint of '{system.name}'" if damaged else f"system '{system.name}' has no checkpoint yet"
         hint = "all are damaged: nmtkit train --force trains it again" if damaged else "first: nmtkit train"
         raise CheckpointError(what, where=system.checkpoints, hint=hint)
-    return found[-1]
+    if named is not None:
+        console.warn(f"the best checkpoint {named.name} is missing or damaged; taking the newest, {newest.name}")
+    return newest
+
+
+def _named_best(system: System) -> Path | None:
+    with contextlib.suppress(DataError, KeyError, TypeError):
+        return system.checkpoints / str(files.read_json(system.path / "best.json")["checkpoint"])
+    return None
 
 
 def average(paths: Sequence[Path]) -> dict[str, Tensor]:
