@@ -15,7 +15,7 @@ from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.models.checkpoints import vocabulary_sizes
+from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.models.variants import build_model
 from nmtkit.run import Run, System
 from nmtkit.score import figures

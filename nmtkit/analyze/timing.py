@@ -20,7 +20,7 @@ from nmtkit.data.batches import Batch, batch_list, collate, source_batch
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Memory, Model, State
-from nmtkit.models.checkpoints import load_system
+from nmtkit.models.loading import load_system
 from nmtkit.nn import hardware
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.run import Run, System

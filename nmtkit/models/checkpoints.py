@@ -13,20 +13,17 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nmtkit import console, files
 from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
-from nmtkit.models.base import Model, Vocabularies
-from nmtkit.models.variants import build_model
-from nmtkit.run import Run, System
+from nmtkit.run import System
 
 FORMAT = 1
 WEIGHTS, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
@@ -236,21 +233,20 @@ def _named_best(system: System) -> Path | None:
     return None
 
 
-def average(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of checkpoints: floating tensors in float64, tied weights once, other tensors from the last.
+def choose(system: System, average: int = 1) -> list[Path]:
+    """The checkpoints that a system translates with; the mean of their weights is taken.
 
-    Raises: CheckpointError if they are not of one model.
+    Args:
+        system: the system.
+        average: 1 = the best checkpoint alone; k = the last k (fewer, which is said, where fewer were kept).
+    Raises: CheckpointError if there is no valid one.
     """
-    sums: dict[str, Tensor] = {}
-    last: dict[str, Tensor] = {}
-    for path in paths:
-        last = load_weights(path)
-        if sums and {k: v.shape for k, v in last.items()} != {k: v.shape for k, v in sums.items()}:
-            raise CheckpointError("not a checkpoint of the same model", where=path, hint="average checkpoints of one system")
-        for name, tensor in last.items():
-            wide = tensor.double() if tensor.is_floating_point() else tensor
-            sums[name] = sums[name] + wide if name in sums and tensor.is_floating_point() else wide
-    return {name: (sums[name] / len(paths)).to(t.dtype) if t.is_floating_point() else t for name, t in last.items()}
+    if average <= 1:
+        return [best(system)]
+    found = find_checkpoints(system)[-average:] or [best(system)]  # which says what is wrong
+    if len(found) < average:
+        console.warn(f"system '{system.name}' has {len(found)} checkpoints to average, not {average}; train.keep_checkpoints says how many are kept")
+    return found
 
 
 def prune(folder: Path, keep: Iterable[str]) -> None:
@@ -276,87 +272,3 @@ def clean(folder: Path) -> None:
     for path in [*folder.glob(".tmp-step-*"), *folder.glob(".old-step-*")]:
         console.say(f"removing {path.name}, left {'half-written' if path.name.startswith('.tmp') else 'half-removed'} by a process that was stopped")
         shutil.rmtree(path, ignore_errors=True)
-
-
-def vocabulary_hashes(run: Run) -> dict[str, str]:
-    """SHA-256 of the vocabulary files of a run: what a checkpoint's ids mean."""
-    return {path.name: files.sha256(path) for path in sorted(run.prep.glob("vocab*.txt"))}
-
-
-def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
-    """A model's parameters and persistent buffers by name, tied ones once (under the first name)."""
-    everything = model.state_dict(keep_vars=True)
-    parameters = dict(model.named_parameters())
-    known = {id(p) for p in parameters.values()}
-    return {**parameters, **{name: tensor for name, tensor in everything.items() if id(tensor) not in known}}
-
-
-@torch.no_grad()
-def put_weights(model: torch.nn.Module, weights: Mapping[str, Tensor], where: object = None) -> None:
-    """Copy weights into a model that has exactly these.
-
-    Raises: CheckpointError naming the first that is missing, unknown or of another shape.
-    """
-    own = weights_of(model)
-    odd = sorted(own.keys() ^ weights.keys())
-    if odd:
-        raise CheckpointError(f"the checkpoint is of another model: {odd[0]} is {'missing' if odd[0] in own else 'unknown'}", where=where, hint=AGAIN)
-    for name, tensor in own.items():
-        if tensor.shape != weights[name].shape:
-            shapes = f"{tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
-            raise CheckpointError(f"the checkpoint is of another model: {name} is {shapes}", where=where, hint=AGAIN)
-        tensor.copy_(weights[name])
-
-
-def check_vocabulary(path: Path, run: Run) -> None:
-    """Refuse a checkpoint whose ids mean other tokens.
-
-    Raises: CheckpointError naming the vocabulary file that differs.
-    """
-    then, now = read_manifest(path).get("vocabulary", {}), vocabulary_hashes(run)
-    odd = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
-    if odd:
-        hint = f"the run {run.path} was prepared anew; train again with --force"
-        raise CheckpointError(f"the checkpoint is of another vocabulary: {odd[0]} differs", where=path, hint=hint)
-
-
-def vocabulary_sizes(run: Run) -> Vocabularies:
-    """What a model must know of a run's vocabularies."""
-    entry = run.manifest()["vocabulary"]
-    return Vocabularies(int(entry["src"]), int(entry["tgt"]), bool(entry["shared"]))
-
-
-def choose(system: System, average: int = 1) -> list[Path]:
-    """The checkpoints that a system translates with; the mean of their weights is taken.
-
-    Args:
-        system: the system.
-        average: 1 = the best checkpoint alone; k = the last k (fewer, which is said, where fewer were kept).
-    Raises: CheckpointError if there is no valid one.
-    """
-    if average <= 1:
-        return [best(system)]
-    found = find_checkpoints(system)[-average:] or [best(system)]  # which says what is wrong
-    if len(found) < average:
-        console.warn(f"system '{system.name}' has {len(found)} checkpoints to average, not {average}; train.keep_checkpoints says how many are kept")
-    return found
-
-
-def load_system(run: Run, system: System, device: torch.device | str = "cpu", paths: Sequence[Path] | None = None) -> Model:
-    """A trained system, ready to translate.
-
-    Args:
-        run: its run.
-        system: the system.
-        device: where it goes.
-        paths: its checkpoints, as `choose` found them; None = the best one.
-    Returns: the model in evaluation mode.
-    Raises: DataError if it was never trained; CheckpointError if its checkpoints are damaged or of another vocabulary.
-    """
-    config = system.read_config()
-    paths = paths or choose(system)
-    for path in paths:
-        check_vocabulary(path, run)
-    model = build_model(config["variant"], config["model"], vocabulary_sizes(run))
-    put_weights(model, average(paths), where=paths[-1])
-    return model.to(device).eval()

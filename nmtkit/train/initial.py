@@ -8,7 +8,7 @@ import torch
 
 from nmtkit import console
 from nmtkit.errors import CheckpointError, ConfigError, nearest
-from nmtkit.models import checkpoints
+from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.run import Run, System
 
@@ -39,8 +39,8 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     Raises: as `find_source`; CheckpointError if nothing matches.
     """
     path = find_source(run, name)
-    theirs, own = checkpoints.load_weights(path), checkpoints.weights_of(model)
-    same_vocabulary = checkpoints.read_manifest(path).get("vocabulary") == checkpoints.vocabulary_hashes(run)
+    theirs, own = checkpoints.load_weights(path), loading.weights_of(model)
+    same_vocabulary = checkpoints.read_manifest(path).get("vocabulary") == loading.vocabulary_hashes(run)
     sizes = {model.vocabularies.src, model.vocabularies.tgt}
     copied, other_shape, of_words = [], [], []
     for key in own.keys() & theirs.keys():

@@ -11,7 +11,7 @@ import torch
 from nmtkit import files
 from nmtkit.data.batches import Ids, Pairs
 from nmtkit.errors import EnvironmentProblem, Interrupted, TrainingDiverged
-from nmtkit.models import checkpoints
+from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn.hardware import Hardware
 from nmtkit.run import System
@@ -222,7 +222,7 @@ class Trainer:
         if self.saved == (self.state.step, self.state.validated):
             return
         folder = self.system.checkpoints
-        weights, moments = checkpoints.weights_of(self.model), optimizer_tensors(self.model, self.optimizer)
+        weights, moments = loading.weights_of(self.model), optimizer_tensors(self.model, self.optimizer)
         try:
             checkpoints.save(folder, self.state.step, weights, moments, self.state.values(), self.about)
         except EnvironmentProblem as error:

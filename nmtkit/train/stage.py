@@ -13,7 +13,7 @@ from nmtkit import console, files
 from nmtkit import run as runs
 from nmtkit.data.store import Store
 from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
-from nmtkit.models import checkpoints
+from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
@@ -118,16 +118,16 @@ def _start(run: Run, system: System, plan: Plan, device: str, fresh: bool) -> tu
         state.split_from = None  # its memory may be larger
     state.hardware = hardware.values()
     torch.manual_seed(plan.train.seed)
-    model = build_model(plan.variant, plan.model, checkpoints.vocabulary_sizes(run))
+    model = build_model(plan.variant, plan.model, loading.vocabulary_sizes(run))
     if path is not None:
-        checkpoints.check_vocabulary(path, run)
-        checkpoints.put_weights(model, weights, where=path)
+        loading.check_vocabulary(path, run)
+        loading.put_weights(model, weights, where=path)
     elif plan.init_from:
         copy_matching(run, plan.init_from, model)
     model.to(machines.pick_device(device)).train()
     dev = run.sets("dev")
     validator = Validator(run, dev[0], plan.train, next(model.parameters()).device, autocast_arguments(hardware)) if dev else None
-    about = {"variant": plan.variant, "corpus": plan.corpus, "vocabulary": checkpoints.vocabulary_hashes(run)}
+    about = {"variant": plan.variant, "corpus": plan.corpus, "vocabulary": loading.vocabulary_hashes(run)}
     trainer = Trainer(system, plan.train, model, store, hardware, state, about, validator)
     put_optimizer_tensors(model, trainer.optimizer, moments, where=path)
     console.say(f"{plan.variant}: {sum(p.numel() for p in model.parameters()):,} parameters; {len(store):,} training pairs")

@@ -11,7 +11,7 @@ import torch
 
 from nmtkit import console, settings
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.models import checkpoints
+from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings
@@ -56,7 +56,7 @@ class Chosen:
 
         Raises: CheckpointError if a checkpoint is damaged or of another vocabulary.
         """
-        return [checkpoints.load_system(self.run, system, device, paths) for system, paths in zip(self.systems, self._paths, strict=True)]
+        return [loading.load_system(self.run, system, device, paths) for system, paths in zip(self.systems, self._paths, strict=True)]
 
 
 def choose(run: Run, names: list[str], ensemble: bool, search: dict[str, Any], single: bool) -> list[Chosen]:

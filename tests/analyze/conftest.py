@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from nmtkit.models import checkpoints
+from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.run import write_toml
@@ -36,8 +36,8 @@ class AnalysedRun(FakeRun):
         write_toml(folder / "config.toml", {"variant": variant, "model": model, "train": {"batch_size": 60}, "search": search})
         torch.manual_seed(1)
         built = build_model(variant, model, Vocabularies(TOKENS, TOKENS, True))
-        about = {"vocabulary": checkpoints.vocabulary_hashes(self.run)}
-        checkpoints.save(folder / "checkpoints", 1, checkpoints.weights_of(built), {}, {}, about)
+        about = {"vocabulary": loading.vocabulary_hashes(self.run)}
+        checkpoints.save(folder / "checkpoints", 1, loading.weights_of(built), {}, {}, about)
         lines = [json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed}) for i, speed in enumerate(speeds)]
         write(folder / "metrics.jsonl", [*lines, json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), '{"step": 10, "kind": "tra'])
         if decoding:

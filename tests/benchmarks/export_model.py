@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nmtkit.models import checkpoints
+from nmtkit.models import loading
 from nmtkit.nn.positions import sinusoids
 from nmtkit.run import Run
 
@@ -37,7 +37,7 @@ def export(run: Run, system: str, path: Path, positions: int = 512) -> dict[str,
     Returns: the model's settings.
     Raises: ValueError if the peers have no such model.
     """
-    model = checkpoints.load_system(run, run.find_system(system), "cpu")
+    model = loading.load_system(run, run.find_system(system), "cpu")
     settings = model.settings.model_dump()
     if settings.get("norm") != "post" or settings.get("tie") != "all" or not settings.get("attn_bias"):
         raise ValueError("the peers can hold a transformer with norm = post, tie = all and attention biases only")

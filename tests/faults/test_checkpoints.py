@@ -13,7 +13,7 @@ from torch import nn
 
 from nmtkit import files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
-from nmtkit.models import checkpoints
+from nmtkit.models import checkpoints, loading
 from nmtkit.run import System
 from nmtkit.train.stage import train
 from tests.train.tiny import make_run, options
@@ -181,7 +181,7 @@ def test_all_damaged_is_an_error(tmp_path):
     with pytest.raises(CheckpointError, match="every checkpoint"):
         train(run, assignments=SETTINGS)
     with pytest.raises(CheckpointError, match="no valid checkpoint"):
-        checkpoints.load_system(run, run.system("transformer"))
+        loading.load_system(run, run.system("transformer"))
 
 
 def test_another_vocabulary_is_refused(tmp_path):
@@ -192,7 +192,7 @@ def test_another_vocabulary_is_refused(tmp_path):
     tokens[5], tokens[6] = tokens[6], tokens[5]
     vocabulary.write_text("\n".join(tokens))
     with pytest.raises(CheckpointError, match="another vocabulary: vocab.txt"):
-        checkpoints.load_system(run, run.system("transformer"))
+        loading.load_system(run, run.system("transformer"))
 
 
 def disk_full_after(monkeypatch, failures):
@@ -295,14 +295,14 @@ def test_the_checkpoints_of_a_system(tmp_path, capsys):
 def test_averaging_in_float64(tmp_path):
     values = [1.0, 1e-8, 1.0, 1e-8]
     paths = [write(tmp_path, step, value) for step, value in enumerate(values)]
-    mean = checkpoints.average(paths)
+    mean = loading.average(paths)
     assert mean["a"].dtype == torch.float32
     assert mean["a"][0, 0].item() == torch.tensor(sum(values) / 4, dtype=torch.float64).float().item()
     assert mean["b"].tolist() == [0, 1, 2, 3]
-    assert checkpoints.average(paths[:1])["a"].tolist() == checkpoints.load_weights(paths[0])["a"].tolist()
+    assert loading.average(paths[:1])["a"].tolist() == checkpoints.load_weights(paths[0])["a"].tolist()
     other = checkpoints.save(tmp_path, 9, {"a": torch.zeros(5)}, {}, {}, {})
     with pytest.raises(CheckpointError, match="same model"):
-        checkpoints.average([*paths, other])
+        loading.average([*paths, other])
 
 
 def test_tied_weights_are_stored_once_and_stay_tied(tmp_path):
@@ -315,30 +315,30 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path):
             self.register_buffer("count", torch.tensor(3))
 
     one, two = Tied(), Tied()
-    weights = checkpoints.weights_of(one)
+    weights = loading.weights_of(one)
     assert sorted(weights) == ["count", "embedding.weight"]
     path = checkpoints.save(tmp_path, 1, weights, {}, {}, {})
-    checkpoints.put_weights(two, checkpoints.load_weights(path))
+    loading.put_weights(two, checkpoints.load_weights(path))
     assert torch.equal(two.output.weight, one.embedding.weight)
     assert two.output.weight is two.embedding.weight
     with pytest.raises(CheckpointError, match="count is missing"):
-        checkpoints.put_weights(two, {"embedding.weight": one.embedding.weight})
+        loading.put_weights(two, {"embedding.weight": one.embedding.weight})
 
 
 def test_load_system_best_and_average(tmp_path):
     run = make_run(tmp_path / "run")
     train(run, assignments=[*SETTINGS, "train.validate_every=2"])
     system = run.system("transformer")
-    model = checkpoints.load_system(run, system)
+    model = loading.load_system(run, system)
     assert not model.training
     best = json.loads((system.path / "best.json").read_text())["checkpoint"]
-    stored, own = checkpoints.load_weights(system.checkpoints / best), checkpoints.weights_of(model)
+    stored, own = checkpoints.load_weights(system.checkpoints / best), loading.weights_of(model)
     assert stored.keys() == own.keys()
     assert all(torch.equal(own[name], stored[name]) for name in stored)
     chosen = checkpoints.choose(system, average=2)
     assert [path.name for path in chosen] == ["step-00000004", "step-00000006"]
-    averaged = checkpoints.weights_of(checkpoints.load_system(run, system, paths=chosen))
-    mean = checkpoints.average(chosen)
+    averaged = loading.weights_of(loading.load_system(run, system, paths=chosen))
+    mean = loading.average(chosen)
     assert all(torch.equal(averaged[name], mean[name]) for name in mean)
 
 

@@ -13,7 +13,7 @@ from nmtkit import files, settings
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, TrainingDiverged
 from nmtkit.models import checkpoints
-from nmtkit.models.checkpoints import vocabulary_sizes
+from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
 from nmtkit.settings import TrainSettings

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from nmtkit.data.batches import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.models.base import Memory, Model, Vocabularies
-from nmtkit.models.checkpoints import put_weights, weights_of
+from nmtkit.models.loading import put_weights, weights_of
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.state import repeat_rows, select_rows

@@ -7,7 +7,7 @@ import torch
 
 from nmtkit import files, settings
 from nmtkit.errors import CheckpointError, ConfigError, DataError
-from nmtkit.models import checkpoints
+from nmtkit.models import checkpoints, loading
 from nmtkit.run import Run
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loop
@@ -110,7 +110,7 @@ def test_what_is_written(run):
 def test_a_variant_outside_the_package(run):
     assignments = ["model.d_model=16", *(s for s in SETTINGS if s.startswith("train."))]
     train(run, variant="tests.toy_recurrent:ToyRecurrent", assignments=[*assignments, "train.max_steps=60", "train.dev_bleu=true"])
-    model = checkpoints.load_system(run, run.system("toy-recurrent"))
+    model = loading.load_system(run, run.system("toy-recurrent"))
     assert type(model).__name__ == "ToyRecurrent"
     assert files.read_json(run.system("toy-recurrent").path / "best.json")["dev_bleu"] is not None
 
@@ -289,7 +289,7 @@ def test_dev_loss_is_the_mean_over_all_target_tokens(run):
     from nmtkit.data.store import Store
 
     train(run, assignments=[*SETTINGS, "train.dev_bleu=true", "train.samples=2"])
-    model = checkpoints.load_system(run, run.system(VARIANT)).double()
+    model = loading.load_system(run, run.system(VARIANT)).double()
     store = Store(run.prep / "dev")
     total = 0.0
     for i in range(len(store)):

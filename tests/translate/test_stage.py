@@ -15,7 +15,7 @@ from toy_run import LINES, save_system
 
 from nmtkit import files
 from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
-from nmtkit.models import checkpoints
+from nmtkit.models import checkpoints, loading
 from nmtkit.run import Run, locked
 from nmtkit.translate import stage
 from nmtkit.translate.chosen import choose
@@ -97,7 +97,7 @@ def test_what_is_written_down_as_loaded_is_what_is_loaded(run):
     (model,) = group.load(torch.device("cpu"))
     assert described["name"] == "step-00000010"
     stored = checkpoints.load_weights(system.checkpoints / "step-00000010")
-    assert all(torch.equal(tensor, stored[name]) for name, tensor in checkpoints.weights_of(model).items())
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in loading.weights_of(model).items())
 
 
 def test_nbest_file(run):

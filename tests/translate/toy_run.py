@@ -10,7 +10,7 @@ import toy_models
 
 from nmtkit import files
 from nmtkit.data.vocabulary import SPECIALS
-from nmtkit.models import checkpoints
+from nmtkit.models import checkpoints, loading
 from nmtkit.run import Run, write_toml
 from nmtkit.settings import PrepSettings
 
@@ -25,10 +25,10 @@ def save_system(run, name, seed, steps=(10,), bias=2.0):
     size = len(SPECIALS) + len(WORDS)
     search = {"beam": 3, "length_penalty": 0.6, "max_length_a": 1.0, "max_length_b": 5}
     write_toml(system.config, {"variant": "toy_models:Recurrent", "model": {}, "search": search})
-    about = {"variant": "toy_models:Recurrent", "vocabulary": checkpoints.vocabulary_hashes(run)}
+    about = {"variant": "toy_models:Recurrent", "vocabulary": loading.vocabulary_hashes(run)}
     for step in steps:
         model = toy_models.recurrent(seed + step, size, eos_bias=bias).float()
-        checkpoints.save(system.checkpoints, step, checkpoints.weights_of(model), {"x": torch.zeros(1)}, {}, about)
+        checkpoints.save(system.checkpoints, step, loading.weights_of(model), {"x": torch.zeros(1)}, {}, about)
     files.write_json(system.path / "best.json", {"checkpoint": f"step-{steps[0]:08d}"})
     return system
 

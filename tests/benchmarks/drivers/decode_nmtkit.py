@@ -35,7 +35,7 @@ def main():
     s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     rounds = Rounds()
     from nmtkit.data.vocabulary import load_vocabularies
-    from nmtkit.models import checkpoints
+    from nmtkit.models import loading
     from nmtkit.nn import hardware
     from nmtkit.run import Run
     from nmtkit.settings import SearchSettings, build
@@ -46,7 +46,7 @@ def main():
     run = Run(Path(s["run"]))
     vocabularies = load_vocabularies(run.prep)
     hardware.choose("cpu", "float32")
-    model = checkpoints.load_system(run, run.find_system(s["system"]), "cpu")
+    model = loading.load_system(run, run.find_system(s["system"]), "cpu")
     if s["shortest"]:
         never_ending(model)
     lines = Path(s["corpus"], "test.src").read_text("utf-8").split("\n")[:-1][: s["sentences"]]
