@@ -1,113 +1,18 @@
-"""The door: one command a stage. Each parses its options, calls one stage function and prints what it returns."""
+"""The commands of the stages: prep, train, translate, score, analyze."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
-from typer.core import TyperGroup
 
-import nmtkit
 from nmtkit import console
-from nmtkit.errors import NmtkitError
+from nmtkit.cli.door import app
+from nmtkit.cli.options import Config, Debug, Device, Force, Format, Jobs, PrepRunOption, Preset, Quiet, RunOption, SetNames, Systems, set_option
 
 if TYPE_CHECKING:  # the rooms are imported by the command that needs them, so that --help is instant
     from nmtkit.run import Run
-
-_debug = bool(os.environ.get("NMTKIT_DEBUG"))
-
-
-class Door(TyperGroup):
-    """Runs a command and turns whatever ends it into a message and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command.
-
-        Raises: typer.Exit with the code of the error (2, 3, 4, 75), 130 after Ctrl-C, 0 when the reader of stdout has gone.
-        """
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except NmtkitError as error:
-            if _debug:
-                raise
-            with contextlib.suppress(OSError):
-                print(f"nmtkit: {error}", file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:
-            # `nmtkit … | head`: nothing to say, and nothing may be flushed into the closed pipe at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
-        except KeyboardInterrupt:
-            if _debug:
-                raise
-            raise typer.Exit(130) from None
-        except Exception as error:
-            if _debug or type(error).__module__.startswith(("typer", "click")):
-                raise
-            print(f"nmtkit: internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug shows where", file=sys.stderr)
-            raise typer.Exit(1) from None
-        return result
-
-
-app = typer.Typer(
-    name="nmtkit",
-    cls=Door,
-    help="Parallel text through prep, train, translate, score and analyze: which change to the translation model helps, at what cost?",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-)
-
-PrepRunOption = Annotated[
-    Optional[Path], typer.Option("--run", metavar="DIR", envvar="NMTKIT_RUN", help="The run directory (default: runs/DATASET).")
-]
-RunOption = Annotated[
-    Optional[Path],
-    typer.Option("--run", metavar="DIR", envvar="NMTKIT_RUN", help="The run directory; without it the run prepared last under ./runs."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is up to date.")]
-Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Say nothing on stderr but warnings and errors.", callback=lambda value: (console.set_quiet(value), value)[1]),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.", callback=lambda value: (_set_debug(value), value)[1])]
-Preset = Annotated[
-    Optional[str],
-    typer.Option(metavar="NAME", help="A paper's or a size's whole setting: tiny, demo, small, base, big, dc-wmt, dc-iwslt, pr-base, pr-big, amn."),
-]
-Config = Annotated[Optional[Path], typer.Option(metavar="FILE", help="Settings in TOML, in the sections prep, model, train, search.")]
-
-
-def _set_option(example: str) -> Any:
-    return typer.Option("--set", metavar="KEY=VALUE", help=f"One setting, for example --set {example}. Repeatable.")
-
-
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")]
-Systems = Annotated[Optional[list[str]], typer.Option("--system", metavar="NAME", help="Only this system of the run. Repeatable.")]
-SetNames = Annotated[
-    Optional[list[str]],
-    typer.Option("--set-name", metavar="NAME", help="Only this set of the run (test, dev, or a test set's own name). Repeatable."),
-]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, metavar="N", help="Worker processes; 0 = one a core. The output does not depend on it.")]
-Format = Annotated[str, typer.Option("--format", metavar="table|json|md|tex|csv", help="How to print the result on stdout.")]
-
-
-def _set_debug(value: bool) -> None:
-    global _debug
-    _debug = _debug or value
-
-
-@app.callback(invoke_without_command=True)
-def _options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    if version:
-        print(f"nmtkit {nmtkit.__version__}")
-        raise typer.Exit
 
 
 @app.command(no_args_is_help=True)
@@ -128,7 +33,7 @@ def prep(
     jobs: Jobs = 0,
     preset: Preset = None,
     config: Config = None,
-    assignments: Annotated[Optional[list[str]], _set_option("prep.merges=4000")] = None,
+    assignments: Annotated[Optional[list[str]], set_option("prep.merges=4000")] = None,
     run: PrepRunOption = None,
     force: Force = False,
     quiet: Quiet = False,
@@ -164,7 +69,7 @@ def train(
     name: Annotated[Optional[str], typer.Option(metavar="NAME", help="The system's name in the run (default: the variant's).")] = None,
     preset: Preset = None,
     config: Config = None,
-    assignments: Annotated[Optional[list[str]], _set_option("train.max_steps=1000")] = None,
+    assignments: Annotated[Optional[list[str]], set_option("train.max_steps=1000")] = None,
     seed: Annotated[Optional[int], typer.Option(min=0, help="Seed of initialisation, dropout and order (train.seed).")] = None,
     device: Device = "auto",
     compile_model: Annotated[
@@ -213,7 +118,7 @@ def translate(
     force_target: Annotated[
         Optional[Path], typer.Option(metavar="FILE", help="Score these target lines instead of searching: token log-probabilities as JSON lines.")
     ] = None,
-    assignments: Annotated[Optional[list[str]], _set_option("search.max_length_b=20")] = None,
+    assignments: Annotated[Optional[list[str]], set_option("search.max_length_b=20")] = None,
     jobs: Jobs = 0,
     device: Device = "auto",
     run: RunOption = None,
@@ -298,52 +203,6 @@ def analyze(
     stage.analyze(_chosen(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)
 
 
-@app.command()
-def variants(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with every setting.")] = False,
-    preset: Preset = None,
-    vocab_size: Annotated[int, typer.Option(min=5, metavar="V", help="Vocabulary size (of each side) for the parameter counts.")] = 32000,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """List the variants: paper, parameters, settings."""
-    import json
-
-    from nmtkit.models.variants import describe
-
-    rows = describe(preset=preset, vocab_size=vocab_size)
-    if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=1))
-        return
-    console.print_table(
-        f"preset {preset or 'base'}, vocabulary {vocab_size:,}",
-        ["<variant", "parameters", "<paper", "<settings"],
-        [[row["name"], f"{row['parameters'] / 1e6:.2f}M", row["paper"], ", ".join(s["name"] for s in row["settings"])] for row in rows],
-    )
-
-
-@app.command()
-def datasets(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """List the registered data sets: size, licence, citation, whether cached."""
-    import json
-
-    from nmtkit.prep.corpora.table import describe
-
-    rows = describe()
-    if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=1))
-        return
-    columns = ["<data set", "<languages", "pairs", "download", "<cached", "<licence", "<citation"]
-    print_rows = [
-        [r["name"], f"{r['src']}-{r['tgt']}", f"{r['pairs']:,}", r["size"], "yes" if r["cached"] else "no", r["licence"], r["citation"]] for r in rows
-    ]
-    console.print_table("", columns, print_rows)
-
-
 def _chosen(folder: Path | None) -> Run:
     """The run a stage works on; said, so that nobody works on another one unawares."""
     from nmtkit.run import choose
@@ -351,18 +210,3 @@ def _chosen(folder: Path | None) -> Run:
     run = choose(folder)
     console.say(f"run {run.path}")
     return run
-
-
-def main() -> None:
-    """Run the command line; errors become three lines on stderr and an exit code (0, 2, 3, 4, 75, 130)."""
-    # Read by OpenMP when torch is loaded. A thread that spins while it waits keeps the other one from the core they share with
-    # another program, and a step takes ten times as long; spinning briefly costs a quiet machine a few per cent with tiny models.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(encoding="utf-8", errors="surrogateescape" if stream is sys.stdin else "backslashreplace")  # type: ignore[union-attr]
-    app()
-
-
-if __name__ == "__main__":
-    main()
