@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from nmtkit.cli import app
+from nmtkit.cli.unused import CASES, Command
+from nmtkit.settings import SearchSettings
 
 TINY = ["--set", "model.d_model=16", "--set", "model.d_ff=32", "--set", "model.encoder_layers=1", "--set", "model.decoder_layers=1"]
 BRIEF = ["--set", "train.max_steps=6", "--set", "train.validate_every=3", "--set", "train.checkpoint_every=3", "--set", "search.max_length_b=5"]
@@ -148,6 +151,68 @@ def test_wrong_words_about_a_run(run, arguments, said):
     before = files_of(run)
     assert said in wrong(*arguments, "--run", run)
     assert files_of(run) == before
+
+
+UNUSED = [  # a command, options that mean nothing there, why
+    ("translate text.txt", ["--force", "--set-name test"], "a file or stdin goes to stdout"),
+    ("translate -", ["--set-name test"], "a file or stdin goes to stdout"),
+    (
+        "translate text.txt --force-target text.txt",
+        ["--beam 5", "--nbest 1", "--length-penalty 0.6", *(f"--set search.{key}=1" for key in ("beam", "nbest", "length_penalty"))]
+        + ["--set search.max_length_a=1.5", "--set search.max_length_b=9"],
+        "with --force-target nothing is searched or kept",
+    ),
+    ("translate --force-target text.txt --set-name test", ["--force"], "with --force-target nothing is searched or kept"),
+    ("score", ["--src text.txt", "--lang de"], "the translations of a run are scored"),
+    ("score --hyp text.txt --ref text.txt", ["--system toy", "--set-name test", "--run x", "--force"], "outside files are scored, without a run"),
+    ("score --ref text.txt", ["--force"], "outside files are scored, without a run"),
+    (
+        "analyze",
+        ["--system toy", "--set-name test", "--buckets dc", "--measure", "--format table", "--run x", "--force"],
+        "without a NAME the analyses are listed",
+    ),
+]
+
+
+def long_name(option):
+    """The option as messages name it: --beam of "--beam 5", --set search.beam of "--set search.beam=1"."""
+    return option.partition("=")[0] if option.startswith("--set ") else option.split()[0]
+
+
+@pytest.mark.parametrize(("command", "option", "why"), [(command, option, why) for command, options, why in UNUSED for option in options])
+def test_an_option_without_effect_is_refused(run, tmp_path, monkeypatch, command, option, why):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NMTKIT_RUN", str(run))  # which is no option that was given
+    (tmp_path / "text.txt").write_text("A dog.\n")
+    before = files_of(run)
+    what, where, hint = wrong(*command.split(), *option.split()).splitlines()
+    assert what == f"nmtkit: {why}: {long_name(option)} has no effect"
+    assert where.strip() == long_name(option)
+    assert "leave it out" in hint or "nmtkit analyze NAME" in hint
+    assert files_of(run) == before
+
+
+def test_every_case_of_the_table_is_tried():
+    """And names options that its command has."""
+    tried = {(command.split()[0], long_name(option)) for command, options, _ in UNUSED for option in options}
+    assert tried == {(name, option) for name, cases in CASES.items() for case in cases for option in case.unused}
+    commands = get_command(app).commands
+    for name, option in tried:
+        assert isinstance(commands[name], Command)
+        if not option.startswith("--set "):
+            assert option in {spelled for parameter in commands[name].params for spelled in parameter.opts}
+        else:
+            assert option.removeprefix("--set search.") in SearchSettings.model_fields
+
+
+def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):
+    (tmp_path / "ref.de").write_text("ein Hund\n")
+    monkeypatch.setenv("NMTKIT_RUN", str(run))
+    ok("score", "--hyp", tmp_path / "ref.de", "--ref", tmp_path / "ref.de", "--lang", "de", "--src", tmp_path / "ref.de", "--buckets", "3")
+    by_length = json.loads(ok("score", "--buckets", "7", "--format", "json", "--set-name", "test").stdout)[0]["by_length"]
+    assert by_length["buckets"] == "7"
+    assert "by_length" not in json.loads(ok("score", "--hyp", tmp_path / "ref.de", "--ref", tmp_path / "ref.de", "--format", "json").stdout)[0]
+    ok("analyze")
 
 
 def test_a_run_not_prepared_and_nothing_to_score(run, tmp_path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from nmtkit import console
 from nmtkit.cli.door import app
 from nmtkit.cli.options import Config, Debug, Device, Force, Format, Jobs, PrepRunOption, Preset, Quiet, RunOption, SetNames, Systems, set_option
+from nmtkit.cli.unused import Command
 
 if TYPE_CHECKING:  # the rooms are imported by the command that needs them, so that --help is instant
     from nmtkit.run import Run
@@ -101,7 +102,7 @@ def train(
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def translate(
     source: Annotated[
         Optional[str], typer.Argument(metavar="[-|FILE]", help="Text to translate to stdout: - for stdin; without it, the run's test sets.")
@@ -147,13 +148,16 @@ def translate(
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def score(
     against: Annotated[
         Optional[str], typer.Option(metavar="NAME", help="The baseline of differences and significance (default: the oldest system).")
     ] = None,
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU per group of source lengths.")] = False,
-    buckets: Annotated[str, typer.Option(metavar="dc|pr|10,20,…", help="The length groups: a paper's, or your own borders.")] = "dc",
+    buckets: Annotated[
+        Optional[str],
+        typer.Option(metavar="dc|pr|10,20,…", help="With --by-length, which it implies: a paper's groups, or your own borders (default: dc)."),
+    ] = None,
     output_format: Format = "table",
     systems: Systems = None,
     set_names: SetNames = None,
@@ -173,14 +177,15 @@ def score(
     """BLEU, chrF and TER of all systems side by side, with intervals and significance against a baseline."""
     from nmtkit.score import stage
 
-    options = {"against": against, "by_length": by_length, "buckets": buckets, "output_format": output_format, "resamples": resamples, "seed": seed}
+    groups = {"by_length": by_length or buckets is not None, "buckets": buckets or "dc"}
+    options: dict[str, Any] = {**groups, "against": against, "output_format": output_format, "resamples": resamples, "seed": seed}
     if hyp or ref:
-        stage.score_files(hyp or [], ref or [], src=src, language=language, **options)  # type: ignore[arg-type]
+        stage.score_files(hyp or [], ref or [], src=src, language=language, **options)
     else:
-        stage.score(_chosen(run), systems=systems or [], set_names=set_names or [], force=force, **options)  # type: ignore[arg-type]
+        stage.score(_chosen(run), systems=systems or [], set_names=set_names or [], force=force, **options)
 
 
-@app.command()
+@app.command(cls=Command)
 def analyze(
     analysis: Annotated[Optional[str], typer.Argument(metavar="[NAME]", help="The analysis; without it, the list of them.")] = None,
     systems: Systems = None,

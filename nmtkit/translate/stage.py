@@ -27,8 +27,6 @@ from nmtkit.translate.chosen import Chosen, choose, overrides
 from nmtkit.translate.translator import Translation, Translator
 from nmtkit.translate.windows import file_windows, stream_windows
 
-SEARCH_ONLY = ("beam", "nbest", "length_penalty", "max_length_a", "max_length_b")
-"""Search settings without effect where given targets are scored."""
 META, HYP, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
 
 
@@ -59,14 +57,14 @@ def translate(
         run: the run.
         source: None = prepared sets; "-" = stdin; else a file.
         systems: names; none = all trained ones (for a file or stdin: the one trained last).
-        set_names: prepared sets; none = all test sets.
-        beam, length_penalty, nbest, average: win over the system's settings.
+        set_names: prepared sets (of no use beside a source); none = all test sets.
+        beam, length_penalty, nbest, average: win over the system's settings (of them only average is of use beside force_target).
         ensemble: the systems together: the mean of their probabilities.
         force_target: a file of target lines to score instead of searching; JSON lines to stdout.
         assignments: "search.key=value".
         jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not depend on it.
         device: auto, cpu or cuda.
-        force: translate again what is up to date.
+        force: translate again what is up to date (of prepared sets).
     Raises: ConfigError, DataError, CheckpointError as the parts say; EnvironmentProblem for an absent device.
     """
     search = overrides(assignments or [], beam=beam, length_penalty=length_penalty, nbest=nbest, average=average)
@@ -74,9 +72,7 @@ def translate(
     run.manifest()
     to_stdout = source is not None or force_target is not None
     sets = [] if source is not None else [run.text_set(name) for name in set_names or []] or run.sets("test")
-    if force_target is not None:
-        _check_forced(search)
-    _check(run, source, set_names or [], sets, force_target)
+    _check(run, source, sets, force_target)
     with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
         groups = choose(run, systems or [], ensemble, search, single=to_stdout)
         record["systems"] = [group.name for group in groups]
@@ -95,19 +91,8 @@ def translate(
                     console.warn(f"skipping '{group.name}': {error.message}")
 
 
-def _check_forced(search: dict[str, Any]) -> None:
-    """Refuse what is said about the search where there is none."""
-    for key in SEARCH_ONLY:
-        if key in search:
-            option = f"--set search.{key}" if key.startswith("max_length") else "--" + key.replace("_", "-")
-            what = f"with --force-target nothing is searched: search.{key} has no effect"
-            raise ConfigError(what, where=option, hint="leave it out, or leave out --force-target to translate")
-
-
-def _check(run: Run, source: str | None, set_names: list[str], sets: list[TextSet], force_target: Path | None) -> None:
+def _check(run: Run, source: str | None, sets: list[TextSet], force_target: Path | None) -> None:
     """Refuse what cannot work before a model is loaded."""
-    if source is not None and set_names:
-        raise ConfigError("a file and --set-name do not go together", where="--set-name", hint="leave one of them out")
     if source == "-" and sys.stdin is None:  # as Python has it where the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
     if source is None and not sets:

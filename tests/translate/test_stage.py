@@ -187,7 +187,6 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
         ({"set_names": ["train"]}, ConfigError, "no text to translate"),
         ({"source": "missing.txt"}, DataError, "no such file"),
         ({"source": "."}, DataError, "is a directory"),
-        ({"source": "-", "set_names": ["test"]}, ConfigError, "do not go together"),
         ({"source": "ok.txt", "systems": ["one", "two"]}, ConfigError, "one system is wanted"),
         ({"beam": 2, "nbest": 3}, ConfigError, "search.nbest = 3 is more than search.beam = 2"),
         ({"assignments": ["train.seed=3"]}, ConfigError, "cannot be changed at translation"),
@@ -195,10 +194,6 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
         ({"assignments": ["search.beam=x"]}, ConfigError, "bad value for 'search.beam'"),
         ({"device": "gpu"}, ConfigError, "unknown device"),
         ({"force_target": Path("missing.txt"), "set_names": ["test"]}, DataError, "no such file"),
-        ({"force_target": Path("ok.txt"), "source": "ok.txt", "beam": 2}, ConfigError, r"search.beam has no effect\n  --beam\n"),
-        ({"force_target": Path("ok.txt"), "source": "ok.txt", "nbest": 1}, ConfigError, r"search.nbest has no effect\n  --nbest\n"),
-        ({"force_target": Path("ok.txt"), "source": "ok.txt", "length_penalty": 0.0}, ConfigError, r"no effect\n  --length-penalty\n"),
-        ({"force_target": Path("ok.txt"), "source": "ok.txt", "assignments": ["search.max_length_b=9"]}, ConfigError, "max_length_b has no effect"),
     ],
 )
 def test_bad_input(run, tmp_path, monkeypatch, options, error, message):

@@ -1,0 +1,102 @@
+"""Options that would have no effect beside what else was given: refused, and never silently ignored.
+
+One table says it for all commands. What depends on a data set (prep) or on an analysis (analyze) is refused where that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from typer.core import TyperCommand
+
+from nmtkit.errors import ConfigError
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to use a command in which some of its options have no effect."""
+
+    what: str
+    """It in words."""
+    holds: Callable[[Values], bool]
+    """Whether this is it, by the values of the command's parameters."""
+    unused: tuple[str, ...]
+    """The options, as they are typed; a setting as `--set section.key`."""
+    hint: str
+
+
+def _outside_files(values: Values) -> bool:
+    return bool(values["hyp"] or values["ref"])
+
+
+CASES: dict[str, tuple[Case, ...]] = {
+    "translate": (
+        Case(
+            "a file or stdin goes to stdout",
+            lambda values: values["source"] is not None,
+            ("--set-name", "--force"),
+            "leave it out; it is for the prepared sets of the run",
+        ),
+        Case(
+            "with --force-target nothing is searched or kept",
+            lambda values: values["force_target"] is not None,
+            (
+                *("--force", "--beam", "--nbest", "--length-penalty", "--set search.beam", "--set search.nbest"),
+                *("--set search.length_penalty", "--set search.max_length_a", "--set search.max_length_b"),
+            ),
+            "leave it out, or leave out --force-target to translate",
+        ),
+    ),
+    "score": (
+        Case(
+            "outside files are scored, without a run",
+            _outside_files,
+            ("--system", "--set-name", "--run", "--force"),
+            "leave it out; it is for the translations of a run",
+        ),
+        Case(
+            "the translations of a run are scored",
+            lambda values: not _outside_files(values),
+            ("--src", "--lang"),
+            "leave it out, or name outside files to score: --hyp FILE --ref FILE",
+        ),
+    ),
+    "analyze": (
+        Case(
+            "without a NAME the analyses are listed",
+            lambda values: values["analysis"] is None,
+            ("--system", "--set-name", "--buckets", "--measure", "--format", "--run", "--force"),
+            "name one of them: nmtkit analyze NAME …",
+        ),
+    ),
+}
+
+
+class Command(TyperCommand):
+    """A command that refuses options without effect."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Check, then run.
+
+        Raises: ConfigError naming the first such option.
+        """
+        given = typed(ctx)
+        for case in CASES.get(str(ctx.info_name), ()):
+            for option in case.unused:
+                if option in given and case.holds(ctx.params):
+                    raise ConfigError(f"{case.what}: {option} has no effect", where=option, hint=case.hint)
+        return super().invoke(ctx)
+
+
+def typed(ctx: Any) -> set[str]:
+    """The options that stand on the command line (not those from the environment, nor defaults), each by its long name; a setting with its key."""
+    found = set()
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name)
+        if source is not None and source.name == "COMMANDLINE":
+            found.add(max(parameter.opts, key=len))
+    return found | {f"--set {text.partition('=')[0].strip()}" for text in ctx.params.get("assignments") or ()}
