@@ -55,6 +55,7 @@ class PrepSettings(Section):
     min_frequency: int = Field(1, ge=1)
     """Tokens seen less often in the training text than this become <unk>."""
     min_words: int = Field(1, ge=1)
+    """Training pairs with a shorter side (in Moses tokens) are dropped."""
     max_words: int = Field(250, ge=1)
     """Training pairs with a longer side (in Moses tokens) are dropped."""
     max_ratio: float = Field(9.0, ge=1)
@@ -75,39 +76,53 @@ class TrainSettings(Section):
     batch_size: int = Field(4096, ge=1)
     """Size of one batch, in `batch_unit`."""
     batch_unit: Literal["tgt_tokens", "src_tokens", "sentences"] = "tgt_tokens"
+    """What batches are measured in: subwords of one side (</s> included), or sentence pairs."""
     update_size: int = Field(0, ge=0)
     """Accumulate batches until an update holds at least this much, in `batch_unit`; 0 = every batch is an update."""
     schedule: Literal["noam", "cosine", "plateau", "constant"] = "noam"
+    """How the learning rate goes on after the warm-up: with t^-0.5, half a cosine down to 0 at `max_steps`, lower whenever a loss stalls, or flat."""
     lr: float = Field(1.0, gt=0)
     """noam: the factor s of s·d^-0.5·min(t^-0.5, t·w^-1.5); cosine, plateau, constant: the peak learning rate."""
     warmup: int = Field(8000, ge=0)
+    """Updates in which the learning rate rises linearly from 0; 0 = none."""
     decay_factor: float = Field(0.5, gt=0, lt=1)
     """plateau: the learning rate is multiplied by this when `plateau_on` has not improved for `decay_patience` validations."""
     decay_patience: int = Field(0, ge=0)
+    """plateau: validations without improvement that are let pass."""
     plateau_on: Literal["train_loss", "dev_loss"] = "dev_loss"
+    """plateau: the loss that is watched, that of the development set or of the training since the last validation."""
     min_lr: float = Field(0.0, ge=0)
     """plateau: stop when the learning rate falls to this."""
     betas: tuple[Beta, Beta] = (0.9, 0.98)
+    """Adam's decay rates of the means of gradients and of their squares."""
     epsilon: float = Field(1e-9, gt=0)
+    """Adam's ε, added to the root of the mean square."""
     weight_decay: float = Field(0.0, ge=0)
+    """Decoupled from the gradient (AdamW); 0 = none."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
+    """Probability that is spread over the whole vocabulary instead of given to the right subword."""
     clip_norm: float = Field(0.0, ge=0)
     """Clip the global gradient norm; 0 = off."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 where the hardware multiplies it faster, else float32."""
     seed: int = Field(1, ge=0)
+    """Of initialisation, dropout and the order of batches."""
     checkpoint_every: int = Field(1000, ge=1)
+    """Updates between two checkpoints (a new best is saved too)."""
     keep_checkpoints: int = Field(5, ge=1)
     """The last k checkpoints are kept, and the best."""
     validate_every: int = Field(1000, ge=1)
+    """Updates between two looks at the development set."""
     dev_bleu: bool = True
     """Decode the development set at validation and score it."""
     dev_sentences: int = Field(0, ge=0)
     """Use only the first so many development sentences for BLEU; 0 = all."""
     best_by: Literal["dev_bleu", "dev_loss"] = "dev_bleu"
+    """What makes a checkpoint the best; without `dev_bleu` it is the loss."""
     patience: int = Field(0, ge=0)
     """Stop after so many validations without a new best; 0 = never."""
     log_every: int = Field(50, ge=1)
+    """Updates between two lines of progress."""
     samples: int = Field(2, ge=0)
     """Sample translations shown at each validation."""
 
@@ -120,9 +135,11 @@ class SearchSettings(Section):
     length_penalty: float = Field(0.6, ge=0)
     """α of GNMT's penalty ((5+|Y|)/6)^α, |Y| including the end of sentence."""
     max_length_a: float = Field(1.0, ge=0)
+    """a of the limit a·n+b on the subwords of a translation, for n source subwords."""
     max_length_b: int = Field(50, ge=0)
-    """A hypothesis has at most a·n+b subwords for n source subwords."""
+    """b of the limit a·n+b."""
     nbest: int = Field(1, ge=1)
+    """Translations written for each sentence; at most `beam`."""
     average: int = Field(1, ge=1)
     """Average the parameters of the last so many checkpoints; 1 = the best checkpoint alone."""
     batch_size: int = Field(64, ge=1)
@@ -245,18 +262,19 @@ def _describe(schema: type[BaseModel], error: Any) -> str | None:
 
 def to_toml(sections: dict[str, Any]) -> str:
     """Write plain values, and one level of sections, as TOML (strings, numbers, booleans, lists of those)."""
-    lines = [f"{key} = {_toml_value(value)}" for key, value in sections.items() if not isinstance(value, dict)]
+    lines = [f"{key} = {toml_value(value)}" for key, value in sections.items() if not isinstance(value, dict)]
     for name, values in sections.items():
         if isinstance(values, dict):
-            lines += ["", f"[{name}]"] + [f"{key} = {_toml_value(value)}" for key, value in values.items() if value is not None]
+            lines += ["", f"[{name}]"] + [f"{key} = {toml_value(value)}" for key, value in values.items() if value is not None]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _toml_value(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A plain value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)

@@ -171,6 +171,7 @@ UNUSED = [  # a command, options that mean nothing there, why
         ["--system toy", "--set-name test", "--buckets dc", "--measure", "--format table", "--run x", "--force"],
         "without a NAME the analyses are listed",
     ),
+    ("settings train", ["--variant x"], "only the section model depends on the variant"),
 ]
 
 
@@ -283,5 +284,5 @@ def test_the_reader_of_stdout_may_leave(run):
 
 
 def test_help_is_there_for_every_command():
-    for command in ["prep", "train", "translate", "score", "analyze", "variants", "datasets"]:
+    for command in ["prep", "train", "translate", "score", "analyze", "variants", "settings", "datasets"]:
         assert "Usage" in ok(command, "--help").stdout

@@ -12,7 +12,10 @@ import nmtkit
 
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
-ROOMS = ["errors", "files", "console", "settings", "run", "data", "prep", "nn", "models", "score", "translate", "train", "analyze", "report", "cli"]
+ROOMS = [
+    *("errors", "files", "console", "settings", "fields", "run"),
+    *("data", "prep", "nn", "models", "score", "translate", "train", "analyze", "report", "cli"),
+]
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p.name not in {"__init__.py", "__main__.py"} or p.parent != PACKAGE)
 
 

@@ -1,14 +1,19 @@
-"""The commands that list what there is: variants, data sets."""
+"""The commands that list what there is: variants, settings, data sets."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from nmtkit import console
 from nmtkit.cli.door import app
 from nmtkit.cli.options import Debug, Preset, Quiet
+from nmtkit.cli.unused import Command
+from nmtkit.errors import ConfigError, nearest
+
+if TYPE_CHECKING:  # imported by the command that needs it, so that --help is instant
+    from nmtkit.fields import Setting
 
 
 @app.command()
@@ -33,6 +38,49 @@ def variants(
         ["<variant", "parameters", "<paper", "<settings"],
         [[row["name"], f"{row['parameters'] / 1e6:.2f}M", row["paper"], ", ".join(s["name"] for s in row["settings"])] for row in rows],
     )
+
+
+@app.command("settings", cls=Command)
+def list_settings(
+    section: Annotated[Optional[str], typer.Argument(metavar="[prep|train|model|search]", help="Only this section.")] = None,
+    preset: Preset = None,
+    variant: Annotated[
+        Optional[str], typer.Option(metavar="NAME", help="Whose settings the section model has, as in `nmtkit train` (default: the baseline's).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """List the settings: what each means, which values it takes, its default or what a preset makes of it."""
+    import json
+    from dataclasses import asdict
+
+    from nmtkit import settings
+
+    if section is not None and section not in settings.SECTIONS:
+        raise ConfigError(f"unknown section '{section}'", where="nmtkit settings", hint=nearest(section, settings.SECTIONS))
+    values = settings.load_preset(preset) if preset else {}
+    tables = {name: _settings_of(name, values.get(name, {}), variant) for name in ([section] if section else ("prep", "train", "model", "search"))}
+    if as_json:
+        print(json.dumps([{"section": name, **asdict(setting)} for name, rows in tables.items() for setting in rows], ensure_ascii=False, indent=1))
+        return
+    for number, (name, rows) in enumerate(tables.items()):
+        if number:
+            print()
+        cells = [[f"{name}.{row.name}", row.default_text, row.values, row.description] for row in rows]
+        console.print_table(name, ["<setting", f"<{preset or 'default'}", "<values", "<meaning"], cells)
+
+
+def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> list[Setting]:
+    """The settings of a section, with a preset's values for defaults."""
+    from nmtkit import fields, settings
+
+    if section != "model":
+        return fields.describe(settings.STAGES[section], values, section)
+    from nmtkit.models.variants import VARIANTS, load_variant
+
+    cls = load_variant(variant or next(iter(VARIANTS)))
+    return fields.describe(cls.Settings, cls.adapt(values), section)
 
 
 @app.command()

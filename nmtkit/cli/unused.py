@@ -73,6 +73,14 @@ CASES: dict[str, tuple[Case, ...]] = {
             "name one of them: nmtkit analyze NAME …",
         ),
     ),
+    "settings": (
+        Case(
+            "only the section model depends on the variant",
+            lambda values: values["section"] not in (None, "model"),
+            ("--variant",),
+            "leave it out, or list nmtkit settings model",
+        ),
+    ),
 }
 
 

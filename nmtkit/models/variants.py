@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nmtkit import settings
+from nmtkit import fields, settings
 from nmtkit.errors import ConfigError, NmtkitError, nearest
 from nmtkit.models.base import Model, Vocabularies
 
@@ -69,7 +70,7 @@ def describe(preset: str | None = None, vocab_size: int | None = None) -> list[d
     Args:
         preset: whose sizes the parameters are counted with; None = base.
         vocab_size: V, of each side (one vocabulary where the preset ties all embeddings); None = 32,000.
-    Returns: name, paper, parameters, and settings (name, type, default, description) of each variant of the table.
+    Returns: name, paper, parameters, and settings (see `fields.Setting`) of each variant of the table.
     Raises: ConfigError for an unknown preset.
     """
     sizes = settings.load_preset(preset or "base").get("model", {})
@@ -79,29 +80,17 @@ def describe(preset: str | None = None, vocab_size: int | None = None) -> list[d
         cls = load_variant(name)
         with torch.device("meta"):  # shapes alone, no memory
             model = build_model(name, cls.adapt(sizes), Vocabularies(size, size, shared=True))
-        rows.append({"name": name, "paper": cls.paper, "parameters": count_parameters(model), "settings": _fields(cls)})
+        rows.append(
+            {
+                "name": name,
+                "paper": cls.paper,
+                "parameters": count_parameters(model),
+                "settings": [asdict(setting) for setting in fields.describe(cls.Settings)],
+            }
+        )
     return rows
 
 
 def count_parameters(model: torch.nn.Module) -> int:
     """Trainable numbers, tied ones counted once."""
     return sum(p.numel() for p in model.parameters())
-
-
-def _fields(cls: type[Model]) -> list[dict[str, Any]]:
-    schema = cls.Settings.model_json_schema()["properties"]
-    return [
-        {"name": name, "type": _type(schema[name]), "default": field.get_default(call_default_factory=True), "description": field.description or ""}
-        for name, field in cls.Settings.model_fields.items()
-    ]
-
-
-def _type(schema: dict[str, Any]) -> str:
-    """A setting's type in words: integer, number, boolean, string, or its choices."""
-    if "enum" in schema:
-        return "|".join(str(choice) for choice in schema["enum"])
-    if "anyOf" in schema:
-        return "|".join(_type(part) for part in schema["anyOf"])
-    if schema.get("type") == "array":
-        return f"list of {_type(schema.get('items', {}))}"
-    return str(schema.get("type", "any"))

@@ -20,7 +20,7 @@ def test_every_variant_says_what_it_is():
         assert re.search(r"\b(19|20)\d\d\b", row["paper"]) and row["parameters"] > 500 * 64
         assert load_variant(row["name"]).__doc__
         for field in row["settings"]:
-            assert set(field) == {"name", "type", "default", "description"} and field["type"] != "any", field
+            assert set(field) == {"name", "type", "default", "allowed", "description"} and field["type"] != "any", field
             assert field["description"], f"{row['name']}: say what {field['name']} is"
 
 

@@ -1,0 +1,72 @@
+"""What a settings class says of its keys: type, default, allowed values, meaning; for lists, JSON and people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from nmtkit.settings import build, toml_value
+
+LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of a settings class."""
+
+    name: str
+    type: str
+    """integer, number, boolean, string; "2 numbers", "list of strings"."""
+    default: Any
+    allowed: str
+    """The choices ("noam|cosine") or the limits ("≥ 0, < 1"), of each entry where it is a list; empty: whatever has the type."""
+    description: str
+
+    @property
+    def values(self) -> str:
+        """Type and allowed values in one: "integer ≥ 1", "noam|cosine", "true|false"."""
+        if self.type == "boolean":
+            return "true|false"
+        return self.allowed if "|" in self.allowed else f"{self.type} {self.allowed}".strip()
+
+    @property
+    def default_text(self) -> str:
+        """The default as `--set` takes it."""
+        return self.default if isinstance(self.default, str) and self.default else toml_value(self.default)
+
+
+def describe(schema: type[BaseModel], values: Mapping[str, Any] | None = None, section: str = "") -> list[Setting]:
+    """All keys of a settings class.
+
+    Args:
+        schema: the class.
+        values: what takes the place of its defaults, a preset's for example.
+        section: its name, for messages.
+    Raises: ConfigError if the values do not fit.
+    """
+    defaults = build(schema, dict(values or {}), section)
+    properties = schema.model_json_schema()["properties"]
+    return [
+        Setting(name, _type(properties[name]), getattr(defaults, name), _allowed(properties[name]), " ".join((field.description or "").split()))
+        for name, field in schema.model_fields.items()
+    ]
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return "|".join(map(_type, schema["anyOf"]))
+    if schema.get("type") == "array":
+        entries = schema.get("prefixItems")
+        return f"{len(entries)} {_type(entries[0])}s" if entries else f"list of {_type(schema.get('items', {}))}s"
+    return str(schema.get("type", "any"))
+
+
+def _allowed(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return "|".join(map(str, schema["enum"]))
+    if schema.get("type") == "array":
+        return _allowed((schema.get("prefixItems") or [schema.get("items", {})])[0])
+    return ", ".join(f"{sign} {schema[key]:g}" for key, sign in LIMITS.items() if key in schema)
