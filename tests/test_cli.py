@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from nmtkit.cli import app
-from nmtkit.cli.unused import CASES, Command
+from nmtkit.cli.door import Command
+from nmtkit.cli.unused import CASES, refuse_unused
 from nmtkit.settings import SearchSettings
 
 TINY = ["--set", "model.d_model=16", "--set", "model.d_ff=32", "--set", "model.encoder_layers=1", "--set", "model.decoder_layers=1"]
@@ -197,11 +200,10 @@ def test_every_case_of_the_table_is_tried():
     """And names options that its command has."""
     tried = {(command.split()[0], long_name(option)) for command, options, _ in UNUSED for option in options}
     assert tried == {(name, option) for name, cases in CASES.items() for case in cases for option in case.unused}
-    commands = get_command(app).commands
     for name, option in tried:
-        assert isinstance(commands[name], Command)
+        assert isinstance(COMMANDS[name], Command)
         if not option.startswith("--set "):
-            assert option in {spelled for parameter in commands[name].params for spelled in parameter.opts}
+            assert option in {spelled for parameter in COMMANDS[name].params for spelled in parameter.opts}
         else:
             assert option.removeprefix("--set search.") in SearchSettings.model_fields
 
@@ -283,6 +285,42 @@ def test_the_reader_of_stdout_may_leave(run):
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
-def test_help_is_there_for_every_command():
-    for command in ["prep", "train", "translate", "score", "analyze", "variants", "settings", "datasets"]:
-        assert "Usage" in ok(command, "--help").stdout
+COMMANDS = get_command(app).commands
+
+
+def test_the_help_lists_the_stages_in_their_order():
+    assert list(COMMANDS)[:5] == ["prep", "train", "translate", "score", "analyze"]
+    shown = ok("--help").stdout
+    assert all(f" {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_explains_every_option(name):
+    command = COMMANDS[name]
+    for parameter in command.params:
+        assert parameter.help.endswith("."), f"{name}: say what {parameter.name} does, in a sentence"
+        assert parameter.metavar is not None or parameter.is_flag, f"{name}: say what {parameter.name} takes, with a metavar"
+    result = CliRunner().invoke(app, [name, "--help"], terminal_width=200)
+    assert result.exit_code == 0
+    assert all(max(parameter.opts, key=len) in result.stdout for parameter in command.params if parameter.opts[0].startswith("-"))
+    assert not re.search("<bool>|<int|<float", result.stdout)
+
+
+EXAMPLES = [
+    (name, line) for name, command in COMMANDS.items() for line in (command.epilog or "").splitlines() if re.match("nmtkit |.*[|] nmtkit ", line)
+]
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_the_examples_of_the_help_can_be_typed(name, line):
+    """Parsed, not run: every option is there and takes what is given."""
+    words = shlex.split(line.rpartition("| ")[2])
+    assert words[:2] == ["nmtkit", name]
+    context = COMMANDS[name].make_context(name, words[2:])
+    refuse_unused(context)
+
+
+def test_the_examples_of_the_help_cover_the_commands():
+    assert {name for name, _ in EXAMPLES} >= {"prep", "train", "translate", "score", "analyze", "variants", "settings"}
+    with pytest.raises(Exception, match="No such option"):
+        test_the_examples_of_the_help_can_be_typed("train", "nmtkit train --not-there")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import nmtkit
+from nmtkit.cli.unused import refuse_unused
 from nmtkit.errors import NmtkitError
 
+GENERAL = "General"
+"""The part of a command's help that has the options of all commands."""
 _debug = bool(os.environ.get("NMTKIT_DEBUG"))
 
 
@@ -22,8 +26,17 @@ def set_debug(value: bool) -> None:
     _debug = _debug or value
 
 
+def examples(*lines: str, before: str = "For example:", after: str = "") -> str:
+    """The end of a command's help: commands as one would type them."""
+    return "\n\n".join(part for part in (before, "\n".join(lines).replace("[", r"\["), after) if part)
+
+
 class Door(TyperGroup):
     """Runs a command and turns whatever ends it into a message and an exit code."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The options of `nmtkit` itself."""
+        return _without_type(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
@@ -55,15 +68,51 @@ class Door(TyperGroup):
         return result
 
 
+class Command(TyperCommand):
+    """A command that refuses options without effect, and whose help says nothing of the type of an option that is on or off."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Check, then run.
+
+        Raises: ConfigError naming the first option without effect.
+        """
+        refuse_unused(ctx)
+        return super().invoke(ctx)
+
+    def get_params(self, ctx: Any) -> Any:
+        """The parameters, --help among those that all commands have."""
+        found = _without_type(super().get_params(ctx))
+        vars(found[-1])["rich_help_panel"] = GENERAL
+        return found
+
+
+def _without_type(parameters: Any) -> Any:
+    """Parameters of which those that are on or off show no type in the help."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
 app = typer.Typer(
     name="nmtkit",
     cls=Door,
     help="Parallel text through prep, train, translate, score and analyze: which change to the translation model helps, at what cost?",
+    epilog=examples(
+        *("nmtkit prep demo", "nmtkit train", "nmtkit translate", "nmtkit score --by-length", "nmtkit analyze cost"),
+        before="From text to scores, in any folder:",
+        after="Each stage works on the run prepared last under ./runs; --run DIR, or NMTKIT_RUN, names another. The same command again continues, "
+        "or says that it is up to date.",
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
+
+
+command = partial(app.command, cls=Command)
+"""Decorator: the function is a command, by its own name or one that is given."""
 
 
 @app.callback(invoke_without_command=True)

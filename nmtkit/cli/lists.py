@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from nmtkit import console
-from nmtkit.cli.door import app
-from nmtkit.cli.options import Debug, Preset, Quiet
-from nmtkit.cli.unused import Command
+from nmtkit.cli.door import command, examples
+from nmtkit.cli.options import Debug, Quiet, preset_option
 from nmtkit.errors import ConfigError, nearest
 
 if TYPE_CHECKING:  # imported by the command that needs it, so that --help is instant
     from nmtkit.fields import Setting
 
 
-@app.command()
+@command(epilog=examples("nmtkit variants --preset dc-wmt --vocab-size 33432"))
 def variants(
+    preset: Annotated[Optional[str], preset_option("base", panel=None)] = None,
+    vocab_size: Annotated[int, typer.Option(min=5, metavar="V", help="Vocabulary size, of each side, with which parameters are counted.")] = 32000,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with every setting.")] = False,
-    preset: Preset = None,
-    vocab_size: Annotated[int, typer.Option(min=5, metavar="V", help="Vocabulary size (of each side) for the parameter counts.")] = 32000,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """List the variants: paper, parameters, settings."""
+    """List the variants: parameters, paper, settings."""
     import json
 
     from nmtkit.models.variants import describe
@@ -40,12 +39,15 @@ def variants(
     )
 
 
-@app.command("settings", cls=Command)
+@command(
+    "settings",
+    epilog=examples("nmtkit settings train", "nmtkit settings --preset dc-wmt", "nmtkit settings model --variant my_file:MyModel"),
+)
 def list_settings(
-    section: Annotated[Optional[str], typer.Argument(metavar="[prep|train|model|search]", help="Only this section.")] = None,
-    preset: Preset = None,
+    section: Annotated[Optional[str], typer.Argument(metavar="prep|train|model|search", help="Only this section.")] = None,
+    preset: Annotated[Optional[str], preset_option("none, the plain defaults", panel=None)] = None,
     variant: Annotated[
-        Optional[str], typer.Option(metavar="NAME", help="Whose settings the section model has, as in `nmtkit train` (default: the baseline's).")
+        Optional[str], typer.Option(metavar="NAME", help="The variant that the section model is of, as in `nmtkit train` (default: the baseline).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     quiet: Quiet = False,
@@ -83,7 +85,7 @@ def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> l
     return fields.describe(cls.Settings, cls.adapt(values), section)
 
 
-@app.command()
+@command()
 def datasets(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     quiet: Quiet = False,

@@ -8,38 +8,69 @@ from typing import Annotated, Any, Optional
 import typer
 
 from nmtkit import console
-from nmtkit.cli.door import set_debug
+from nmtkit.cli.door import GENERAL, set_debug
+from nmtkit.settings import preset_names
 
-PrepRunOption = Annotated[
-    Optional[Path], typer.Option("--run", metavar="DIR", envvar="NMTKIT_RUN", help="The run directory (default: runs/DATASET).")
-]
-RunOption = Annotated[
-    Optional[Path],
-    typer.Option("--run", metavar="DIR", envvar="NMTKIT_RUN", help="The run directory; without it the run prepared last under ./runs."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is up to date.")]
+SETTINGS = "Settings, weakest first"
+"""The part of a command's help that has the options that change settings."""
+
+
+def force_option(help_text: str, panel: str = GENERAL) -> Any:
+    """The option --force, with what it does in the command that has it."""
+    return typer.Option("--force", help=help_text, rich_help_panel=panel)
+
+
+def preset_option(default: str, panel: str | None = SETTINGS) -> Any:
+    """The option --preset, with what is taken without it."""
+    text = f"All settings of a paper, or of a size: {', '.join(preset_names())} (shown by `nmtkit settings --preset NAME`; default: {default})."
+    return typer.Option(metavar="NAME", help=text, rich_help_panel=panel)
+
+
+def set_option(example: str, panel: str = SETTINGS) -> Any:
+    """The option --set, with an example from the command that has it."""
+    section = example.partition(".")[0]
+    text = f"One setting, for example {example} (listed by `nmtkit settings {section}`). Repeatable."
+    return typer.Option("--set", metavar="KEY=VALUE", help=text, rich_help_panel=panel)
+
+
+def jobs_option(where: str = "") -> Any:
+    """The option --jobs, with where it counts."""
+    text = f"At most so many worker processes{where}; 0 = one for each CPU core. The output does not depend on it."
+    return typer.Option("--jobs", "-j", min=0, metavar="N", help=text, rich_help_panel=GENERAL)
+
+
+def systems_option(help_text: str, panel: str | None = None) -> Any:
+    """The option --system, with what it means in the command that has it."""
+    return typer.Option("--system", metavar="NAME", help=help_text, rich_help_panel=panel)
+
+
+def set_names_option(default: str, panel: str | None = None) -> Any:
+    """The option --set-name, with the sets that are taken without it."""
+    text = f"Only this set of the run: a test set by its name (or test, if it is the only one), or dev. Repeatable; default: {default}."
+    return typer.Option("--set-name", metavar="NAME", help=text, rich_help_panel=panel)
+
+
+def run_option(help_text: str = "The run directory (default: the one prepared last under ./runs).", panel: str = GENERAL) -> Any:
+    """The option --run."""
+    return typer.Option("--run", metavar="DIR", envvar="NMTKIT_RUN", help=help_text, rich_help_panel=panel)
+
+
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Say nothing on stderr but warnings and errors.", callback=lambda value: (console.set_quiet(value), value)[1]),
+    typer.Option(
+        *("--quiet", "-q"),
+        help="Say nothing on stderr but warnings and errors.",
+        callback=lambda value: (console.set_quiet(value), value)[1],
+        rich_help_panel=GENERAL,
+    ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.", callback=lambda value: (set_debug(value), value)[1])]
-Preset = Annotated[
-    Optional[str],
-    typer.Option(metavar="NAME", help="A paper's or a size's whole setting: tiny, demo, small, base, big, dc-wmt, dc-iwslt, pr-base, pr-big, amn."),
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="Show the traceback of an error.", callback=lambda value: (set_debug(value), value)[1], rich_help_panel=GENERAL),
 ]
-Config = Annotated[Optional[Path], typer.Option(metavar="FILE", help="Settings in TOML, in the sections prep, model, train, search.")]
-
-
-def set_option(example: str) -> Any:
-    """The option --set, with an example from the command that has it."""
-    return typer.Option("--set", metavar="KEY=VALUE", help=f"One setting, for example --set {example}. Repeatable.")
-
-
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")]
-Systems = Annotated[Optional[list[str]], typer.Option("--system", metavar="NAME", help="Only this system of the run. Repeatable.")]
-SetNames = Annotated[
-    Optional[list[str]],
-    typer.Option("--set-name", metavar="NAME", help="Only this set of the run (test, dev, or a test set's own name). Repeatable."),
+Config = Annotated[
+    Optional[Path],
+    typer.Option(metavar="FILE", help="A TOML file of settings, in the sections prep, train, model, search.", rich_help_panel=SETTINGS),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, metavar="N", help="Worker processes; 0 = one a core. The output does not depend on it.")]
-Format = Annotated[str, typer.Option("--format", metavar="table|json|md|tex|csv", help="How to print the result on stdout.")]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto takes the GPU if there is one.", rich_help_panel=GENERAL)]
+Format = Annotated[str, typer.Option("--format", metavar="table|json|md|tex|csv", help="How the result is printed on stdout.")]

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from typer.core import TyperCommand
-
 from nmtkit.errors import ConfigError
 
 Values = dict[str, Any]
@@ -84,20 +82,18 @@ CASES: dict[str, tuple[Case, ...]] = {
 }
 
 
-class Command(TyperCommand):
-    """A command that refuses options without effect."""
+def refuse_unused(ctx: Any) -> None:
+    """Look a command's options up in the table.
 
-    def invoke(self, ctx: Any) -> Any:
-        """Check, then run.
-
-        Raises: ConfigError naming the first such option.
-        """
-        given = typed(ctx)
-        for case in CASES.get(str(ctx.info_name), ()):
-            for option in case.unused:
-                if option in given and case.holds(ctx.params):
-                    raise ConfigError(f"{case.what}: {option} has no effect", where=option, hint=case.hint)
-        return super().invoke(ctx)
+    Args:
+        ctx: the command and its parameters, parsed.
+    Raises: ConfigError naming the first option without effect.
+    """
+    given = typed(ctx)
+    for case in CASES.get(str(ctx.info_name), ()):
+        for option in case.unused:
+            if option in given and case.holds(ctx.params):
+                raise ConfigError(f"{case.what}: {option} has no effect", where=option, hint=case.hint)
 
 
 def typed(ctx: Any) -> set[str]:
