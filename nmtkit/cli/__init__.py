@@ -1,9 +1,10 @@
-"""The command line: one command a stage, and lists of what there is. Each parses its options, calls one function and prints what it returns."""
+"""The command line: one file a stage's command, and lists of what there is. Each parses its options, calls one function and prints the result."""
 
-from nmtkit.cli import stages  # first, for the help lists the commands in the order in which they are made
+import importlib
 
-# isort: split
-from nmtkit.cli import lists
 from nmtkit.cli.door import app, main
 
-__all__ = ["app", "lists", "main", "stages"]
+for name in ("prep", "train", "translate", "score", "analyze", "lists"):  # in the order of the help
+    importlib.import_module(f"nmtkit.cli.{name}")
+
+__all__ = ["app", "main"]

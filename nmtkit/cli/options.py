@@ -1,15 +1,18 @@
-"""Options that several commands have, each written once."""
+"""Options that several commands have, each written once, and the run that they choose."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from nmtkit import console
 from nmtkit.cli.door import GENERAL, set_debug
 from nmtkit.settings import preset_names
+
+if TYPE_CHECKING:  # the rooms are imported by the command that needs them, so that --help is instant
+    from nmtkit.run import Run
 
 SETTINGS = "Settings, weakest first"
 """The part of a command's help that has the options that change settings."""
@@ -74,3 +77,12 @@ Config = Annotated[
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto takes the GPU if there is one.", rich_help_panel=GENERAL)]
 Format = Annotated[str, typer.Option("--format", metavar="table|json|md|tex|csv", help="How the result is printed on stdout.")]
+
+
+def chosen_run(folder: Path | None) -> Run:
+    """The run that --run means; said, so that nobody works on another one unawares."""
+    from nmtkit.run import choose
+
+    run = choose(folder)
+    console.say(f"run {run.path}")
+    return run

@@ -1,0 +1,45 @@
+"""The command `analyze`: what the systems do inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from nmtkit import console
+from nmtkit.cli.door import command, examples
+from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, run_option, set_names_option, systems_option
+
+
+@command(
+    epilog=examples(
+        "nmtkit analyze",
+        "nmtkit analyze lengths --buckets 10,20,40",
+        "nmtkit analyze cost --measure --system baseline --system mine",
+    ),
+)
+def analyze(
+    analysis: Annotated[Optional[str], typer.Argument(metavar="NAME", help="The analysis; without it they are listed.")] = None,
+    systems: Annotated[
+        Optional[list[str]], systems_option("Only this system of the run, the baseline first. Repeatable; default: all, the one trained first leads.")
+    ] = None,
+    set_names: Annotated[Optional[list[str]], set_names_option("all, or the first, as the analysis needs")] = None,
+    buckets: Annotated[str, typer.Option(metavar="dc|pr|10,20,…", help="Of lengths: the groups, a paper's or your own borders.")] = "dc",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Of cost: time training and decoding now, the systems in turn, instead of reading the logs.")
+    ] = False,
+    output_format: Format = "table",
+    run: Annotated[Optional[Path], run_option()] = None,
+    force: Annotated[bool, force_option("Do an analysis again that is up to date.")] = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Look inside the systems: table, figure and one sentence on how to read them."""
+    from nmtkit.analyze import ANALYSES, stage
+
+    if analysis is None:
+        console.print_table("", ["<analysis", "<what it shows"], [[name, entry.title] for name, entry in ANALYSES.items()])
+        return
+    options = {"buckets": buckets, "measure": measure}
+    stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)

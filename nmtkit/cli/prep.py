@@ -1,0 +1,79 @@
+"""The command `prep`: from text to a prepared run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from nmtkit.cli.door import command, examples
+from nmtkit.cli.options import Config, Debug, Quiet, force_option, jobs_option, preset_option, run_option, set_option
+
+OWN_FILES = "Own files"
+"""A part of the help."""
+
+
+@command(
+    no_args_is_help=True,
+    epilog=examples(
+        "nmtkit prep demo",
+        "nmtkit prep multi30k-ende --from-dir /data/multi30k",
+        "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --test test.de,test.en",
+        "nmtkit prep demo --size 5000 --set prep.merges=1000 --run runs/small-demo",
+    ),
+)
+def prep(
+    dataset: Annotated[
+        Optional[str], typer.Argument(metavar="DATASET", help="A data set that `nmtkit datasets` lists; or, with own files, a name of yours.")
+    ] = None,
+    from_dir: Annotated[Optional[Path], typer.Option(metavar="DIR", help="Look here for the data set's files before downloading them.")] = None,
+    size: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Training pairs of a generated data set (demo: 20,000 by default).")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of a generated data set.")] = 1,
+    train: Annotated[
+        Optional[tuple[Path, Path]],
+        typer.Option(metavar="SRC TGT", help="Training text, plain or as .gz, .xz, .bz2, .zst; one sentence a line.", rich_help_panel=OWN_FILES),
+    ] = None,
+    dev: Annotated[
+        Optional[tuple[Path, Path]],
+        typer.Option(metavar="SRC TGT", help="Development text, on which a training is watched.", rich_help_panel=OWN_FILES),
+    ] = None,
+    test: Annotated[
+        Optional[list[str]],
+        typer.Option(metavar="SRC,TGT[,TGT…]", help="Test text: source, reference(s), commas between. Repeatable.", rich_help_panel=OWN_FILES),
+    ] = None,
+    src: Annotated[
+        Optional[str], typer.Option(metavar="LANG", help="Source language, such as de (default: the files' suffix).", rich_help_panel=OWN_FILES)
+    ] = None,
+    tgt: Annotated[
+        Optional[str], typer.Option(metavar="LANG", help="Target language, such as en (default: the files' suffix).", rich_help_panel=OWN_FILES)
+    ] = None,
+    preset: Annotated[Optional[str], preset_option("the data set's")] = None,
+    config: Config = None,
+    assignments: Annotated[Optional[list[str]], set_option("prep.merges=4000")] = None,
+    run: Annotated[Optional[Path], run_option("The run directory, which is made (default: runs/DATASET).")] = None,
+    jobs: Annotated[int, jobs_option()] = 0,
+    force: Annotated[bool, force_option("Prepare again, whatever is there; systems trained on another corpus will be refused then.")] = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Turn parallel text into token ids: clean, tokenize, truecase, BPE, vocabulary, store."""
+    from nmtkit.prep import stage
+
+    stage.prep(
+        dataset,
+        train=train,
+        dev=dev,
+        test=test or [],
+        src=src,
+        tgt=tgt,
+        from_dir=from_dir,
+        size=size,
+        seed=seed,
+        jobs=jobs,
+        preset=preset,
+        config=config,
+        assignments=assignments or [],
+        run_dir=run,
+        force=force,
+    )
