@@ -36,6 +36,10 @@ class Section(BaseModel):
 class PrepSettings(Section):
     """How raw text becomes token ids (`prep.*`)."""
 
+    dev: str = ""
+    """The development set, by its name in the table of data sets; empty: the data set's own."""
+    test: list[str] = []
+    """The test sets, by their names in the table of data sets; empty: the data set's own."""
     normalize: bool = True
     """Moses punctuation normalisation before tokenization."""
     aggressive_hyphens: bool = True
@@ -64,6 +68,11 @@ class PrepSettings(Section):
     """Training pairs with a longer side in subwords are dropped."""
     on_bad_utf8: Literal["error", "replace", "drop"] = "error"
     """What to do with training bytes that are not UTF-8: stop, put U+FFFD in their place, or drop the pair (counted)."""
+
+    @field_validator("test", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [name for name in value.split(",") if name] if isinstance(value, str) else value
 
 
 class TrainSettings(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ class Facts:
     lines: int
     size: int
     mtime_ns: int
+    name: str
+    """Its path; of a file that exists only while prep works, its name."""
 
 
 def inspect(path: Path, strict: bool) -> Facts:
@@ -62,12 +64,16 @@ def inspect(path: Path, strict: bool) -> Facts:
     if not lines:
         raise DataError(f"{path} is empty", hint="name a file with one sentence a line")
     status = path.stat()
-    return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns)
+    return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns, str(path))
 
 
-def check_sets(sets: list[SetFiles], strict: bool) -> dict[str, Facts]:
+def check_sets(sets: list[SetFiles], strict: bool, temporary: Path | None = None) -> dict[str, Facts]:
     """Check every file of a corpus, and that the sides of each set have as many lines.
 
+    Args:
+        sets: the sets.
+        strict: bytes that are not UTF-8 are an error.
+        temporary: a folder whose files exist only while prep works.
     Returns: the facts of every file by its path as text.
     Raises: DataError as `inspect`, and for counts that differ: both counts and the first suspicious line.
     """
@@ -76,6 +82,8 @@ def check_sets(sets: list[SetFiles], strict: bool) -> dict[str, Facts]:
         for path in itertools.chain(*one.sides().values()):
             if str(path) not in facts:
                 facts[str(path)] = inspect(path, strict)
+                if temporary is not None and path.is_relative_to(temporary):
+                    facts[str(path)] = replace(facts[str(path)], name=path.relative_to(temporary).as_posix())
     for one in sets:
         sides = one.sides()
         for name, paths in sides.items():
@@ -162,4 +170,4 @@ def read_starts(path: Path, lines: int) -> list[int]:
 
 def as_json(facts: dict[str, Facts]) -> dict[str, Any]:
     """The facts as the manifest keeps them."""
-    return {path: {"sha256": f.sha256, "lines": f.lines, "size": f.size, "mtime_ns": f.mtime_ns} for path, f in facts.items()}
+    return {f.name: {"sha256": f.sha256, "lines": f.lines, "size": f.size, "mtime_ns": f.mtime_ns} for f in facts.values()}

@@ -281,7 +281,7 @@ class Pipeline:
                 "changed": {side: dict(sorted(tally.changes[side].items())) for side in BOTH},
             },
             "files": hashes,
-            "inputs": check.as_json(self.facts),
+            "inputs": self.corpus.published | check.as_json(self.facts),
             "tools": tools(self.corpus),
             "speed": tally.speed,
             "jobs": self.jobs,

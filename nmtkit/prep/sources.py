@@ -42,10 +42,10 @@ class Corpus:
     """The preset that systems trained on it take unless told otherwise."""
     sets: list[SetFiles]
     """Train first, then dev, then tests."""
-    prep: dict[str, Any] = field(default_factory=dict)
-    """Settings of prep that the data set itself asks for."""
     extras: dict[str, Path] = field(default_factory=dict)
     """Further files to keep, by their name in the prep folder (eval/agreement.json, …)."""
+    published: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The published files that the text came from, by name: checksum, bytes, path."""
 
 
 def own_files(

@@ -7,14 +7,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files, settings
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.prep import check
-from nmtkit.prep.corpora import generated, table
+from nmtkit.prep.corpora import generated, published, table
 from nmtkit.prep.parallel import cores
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.sources import Corpus, own_files
@@ -30,16 +30,19 @@ SEED = 1
 class _Request:
     """What to prepare.
 
-    `identity` says what the text is, so that equal requests give equal corpora; `corpus` finds the files, given the folder in the making
-    (a generator writes there, so it is called late).
+    `identity` says what the text is, given the files read the last time and the settings, so that equal requests give equal corpora.
+    `find` finds or downloads the files; what it returns makes them readable, in a folder beside the one in the making if `writes`.
     """
 
     name: str
     preset: str
-    prep: dict[str, Any]
-    identity: Callable[[dict[str, Any]], dict[str, Any]]
-    corpus: Callable[[Path], Corpus]
-    generated: bool = False
+    identity: Callable[[dict[str, Any], PrepSettings], dict[str, Any]]
+    find: Callable[[PrepSettings], Callable[[Path], Corpus]]
+    weak: dict[str, Any] = field(default_factory=dict)
+    """Settings that a preset overrides."""
+    strong: dict[str, Any] = field(default_factory=dict)
+    """Settings that override those of the preset."""
+    writes: bool = True
 
 
 def prep(
@@ -84,17 +87,19 @@ def prep(
     run = _run_at(run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
-    identity = request.identity(old.get("inputs", {}))
+    identity = request.identity(old.get("inputs", {}), chosen)
     if old and not force and _up_to_date(run, old, identity, chosen):
         return run
-    corpus = None if request.generated else request.corpus(Path())
-    facts = {} if corpus is None else check.check_sets(corpus.sets, chosen.on_bad_utf8 == "error")
-    with _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=seed if request.generated else None), _work_folder(run) as work:
+    strict = chosen.on_bad_utf8 == "error"
+    read = request.find(chosen)
+    corpus = None if request.writes else read(Path())
+    facts = {} if corpus is None else check.check_sets(corpus.sets, strict)
+    with _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
         start = time.perf_counter()
         if corpus is None:
             raw = work.with_name(work.name + "-raw")
-            corpus = request.corpus(raw)
-            facts = check.check_sets(corpus.sets, strict=True)
+            corpus = read(raw)
+            facts = check.check_sets(corpus.sets, strict, raw)
         pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity)
         manifest = pipeline.run()
         _warn_of_systems(run, old, manifest)
@@ -140,11 +145,22 @@ def _own(
         raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev, --test", hint=hint)
     corpus = own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET)
 
-    def identity(known: dict[str, Any]) -> dict[str, Any]:
+    def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
         sets = [{"name": s.name, "split": s.split, **{k: [_known_sha256(p, known) for p in v] for k, v in s.sides().items()}} for s in corpus.sets]
-        return {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt, "sets": sets}
+        return _without_choice("own files", chosen, {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt, "sets": sets})
 
-    return _Request(corpus.name, corpus.preset, {}, identity, lambda work: corpus)
+    return _Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, writes=False)
+
+
+def _without_choice(what: str, chosen: PrepSettings, identity: dict[str, Any]) -> dict[str, Any]:
+    """The identity of a corpus whose sets cannot be chosen.
+
+    Raises: ConfigError if they are.
+    """
+    if chosen.dev or chosen.test:
+        hint = "they choose among the sets of a data set that is downloaded; own files: --dev SRC TGT --test SRC,TGT"
+        raise ConfigError(f"prep.dev and prep.test have no effect on {what}", where="--set", hint=hint)
+    return identity
 
 
 def _known_sha256(path: Path, known: dict[str, Any]) -> str:
@@ -167,24 +183,29 @@ def _registered(
     if (src or dataset.src, tgt or dataset.tgt) != (dataset.src, dataset.tgt):
         hint = "these are for own files; the name of a data set says its direction"
         raise ConfigError(f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint)
-    entry = dataset.entry
-    identity: dict[str, Any] = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt}
-    if entry.generator:
+    if dataset.entry.evaluation:
+        hint = f"analyses read it; `nmtkit datasets --fetch {name}` brings it here"
+        raise ConfigError(f"'{name}' is an evaluation set, nothing to train on", where="nmtkit prep", hint=hint)
+    preset = preset or dataset.entry.preset
+    weak, strong = dataset.settings(preset)
+    same = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt}
+    if dataset.entry.generator:
         _refuse_ignored(f"'{name}' is generated", from_dir, None, SEED)
-        options = {"size": size or entry.train_pairs, "seed": seed}
-        identity |= options
+        options = {"size": size or dataset.entry.train_pairs, "seed": seed}
 
-        def generate(work: Path) -> Corpus:
-            return generated.corpus(dataset, work, preset or entry.preset, **options)
+        def generate(folder: Path) -> Corpus:
+            return generated.corpus(dataset, folder, preset, **options)
 
-        return _Request(name, preset or entry.preset, entry.prep, lambda known: identity, generate, generated=True)
+        return _Request(name, preset, lambda known, chosen: _without_choice(name, chosen, same | options), lambda chosen: generate, weak, strong)
     _refuse_ignored(f"'{name}' is not generated", None, size, seed)
-    identity["resources"] = {file: resource.checksum for file, resource in dataset.needed().items()}
-
-    def fetch(work: Path) -> Corpus:
-        return Corpus(name, dataset.src, dataset.tgt, preset or entry.preset, dataset.fetch(from_dir), entry.prep)
-
-    return _Request(name, preset or entry.preset, entry.prep, lambda known: identity, fetch)
+    return _Request(
+        name,
+        preset,
+        lambda known, chosen: same | {"resources": published.identity(dataset, chosen)},
+        lambda chosen: published.find(dataset, chosen, preset, from_dir),
+        weak,
+        strong,
+    )
 
 
 def _settings(request: _Request, preset: str | None, config: Path | None, assignments: list[str]) -> PrepSettings:
@@ -194,7 +215,13 @@ def _settings(request: _Request, preset: str | None, config: Path | None, assign
         if section != "prep":
             hint = "give it to the stage it is for (train, translate)"
             raise ConfigError(f"prep doesn't read {section}.{next(iter(values))}", where="--set", hint=hint)
-    layers = [{"prep": request.prep}, settings.load_preset(request.preset), settings.load_config(config) if config else {}, given]
+    layers = [
+        {"prep": request.weak},
+        settings.load_preset(request.preset),
+        {"prep": request.strong},
+        settings.load_config(config) if config else {},
+        given,
+    ]
     return settings.build(PrepSettings, settings.merge(*layers).get("prep", {}), "prep")
 
 
@@ -211,7 +238,7 @@ def _up_to_date(run: Run, old: dict[str, Any], identity: dict[str, Any], chosen:
     Returns: False if it is damaged and must be made again.
     Raises: ConfigError if it holds something else.
     """
-    before = _flat({"source": old.get("source", {}), "prep": old.get("settings", {})})
+    before = _flat({"source": old.get("source", {}), "prep": settings.build(PrepSettings, {}, "prep").model_dump() | old.get("settings", {})})
     after = _flat({"source": identity, "prep": chosen.model_dump()})
     different = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     if different:

@@ -31,4 +31,4 @@ def corpus(dataset: Dataset, folder: Path, preset: str, size: int, seed: int) ->
         sets.append(SetFiles(name, name, src, tgt, docs=docs if docs.is_file() else None))
     extras = {f"eval/{path.name.split('.')[0]}.json": path for path in sorted(folder.glob("*.json"))}
     extras |= {f"eval/probing/{path.name}": path for path in sorted(folder.glob("probing/*.txt"))}
-    return Corpus(dataset.name, dataset.src, dataset.tgt, preset, sets, dataset.entry.prep, extras)
+    return Corpus(dataset.name, dataset.src, dataset.tgt, preset, sets, extras)
