@@ -175,6 +175,8 @@ UNUSED = [  # a command, options that mean nothing there, why
         "without a NAME the analyses are listed",
     ),
     ("settings train", ["--variant x"], "only the section model depends on the variant"),
+    ("datasets", ["--from-dir x"], "data sets are listed"),
+    ("datasets --fetch senteval", ["--json"], "files are brought here"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -87,21 +88,31 @@ def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> l
 
 @command()
 def datasets(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with sets and notes.")] = False,
+    fetch: Annotated[
+        Optional[list[str]], typer.Option("--fetch", metavar="NAME", help="Bring this one's files here and print their paths. Repeatable.")
+    ] = None,
+    from_dir: Annotated[Optional[Path], typer.Option(metavar="DIR", help="With --fetch: look here before the network.")] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """List the registered data sets: size, licence, citation, whether cached."""
     import json
 
-    from nmtkit.prep.corpora.table import describe
+    from nmtkit.prep.corpora import published, table
 
-    rows = describe()
+    for name in fetch or []:
+        for path in published.fetch(name, from_dir):
+            print(path)
+    if fetch:
+        return
+    rows = table.describe()
     if as_json:
         print(json.dumps(rows, ensure_ascii=False, indent=1))
         return
-    columns = ["<data set", "<languages", "pairs", "download", "<cached", "<licence", "<citation"]
-    print_rows = [
-        [r["name"], f"{r['src']}-{r['tgt']}", f"{r['pairs']:,}", r["size"], "yes" if r["cached"] else "no", r["licence"], r["citation"]] for r in rows
-    ]
-    console.print_table("", columns, print_rows)
+    columns = ["<data set", "pairs", "download", "<cached", "<licence", "<citation"]
+    cells = []
+    for row in rows:
+        pairs = f"{row['pairs']:,}" if row["pairs"] else ""
+        cells.append([row["name"], pairs, row["size"], "yes" if row["cached"] else "no", row["licence"], row["citation"]])
+    console.print_table("", columns, cells)

@@ -71,6 +71,10 @@ CASES: dict[str, tuple[Case, ...]] = {
             "name one of them: nmtkit analyze NAME …",
         ),
     ),
+    "datasets": (
+        Case("data sets are listed", lambda values: not values["fetch"], ("--from-dir",), "leave it out, or say what to bring here: --fetch NAME"),
+        Case("files are brought here", lambda values: bool(values["fetch"]), ("--json",), "leave it out; it is for the list"),
+    ),
     "settings": (
         Case(
             "only the section model depends on the variant",
