@@ -20,9 +20,6 @@ from nmtkit.errors import EnvironmentProblem
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 
-CHUNK_LINES = 2000
-CHUNK_BYTES = 1 << 19
-
 _worker: Callable[[Any], Any] | None = None
 _failure: BaseException | None = None
 
@@ -30,26 +27,6 @@ _failure: BaseException | None = None
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def chunked(lines: Iterable[bytes], max_lines: int = CHUNK_LINES, max_bytes: int = CHUNK_BYTES) -> Iterator[list[bytes]]:
-    """Group lines into chunks of bounded size, so that neither many short lines nor a few huge ones fill the memory.
-
-    Args:
-        lines: the lines.
-        max_lines, max_bytes: a chunk ends when it reaches either (it holds at least one line).
-    Returns: the chunks, in order.
-    """
-    chunk: list[bytes] = []
-    size = 0
-    for line in lines:
-        chunk.append(line)
-        size += len(line)
-        if len(chunk) >= max_lines or size >= max_bytes:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 def ordered_map(make: Callable[[], Callable[[Chunk], Result]], chunks: Iterable[Chunk], jobs: int) -> Iterator[Result]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nmtkit.errors import DataError
@@ -102,29 +102,20 @@ class Truecaser:
     def truecase(self, tokens: list[str]) -> list[str]:
         """Truecase one tokenized line; as many tokens come out as went in (XML tags and Moses factors are ordinary tokens here)."""
         best, known = self.best, self.known
-        start = True
-        result: list[str] = []
-        for token in tokens:
-            if start or token not in known:
-                token = best.get(token.lower(), token)
-            result.append(token)
-            if token in SENTENCE_END:
-                start = True
-            elif start and token not in DELAYED_START:
-                start = False
-        return result
+        return [
+            best.get(token.lower(), token) if first or token not in known else token
+            for token, first in zip(tokens, sentence_starts(tokens), strict=True)
+        ]
 
 
-def detruecase(tokens: Iterable[str]) -> list[str]:
-    """Uppercase the first letter of each sentence, as Moses' detruecase.perl does; brackets and quotes before it are passed over."""
-    start = True
-    result: list[str] = []
+def sentence_starts(tokens: Iterable[str]) -> Iterator[bool]:
+    """For each token of a line, whether truecasers take it for the first of a sentence: brackets and quotes before it are too."""
+    first = True
     for token in tokens:
-        if start:
-            token = token[:1].upper() + token[1:]
-        result.append(token)
-        if token in SENTENCE_END:
-            start = True
-        elif token not in DELAYED_START:
-            start = False
-    return result
+        yield first
+        first = token in SENTENCE_END or (first and token in DELAYED_START)
+
+
+def detruecase(tokens: Sequence[str]) -> list[str]:
+    """Uppercase the first letter of each sentence, as Moses' detruecase.perl does; brackets and quotes before it are passed over."""
+    return [token[:1].upper() + token[1:] if first else token for token, first in zip(tokens, sentence_starts(tokens), strict=True)]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
 
 from nmtkit.prep.clean import PairFilter, tidy
 from nmtkit.prep.encoders import BOTH
 from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import DELAYED_START, SENTENCE_END, Truecaser, TruecaseTrainer
+from nmtkit.prep.truecase import Truecaser, TruecaseTrainer, sentence_starts
 from nmtkit.settings import PrepSettings
 
 LONGEST_WORD = 1000
@@ -51,9 +53,9 @@ class SideCounts:
             self.elsewhere.update(tokens)
             return
         self.trainer.add(tokens)
-        starts, others = sentence_starts(tokens)
-        self.at_start.update(starts)
-        self.elsewhere.update(others)
+        starts = list(sentence_starts(tokens))
+        self.at_start.update(compress(tokens, starts))
+        self.elsewhere.update(compress(tokens, map(not_, starts)))
 
     def merge(self, other: SideCounts) -> None:
         """Add the counts of the text that follows."""
@@ -70,20 +72,6 @@ class SideCounts:
         for word, count in self.elsewhere.items():
             counts[truecaser.truecase(["x", word])[1] if truecaser else word] += count
         return counts
-
-
-def sentence_starts(tokens: list[str]) -> tuple[list[str], list[str]]:
-    """Split words into those the truecaser takes for the start of a sentence and the others."""
-    starts: list[str] = []
-    others: list[str] = []
-    start = True
-    for token in tokens:
-        (starts if start else others).append(token)
-        if token in SENTENCE_END:
-            start = True
-        elif token not in DELAYED_START:
-            start = False
-    return starts, others
 
 
 @dataclass

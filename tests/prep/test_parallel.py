@@ -2,7 +2,6 @@
 
 import functools
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.prep.parallel import chunked, ordered_map
+from nmtkit.prep.parallel import ordered_map
 
 
 def upper() -> Callable[[list[bytes]], list[bytes]]:
@@ -55,7 +54,7 @@ def killed() -> Callable[[int], int]:
 def test_order_is_kept(jobs: int) -> None:
     assert list(ordered_map(slow_first, range(50), jobs)) == [number * number for number in range(50)]
     text = [str(number).encode() * 3 for number in range(999)]
-    assert [line for part in ordered_map(upper, chunked(text, 7), jobs) for line in part] == text
+    assert [line for part in ordered_map(upper, (text[i : i + 7] for i in range(0, 999, 7)), jobs) for line in part] == text
     assert list(ordered_map(slow_first, [], jobs)) == []
 
 
@@ -126,12 +125,3 @@ def test_workers_end_with_their_parent(number: int) -> None:
     while any(os.path.exists(f"/proc/{worker}/stat") and " Z " not in open(f"/proc/{worker}/stat", encoding="ascii").read() for worker in workers):
         assert time.monotonic() < deadline, "a worker outlived its parent"
         time.sleep(0.1)
-
-
-def test_chunks_are_bounded_by_lines_and_bytes() -> None:
-    generator = random.Random(3)
-    text = [b"x" * generator.choice([0, 1, 10, 5000]) for _ in range(2000)]
-    chunks = list(chunked(text, max_lines=100, max_bytes=20_000))
-    assert [line for chunk in chunks for line in chunk] == text
-    assert all(len(chunk) <= 100 and sum(map(len, chunk[:-1])) < 20_000 for chunk in chunks)
-    assert [len(chunk) for chunk in chunked([b"y" * 10**6, b"", b"z"], max_lines=5, max_bytes=1000)] == [1, 2]

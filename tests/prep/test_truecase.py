@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
 from nmtkit.prep.moses import Moses
-from nmtkit.prep.truecase import Truecaser, TruecaseTrainer, detruecase
+from nmtkit.prep.truecase import Truecaser, TruecaseTrainer, detruecase, sentence_starts
 from tests.prep.real import lines
 
 VOCABULARY = ["the", "The", "THE", "House", "house", ".", ":", "!", "&quot;", "(", "[", "'", "12", "-", "ß", "Über", "über", "A1"]
@@ -121,3 +121,10 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, text: str) -> None:
         Truecaser.load(path)
     with pytest.raises(DataError, match="no such file"):
         Truecaser.load(tmp_path / "none")
+
+
+def test_where_sentences_start() -> None:
+    """Checked by hand against truecase.perl's rules: after . : ? !, and past brackets and quotes that come first."""
+    tokens = ["(", '"', "Er", "(", "ging", ")", ".", "&quot;", "Ja", "?", "?", "Nein", "'", "gut"]
+    starts = [token for token, first in zip(tokens, sentence_starts(tokens), strict=True) if first]
+    assert starts == ["(", '"', "Er", "&quot;", "Ja", "?", "Nein"]
