@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from nmtkit.settings import build, toml_value
 
-LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "multipleOf": "a multiple of"}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tests.models.cases import TOY
 
 
 class Example(Section):
-    count: int = Field(3, ge=1)
+    count: int = Field(4, ge=2, multiple_of=2)
     """How
     many."""
     share: float = Field(0.5, gt=0, lt=1)
@@ -31,7 +31,7 @@ class Example(Section):
 
 
 EXPECTED = [  # type, default, allowed values, both in one, the default as text
-    Setting("count", "integer", 3, "≥ 1", "How many."),
+    Setting("count", "integer", 4, "≥ 2, a multiple of 2", "How many."),
     Setting("share", "number", 0.5, "> 0, < 1", ""),
     Setting("kind", "string", "a", "a|b", ""),
     Setting("on", "boolean", True, "", ""),
@@ -55,12 +55,12 @@ def test_every_kind_of_field():
         "integer|null",
         "string",
     ]
-    assert [s.default_text for s in found[:6]] == ["3", "0.5", "a", "true", "[0.1, 2]", "[]"]
+    assert [s.default_text for s in found[:6]] == ["4", "0.5", "a", "true", "[0.1, 2]", "[]"]
     assert found[-1].default_text == '""'
 
 
 def test_values_take_the_place_of_defaults():
-    assert [s.default for s in describe(Example, {"count": 7, "kind": "b"}, "example")][:3] == [7, 0.5, "b"]
+    assert [s.default for s in describe(Example, {"count": 8, "kind": "b"}, "example")][:3] == [8, 0.5, "b"]
     with pytest.raises(ConfigError, match="'example.count'"):
         describe(Example, {"count": 0}, "example")
 
