@@ -14,6 +14,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
+from nmtkit.errors import ConfigError
+from nmtkit.nn.embeddings import Embedding
 from nmtkit.settings import Section
 
 # Nested dicts (and lists) of tensors, rows first (axis 0). Search selects and repeats rows by `nmtkit.nn.state` and looks at nothing
@@ -93,3 +95,19 @@ class Model(nn.Module, abc.ABC):
     @abc.abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the target vocabulary: (…, D) -> (…, V)."""
+
+
+def embedding_tables(tie: str, vocabularies: Vocabularies, width: int) -> tuple[Embedding, Embedding]:
+    """The source's and the target's table of embeddings (V, D), one and the same for tie = "all".
+
+    Args:
+        tie: none, target or all; whether the output layer shares the target's is up to the model.
+        vocabularies: their sizes, and whether they are one.
+        width: D.
+    Raises: ConfigError for tie = "all" where each side has a vocabulary of its own.
+    """
+    if tie == "all" and not vocabularies.shared:
+        message = "tie = 'all' needs one vocabulary for both sides"
+        raise ConfigError(message, where="model.tie", hint="--set model.tie=target, or prepare with --set prep.joint_vocab=true")
+    source = Embedding(vocabularies.src, width)
+    return source, source if tie == "all" else Embedding(vocabularies.tgt, width)

@@ -8,11 +8,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
-from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies
+from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
-from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
+from nmtkit.nn.embeddings import Embedder, OutputLayer
 from nmtkit.nn.masks import visible_positions
 from nmtkit.nn.sublayer import FeedForward, Residual
 
@@ -115,11 +114,7 @@ class Transformer(Model):
     def __init__(self, settings: TransformerSettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
         s = settings
-        if s.tie == "all" and not vocabularies.shared:
-            message = "tie = 'all' needs one vocabulary for both sides"
-            raise ConfigError(message, where="model.tie", hint="--set model.tie=target, or prepare with --set prep.joint_vocab=true")
-        source = Embedding(vocabularies.src, s.d_model)
-        target = source if s.tie == "all" else Embedding(vocabularies.tgt, s.d_model)
+        source, target = embedding_tables(s.tie, vocabularies, s.d_model)
         self.src_embedder = Embedder(source, s.d_model, s.dropout)
         self.tgt_embedder = Embedder(target, s.d_model, s.dropout)
         self.encoder = nn.ModuleList([self.encoder_layer(i) for i in range(s.encoder_layers)])
