@@ -6,43 +6,18 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files, settings
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.prep import check
-from nmtkit.prep.corpora import generated, published, table
 from nmtkit.prep.parallel import cores
 from nmtkit.prep.pipeline import Pipeline
-from nmtkit.prep.sources import Corpus, own_files
+from nmtkit.prep.request import SEED, own_request, refuse_ignored, registered_request
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
-
-OWN_PRESET = "base"
-SEED = 1
-"""Of a generated corpus, unless another one is asked for."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What to prepare.
-
-    `identity` says what the text is, given the files read the last time and the settings, so that equal requests give equal corpora.
-    `find` finds or downloads the files; what it returns makes them readable, in a folder beside the one in the making if `writes`.
-    """
-
-    name: str
-    preset: str
-    identity: Callable[[dict[str, Any], PrepSettings], dict[str, Any]]
-    find: Callable[[PrepSettings], Callable[[Path], Corpus]]
-    weak: dict[str, Any] = field(default_factory=dict)
-    """Settings that a preset overrides."""
-    strong: dict[str, Any] = field(default_factory=dict)
-    """Settings that override those of the preset."""
-    writes: bool = True
 
 
 def prep(
@@ -80,10 +55,12 @@ def prep(
     Raises: ConfigError, DataError, EnvironmentProblem; then nothing of the prep folder has changed.
     """
     own = train is not None or dev is not None or bool(test)
-    request = _own(dataset, train, dev, test or [], src, tgt, preset) if own else _registered(dataset, from_dir, size, seed, preset, src, tgt)
     if own:
-        _refuse_ignored("own files are taken as they are", from_dir, size, seed)
-    chosen = _settings(request, preset, config, assignments or [])
+        request = own_request(dataset, train, dev, test or [], src, tgt, preset)
+        refuse_ignored("own files are taken as they are", from_dir, size, seed)
+    else:
+        request = registered_request(dataset, from_dir, size, seed, preset, src, tgt)
+    chosen = request.settings(config, assignments or [])
     run = _run_at(run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
@@ -114,115 +91,6 @@ def _run_at(folder: Path) -> Run:
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file, not a run folder", where="--run", hint="name a folder, or a new one, with --run DIR")
     return Run(folder)
-
-
-def _refuse_ignored(what: str, from_dir: Path | None, size: int | None, seed: int) -> None:
-    """Refuse options that would have no effect.
-
-    Raises: ConfigError naming the first.
-    """
-    generated_only = "generated corpora such as demo"
-    for option, given, use in (
-        ("--from-dir", from_dir is not None, "data sets that are downloaded"),
-        ("--size", size is not None, generated_only),
-        ("--seed", seed != SEED, generated_only),
-    ):
-        if given:
-            raise ConfigError(f"{what}: {option} has no effect", where=option, hint=f"leave it out; it is for {use}")
-
-
-def _own(
-    name: str | None,
-    train: tuple[Path, Path] | None,
-    dev: tuple[Path, Path] | None,
-    test: list[str],
-    src: str | None,
-    tgt: str | None,
-    preset: str | None,
-) -> _Request:
-    if name in table.registered():
-        hint = "for own files take another name; for the data set leave out --train, --dev and --test"
-        raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev, --test", hint=hint)
-    corpus = own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET)
-
-    def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
-        sets = [{"name": s.name, "split": s.split, **{k: [_known_sha256(p, known) for p in v] for k, v in s.sides().items()}} for s in corpus.sets]
-        return _without_choice("own files", chosen, {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt, "sets": sets})
-
-    return _Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, writes=False)
-
-
-def _without_choice(what: str, chosen: PrepSettings, identity: dict[str, Any]) -> dict[str, Any]:
-    """The identity of a corpus whose sets cannot be chosen.
-
-    Raises: ConfigError if they are.
-    """
-    if chosen.dev or chosen.test:
-        hint = "they choose among the sets of a data set that is downloaded; own files: --dev SRC TGT --test SRC,TGT"
-        raise ConfigError(f"prep.dev and prep.test have no effect on {what}", where="--set", hint=hint)
-    return identity
-
-
-def _known_sha256(path: Path, known: dict[str, Any]) -> str:
-    """The checksum of a file, taken from the manifest where size and time of the file haven't changed."""
-    with contextlib.suppress(OSError, KeyError, TypeError):
-        facts, status = known[str(path)], path.stat()
-        if (facts["size"], facts["mtime_ns"]) == (status.st_size, status.st_mtime_ns):
-            return str(facts["sha256"])
-    files.open_binary(path).close()  # says what is wrong with the path
-    return files.sha256(path)
-
-
-def _registered(
-    name: str | None, from_dir: Path | None, size: int | None, seed: int, preset: str | None, src: str | None, tgt: str | None
-) -> _Request:
-    if name is None:
-        hint = "name a data set (nmtkit datasets lists them), or own files: --train SRC TGT --dev SRC TGT"
-        raise ConfigError("nothing to prepare", where="nmtkit prep", hint=hint)
-    dataset = table.find(name)
-    if (src or dataset.src, tgt or dataset.tgt) != (dataset.src, dataset.tgt):
-        hint = "these are for own files; the name of a data set says its direction"
-        raise ConfigError(f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint)
-    if dataset.entry.evaluation:
-        hint = f"analyses read it; `nmtkit datasets --fetch {name}` brings it here"
-        raise ConfigError(f"'{name}' is an evaluation set, nothing to train on", where="nmtkit prep", hint=hint)
-    preset = preset or dataset.entry.preset
-    weak, strong = dataset.settings(preset)
-    same = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt}
-    if dataset.entry.generator:
-        _refuse_ignored(f"'{name}' is generated", from_dir, None, SEED)
-        options = {"size": size or dataset.entry.train_pairs, "seed": seed}
-
-        def generate(folder: Path) -> Corpus:
-            return generated.corpus(dataset, folder, preset, **options)
-
-        return _Request(name, preset, lambda known, chosen: _without_choice(name, chosen, same | options), lambda chosen: generate, weak, strong)
-    _refuse_ignored(f"'{name}' is not generated", None, size, seed)
-    return _Request(
-        name,
-        preset,
-        lambda known, chosen: same | {"resources": published.identity(dataset, chosen)},
-        lambda chosen: published.find(dataset, chosen, preset, from_dir),
-        weak,
-        strong,
-    )
-
-
-def _settings(request: _Request, preset: str | None, config: Path | None, assignments: list[str]) -> PrepSettings:
-    """The settings of prep: default, data set, preset, file, --set."""
-    given = settings.parse_set(assignments)
-    for section, values in given.items():
-        if section != "prep":
-            hint = "give it to the stage it is for (train, translate)"
-            raise ConfigError(f"prep doesn't read {section}.{next(iter(values))}", where="--set", hint=hint)
-    layers = [
-        {"prep": request.weak},
-        settings.load_preset(request.preset),
-        {"prep": request.strong},
-        settings.load_config(config) if config else {},
-        given,
-    ]
-    return settings.build(PrepSettings, settings.merge(*layers).get("prep", {}), "prep")
 
 
 def _manifest(run: Run) -> dict[str, Any]:

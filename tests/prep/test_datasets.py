@@ -13,6 +13,7 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import stage
 from nmtkit.prep.corpora import published, table
 from nmtkit.prep.corpora.checksums import digest
+from nmtkit.prep.request import SEED, registered_request
 from nmtkit.settings import PrepSettings, build, preset_names
 
 MULTI30K = ["ende", "enfr", "deen", "defr", "fren", "frde"]
@@ -146,8 +147,7 @@ def test_settings_of_preset_and_data_set_in_the_right_order():
     """The data set's own < the preset's < the data set's with that preset < --set."""
 
     def chosen(name, preset=None, *assignments):
-        request = stage._registered(name, None, None, stage.SEED, preset, None, None)
-        return stage._settings(request, preset, None, list(assignments))
+        return registered_request(name, None, None, SEED, preset, None, None).settings(None, list(assignments))
 
     assert chosen("iwslt14-esen").merges == 34000  # preset dc-iwslt: 32000
     assert chosen("iwslt14-esen", "tiny").merges == 1000
