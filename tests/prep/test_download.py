@@ -76,13 +76,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body[:HALF])
             self.wfile.flush()
             if kind == "silent":
-                time.sleep(1.5)
+                self.server.gate.wait(60)
             self.close_connection = True
-        elif kind == "slow":
+        elif kind in {"slow", "gated"}:
             for i in range(0, len(body), 5000):
                 self.wfile.write(body[i : i + 5000])
                 self.wfile.flush()
-                time.sleep(0.1)
+                if kind == "slow":
+                    time.sleep(0.1)
+                elif i == 10_000 and count == 1:
+                    self.server.gate.wait(60)
         else:
             self.wfile.write(body)
 
@@ -95,9 +98,9 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(download, "SILENT_SECONDS", 0.5)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as one:
         one.asked = []
+        one.gate = threading.Event()
         one.address = f"http://127.0.0.1:{one.server_address[1]}"
         threading.Thread(target=one.serve_forever, daemon=True).start()
         yield one
@@ -147,9 +150,11 @@ def test_a_dying_server_is_asked_for_the_rest(server, tmp_path):
     assert cache(tmp_path) == {"train.bin": CONTENT}
 
 
-def test_a_server_that_falls_silent_is_asked_for_the_rest(server):
+def test_a_server_that_falls_silent_is_asked_for_the_rest(server, monkeypatch):
+    monkeypatch.setattr(download, "SILENT_SECONDS", 1)
     assert find(server, "/silent").read_bytes() == CONTENT
-    assert server.asked == [("/silent", 0), ("/silent", HALF)]
+    server.gate.set()
+    assert server.asked[:2] == [("/silent", 0), ("/silent", HALF)]
 
 
 def test_a_slow_server_is_waited_for(server):
@@ -158,17 +163,25 @@ def test_a_slow_server_is_waited_for(server):
 
 
 def test_a_killed_download_is_continued_by_the_next_call(server, tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", CHILD, server.address + "/slow"])
+    process = subprocess.Popen([sys.executable, "-c", CHILD, server.address + "/gated"])
     part = tmp_path / "cache" / "corpus" / "train.bin.part"
-    while not (part.exists() and part.stat().st_size > 10_000):
-        time.sleep(0.01)
+    until(lambda: part.exists() and part.stat().st_size)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    server.gate.set()
     assert set(cache(tmp_path)) == {"train.bin.part", "train.bin.part.from"}
     held = part.stat().st_size
-    assert find(server, "/slow").read_bytes() == CONTENT
-    assert server.asked == [("/slow", 0), ("/slow", held)]
+    assert find(server, "/gated").read_bytes() == CONTENT
+    assert server.asked == [("/gated", 0), ("/gated", held)] and held == download.BLOCK
     assert cache(tmp_path) == {"train.bin": CONTENT}
+
+
+def until(holds):
+    """Wait for something that happens in another process."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 CHILD = f"""
@@ -179,14 +192,18 @@ print(Finder({{"{NAME}": Resource(size={len(CONTENT)}, checksum="{CHECKSUM}", ur
 """
 
 
-def test_two_processes_fetch_the_same_file_once(server, tmp_path):
-    children = [subprocess.Popen([sys.executable, "-c", CHILD, server.address + "/slow"], stdout=-1, stderr=-1, text=True) for _ in range(3)]
-    said = [child.communicate() for child in children]
+def test_three_processes_fetch_the_same_file_once(server, tmp_path):
+    said = [tmp_path / f"{i}.err" for i in range(3)]
+    children = [
+        subprocess.Popen([sys.executable, "-c", CHILD, server.address + "/gated"], stdout=-1, stderr=path.open("wb"), text=True) for path in said
+    ]
+    until(lambda: sum("another process is downloading" in path.read_text() for path in said) == 2)
+    server.gate.set()
+    outputs = {child.communicate()[0].strip() for child in children}
     assert [child.returncode for child in children] == [0, 0, 0]
-    assert {out.strip() for out, _ in said} == {str(tmp_path / "cache" / "corpus" / "train.bin")}
-    assert server.asked == [("/slow", 0)]
+    assert outputs == {str(tmp_path / "cache" / "corpus" / "train.bin")}
+    assert server.asked == [("/gated", 0)]
     assert cache(tmp_path) == {"train.bin": CONTENT}
-    assert sum("another process is downloading" in err for _, err in said) == 2
 
 
 def test_without_range_it_starts_again_and_says_so(server, tmp_path, capsys):
@@ -208,8 +225,9 @@ def test_a_server_that_always_dies_without_range_is_given_up(server, tmp_path, m
     assert "train.bin" not in cache(tmp_path)
 
 
-def test_another_range_than_asked_for_is_not_believed(server):
+def test_another_range_than_asked_for_is_not_believed(server, tmp_path):
     assert find(server, "/shifted").read_bytes() == CONTENT
+    assert cache(tmp_path) == {"train.bin": CONTENT}
     assert server.asked == [("/shifted", 0), ("/shifted", HALF), ("/shifted", 0)]
 
 

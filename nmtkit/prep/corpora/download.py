@@ -251,10 +251,9 @@ def _reason(error: BaseException) -> str:
     while True:
         first = error.args[0] if error.args else None
         cause = getattr(error, "reason", None) or (first if isinstance(first, Exception) else None)
-        if cause is None:
-            return str(error) or type(error).__name__
-        if not isinstance(cause, Exception):
-            return str(cause)
+        if cause is None or not isinstance(cause, Exception):
+            said = str(error if cause is None else cause) or type(error).__name__
+            return re.sub(r"^HTTPS?Connection(Pool)?\(.*?\): ", "", said)
         error = cause
 
 

@@ -91,13 +91,12 @@ class Finder:
         return self._here(name) or self._bring(name)
 
     def _here(self, name: str) -> Found | None:
-        """The file if the folder or the cache holds it, itself or inside an archive of the folder's."""
+        """The file if the folder or the cache holds it, itself or inside an archive that holds it."""
         found = self._in_folder(name) or self._in_cache(name)
-        if found is None and self._from_dir is not None:
-            for address in self._published[name].addresses:
-                outer, inside, member = address.partition(MEMBER)
-                if inside and (archive := self._in_folder(outer)) is not None:
-                    return self._from_archive(name, archive, member)
+        for address in self._published[name].addresses if found is None else []:
+            outer, inside, member = address.partition(MEMBER)
+            if inside and (archive := self._in_folder(outer) or self._in_cache(outer)) is not None:
+                return self._from_archive(name, archive, member)
         return found
 
     def _in_folder(self, name: str) -> Found | None:
@@ -164,9 +163,10 @@ class Finder:
                 if not inside:
                     raise
                 failures.append(f"{address}: {error.message}")
-            console.warn(f"could not fetch {failures[-1]}")
+            if address != self._published[name].addresses[-1]:
+                console.say(f"{failures[-1].removeprefix(address + ': ')}; trying another address")
         looked = f"; --from-dir {self._from_dir} has no {PurePosixPath(name).name}" if self._from_dir is not None else ""
-        hint = f"try again (what came is kept), or fetch {PurePosixPath(name).name} by other means and pass --from-dir DIR{looked}"
+        hint = f"try again, or fetch {PurePosixPath(name).name} by other means and pass --from-dir DIR{looked}"
         raise EnvironmentProblem(f"cannot download {name}", where="\n  ".join(failures) or name, hint=hint)
 
     def _download(self, name: str, url: str) -> Found:
