@@ -132,6 +132,20 @@ def test_download_then_cache(server, tmp_path, checksum, capsys):
     assert "50.0 kB" in printed.err
 
 
+def test_progress_knows_the_length_from_the_server(server, monkeypatch):
+    totals, done = [], []
+
+    @contextlib.contextmanager
+    def progress(label, total):
+        totals.append((label, total))
+        yield done.append
+
+    monkeypatch.setattr(download.console, "progress", progress)
+    find(server, "/dying", size=None)
+    assert totals == [("downloading train.bin", len(CONTENT))] * 3
+    assert done[0] == 0 and sum(done) == len(CONTENT) + HALF + 2 * HALF  # each display begins with what is there already
+
+
 def test_the_git_checksum_is_git_s(tmp_path):
     from nmtkit.prep.corpora.checksums import digest
 

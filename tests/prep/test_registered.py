@@ -1,6 +1,10 @@
 """Every registered data set, prepared whole by the command, from archives that look like the published ones."""
 
+import dataclasses
+import functools
+import http.server
 import json
+import threading
 import tomllib
 from importlib import resources
 
@@ -230,6 +234,27 @@ def test_the_manifest_names_what_the_text_came_from(look_alikes, folder, tmp_pat
     assert archive["checksum"].startswith("sha256:") and archive["size"] > 0
     assert inputs["train.src"]["lines"] == TRAIN
     assert not any("prep.tmp" in name for name in inputs)
+
+
+def test_from_the_network_out_of_a_whole_release(known, folder, tmp_path, monkeypatch):
+    """The archive of a pair has gone from its address; the release of its year, elsewhere, holds it."""
+    monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/"
+        found = {name: one.model_copy(update={"bases": [address + "gone/"]}) for name, one in known["ted-zhen"].published.items()}
+        found["wit3-releases/2015-01.tgz"] = found["wit3-releases/2015-01.tgz"].model_copy(update={"bases": [address]})
+        dataset = dataclasses.replace(known["ted-zhen"], published=found)
+        monkeypatch.setattr(table, "registered", lambda: {"ted-zhen": dataset})
+        result = nmtkit("prep", "ted-zhen", "--run", tmp_path / "run", "--jobs", 1, "--set", "prep.merges=60")
+        server.shutdown()
+    assert result.exit_code == 0, result.stderr
+    assert "404" in result.stderr and "taking 2015-01/texts/zh/en/zh-en.tgz out of" in result.stderr
+    kept = sorted(p.relative_to(tmp_path / "cache").as_posix() for p in (tmp_path / "cache").rglob("*.tgz*"))
+    inner = "wit3/2015-01/texts/zh/en/zh-en.tgz"
+    assert kept == ["wit3-releases/2015-01.tgz", "wit3-releases/2015-01.tgz.sha256", inner, f"{inner}.sha256"]
 
 
 def test_fetch_by_the_command(look_alikes, folder, tmp_path, monkeypatch):

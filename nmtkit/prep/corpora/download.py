@@ -68,8 +68,7 @@ def _persist(url: str, part: _Part) -> None:
     failures, most = 0, part.done
     while True:
         try:
-            with console.progress(f"downloading {part.path.name}", part.size) as part.advance:
-                part.advance(part.done)
+            with contextlib.ExitStack() as part.display:
                 _transfer(url, part)
             return
         except _Broken as error:
@@ -94,6 +93,7 @@ class _Part:
         self.file = path.with_name(path.name + ".part")
         self.size = size
         self.advance: Callable[[float], None] = lambda amount: None
+        self.display = contextlib.ExitStack()
         self.answered = False
         self.continued = False
         self.url = ""
@@ -146,6 +146,8 @@ class _Part:
         etag = headers.get("ETag", "")
         self._validator = headers.get("Last-Modified", "") if not etag or etag.startswith("W/") else etag
         self._from.write_text(f"{self.url}\n{self._validator}\n", encoding="utf-8")
+        self.advance = self.display.enter_context(console.progress(f"downloading {self.path.name}", self._total or self.size))
+        self.advance(self.done)
         if status == 206 and self._fresh:
             self.restart()
             raise _Broken("the server sent another part of the file than asked for")

@@ -68,7 +68,7 @@ def tsv(path: Path, column: int) -> Stream:
     return Stream(rows(), documents=False)
 
 
-_METADATA = re.compile(rb"\s*</?(doc|url|keywords|speaker|talkid|title|description|reviewer|translator)\b[^>]*>(.*)", re.I)
+_METADATA = re.compile(rb"\s*</?(doc|url|keywords|speaker|talkid|title|description|reviewer|translator|transcript)\b[^>]*>(.*)", re.I)
 _CLOSING = re.compile(rb"</\w+>\s*$")
 
 
