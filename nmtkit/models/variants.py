@@ -17,6 +17,7 @@ from nmtkit.models.base import Model, Vocabularies
 
 VARIANTS: dict[str, str] = {
     "transformer": "nmtkit.models.transformer:Transformer",
+    "rnnsearch": "nmtkit.models.rnnsearch:RNNSearch",
 }
 
 

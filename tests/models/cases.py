@@ -7,5 +7,6 @@ TOY = "tests.toy_recurrent:ToyRecurrent"
 MORE = [
     Case("transformer", (("norm", "pre"), ("tie", "target"), ("softmax_bias", True))),
     Case("transformer", (("tie", "all"), ("attn_bias", False))),
+    Case("rnnsearch", (("tie", "all"), ("d_alignment", 5), ("softmax_bias", False))),
 ]
 CASES = [*map(Case, VARIANTS), *MORE, Case(TOY)]

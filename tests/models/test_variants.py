@@ -44,7 +44,7 @@ def test_presets_fit_the_schemas_and_every_variant(name):
     for variant in VARIANTS:
         cls = load_variant(variant)
         settings.build(cls.Settings, cls.adapt(values["model"]), "model")
-    settings.build(load_variant("transformer").Settings, values["model"], "model")  # no key of a preset goes unread
+    assert any(values["model"].keys() <= load_variant(variant).Settings.model_fields.keys() for variant in VARIANTS), "a key goes unread"
 
 
 def test_learning_rate_peaks():

@@ -1,0 +1,142 @@
+"""RNNSearch: a bidirectional GRU that reads, and a GRU that writes and looks back by additive attention."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmtkit.data.batches import Batch
+from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
+from nmtkit.nn.capture import record
+from nmtkit.nn.dropout import Dropout
+from nmtkit.nn.embeddings import Embedding, OutputLayer
+from nmtkit.nn.linear import Linear
+from nmtkit.nn.masks import visible_positions
+from nmtkit.nn.recurrent import GRU, AdditiveAttention, Recurrent, Repeated, loop, tanh
+
+
+class RNNSearchSettings(ModelSettings):
+    """Sizes and choices; the defaults are Bahdanau et al.'s sizes as THUMT trains them."""
+
+    d_embedding: int = Field(620, ge=1)
+    """E: width of the embeddings, and of the readout that the output layer reads."""
+    d_hidden: int = Field(1000, ge=2, multiple_of=2)
+    """H: width of the decoder's state and of each direction of the encoder; even, for the maxout takes pairs."""
+    d_alignment: int = Field(0, ge=0)
+    """A: width of the attention's hidden layer; 0 = as wide as the state."""
+    dropout: float = Field(0.2, ge=0, lt=1)
+    """Dropout on embeddings and on the readout."""
+    tie: Literal["none", "target", "all"] = "none"
+    """Which embeddings are one: none, the target's and the output layer's, or the source's too (needs a joint vocabulary)."""
+    softmax_bias: bool = True
+    """A bias in the output layer."""
+
+
+class Words(nn.Module):
+    """Dropout(E[y] + b).
+
+    Args:
+        table: the embedding, which another may share; its vectors are read as they are, without √d.
+        width: E.
+        dropout: probability of dropping an element.
+    """
+
+    def __init__(self, table: Embedding, width: int, dropout: float) -> None:
+        super().__init__()
+        self.table = table
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.dropout = Dropout(dropout)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, E)."""
+        return self.dropout(F.embedding(ids, self.table.weight) + self.bias)
+
+
+class RNNSearch(Model):
+    """Bahdanau, Cho & Bengio 2015, *Neural machine translation by jointly learning to align and translate*, ICLR."""
+
+    Settings: ClassVar[type[RNNSearchSettings]] = RNNSearchSettings
+    settings: RNNSearchSettings
+    paper: ClassVar[str] = "Bahdanau et al. 2015"
+
+    def __init__(self, settings: RNNSearchSettings, vocabularies: Vocabularies) -> None:
+        super().__init__(settings, vocabularies)
+        s = settings
+        source, target = embedding_tables(s.tie, vocabularies, s.d_embedding)
+        self.src_words = Words(source, s.d_embedding, s.dropout)
+        self.tgt_words = Words(target, s.d_embedding, s.dropout)
+        self.encoder = Recurrent(GRU, s.d_embedding, s.d_hidden, bidirectional=True)
+        self.initial = Linear(s.d_hidden, s.d_hidden)
+        self.attention = AdditiveAttention(s.d_hidden, 2 * s.d_hidden, s.d_alignment or s.d_hidden)
+        self.cell = GRU(s.d_embedding, s.d_hidden)
+        self.cell_context = Linear(2 * s.d_hidden, GRU.blocks * s.d_hidden, bias=False, blocks=GRU.blocks)
+        self.maxout = Linear(s.d_embedding + s.d_hidden, s.d_hidden, bias=False)
+        self.maxout_context = Linear(2 * s.d_hidden, s.d_hidden, bias=False)
+        self.readout = Linear(s.d_hidden // 2, s.d_embedding, bias=False)
+        self.readout_dropout = Dropout(s.dropout)
+        self.output = OutputLayer(vocabularies.tgt, s.d_embedding, target if s.tie != "none" else None, s.softmax_bias)
+
+    @classmethod
+    def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
+        """See `Model.adapt`: a width d means embeddings of d and states of 2d, which comes near the parameters of d's Transformer."""
+        own = super().adapt(sizes)
+        if "d_model" in sizes:
+            own = {"d_embedding": sizes["d_model"], "d_hidden": 2 * sizes["d_model"]} | own
+        return own
+
+    @property
+    def width(self) -> int:
+        """E."""
+        return self.settings.d_embedding
+
+    def encode(self, batch: Batch) -> Memory:
+        """See `Model.encode`.
+
+        Returns: the decoder's first state (B, H), keys (B, S, A), visible bool (B, 1, S) or None, and what the source's states h_i give to
+            the cell (B, S, 3H) and to the readout (B, S, H): W Σα_i h_i = Σα_i W h_i, so these products too are made once per sentence.
+        """
+        states, last = self.encoder(self.src_words(batch.src), batch.src_lengths, batch.src_padded)
+        return {
+            "initial": tanh(self.initial(last[1])),
+            "keys": self.attention.keys(states),
+            "visible": visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None,
+            "to_cell": self.cell_context(states),
+            "to_readout": self.maxout_context(states),
+        }
+
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+        """See `Model.decode`; the state is s (R, H).
+
+        c_t = Σα_i h_i with α from s_{t-1}; the readout is of [e(y_{t-1})|s_{t-1}|c_t]; then s_t = GRU([e(y_{t-1})|c_t], s_{t-1}).
+        """
+        rows, steps = tgt_in.shape
+        words = self.tgt_words(tgt_in)  # (R, T, E)
+        x = self.cell.inputs(words.transpose(0, 1))  # (T, R, 3H)
+        low, dtype = x.dtype, self.cell.bias.dtype
+        s = state["s"] if state else memory["initial"].to(dtype).repeat_interleave(rows // len(memory["initial"]), dim=0)
+        states, weights = [], []
+        with torch.autocast(x.device.type, enabled=False):
+            attend = self.attention.loop(memory["keys"], memory["visible"], steps, low)
+            context, step = Repeated(memory["to_cell"], steps), loop([self.cell], steps, low)
+            for t, x_t in enumerate(x.to(dtype).unbind(0)):
+                states.append(s)
+                weights.append(attend(s))  # (B, K, S)
+                if t + 1 < steps or state is not None:
+                    s = step(x_t + context(weights[-1]).view(x_t.shape), s)
+        alpha = torch.stack(weights, dim=2).flatten(1, 2)  # (B, K·T, S)
+        record("attention", alpha.unsqueeze(1))
+        return self._readout(words, torch.stack(states, dim=1), alpha, memory["to_readout"]), None if state is None else {"s": s}
+
+    def _readout(self, words: Tensor, states: Tensor, alpha: Tensor, source: Tensor) -> Tensor:
+        """Maxout over pairs of units, then E wide: words (R, T, E), states (R, T, H), alpha (B, K·T, S), source (B, S, H) -> (R, T, E)."""
+        own = self.maxout(torch.cat([words.to(source.dtype), states.to(source.dtype)], dim=-1))
+        first, second = (own + torch.matmul(alpha, source).view(own.shape)).chunk(2, dim=-1)
+        return self.readout_dropout(self.readout(torch.maximum(first, second)))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the target vocabulary: (…, E) -> (…, V)."""
+        return self.output(hidden)
