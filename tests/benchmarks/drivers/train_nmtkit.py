@@ -39,13 +39,13 @@ def main():
     Trainer.update, Gradients.compute = watched, compute
     never = 10**9
     values = {
-        **{"model.d_model": s["width"], "model.d_ff": s["inner"], "model.heads": s["heads"], "model.tie": '"all"', "model.dropout": s["dropout"]},
-        **{"model.encoder_layers": s["layers"], "model.decoder_layers": s["layers"], "train.label_smoothing": s["smoothing"]},
+        **{f"model.{key}": value for key, value in s["model"].items()},
+        **{"model.tie": '"all"', "model.dropout": s["dropout"], "train.label_smoothing": s["smoothing"]},
         **{"train.batch_size": s["batch"], "train.batch_unit": '"tgt_tokens"', "train.update_size": 0, "train.precision": json.dumps(s["precision"])},
         **{"train.schedule": '"constant"', "train.lr": 3e-4, "train.warmup": 0, "train.max_steps": never, "train.log_every": 50},
         **{"train.validate_every": never, "train.checkpoint_every": never},
     }
-    train(Run(run), preset="small", assignments=[f"{key}={value}" for key, value in values.items()] + s["set"])
+    train(Run(run), variant=s["variant"], preset="small", assignments=[f"{key}={value}" for key, value in values.items()] + s["set"])
 
 
 if __name__ == "__main__":
