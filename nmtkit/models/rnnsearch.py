@@ -16,7 +16,7 @@ from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import visible_positions
-from nmtkit.nn.recurrent import GRU, AdditiveAttention, Recurrent, Repeated, loop, tanh
+from nmtkit.nn.recurrent import GRU, AdditiveAttention, Recurrent, Repeated, eager, loop, tanh
 
 
 class RNNSearchSettings(ModelSettings):
@@ -113,23 +113,34 @@ class RNNSearch(Model):
 
         c_t = Σα_i h_i with α from s_{t-1}; the readout is of [e(y_{t-1})|s_{t-1}|c_t]; then s_t = GRU([e(y_{t-1})|c_t], s_{t-1}).
         """
-        rows, steps = tgt_in.shape
         words = self.tgt_words(tgt_in)  # (R, T, E)
         x = self.cell.inputs(words.transpose(0, 1))  # (T, R, 3H)
-        low, dtype = x.dtype, self.cell.bias.dtype
-        s = state["s"] if state else memory["initial"].to(dtype).repeat_interleave(rows // len(memory["initial"]), dim=0)
+        start = state["s"] if state else memory["initial"].to(self.cell.bias.dtype).repeat_interleave(len(tgt_in) // len(memory["initial"]), dim=0)
+        states, alpha, last = self._steps(x, start, memory, further=state is not None)
+        record("attention", alpha.unsqueeze(1))
+        return self._readout(words, states, alpha, memory["to_readout"]), None if state is None else {"s": last}
+
+    @eager
+    def _steps(self, x: Tensor, s: Tensor, memory: Memory, further: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """The loop over time.
+
+        Args:
+            x: the words' side of the cell's input (T, R, 3H).
+            s: the state before (R, H).
+            memory: from `encode`.
+            further: whether the state after the last word is wanted.
+        Returns: the state that each word meets (R, T, H), its attention weights (B, K·T, S), the state at the end (R, H).
+        """
         states, weights = [], []
         with torch.autocast(x.device.type, enabled=False):
-            attend = self.attention.loop(memory["keys"], memory["visible"], steps, low)
-            context, step = Repeated(memory["to_cell"], steps), loop([self.cell], steps, low)
-            for t, x_t in enumerate(x.to(dtype).unbind(0)):
+            attend = self.attention.loop(memory["keys"], memory["visible"], len(x), x.dtype)
+            context, step = Repeated(memory["to_cell"], len(x)), loop([self.cell], len(x), x.dtype)
+            for t, x_t in enumerate(x.to(s.dtype).unbind(0), start=1):
                 states.append(s)
                 weights.append(attend(s))  # (B, K, S)
-                if t + 1 < steps or state is not None:
+                if t < len(x) or further:
                     s = step(x_t + context(weights[-1]).view(x_t.shape), s)
-        alpha = torch.stack(weights, dim=2).flatten(1, 2)  # (B, K·T, S)
-        record("attention", alpha.unsqueeze(1))
-        return self._readout(words, torch.stack(states, dim=1), alpha, memory["to_readout"]), None if state is None else {"s": s}
+        return torch.stack(states, dim=1), torch.stack(weights, dim=2).flatten(1, 2), s
 
     def _readout(self, words: Tensor, states: Tensor, alpha: Tensor, source: Tensor) -> Tensor:
         """Maxout over pairs of units, then E wide: words (R, T, E), states (R, T, H), alpha (B, K·T, S), source (B, S, H) -> (R, T, E)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,13 @@ from torch.nn import functional as F
 
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import additive
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def eager(function: Function) -> Function:
+    """Keep torch.compile out of a loop over time: it would unroll it anew for every length."""
+    return cast(Function, torch.compiler.disable(function))
 
 
 class Repeated:
@@ -215,6 +222,7 @@ class Recurrent(nn.Module):
         self.forwards = cell(d_in, d_hidden)
         self.backwards = cell(d_in, d_hidden) if bidirectional else None
 
+    @eager
     def forward(self, v: Tensor, lengths: Tensor, padded: bool = True) -> tuple[Tensor, Tensor]:
         """Read sentences; padding leaves a state as it is.
 

@@ -234,3 +234,17 @@ def test_states_are_kept_in_the_parameters_precision_under_autocast():
         _, state = model.decode(batch.tgt_in, memory, {})
     assert memory["to_cell"].dtype == torch.bfloat16
     assert state["s"].dtype == memory["keys"].dtype == torch.float32
+
+
+def test_compiling_leaves_the_loops_alone():
+    """torch.compile would unroll a loop over time anew for every length, and stumbles over what the steps share."""
+    model, batch = small().train(), contract.collate(contract.pairs())
+    parameters = list(model.parameters())
+    plain = contract.full(model, batch)
+    expected = torch.autograd.grad(plain.square().sum(), parameters)
+    for verb in ("encode", "decode"):
+        setattr(model, verb, torch.compile(getattr(model, verb), dynamic=True, backend="eager"))
+    logits = contract.full(model, batch)
+    torch.testing.assert_close(logits, plain, rtol=1e-12, atol=1e-12)
+    for found, gradient in zip(torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True):
+        torch.testing.assert_close(found, gradient, rtol=1e-10, atol=1e-10)
