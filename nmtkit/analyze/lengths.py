@@ -10,6 +10,7 @@ from nmtkit.analyze.finding import Finding
 from nmtkit.errors import DataError
 from nmtkit.run import Run
 from nmtkit.score import figures, lengths
+from nmtkit.score.draws import Draws
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.stage import sets_to_score, source_lengths, translated_systems
 from nmtkit.score.tables import Column, Table
@@ -37,9 +38,9 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buck
         manifest = run.manifest()
         refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
         scorer = Scorer(refs, manifest["tgt"], bool(manifest.get("settings", {}).get("lowercase")))
-        scores: dict[str, Metric] = {name: scorer.bleu(list(files.text_lines(path / "hyp.txt"))) for name, path in folders.items()}
+        scores: dict[str, Metric] = {name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt"))) for name, path in folders.items()}
         signature = next(iter(scores.values())).signature
-        found = lengths.by_length(scores, source_lengths(run, chosen), buckets, RESAMPLES, SEED)
+        found = lengths.by_length(scores, source_lengths(run, chosen), buckets, Draws(chosen.lines, RESAMPLES, seed=SEED))
         drawn.append((chosen.name, found))
         rows += [[chosen.name, *lengths.row(f)] for f in found]
     notes = [f"BLEU: {signature}", f"[95%]: percentile interval over {RESAMPLES} resamples inside the group, seed {SEED}"]

@@ -18,6 +18,8 @@ OF_A_RUN, OUTSIDE = "Translations of a run", "Outside files, without a run"
     epilog=examples(
         "nmtkit score --by-length",
         "nmtkit score --against baseline --format tex",
+        "nmtkit score --against baseline --group-by seed",
+        "nmtkit score --test sign",
         "nmtkit score --hyp a.de --hyp b.de --ref news.de",
     ),
 )
@@ -31,8 +33,24 @@ def score(
         Optional[str],
         typer.Option(metavar="dc|pr|10,20,…", help="The groups of --by-length, which this implies: a paper's, or your own borders (default: dc)."),
     ] = None,
-    resamples: Annotated[int, typer.Option(metavar="N", min=1, help="Resamples of the bootstrap, for intervals and significance.")] = 1000,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the resampling.")] = 1,
+    group_by: Annotated[
+        Optional[str],
+        typer.Option(metavar="seed", help="One row for the systems that differ in train.seed alone: mean and spread.", rich_help_panel=OF_A_RUN),
+    ] = None,
+    test: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The significance test whose p stands in the tables of scores, lengths and seeds; every test is in the table of significance: "
+            "paired_bootstrap (Koehn), paired_bootstrap_half, sacrebleu_bootstrap, sacrebleu_randomization, sign.",
+        ),
+    ] = "paired_bootstrap",
+    resamples: Annotated[int, typer.Option(metavar="N", min=1, help="Resamples of the bootstraps, for intervals and significance.")] = 1000,
+    ratio: Annotated[
+        float, typer.Option(metavar="R", help="Sentences in a resample of paired_bootstrap, as a share of the set (Koehn 1, compare-mt 0.5).")
+    ] = 1.0,
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials of sacrebleu_randomization.")] = 10_000,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of resamples and trials.")] = 1,
     output_format: Format = "table",
     systems: Annotated[
         Optional[list[str]], systems_option("Only this system, beside the baseline. Repeatable; default: all that are translated.", OF_A_RUN)
@@ -56,8 +74,9 @@ def score(
     from nmtkit.score import stage
 
     groups = {"by_length": by_length or buckets is not None, "buckets": buckets or "dc"}
-    options: dict[str, Any] = {**groups, "against": against, "output_format": output_format, "resamples": resamples, "seed": seed}
+    options: dict[str, Any] = {**groups, "against": against, "output_format": output_format}
+    options |= {"test": test, "resamples": resamples, "ratio": ratio, "trials": trials, "seed": seed}
     if hyp or ref:
         stage.score_files(hyp or [], ref or [], src=src, language=language, **options)
     else:
-        stage.score(chosen_run(run), systems=systems or [], set_names=set_names or [], force=force, **options)
+        stage.score(chosen_run(run), group_by=group_by, systems=systems or [], set_names=set_names or [], force=force, **options)

@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "outside files are scored, without a run",
             _outside_files,
-            ("--system", "--set-name", "--run", "--force"),
+            ("--system", "--set-name", "--group-by", "--run", "--force"),
             "leave it out; it is for the translations of a run",
         ),
         Case(

@@ -1,27 +1,29 @@
-"""All systems on one test set, side by side: the result object that is saved as scores.json, and the tables made from it."""
+"""All systems on one test set, side by side: the result object that is saved as scores.json."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import nmtkit
 from nmtkit import console
 from nmtkit.errors import DataError
-from nmtkit.score import formulas, lengths
+from nmtkit.score import formulas, lengths, seeds
+from nmtkit.score.draws import Draws, estimate
 from nmtkit.score.formulas import Array
-from nmtkit.score.metrics import Metric, Scorer, looks_tokenized
-from nmtkit.score.significance import TESTS, Comparison, Resampling, estimate
-from nmtkit.score.tables import Column, Estimate, Table, plain
+from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
+from nmtkit.score.seeds import SeedGroup
+from nmtkit.score.significance import TESTS, compare, difference
+from nmtkit.score.tables import plain
 
-METRICS = {"bleu": "BLEU", "tokenized_bleu": "tok. BLEU", "chrf": "chrF", "ter": "TER"}
+FORMAT = 2
+"""Of scores.json; a stored result of another format is computed again."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What one system wrote: detokenised lines, and the same as tokens for BLEU as multi-bleu.perl computes it."""
+    """What one system wrote: detokenised lines, and the same as tokens for the metrics that read tokens."""
 
     name: str
     lines: Sequence[str]
@@ -37,7 +39,8 @@ class Task:
         refs, tokenized_refs: full reference streams, raw and as tokens.
         lang: target language; lowercase: compare without regard to case.
         baseline: the system that differences are taken against.
-        resamples, seed: of the resampling.
+        draws: of the test set; test: the one whose p stands in the main table, in length groups and among seeds.
+        seed_groups: the systems by training seed.
         src_lengths: (N) for results by length, None for none; length_unit says in what they count.
         buckets: the length groups.
         commit: of nmtkit, for the record.
@@ -48,9 +51,10 @@ class Task:
     tokenized_refs: Sequence[Sequence[str]]
     lang: str
     baseline: str
+    draws: Draws
+    test: str = "paired_bootstrap"
     lowercase: bool = False
-    resamples: int = 1000
-    seed: int = 1
+    seed_groups: Sequence[SeedGroup] = ()
     src_lengths: Array | None = None
     length_unit: str = ""
     buckets: str = "dc"
@@ -66,7 +70,7 @@ class Evaluation:
 
 
 def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
-    """Score every output, compare each with the baseline, group by length.
+    """Score every output, compare each with the baseline, group by training seed and by length.
 
     Args:
         outputs: the systems, baseline among them, in the order of the table.
@@ -76,116 +80,62 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
     scorer = Scorer(task.refs, task.lang, task.lowercase, task.tokenized_refs)
     if scorer.remark:
         console.say(scorer.remark)
-    metrics: dict[str, dict[str, Metric]] = {}
-    with console.progress(f"scoring {task.set_name}", len(outputs) * len(METRICS)) as advance:
-        for output in outputs:
-            metrics[output.name] = {}
-            for key in METRICS:
-                metrics[output.name][key] = getattr(scorer, key)(output.tokens if key == "tokenized_bleu" else output.lines)
-                advance(1)
-            if looks_tokenized(output.lines) and not looks_tokenized(task.refs[0]):
-                console.warn(f"{output.name}: 100 lines or more end in ' .': is this text detokenised? sacreBLEU expects it to be")
-    resampling = Resampling(len(task.refs[0]), task.resamples, seed=task.seed)
+    metrics = _metrics(outputs, scorer, task)
+    draws, base = task.draws, metrics[task.baseline]
     result: dict[str, Any] = {
-        "format": 1,
+        "format": FORMAT,
         "set": task.set_name,
         "language": task.lang,
         "sentences": len(task.refs[0]),
         "references": len(task.refs),
         "empty_references": sum(not line.strip() for ref in task.refs for line in ref),
         "baseline": task.baseline,
-        "signatures": {key: metric.signature for key, metric in metrics[task.baseline].items()},
-        "resampling": {"resamples": task.resamples, "ratio": resampling.ratio, "seed": task.seed, "interval": "95% percentile bootstrap"},
+        "signatures": {key: metric.signature for key, metric in base.items()},
+        "resampling": {**{k: v for k, v in asdict(draws).items() if k != "sentences"}, "interval": "95% percentile bootstrap"},
+        "test": task.test,
+        "tests": {key: {"name": test.name, "reading": test.reading, "finest": test.finest(draws)} for key, test in TESTS.items()},
         "version": nmtkit.__version__,
         "commit": task.commit,
         "remarks": [scorer.remark] if scorer.remark else [],
-        "systems": [_system(name, own, metrics[task.baseline], resampling, name == task.baseline) for name, own in metrics.items()],
+        "systems": [_system(name, own, None if name == task.baseline else base, draws) for name, own in metrics.items()],
     }
+    if task.seed_groups:
+        result["seeds"] = seeds.summarize(task.seed_groups, metrics, task.baseline, task.test, draws)
     if task.src_lengths is not None:
         scores = {name: own["bleu"] for name, own in metrics.items()}
-        found = lengths.by_length(scores, task.src_lengths, task.buckets, task.resamples, task.seed)
-        rows = [{c.key: plain(v) for c, v in zip(lengths.COLUMNS, lengths.row(f), strict=True)} for f in found]
-        result["by_length"] = {"buckets": task.buckets, "unit": task.length_unit, "groups": rows}
+        found = lengths.by_length(scores, task.src_lengths, task.buckets, draws, task.baseline, task.test)
+        result["by_length"] = {"buckets": task.buckets, "unit": task.length_unit, "groups": [lengths.as_json(one) for one in found]}
     return Evaluation(result, metrics)
 
 
-def _system(name: str, own: dict[str, Metric], baseline: dict[str, Metric], resampling: Resampling, is_baseline: bool) -> dict[str, Any]:
+def _metrics(outputs: Sequence[Output], scorer: Scorer, task: Task) -> dict[str, dict[str, Metric]]:
+    """Every metric of every system, by system and key."""
+    metrics: dict[str, dict[str, Metric]] = {}
+    with console.progress(f"scoring {task.set_name}", len(outputs) * len(scorer.keys)) as advance:
+        for output in outputs:
+            metrics[output.name] = {}
+            for key in scorer.keys:
+                metrics[output.name][key] = scorer.score(key, output.tokens if METRICS[key].of_tokens else output.lines)
+                advance(1)
+            if looks_tokenized(output.lines) and not looks_tokenized(task.refs[0]):
+                console.warn(f"{output.name}: 100 lines or more end in ' .': is this text detokenised? sacreBLEU expects it to be")
+    return metrics
+
+
+def _system(name: str, own: dict[str, Metric], base: dict[str, Metric] | None, draws: Draws) -> dict[str, Any]:
+    """One system's scores, and its differences and tests against the baseline (None for the baseline itself)."""
     scores = {}
     for key, metric in own.items():
-        value = plain(estimate(metric.value, resampling.scores(metric)))
+        value = plain(estimate(metric.value, draws.full.scores(metric)))
         scores[key] = {"name": metric.name, **value, "signature": metric.signature, "details": metric.details}
-    ratio = estimate(own["bleu"].length_ratio(), resampling.scores(own["bleu"], formulas.length_ratio))
-    tests = {} if is_baseline else {
-        test: {key: _comparison(run(own[key], baseline[key], resampling)) for key in own} for test, run in TESTS.items()
-    }  # fmt: skip
-    return {"name": name, "scores": scores, "length_ratio": plain(ratio), "empty_hypotheses": own["bleu"].empty_hypotheses, "tests": tests}
-
-
-def _comparison(found: Comparison) -> dict[str, Any]:
-    return {key: plain(value) for key, value in vars(found).items()}
-
-
-def _estimate(value: dict[str, Any]) -> Estimate:
-    return Estimate(value["value"], value["low"], value["high"])
-
-
-def _p_column(result: dict[str, Any]) -> Column:
-    """p as fine as the resamples allow: none in 1000 is p < 0.001, not 0."""
-    finest = 1 / result["resampling"]["resamples"]
-    return Column("p", "p", decimals=max(3, -math.floor(math.log10(finest))), below=finest)
-
-
-def main_table(result: dict[str, Any]) -> Table:
-    """The table of a result: one row a system; differences and p only where there is something to compare with."""
-    columns = [Column("system", "system", left=True), Column("bleu", "BLEU [95%]", interval=True)]
-    several = len(result["systems"]) > 1
-    if several:
-        columns += [Column("delta", "Δ [95%]", signed=True, interval=True), _p_column(result)]
-    columns += [Column(key, METRICS[key]) for key in ("tokenized_bleu", "chrf", "ter")] + [Column("length_ratio", "length", decimals=3)]
-    rows = []
-    for system in result["systems"]:
-        test = system["tests"].get("paired_bootstrap", {}).get("bleu")
-        row: list[Any] = [system["name"], _estimate(system["scores"]["bleu"])]
-        if several:
-            row += [_estimate(test["difference"]) if test else None, test["p"] if test else None]
-        rows.append([*row, *(system["scores"][key]["value"] for key in ("tokenized_bleu", "chrf", "ter")), system["length_ratio"]["value"]])
-    title = f"{result['set']}: {result['sentences']:,} sentences, {result['references']} reference{'s' if result['references'] > 1 else ''}"
-    return Table("score", title, columns, rows, _notes(result, several))
-
-
-def _notes(result: dict[str, Any], several: bool) -> list[str]:
-    draws = result["resampling"]
-    notes = [f"{METRICS[key]}: {signature}" for key, signature in result["signatures"].items()]
-    notes.append(f"[95%]: percentile interval, {draws['resamples']} resamples of the test set, seed {draws['seed']}; other intervals: scores.json")
-    if several:
-        notes.append(f"Δ, p: BLEU against {result['baseline']}; p = 1 - share of resamples in which the better of the two is better (Koehn 2004)")
-    else:
-        notes.append("one system: nothing to compare with")
-    empty = [f"{s['name']} {s['empty_hypotheses']}" for s in result["systems"] if s["empty_hypotheses"]]
-    if empty:
-        notes.append("empty hypotheses: " + ", ".join(empty))
-    if result["empty_references"]:
-        notes.append(f"empty references: {result['empty_references']}")
-    notes += result["remarks"]
-    notes.append(f"nmtkit {result['version']}" + (f", commit {result['commit']}" if result["commit"] else ""))
-    return notes
-
-
-def length_scores(result: dict[str, Any]) -> list[lengths.GroupScore]:
-    """The results by length, read back from a result."""
-    rows = result["by_length"]["groups"]
-    return [lengths.GroupScore(r["group"], r["sentences"], r["system"], _estimate(r["bleu"]), _estimate(r["length_ratio"])) for r in rows]
-
-
-def length_table(result: dict[str, Any]) -> Table:
-    """The table by length of a result that has one."""
-    title = f"{result['set']} by source length in {result['by_length']['unit']} (groups: {result['by_length']['buckets']})"
-    draws = result["resampling"]
-    notes = [
-        f"BLEU: {result['signatures']['bleu']}",
-        f"[95%]: percentile interval over {draws['resamples']} resamples inside the group, seed {draws['seed']}; a small group has a wide one",
-    ]
-    return lengths.table(length_scores(result), title, notes)
+    ratio = estimate(own["bleu"].length_ratio(), draws.full.scores(own["bleu"], formulas.length_ratio))
+    system = {"name": name, "scores": scores, "length_ratio": plain(ratio), "empty_hypotheses": own["bleu"].empty_hypotheses}
+    differences: dict[str, Any] = {}
+    tests: dict[str, Any] = {}
+    if base is not None:
+        differences = {key: plain(difference(metric, base[key], draws)) for key, metric in own.items()}
+        tests = {test: {key: asdict(compare(test, metric, base[key], draws)) for key, metric in own.items()} for test in TESTS}
+    return {**system, "differences": differences, "tests": tests}
 
 
 def sentence_rows(evaluation: Evaluation, src_lengths: Array | None) -> list[str]:

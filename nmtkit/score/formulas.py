@@ -1,6 +1,6 @@
 """Corpus scores as functions of summed counts, for many samples at once (leading axes are free).
 
-Equal to sacreBLEU's own `_compute_score_from_stats` to the last few bits; the tests hold them together.
+Equal to sacreBLEU's own `_compute_score_from_stats`, and to mteval-v13a.pl, to the last few bits; the tests hold them together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
 
     Args:
         sums: (…, 10) hypothesis length, reference length, 4 counts of matching n-grams, 4 counts of n-grams.
-        smooth: "exp" (NIST's: each further order without a match counts half as much) or "none".
+        smooth: "exp" (NIST's: each further order without a match counts half as much), "none", or "mteval": NIST's in all it does, which
+            smooths a text without any match too, and takes an order without n-grams for a perfect one where sacreBLEU gives 0.
         effective_order: leave out orders longer than the text (for single sentences).
     Returns: (…) 0 to 100.
     """
@@ -40,18 +41,24 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
         some = np.maximum(total[..., n], 1)
         matched = alive & (correct[..., n] > 0)
         precision = np.where(matched, 100 * correct[..., n] / some, 0.0)
-        if smooth == "exp":
+        if smooth != "none":
             unmatched = alive & ~matched
             halving = np.where(unmatched, halving * 2, halving)
             precision = np.where(unmatched, 100 / (halving * some), precision)
+        if smooth == "mteval":
+            precision = np.where(alive, precision, 100.0)
         used = alive if effective_order else np.ones_like(alive)
         logs += np.where(used, np.where(precision > 0, np.log(np.where(precision > 0, precision, 1.0)), _LOG_OF_ZERO), 0.0)
         orders += used
-    score: Array = np.where((correct > 0).any(-1), brevity * np.exp(logs / np.maximum(orders, 1)), 0.0)
+    scored = hyp_len > 0 if smooth == "mteval" else (correct > 0).any(-1)
+    score: Array = np.where(scored, brevity * np.exp(logs / np.maximum(orders, 1)), 0.0)
     return score
 
 
 sentence_bleu: Formula = partial(bleu, effective_order=True)
+multi_bleu: Formula = partial(bleu, smooth="none")
+sentence_multi_bleu: Formula = partial(bleu, smooth="none", effective_order=True)
+mteval_bleu: Formula = partial(bleu, smooth="mteval")
 
 
 def chrf(sums: Array, beta: float = 2.0) -> Array:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from nmtkit.errors import ConfigError
 from nmtkit.score import formulas
+from nmtkit.score.draws import Draws, estimate
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
-from nmtkit.score.significance import Resampling, estimate
-from nmtkit.score.tables import Column, Estimate, Table, bar
+from nmtkit.score.significance import compare, difference
+from nmtkit.score.tables import Column, Estimate, Table, bar, plain
 
 
 @dataclass(frozen=True)
@@ -50,46 +51,59 @@ def groups(spec: str) -> list[Group]:
     return [Group(f"<{borders[0]}", 0, borders[0] - 1), *middle, Group(f"≥{borders[-1]}", borders[-1], None)]
 
 
+FEWEST = 30
+"""Sentences a group needs for a p: resamples of fewer are too alike, and would call luck a difference."""
+
+
 @dataclass(frozen=True)
 class GroupScore:
-    """One system in one length group; BLEU and ratio have None in them where the group is empty."""
+    """One system in one length group; BLEU and ratio have None in them where the group is empty.
+
+    Difference and p (against the baseline, inside the group) are empty without a baseline and for the baseline itself; p also where the
+    group has fewer than FEWEST sentences.
+    """
 
     group: str
     sentences: int
     system: str
     bleu: Estimate
     ratio: Estimate
+    difference: Estimate = Estimate(None)
+    p: float | None = None
 
 
-def by_length(scores: dict[str, Metric], lengths: Array, spec: str, resamples: int = 1000, seed: int = 1) -> list[GroupScore]:
+def by_length(
+    scores: dict[str, Metric], lengths: Array, spec: str, draws: Draws, baseline: str | None = None, test: str = "paired_bootstrap"
+) -> list[GroupScore]:
     """Corpus BLEU and length ratio of each system in each group, each with the interval of resampling inside the group.
 
     Args:
         scores: BLEU by system, on the same lines.
         lengths: (N) source length of each line.
         spec: see `groups`.
+        draws: of the whole set; inside a group as many are made, with the same seed.
+        baseline: the system that the others are compared with inside each group; None for no comparison.
+        test: one of `significance.TESTS`.
     Returns: by group, then by system.
     """
     found = []
     for group in groups(spec):
         rows = np.flatnonzero(group.mask(lengths))
-        draws = Resampling(len(rows), resamples, seed=seed) if len(rows) else None
-        for system, metric in scores.items():
-            if draws is None:
+        inside = {system: metric.part(rows) for system, metric in scores.items()} if len(rows) else {}
+        own = replace(draws, sentences=max(1, len(rows)))
+        for system in scores:
+            if system not in inside:
                 found.append(GroupScore(group.label, 0, system, Estimate(None), Estimate(None)))
                 continue
-            inside = metric.statistics[rows]
-            sums, total = draws.sums(inside), inside.sum(0)
-            value, ratio = float(metric.formula(total)), float(formulas.length_ratio(total))
-            found.append(
-                GroupScore(
-                    group.label,
-                    len(rows),
-                    system,
-                    estimate(value, metric.formula(sums)),
-                    estimate(ratio if np.isfinite(ratio) else None, formulas.length_ratio(sums)),
-                )
-            )
+            metric = inside[system]
+            ratio = float(formulas.length_ratio(metric.statistics.sum(0)))
+            bleu = estimate(metric.value, own.full.scores(metric))
+            ratios = estimate(ratio if np.isfinite(ratio) else None, own.full.scores(metric, formulas.length_ratio))
+            gap, p = Estimate(None), None
+            if baseline is not None and system != baseline:
+                gap = difference(metric, inside[baseline], own)
+                p = compare(test, metric, inside[baseline], own).p if len(rows) >= FEWEST else None
+            found.append(GroupScore(group.label, len(rows), system, bleu, ratios, gap, p))
     return found
 
 
@@ -107,9 +121,29 @@ def row(found: GroupScore) -> list[Any]:
     return [found.group, found.sentences, found.system, found.bleu, found.ratio]
 
 
-def table(found: Sequence[GroupScore], title: str, notes: Sequence[str]) -> Table:
-    """The groups as a result table."""
-    return Table("lengths", title, COLUMNS, [row(f) for f in found], notes)
+def as_json(found: GroupScore) -> dict[str, Any]:
+    """A group's result as plain values for scores.json; `from_json` reads it back."""
+    named = {"group": found.group, "sentences": found.sentences, "system": found.system, "p": found.p}
+    return named | {"bleu": plain(found.bleu), "length_ratio": plain(found.ratio), "difference": plain(found.difference)}
+
+
+def from_json(row: dict[str, Any]) -> GroupScore:
+    """A group's result as it was before `as_json`."""
+    bleu, ratio, difference = (Estimate(**row[key]) for key in ("bleu", "length_ratio", "difference"))
+    return GroupScore(row["group"], row["sentences"], row["system"], bleu, ratio, difference, row["p"])
+
+
+def table(found: Sequence[GroupScore], title: str, notes: Sequence[str], p: Column | None = None) -> Table:
+    """The groups as a result table.
+
+    Args:
+        found, title, notes: what stands in it.
+        p: how p is shown; None leaves difference and p out.
+    """
+    if p is None:
+        return Table("lengths", title, COLUMNS, [row(f) for f in found], notes)
+    columns = [*COLUMNS[:4], Column("delta", "Δ [95%]", signed=True, interval=True), p, COLUMNS[4]]
+    return Table("lengths", title, columns, [[*row(f)[:4], f.difference, f.p, f.ratio] for f in found], notes)
 
 
 def bars(found: Sequence[GroupScore], width: int = 40) -> str:

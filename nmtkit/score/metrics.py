@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER by sacreBLEU, each value with its signature, and the per-sentence statistics that everything else reuses.
+"""The metrics, each value with its signature, and the per-sentence statistics that everything else reuses.
 
 A corpus score is a function of sums of per-sentence counts. The counts are made once (by sacreBLEU), kept as an array, and then
 resampled, grouped by length or read sentence by sentence with the vectorised formulas of `nmtkit.score.formulas`.
@@ -6,9 +6,8 @@ resampled, grouped by length or read sentence by sentence with the vectorised fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,11 @@ from sacrebleu.metrics.ter import TER
 from nmtkit.errors import DataError
 from nmtkit.score import formulas
 from nmtkit.score.formulas import Array, Formula
+from nmtkit.score.scripts import Mteval, MultiBleu
 
 # sacreBLEU's tokenizer by target language; any other language gets its default, 13a (mteval-v13a.pl).
 TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-# Python's split() also splits at these; the byte-wise split of multi-bleu.perl does not. Each becomes a private character of its own.
-_SPACES_OF_PYTHON_ALONE = (*range(0x1C, 0x20), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
-_NOT_A_SPACE_IN_PERL = {c: 0xF0000 + c for c in _SPACES_OF_PYTHON_ALONE}
+_CODES = {"cmn": "zh", "zho": "zh", "jp": "ja", "jpn": "ja", "kor": "ko"}
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,8 @@ class Metric:
     """A corpus score that cannot be parted from its signature.
 
     Attributes:
-        key: bleu, tokenized_bleu, chrf or ter; name: as sacreBLEU writes it.
-        value: the corpus score, exactly sacreBLEU's.
+        key: one of METRICS; name: its name there.
+        value: the corpus score, exactly that of sacreBLEU or of the script that METRICS names.
         signature: what makes two values comparable; only equal signatures may be compared.
         statistics: (N, F) the counts of each of N sentences; a corpus score is `formula(statistics.sum(0))`.
         formula: (…, F) summed counts -> (…) scores; sentence_formula: the same for single sentences (BLEU: effective order).
@@ -66,6 +64,10 @@ class Metric:
         """
         return float(self.formula(self.statistics[rows].sum(0)))
 
+    def part(self, rows: Array) -> Metric:
+        """The metric of some of the sentences alone (without details; see `on`)."""
+        return replace(self, statistics=self.statistics[rows], value=self.on(rows), details={})
+
     def length_ratio(self) -> float | None:
         """BLEU only: words in the hypotheses / words in the (closest) references."""
         return self.details.get("ratio")
@@ -93,6 +95,76 @@ def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]], what: str = 
         raise DataError("nothing to score: no lines", where=what)
 
 
+WESTERN = "13a"
+Counter = Callable[[Sequence[Sequence[str]], str, bool], Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One metric: a line of METRICS.
+
+    Attributes:
+        header: its name as the head of a column; name: in full.
+        counter: (references, sacreBLEU's tokenizer, lowercase) -> the object that counts, of sacreBLEU's class Metric.
+        formula, sentence_formula: see `Metric`.
+        of_tokens: it reads tokens, as the models work with them, not text for people.
+        western: it makes sense only where sacreBLEU's tokenizer is 13a, for its own words end at spaces.
+        higher_is_better: False for error rates.
+    """
+
+    header: str
+    name: str
+    counter: Counter
+    formula: Formula
+    sentence_formula: Formula
+    of_tokens: bool = False
+    western: bool = False
+    higher_is_better: bool = True
+
+
+def _bleu(refs: Sequence[Sequence[str]], tokenizer: str, lowercase: bool) -> BLEU:
+    return BLEU(tokenize=tokenizer, lowercase=lowercase, force=True, references=refs)
+
+
+METRICS = {
+    "bleu": Kind("BLEU", "BLEU", _bleu, formulas.bleu, formulas.sentence_bleu),
+    "tokenized_bleu": Kind(
+        "tok. BLEU",
+        "tokenised BLEU (multi-bleu.perl)",
+        lambda refs, _, lowercase: MultiBleu(refs, lowercase),
+        formulas.multi_bleu,
+        formulas.sentence_multi_bleu,
+        of_tokens=True,
+    ),
+    "mteval": Kind(
+        "NIST BLEU",
+        "NIST BLEU (mteval-v13a.pl -c)",
+        lambda refs, _, lowercase: Mteval(refs, lowercase),
+        formulas.mteval_bleu,
+        formulas.mteval_bleu,
+        western=True,
+    ),
+    "mteval_uncased": Kind(
+        "NIST uncased",
+        "NIST BLEU, uncased (mteval-v13a.pl)",
+        lambda refs, *_: Mteval(refs, lowercase=True),
+        formulas.mteval_bleu,
+        formulas.mteval_bleu,
+        western=True,
+    ),
+    "chrf": Kind("chrF", "chrF2", lambda refs, _, lowercase: CHRF(lowercase=lowercase, references=refs), formulas.chrf, formulas.chrf),
+    "ter": Kind(
+        "TER",
+        "TER",
+        lambda refs, _, lowercase: TER(case_sensitive=not lowercase, references=refs),
+        formulas.ter,
+        formulas.ter,
+        higher_is_better=False,
+    ),
+}
+"""Every metric that `score` computes, by its key in scores.json, in the order of the tables; another metric is one more entry."""
+
+
 def tokenizer_for(lang: str) -> tuple[str, str | None]:
     """sacreBLEU's tokenizer for a target language.
 
@@ -101,19 +173,21 @@ def tokenizer_for(lang: str) -> tuple[str, str | None]:
     Returns: its name, and what to tell the person when it is not the default 13a (None when it is).
     """
     base = lang.lower().replace("_", "-").partition("-")[0]
-    name = TOKENIZERS.get({"cmn": "zh", "jp": "ja"}.get(base, base), "13a")
-    if name == "13a":
+    base = _CODES.get(base, base)
+    name = TOKENIZERS.get(base, WESTERN)
+    if name == WESTERN:
         return name, None
+    without = "; NIST BLEU, whose words end at spaces, is left out"
     try:
         BLEU(tokenize=name)
     except (RuntimeError, ImportError) as error:
         missing = f"BLEU of '{lang}' by characters (tok:char): sacreBLEU's tokenizer {name} is not installed: pip install 'sacrebleu[{base}]'"
-        return "char", missing + f" ({str(error).strip().splitlines()[0]})"
-    return name, f"BLEU of '{lang}' with sacreBLEU's tokenizer {name}, not 13a"
+        return "char", missing + f" ({str(error).strip().splitlines()[0]})" + without
+    return name, f"BLEU of '{lang}' with sacreBLEU's tokenizer {name}, not 13a" + without
 
 
 class Scorer:
-    """The four metrics against one set of references, whose n-grams are counted once for all systems.
+    """The metrics against one set of references, whose n-grams are counted once for all systems.
 
     Args:
         refs: each a full reference stream of raw (detokenised) text; all of them are used.
@@ -135,58 +209,49 @@ class Scorer:
         self.refs, self.tokenized_refs, self.lowercase = refs, tokenized_refs, lowercase
         self.tokenizer, self.remark = (tokenizer, None) if tokenizer else tokenizer_for(lang)
         check_lines(refs[0] if refs else [], refs, "reference 0")
-        self._cache: dict[str, Any] = {}
+        self._counters: dict[str, Any] = {}
 
-    def bleu(self, hyps: Sequence[str]) -> Metric:
-        """BLEU of detokenised text: mteval-v13a's tokenization (or the language's own), exponential smoothing."""
-        build = partial(BLEU, tokenize=self.tokenizer, lowercase=self.lowercase, force=True)
-        return self._score("bleu", build, hyps, self.refs, formulas.bleu, formulas.sentence_bleu)
+    @property
+    def keys(self) -> list[str]:
+        """Those of METRICS that make sense here: of tokens only where there are some, mteval's only where words end at spaces."""
+        return [
+            key
+            for key, kind in METRICS.items()
+            if (self.tokenizer == WESTERN or not kind.western) and (self.tokenized_refs is not None or not kind.of_tokens)
+        ]
 
-    def tokenized_bleu(self, hyps: Sequence[str]) -> Metric:
-        """BLEU of tokens as they are: equal to multi-bleu.perl.
+    def score(self, key: str, hyps: Sequence[str]) -> Metric:
+        """One metric of one system.
 
         Args:
-            hyps: tokens separated by spaces.
-        Raises: DataError if the scorer has no tokenised references.
+            key: one of METRICS.
+            hyps: detokenised text, one line a sentence; for a metric of tokens, tokens separated by spaces.
+        Raises: DataError where line counts differ, or a metric of tokens has no tokenised references.
         """
-        build = partial(BLEU, tokenize="none", smooth_method="none", lowercase=self.lowercase, force=True)
-        sentence = partial(formulas.bleu, smooth="none", effective_order=True)
-        refs = [_perl(ref) for ref in self.tokenized_refs or []]
-        return self._score("tokenized_bleu", build, _perl(hyps), refs, partial(formulas.bleu, smooth="none"), sentence)
-
-    def chrf(self, hyps: Sequence[str]) -> Metric:
-        """chrF2 of detokenised text (character 6-grams, beta 2)."""
-        return self._score("chrf", partial(CHRF, lowercase=self.lowercase), hyps, self.refs, formulas.chrf, formulas.chrf)
-
-    def ter(self, hyps: Sequence[str]) -> Metric:
-        """Translation edit rate in percent (lower is better), by tercom's rules; case counts unless `lowercase`."""
-        return self._score("ter", partial(TER, case_sensitive=not self.lowercase), hyps, self.refs, formulas.ter, formulas.ter)
-
-    def _score(self, key: str, build: Any, hyps: Sequence[str], refs: Sequence[Sequence[str]], formula: Formula, sentence_formula: Formula) -> Metric:
+        kind = METRICS[key]
+        refs = (self.tokenized_refs or []) if kind.of_tokens else self.refs
         check_lines(hyps, refs)
-        metric = self._cache.get(key) or self._cache.setdefault(key, build(references=refs))
-        rows = metric._extract_corpus_statistics(hyps, None)
-        found = metric._compute_score_from_stats([sum(column) for column in zip(*rows, strict=True)])
+        if key not in self._counters:
+            self._counters[key] = kind.counter(refs, self.tokenizer, self.lowercase)
+        counter = self._counters[key]
+        rows = counter._extract_corpus_statistics(hyps, None)
+        found = counter._compute_score_from_stats([sum(column) for column in zip(*rows, strict=True)])
         details: dict[str, Any] = {}
-        if isinstance(metric, BLEU):
+        if isinstance(counter, BLEU):
             details = {"precisions": found.precisions, "bp": found.bp, "ratio": found.ratio, "hyp_len": found.sys_len, "ref_len": found.ref_len}
         return Metric(
             key=key,
-            name="BLEU" if key == "bleu" else "tokenised BLEU" if key == "tokenized_bleu" else found.name,
+            name=kind.name,
             value=float(found.score),
-            signature=metric.get_signature().format(),
+            signature=counter.get_signature().format(),
             statistics=np.array(rows, dtype=np.float64),
-            formula=formula,
-            sentence_formula=sentence_formula,
-            higher_is_better=key != "ter",
+            formula=kind.formula,
+            sentence_formula=kind.sentence_formula,
+            higher_is_better=kind.higher_is_better,
             empty_hypotheses=sum(not h.strip() for h in hyps),
             empty_references=sum(not r.strip() for ref in refs for r in ref),
             details=details,
         )
-
-
-def _perl(lines: Sequence[str]) -> list[str]:
-    return [line.translate(_NOT_A_SPACE_IN_PERL) if not line.isascii() or not line.isprintable() else line for line in lines]
 
 
 def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], lang: str = "", lowercase: bool = False) -> Metric:
@@ -196,7 +261,7 @@ def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], lang: str = "", low
         hyps: one line a sentence; refs: each a full reference stream; lang: target language (chooses the tokenizer).
     Raises: DataError where line counts differ.
     """
-    return Scorer(refs, lang, lowercase).bleu(hyps)
+    return Scorer(refs, lang, lowercase).score("bleu", hyps)
 
 
 def tokenized_bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase: bool = False) -> Metric:
@@ -204,17 +269,25 @@ def tokenized_bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase
 
     Raises: DataError where line counts differ.
     """
-    return Scorer(refs, lowercase=lowercase, tokenized_refs=refs).tokenized_bleu(hyps)
+    return Scorer(refs, lowercase=lowercase, tokenized_refs=refs).score("tokenized_bleu", hyps)
+
+
+def mteval(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase: bool = False) -> Metric:
+    """BLEU as NIST's mteval-v13a.pl computes it: cased with its option -c, uncased (`lowercase`) without.
+
+    Raises: DataError where line counts differ.
+    """
+    return Scorer(refs).score("mteval_uncased" if lowercase else "mteval", hyps)
 
 
 def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase: bool = False) -> Metric:
     """chrF2 of detokenised text. Raises: DataError where line counts differ."""
-    return Scorer(refs, lowercase=lowercase).chrf(hyps)
+    return Scorer(refs, lowercase=lowercase).score("chrf", hyps)
 
 
 def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase: bool = False) -> Metric:
     """Translation edit rate in percent, lower is better. Raises: DataError where line counts differ."""
-    return Scorer(refs, lowercase=lowercase).ter(hyps)
+    return Scorer(refs, lowercase=lowercase).score("ter", hyps)
 
 
 def multi_bleu_line(metric: Metric) -> str:

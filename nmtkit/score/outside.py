@@ -12,8 +12,10 @@ from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import code_commit
 from nmtkit.score import lengths
+from nmtkit.score.draws import Draws
 from nmtkit.score.evaluate import Output, Task, check_baseline, evaluate
 from nmtkit.score.show import show
+from nmtkit.score.significance import check_test
 from nmtkit.score.tables import check_format
 
 
@@ -27,7 +29,10 @@ def score_files(
     by_length: bool = False,
     buckets: str = "dc",
     output_format: str = "table",
+    test: str = "paired_bootstrap",
     resamples: int = 1000,
+    ratio: float = 1.0,
+    trials: int = 10_000,
     seed: int = 1,
 ) -> None:
     """Score outside files, without a run; printed only.
@@ -37,9 +42,11 @@ def score_files(
         src: the source, whose words are counted for --by-length (without it: the first reference's); else only checked to be there.
         language: target language (default: the suffix of the first reference).
         against: the baseline by file name (default: the first file).
+        test, resamples, ratio, trials, seed: as `stage.score` has them.
     Raises: ConfigError if hypotheses or references are missing, DataError where a file is missing or line counts differ.
     """
     check_format(output_format)
+    check_test(test)
     lengths.groups(buckets)
     if not hyps or not refs:
         raise ConfigError("--hyp and --ref go together", where="nmtkit score", hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE")
@@ -63,8 +70,8 @@ def score_files(
         tokenized_refs=streams,
         lang=language,
         baseline=check_baseline(_file_name(against, hyps, names), names),
-        resamples=resamples,
-        seed=seed,
+        draws=Draws(len(streams[0]), resamples, trials, ratio, seed),
+        test=test,
         src_lengths=found,
         length_unit=unit,
         buckets=buckets,

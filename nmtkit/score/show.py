@@ -7,16 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from nmtkit.score import lengths
-from nmtkit.score.evaluate import length_scores, length_table, main_table
 from nmtkit.score.tables import Column, Table
+from nmtkit.score.views import length_scores, length_table, main_table, seeds_table, significance_table
 
 
-def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool) -> None:
-    """Print results on stdout in one of the formats; CSV gets a column `set`, JSON is one list."""
+def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool, by_seed: bool = False) -> None:
+    """Print results on stdout in one of the formats; CSV gets a column `set`, JSON is one list.
+
+    Args:
+        results: one a test set.
+        output_format: one of tables.FORMATS; CSV is the scores alone (and with by_length a second table after a blank line), other forms
+            have the significance of BLEU too (that of all metrics is in the files of a run, and in JSON).
+        by_length: also the table by length.
+        by_seed: one row a group of training seeds instead of one a system.
+    """
     if output_format == "json":
         print(json.dumps(results, ensure_ascii=False, indent=1))
         return
-    tables = [(result, main_table(result), length_table(result) if by_length else None) for result in results]
+    tables = [(result, seeds_table(result) if by_seed else main_table(result), length_table(result) if by_length else None) for result in results]
     if output_format == "csv":
         _joined([(result["set"], table) for result, table, _ in tables]).print("csv")
         if by_length:
@@ -27,6 +35,9 @@ def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool)
         if number:
             print()
         table.print(output_format)
+        if len(result["systems"]) > 1 and not by_seed:
+            print()
+            significance_table(result, ["bleu"]).print(output_format)
         if by:
             print()
             by.print(output_format)

@@ -1,95 +1,23 @@
-"""Is the difference between two systems more than luck of the test set? Resampling of cached sentence statistics.
+"""Is the difference between two systems more than luck of the test set? Five tests, each under its own name.
 
-The tests say nothing of the luck of a training seed: for that, train several seeds (design: a comparison needs both).
+They ask different questions, so their p differ (README.md of this folder); a p is comparable only with one of the same test.
+None says anything of the luck of a training seed: for that, train several seeds (`nmtkit.score.seeds`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from nmtkit.errors import ConfigError, DataError
-from nmtkit.score.formulas import Array, Formula
+from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.score.draws import Draws, Resampling, check_sentences, estimate
+from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
 from nmtkit.score.tables import Estimate
 
-_BLOCK = 4_000_000  # draws held at once, so that memory does not grow with resamples x sentences
-
-
-@dataclass(frozen=True)
-class Resampling:
-    """Resamples of a test set, the same for every system and metric (that is what makes the comparison paired).
-
-    Args:
-        sentences: N, lines of the test set.
-        resamples: how many (Koehn: 1000).
-        ratio: sentences drawn, as a share of N; Koehn draws N, compare-mt half of them.
-        seed: of numpy's default generator, which draws line numbers with replacement.
-    Raises: ConfigError for sizes that make no sense.
-    """
-
-    sentences: int
-    resamples: int = 1000
-    ratio: float = 1.0
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        if self.resamples < 1 or not 0 < self.ratio <= 1 or self.sentences < 1 or self.seed < 0:
-            raise ConfigError(
-                f"cannot draw {self.resamples} resamples of {self.ratio:g} x {self.sentences} sentences with seed {self.seed}",
-                hint="resamples >= 1, 0 < ratio <= 1, seed >= 0",
-            )
-
-    @property
-    def drawn(self) -> int:
-        """Sentences in one resample."""
-        return max(1, round(self.ratio * self.sentences))
-
-    @cached_property
-    def counts(self) -> Array:
-        """(resamples, N) how often each sentence was drawn."""
-        rng = np.random.default_rng(self.seed)
-        found = np.empty((self.resamples, self.sentences), dtype=np.uint16)
-        block = max(1, _BLOCK // self.sentences)
-        for start in range(0, self.resamples, block):
-            size = min(block, self.resamples - start)
-            lines = rng.integers(0, self.sentences, (size, self.drawn))
-            lines += np.arange(size)[:, None] * self.sentences
-            found[start : start + size] = np.bincount(lines.ravel(), minlength=size * self.sentences).reshape(size, self.sentences)
-        return found
-
-    def sums(self, statistics: Array) -> Array:
-        """(N, F) sentence statistics -> (resamples, F) their sums over each resample (exact: they are whole numbers)."""
-        block = max(1, _BLOCK // self.sentences)
-        return np.concatenate([self.counts[i : i + block].astype(np.float64) @ statistics for i in range(0, self.resamples, block)])
-
-    def scores(self, metric: Metric, formula: Formula | None = None) -> Array:
-        """(resamples) the corpus score of each resample; `formula` reads another number from the same statistics."""
-        if len(metric.statistics) != self.sentences:
-            raise DataError(f"{metric.name}: {len(metric.statistics):,} sentences, but resamples of {self.sentences:,}")
-        return (formula or metric.formula)(self.sums(metric.statistics))
-
-    def describe(self) -> str:
-        """The setting, as it is written beside results."""
-        return f"{self.resamples} resamples of {self.drawn:,} sentences, seed {self.seed}"
-
-
-def interval(samples: Array, level: float = 0.95) -> tuple[float, float] | None:
-    """The central share `level` of resampled values (percentile bootstrap); None if there are none (all NaN)."""
-    samples = samples[np.isfinite(samples)]
-    if not len(samples):
-        return None
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def estimate(value: float | None, samples: Array) -> Estimate:
-    """A value with the 95% interval of its resamples."""
-    bounds = interval(samples)
-    return Estimate(value, *bounds) if bounds else Estimate(value)
+_SAME = 1e-9  # Two scores nearer than this are the same number, summed in another order; one n-gram in a million words is 1e-4.
 
 
 @dataclass(frozen=True)
@@ -97,50 +25,154 @@ class Comparison:
     """The outcome of one significance test of a system against a baseline on one metric.
 
     Attributes:
-        test: the test's name; metric: the metric's key.
-        difference: system minus baseline, with its 95% interval.
         p: as the test defines it.
-        better, worse, ties: shares of the resamples in which the system was better (for TER: lower), worse, equal.
-        setting: resamples, ratio, seed.
+        setting: what was drawn, or counted.
+        better, worse, ties: shares of the resamples (sign test: of the sentences) in which the system was better (for TER: lower),
+            worse, equal; None where the test does not ask.
     """
 
-    test: str
-    metric: str
-    difference: Estimate
     p: float
-    better: float
-    worse: float
-    ties: float
     setting: str
+    better: float | None = None
+    worse: float | None = None
+    ties: float | None = None
 
 
-def paired_bootstrap(system: Metric, baseline: Metric, resampling: Resampling) -> Comparison:
-    """Koehn's paired bootstrap: p = 1 - share of resamples in which A > B, A being the system that is better on the whole set.
+@dataclass(frozen=True)
+class Test:
+    """One significance test: an entry of TESTS.
+
+    Attributes:
+        header: its name as the head of a column; name: in full, with its source; reading: what its p is.
+        run: (system, baseline, draws) -> what it finds.
+        counts: p is a share of the resamples, so that 0 means less than one in so many.
+    """
+
+    header: str
+    name: str
+    reading: str
+    run: Callable[[Metric, Metric, Draws], Comparison]
+    counts: bool = False
+
+    def finest(self, draws: Draws) -> float:
+        """The smallest p above 0 that can come out, as far as the number of resamples limits it (0: it does not)."""
+        return 1 / draws.resamples if self.counts else 0.0
+
+
+def _koehn(system: Metric, baseline: Metric, resampling: Resampling) -> Comparison:
+    """p = 1 - share of resamples in which A > B, A being the system that is better on the whole set (two equal outputs: 1)."""
+    sign = 1.0 if system.higher_is_better else -1.0
+    ours, theirs = sign * resampling.scores(system), sign * resampling.scores(baseline)
+    better, worse = float((ours > theirs).mean()), float((ours < theirs).mean())
+    ahead = sign * system.value >= sign * baseline.value
+    return Comparison(1 - (better if ahead else worse), resampling.describe(), better, worse, 1 - better - worse)
+
+
+def _sacrebleu_bootstrap(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
+    """p = (1 + resamples whose |Δ|, less the mean |Δ| of all, exceeds the observed |Δ|) / (1 + resamples)."""
+    ours, theirs = draws.full.scores(system), draws.full.scores(baseline)
+    gaps = np.abs(ours - theirs)
+    return Comparison(_share(gaps - gaps.mean(), abs(system.value - baseline.value)), draws.full.describe())
+
+
+def _sacrebleu_randomization(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
+    """p = (1 + trials whose |Δ| after swapping outputs at random exceeds the observed |Δ|) / (1 + trials)."""
+    first, second = draws.swaps.sums(baseline.statistics, system.statistics)
+    gaps = np.abs(system.formula(first) - system.formula(second))
+    return Comparison(_share(gaps, abs(system.value - baseline.value) + _SAME), draws.swaps.describe())
+
+
+def _share(samples: Array, observed: float) -> float:
+    return (int((samples > observed).sum()) + 1) / (len(samples) + 1)
+
+
+def _sign(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
+    """Does the corpus score rise or fall when the system's output of one sentence takes the place of the baseline's?"""
+    total = baseline.statistics.sum(0)
+    scores = baseline.formula(np.concatenate([total[None], total + (system.statistics - baseline.statistics)]))
+    changes = (scores[1:] - scores[0]) * (1.0 if baseline.higher_is_better else -1.0)
+    plus, minus = int((changes > _SAME).sum()), int((changes < -_SAME).sum())
+    n = len(changes)
+    setting = f"{plus:,} sentences +, {minus:,} -, {n - plus - minus:,} ties"
+    return Comparison(binomial(plus, minus), setting, plus / n, minus / n, 1 - (plus + minus) / n)
+
+
+def binomial(plus: int, minus: int) -> float:
+    """The two-sided sign test: how likely is a split at least this uneven when + and - are equally likely?
+
+    Returns: 2 P(X <= min(plus, minus)) for X of Binomial(plus + minus, 1/2), at most 1; 1 where there is neither.
+    """
+    n, k = plus + minus, min(plus, minus)
+    if n == 0:
+        return 1.0
+    steps = np.arange(1, k + 1)
+    logs = np.concatenate([[0.0], np.cumsum(np.log((n - steps + 1) / steps))]) - n * np.log(2.0)  # of P(X = 0 … k)
+    top = logs.max()
+    return float(min(1.0, 2 * np.exp(top) * np.exp(logs - top).sum()))
+
+
+_KOEHN = "1 - share of resamples in which the better of the two is better"
+TESTS = {
+    "paired_bootstrap": Test("Koehn", "paired bootstrap (Koehn 2004)", f"p = {_KOEHN}", lambda a, b, draws: _koehn(a, b, draws.chosen), counts=True),
+    "paired_bootstrap_half": Test(
+        "Koehn ½",
+        "paired bootstrap on half-size resamples (compare-mt's default)",
+        f"p = {_KOEHN}",
+        lambda a, b, draws: _koehn(a, b, draws.half),
+        counts=True,
+    ),
+    "sacrebleu_bootstrap": Test(
+        "sacreBLEU bs", "sacreBLEU's paired bootstrap (--paired-bs)", "two-sided; p from |Δ| shifted by its mean, + 1", _sacrebleu_bootstrap
+    ),
+    "sacrebleu_randomization": Test(
+        "sacreBLEU ar",
+        "sacreBLEU's approximate randomization (--paired-ar)",
+        "two-sided; p from |Δ| after random swaps, + 1",
+        _sacrebleu_randomization,
+    ),
+    "sign": Test(
+        "sign",
+        "sign test (Collins, Koehn and Kučerová 2005)",
+        "two-sided binomial over sentences: does the corpus score rise or fall when one output replaces the baseline's?",
+        _sign,
+    ),
+}
+"""Every test that `score` runs, by its key in scores.json, in the order of the tables; another test is one more entry."""
+
+
+def check_test(test: str) -> None:
+    """Refuse an unknown --test before any work is done.
+
+    Raises: ConfigError naming the nearest one.
+    """
+    if test not in TESTS:
+        raise ConfigError(f"unknown significance test '{test}'", where="--test", hint=nearest(test, TESTS))
+
+
+def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:
+    """Run one test.
 
     Args:
+        test: one of TESTS.
         system, baseline: the same metric on the same lines.
-        resampling: shared by all comparisons on a test set.
-    Returns: the comparison; two equal outputs have p = 1.
+        draws: shared by all comparisons on a test set.
     Raises: DataError if the two cannot be compared (another signature or another number of lines).
-    Source: Koehn 2004, Statistical significance tests for machine translation evaluation.
     """
+    _check(system, baseline, draws)
+    return TESTS[test].run(system, baseline, draws)
+
+
+def difference(system: Metric, baseline: Metric, draws: Draws) -> Estimate:
+    """System minus baseline with its 95% interval over resamples as large as the test set.
+
+    Raises: DataError as `compare` does.
+    """
+    _check(system, baseline, draws)
+    return estimate(system.value - baseline.value, draws.full.scores(system) - draws.full.scores(baseline))
+
+
+def _check(system: Metric, baseline: Metric, draws: Draws) -> None:
     if (system.key, system.signature) != (baseline.key, baseline.signature):
         raise DataError(f"{system.name} values with different signatures cannot be compared", where=f"{system.signature} / {baseline.signature}")
-    ours, theirs = resampling.scores(system), resampling.scores(baseline)
-    sign = 1.0 if system.higher_is_better else -1.0
-    better, worse = float((sign * ours > sign * theirs).mean()), float((sign * ours < sign * theirs).mean())
-    ahead = sign * system.value >= sign * baseline.value
-    return Comparison(
-        test="paired bootstrap (Koehn 2004)",
-        metric=system.key,
-        difference=estimate(system.value - baseline.value, ours - theirs),
-        p=1 - (better if ahead else worse),
-        better=better,
-        worse=worse,
-        ties=1 - better - worse,
-        setting=resampling.describe(),
-    )
-
-
-TESTS: dict[str, Callable[[Metric, Metric, Resampling], Comparison]] = {"paired_bootstrap": paired_bootstrap}
-"""Every test that `score` runs, by the key it has in scores.json; another test is one more line."""
+    for metric in (system, baseline):
+        check_sentences(metric, draws.sentences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,19 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.run import Run, TextSet, locked
-from nmtkit.score import figures, lengths
-from nmtkit.score.evaluate import Evaluation, Output, Task, check_baseline, evaluate, length_scores, length_table, main_table, sentence_rows
+from nmtkit.score import figures, lengths, seeds
+from nmtkit.score.draws import Draws
+from nmtkit.score.evaluate import FORMAT, Evaluation, Output, Task, check_baseline, evaluate, sentence_rows
 from nmtkit.score.formulas import Array
 from nmtkit.score.outside import score_files
 from nmtkit.score.show import show
+from nmtkit.score.significance import check_test
 from nmtkit.score.tables import check_format
+from nmtkit.score.views import length_scores, tables
 
 __all__ = ["score", "score_files"]
+
+GROUPINGS = ("seed",)
 
 
 def score(
@@ -29,11 +35,15 @@ def score(
     against: str | None = None,
     by_length: bool = False,
     buckets: str = "dc",
+    group_by: str | None = None,
     output_format: str = "table",
     set_names: Sequence[str] = (),
     systems: Sequence[str] = (),
     force: bool = False,
+    test: str = "paired_bootstrap",
     resamples: int = 1000,
+    ratio: float = 1.0,
+    trials: int = 10_000,
     seed: int = 1,
 ) -> None:
     """All systems of a run side by side, on each test set that was translated; printed and kept in score/<set>/.
@@ -42,30 +52,45 @@ def score(
         run: the run.
         against: the baseline (default: the system trained first).
         by_length: also by groups of source length in subwords; buckets: which groups (see `lengths.groups`).
+        group_by: "seed" prints one row for the systems that differ in the training seed alone.
         output_format: table, json, md, tex or csv, on stdout.
         set_names, systems: only these (default: all).
         force: compute again what is up to date.
-        resamples, seed: of the bootstrap.
+        test: whose p stands in the main table (see `significance.TESTS`; all of them are run).
+        resamples, ratio, trials, seed: see `Draws`.
     Raises: DataError if nothing was translated, or lines are missing; ConfigError for unknown names.
     """
     check_format(output_format)
+    check_test(test)
+    check_grouping(group_by)
     lengths.groups(buckets)
+    draws = Draws(1, resamples, trials, ratio, seed)
     manifest = run.manifest()
     with run.recorded("score", seed=seed) as record, locked(run.path, "score", shared=True), locked(run.path / "score", "score"):
         results = []
         for chosen in sets_to_score(run, set_names):
             found = translated_systems(run, chosen, systems, against)
-            made_from = _made_from(run, chosen, found, manifest, against, resamples, seed)
+            made_from = _made_from(run, chosen, found, manifest, check_baseline(against, list(found)), draws, test)
             result = None if force else _up_to_date(run, chosen, made_from, buckets if by_length else None)
             if result is None:
-                result = _score_set(run, chosen, found, manifest, against, buckets if by_length else None, made_from, record.get("commit"))
+                task = _task(run, chosen, found, manifest, made_from, draws, buckets if by_length else None)
+                result = _score_set(run, chosen, found, replace(task, test=test, commit=record.get("commit")), made_from)
             else:
                 console.say(f"{chosen.name}: scores are up to date (--force computes them again)")
             if len(result["systems"]) == 1:
                 only = result["systems"][0]["name"]
                 console.say(f"{chosen.name}: only '{only}' is translated, so there is nothing to compare with; train and translate another system")
             results.append(result)
-        show(results, output_format, by_length)
+        show(results, output_format, by_length, group_by == "seed")
+
+
+def check_grouping(group_by: str | None) -> None:
+    """Refuse an unknown --group-by before any work is done.
+
+    Raises: ConfigError naming what there is.
+    """
+    if group_by is not None and group_by not in GROUPINGS:
+        raise ConfigError(f"cannot group systems by '{group_by}'", where="--group-by", hint="one of: " + ", ".join(GROUPINGS))
 
 
 def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
@@ -121,20 +146,40 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
     return {name: path for name, path in found.items() if not systems or name in wanted}
 
 
-def _made_from(
-    run: Run, chosen: TextSet, found: dict[str, Path], manifest: dict[str, Any], against: str | None, resamples: int, seed: int
-) -> dict[str, Any]:
+def _made_from(run: Run, chosen: TextSet, found: dict[str, Path], manifest: dict[str, Any], baseline: str, draws: Draws, test: str) -> dict[str, Any]:
     """Everything a result depends on: equal to the stored one means that the result is up to date."""
     inputs = [*run.references(chosen.name), *(path / name for path in found.values() for name in ("hyp.txt", "hyp.subwords.txt"))]
     return {
         "nmtkit": nmtkit.__version__,
         "sacrebleu": sacrebleu.__version__,
         "prepared": manifest.get("fingerprint"),
-        "baseline": check_baseline(against, list(found)),
-        "resamples": resamples,
-        "seed": seed,
+        "baseline": baseline,
+        "test": test,
+        "draws": asdict(draws),
+        "seeds": [[list(group.systems), list(group.seeds)] for group in seed_groups(run, found)],
         "files": {str(path.relative_to(run.path)): files.sha256(path) for path in inputs if path.is_file()},
     }
+
+
+def seed_groups(run: Run, found: dict[str, Path]) -> list[seeds.SeedGroup]:
+    """The systems put together by what they were trained and translated with, the training seed aside.
+
+    Args:
+        found: system -> the folder of its translation, whose meta.json holds the settings of the search.
+    """
+    settings: dict[str, tuple[Any, int | None]] = {}
+    for name, path in found.items():
+        system = run.system(name)
+        if not system.config.is_file():
+            settings[name] = (name, None)
+            continue
+        config = system.read_config()
+        train = dict(config.get("train", {}))
+        seed = train.pop("seed", None)
+        meta = path / "meta.json"
+        search = files.read_json(meta).get("settings") if meta.is_file() else None
+        settings[name] = ({**config, "train": train, "search": search or config.get("search")}, seed)
+    return seeds.group_systems(settings)
 
 
 def _up_to_date(run: Run, chosen: TextSet, made_from: dict[str, Any], buckets: str | None) -> dict[str, Any] | None:
@@ -146,7 +191,8 @@ def _up_to_date(run: Run, chosen: TextSet, made_from: dict[str, Any], buckets: s
     except DataError:
         return None
     groups = stored.get("by_length", {}).get("buckets")
-    return stored if stored.get("made_from") == made_from and buckets in (None, groups) else None
+    same = stored.get("format") == FORMAT and stored.get("made_from") == made_from
+    return stored if same and buckets in (None, groups) else None
 
 
 def source_lengths(run: Run, chosen: TextSet) -> Array:
@@ -162,44 +208,37 @@ def source_lengths(run: Run, chosen: TextSet) -> Array:
     return np.asarray(found)
 
 
-def _score_set(
-    run: Run,
-    chosen: TextSet,
-    found: dict[str, Path],
-    manifest: dict[str, Any],
-    against: str | None,
-    buckets: str | None,
-    made_from: dict[str, Any],
-    commit: str | None,
-) -> dict[str, Any]:
-    refs, tokenized_refs, outputs = read_outputs(run, chosen, found)
-    src_lengths = source_lengths(run, chosen)
-    task = Task(
+def _task(
+    run: Run, chosen: TextSet, found: dict[str, Path], manifest: dict[str, Any], made_from: dict[str, Any], draws: Draws, buckets: str | None
+) -> Task:
+    """What the systems are measured against: references, raw and as tokens the models work with (see `read_outputs`)."""
+    refs, tokenized_refs = read_references(run, chosen)
+    return Task(
         set_name=chosen.name,
         refs=refs,
         tokenized_refs=tokenized_refs,
         lang=manifest["tgt"],
-        baseline=check_baseline(against, list(found)),
+        baseline=made_from["baseline"],
+        draws=replace(draws, sentences=len(refs[0])),
         lowercase=bool(manifest.get("settings", {}).get("lowercase")),
-        resamples=made_from["resamples"],
-        seed=made_from["seed"],
-        src_lengths=src_lengths if buckets else None,
+        seed_groups=seed_groups(run, found),
+        src_lengths=source_lengths(run, chosen) if buckets else None,
         length_unit="subwords",
         buckets=buckets or "dc",
-        commit=commit,
     )
+
+
+def _score_set(run: Run, chosen: TextSet, found: dict[str, Path], task: Task, made_from: dict[str, Any]) -> dict[str, Any]:
     if task.lowercase:
         console.say(f"{chosen.name}: the corpus was prepared in lower case, so case does not count (case:lc)")
-    evaluation = evaluate(outputs, task)
+    evaluation = evaluate(read_outputs(run, chosen, found), task)
     evaluation.result["made_from"] = made_from
-    _write(run.path / "score" / chosen.name, evaluation, src_lengths)
+    _write(run.path / "score" / chosen.name, evaluation, source_lengths(run, chosen))
     return evaluation.result
 
 
-def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> tuple[list[list[str]], list[list[str]], list[Output]]:
-    """References (raw, and as tokens) and the systems' outputs of a set.
-
-    Tokens are those the models work with: the reference through the prepared corpus' tokenizer and truecaser, the hypothesis with BPE joined.
+def read_references(run: Run, chosen: TextSet) -> tuple[list[list[str]], list[list[str]]]:
+    """The references of a set, raw and as tokens: through the prepared corpus' tokenizer and truecaser.
 
     Raises: DataError where a file has another number of lines than the set.
     """
@@ -207,12 +246,26 @@ def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> tuple[lis
 
     side = TextSide.load(run.prep, "tgt")
     refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
+    for path, ref in zip(run.references(chosen.name), refs, strict=True):
+        if len(ref) != chosen.lines:
+            raise DataError(f"{chosen.name}: {len(ref):,} lines in a reference of {chosen.lines:,}", where=path, hint="nmtkit prep --force")
+    return refs, [[" ".join(side.tokens(line)) for line in ref] for ref in refs]
+
+
+def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> list[Output]:
+    """The systems' outputs of a set, as text and as tokens: those the models wrote, with BPE joined.
+
+    Raises: DataError where a file has another number of lines than the set.
+    """
+    from nmtkit.prep.text import TextSide
+
+    side = TextSide.load(run.prep, "tgt")
     outputs = []
     for name, path in found.items():
         lines = list(files.text_lines(path / "hyp.txt"))
         again = f"nmtkit translate --system {name} --set-name {chosen.name} --force"
-        if len(lines) != len(refs[0]):
-            raise DataError(f"{name}: {len(lines):,} translations of {len(refs[0]):,} sentences", where=path / "hyp.txt", hint=again)
+        if len(lines) != chosen.lines:
+            raise DataError(f"{name}: {len(lines):,} translations of {chosen.lines:,} sentences", where=path / "hyp.txt", hint=again)
         subwords = path / "hyp.subwords.txt"
         if subwords.is_file():
             tokens = [side.surface(line.split(" ")) if line else "" for line in files.text_lines(subwords)]
@@ -221,16 +274,15 @@ def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> tuple[lis
         else:
             tokens = [" ".join(side.tokens(line)) for line in lines]
         outputs.append(Output(name, lines, tokens))
-    return refs, [[" ".join(side.tokens(line)) for line in ref] for ref in refs], outputs
+    return outputs
 
 
 def _write(folder: Path, evaluation: Evaluation, src_lengths: Array) -> None:
     result = evaluation.result
     files.write_lines(folder / "sentences.tsv", sentence_rows(evaluation, src_lengths))
-    main_table(result).write(folder)
-    if "by_length" in result:
-        length_table(result).write(folder, "lengths")
-        if figures.available():
-            files.write_text(folder / "lengths.svg", lengths.figure(length_scores(result), result["by_length"]["unit"], result["set"]))
+    for stem, table in tables(result).items():
+        table.write(folder, stem)
+    if "by_length" in result and figures.available():
+        files.write_text(folder / "lengths.svg", lengths.figure(length_scores(result), result["by_length"]["unit"], result["set"]))
     files.write_json(folder / "scores.json", result)  # last: it says that the rest is up to date
     console.say(f"{result['set']}: written to {folder}")

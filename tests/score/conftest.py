@@ -44,11 +44,12 @@ class FakeRun:
                     store.add(ids, ids)
         (path / "prep" / "manifest.json").write_text(json.dumps(manifest), "utf-8")
 
-    def add(self, system, share, sets=None, trained=True):
-        """A system that gets `share` of the words wrong."""
+    def add(self, system, share, sets=None, trained=True, seed=None, **settings):
+        """A system that gets `share` of the words wrong, trained with this seed and these other settings."""
         folder = self.run.path / "systems" / system
         if trained:
-            write_toml(folder / "config.toml", {"variant": "toy"})
+            train = {} if seed is None else {"train": {"max_steps": 10, "seed": seed}}
+            write_toml(folder / "config.toml", {"variant": "toy", **settings, **train})
         for name in self.lines if sets is None else sets:
             write(folder / "translate" / name / "hyp.txt", spoil(self.lines[name], share, len(system)))
         return folder
@@ -56,7 +57,7 @@ class FakeRun:
 
 @pytest.fixture
 def fake_run(tmp_path):
-    def build(**options):
-        return FakeRun(tmp_path / "run", **options)
+    def build(name="run", **options):
+        return FakeRun(tmp_path / name, **options)
 
     return build

@@ -8,6 +8,10 @@ import sacrebleu
 
 from nmtkit.errors import ConfigError
 from nmtkit.score import lengths, metrics
+from nmtkit.score.draws import Draws
+from nmtkit.score.significance import TESTS
+
+from . import slow
 
 
 def label(spec, length):
@@ -37,7 +41,7 @@ def test_each_group_is_sacrebleu_on_its_lines():
     ref = [" ".join(rng.choices(["a", "b", "c", "d", "e", "f"], k=rng.randint(4, 35))) for _ in range(80)]
     hyps = {n: [" ".join(w if rng.random() > s else "x" for w in line.split()) for line in ref] for n, s in (("one", 0.1), ("two", 0.3))}
     sizes = np.array([len(line.split()) for line in ref])
-    found = lengths.by_length({n: metrics.bleu(h, [ref]) for n, h in hyps.items()}, sizes, "dc", resamples=50)
+    found = lengths.by_length({n: metrics.bleu(h, [ref]) for n, h in hyps.items()}, sizes, "dc", Draws(80, 50))
     assert [(f.group, f.system) for f in found[:3]] == [("<10", "one"), ("<10", "two"), ("[10,20)", "one")]
     borders = {"<10": (0, 9), "[10,20)": (10, 19), "[20,30)": (20, 29), "[30,40)": (30, 39)}
     for score in found:
@@ -55,3 +59,60 @@ def test_each_group_is_sacrebleu_on_its_lines():
     assert drawn[0].startswith("<10")
     assert max(drawn, key=lambda line: line.count("█")).endswith(f"{max(f.bleu.value or 0 for f in found):.1f}")
     assert lengths.table(found, "title", []).cells()[-1] == ["≥50", "0", "two", "–", "–"]
+
+
+def systems(count=120):
+    rng = random.Random(4)
+    ref = [" ".join(rng.choices(["a", "b", "c", "d", "e", "f"], k=rng.randint(4, 35))) for _ in range(count)]
+    hyps = {n: [" ".join(w if rng.random() > s else "x" for w in line.split()) for line in ref] for n, s in (("one", 0.2), ("two", 0.22))}
+    return ref, hyps, np.array([len(line.split()) for line in ref])
+
+
+@pytest.mark.parametrize("references", [1, 2])
+def test_significance_inside_a_group_is_that_of_its_lines_alone(references):
+    ref, hyps, sizes = systems()
+    refs = [ref, hyps["two"][::-1]][:references]
+    found = lengths.by_length({n: metrics.bleu(h, refs) for n, h in hyps.items()}, sizes, "10,20", Draws(120, 40, seed=7), "one")
+    for base, system, (low, high) in zip(found[::2], found[1::2], [(0, 9), (10, 19), (20, 99)], strict=True):
+        rows = [i for i in range(120) if low <= sizes[i] <= high]
+        ours, theirs, own = [hyps["two"][i] for i in rows], [hyps["one"][i] for i in rows], [[one[i] for i in rows] for one in refs]
+        gaps = []
+        for draw in np.random.default_rng(7).integers(0, len(rows), (40, len(rows))):
+            a, b = (sacrebleu.corpus_bleu([h[i] for i in draw], [[r[i] for i in draw] for r in own]).score for h in (ours, theirs))
+            gaps.append(a - b)
+        assert (base.p, base.difference.value) == (None, None)
+        assert system.difference.value == pytest.approx(sacrebleu.corpus_bleu(ours, own).score - sacrebleu.corpus_bleu(theirs, own).score)
+        assert (system.difference.low, system.difference.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=1e-9)
+        better = sum(gap * system.difference.value > 0 for gap in gaps)
+        assert system.sentences == len(rows)
+        if len(rows) < lengths.FEWEST:
+            assert system.p is None
+        else:
+            assert system.p == pytest.approx(1 - better / 40, abs=1e-12)
+            assert 0 < system.p < 1
+    assert [score.p is None for score in found[1::2]] == [True, False, False]
+
+
+def test_the_sign_test_inside_a_group_and_every_other_test():
+    ref, hyps, sizes = systems()
+    scores = {n: metrics.bleu(h, [ref]) for n, h in hyps.items()}
+    for test in TESTS:
+        found = lengths.by_length(scores, sizes, "20", Draws(120, 20, 20), "one", test)
+        assert [score.p is not None for score in found] == [False, True, False, True]
+    rows = [i for i in range(120) if sizes[i] >= 20]
+    *_, p = slow.sign_test([hyps["two"][i] for i in rows], [hyps["one"][i] for i in rows], [[ref[i] for i in rows]])
+    assert found[-1].p == pytest.approx(p, abs=1e-12)
+
+
+def test_a_group_of_one_sentence_makes_no_difference_significant():
+    ref = ["a b c d e f", "a b c d e f g h i j k l"]
+    scores = {n: metrics.bleu(h, [ref]) for n, h in {"one": ["a b c d x f", ref[1]], "two": ref}.items()}
+    found = lengths.by_length(scores, np.array([6, 12]), "10", Draws(2, 10), "one")
+    assert (found[1].sentences, found[1].p) == (1, None)
+    assert found[1].difference.value > 0
+
+
+def test_groups_survive_json():
+    ref, hyps, sizes = systems(40)
+    found = lengths.by_length({n: metrics.bleu(h, [ref]) for n, h in hyps.items()}, sizes, "dc", Draws(40, 10), "one")
+    assert [lengths.from_json(lengths.as_json(score)) for score in found] == found

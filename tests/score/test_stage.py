@@ -4,11 +4,19 @@ import csv
 import io
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import sacrebleu
 
+import nmtkit.score
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.prep.stage import prep
+from nmtkit.score.draws import Draws
+from nmtkit.score.metrics import METRICS, bleu
+from nmtkit.score.significance import TESTS, compare
 from nmtkit.score.stage import score, score_files
 
 from .conftest import spoil, write
@@ -32,9 +40,11 @@ def test_all_systems_side_by_side(fake_run, capsys):
     expected = sacrebleu.corpus_bleu(spoil(fake.lines["test"], 0.1, 6), [fake.lines["test"]]).score
     assert better["scores"]["bleu"]["value"] == expected
     assert base["tests"] == {}
-    test = better["tests"]["paired_bootstrap"]["bleu"]
-    assert test["p"] == 0.0
-    assert test["difference"]["value"] == pytest.approx(expected - base["scores"]["bleu"]["value"])
+    assert better["tests"]["paired_bootstrap"]["bleu"]["p"] == 0.0
+    assert better["differences"]["bleu"]["value"] == pytest.approx(expected - base["scores"]["bleu"]["value"])
+    assert list(better["tests"]) == list(TESTS)
+    assert all(list(found) == list(METRICS) for found in better["tests"].values())
+    assert list(better["scores"]) == list(METRICS)
     for system in result["systems"]:
         for value in system["scores"].values():
             assert value["low"] <= value["value"] <= value["high"]
@@ -93,12 +103,25 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys,
     assert again.out == first
     assert "up to date" in again.err
     monkeypatch.undo()
-    for change in ({"force": True}, {"resamples": 11}, {"against": "b"}, {"by_length": True}):
+    for change in (
+        {"force": True},
+        {"resamples": 11},
+        {"trials": 9},
+        {"ratio": 0.5},
+        {"test": "sign"},
+        {"seed": 2},
+        {"against": "b"},
+        {"by_length": True},
+    ):
         score(fake.run, **{"resamples": 10, **change})
         assert "written to" in capsys.readouterr().err
     write(folder / "translate" / "test" / "hyp.txt", fake.lines["test"])
     score(fake.run, resamples=10)
     assert "100.00" in capsys.readouterr().out
+    stored = fake.run.path / "score" / "test" / "scores.json"
+    stored.write_text(json.dumps({**json.loads(stored.read_text("utf-8")), "format": 1}), "utf-8")  # of an older nmtkit
+    score(fake.run, resamples=10)
+    assert "written to" in capsys.readouterr().err
 
 
 def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
@@ -114,7 +137,7 @@ def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
     score(fake.run, systems=["mid"], against="alpha", set_names=["dev"], resamples=10)
     result = json.loads(read(fake.run, "dev", "scores.json"))
     assert [(s["name"], result["baseline"]) for s in result["systems"]] == [("alpha", "alpha"), ("mid", "alpha")]
-    assert result["systems"][1]["tests"]["paired_bootstrap"]["bleu"]["difference"]["value"] < 0
+    assert result["systems"][1]["differences"]["bleu"]["value"] < 0
     capsys.readouterr()
     score(fake.run, set_names=["one", "dev"], output_format="csv", resamples=10, force=True)
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -133,6 +156,7 @@ def test_multiple_references_and_lower_case_are_used(fake_run):
     assert result["systems"][0]["scores"]["bleu"]["value"] == pytest.approx(100)
     assert result["systems"][0]["scores"]["tokenized_bleu"]["value"] == pytest.approx(100)
     assert result["signatures"]["bleu"].startswith("nrefs:3|case:lc")
+    assert all(signature.startswith("nrefs:3|case:lc") for signature in result["signatures"].values())
 
 
 def test_tokenised_bleu_is_that_of_the_subwords_joined(fake_run):
@@ -196,7 +220,15 @@ def test_outside_files(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)[0]
     assert (result["baseline"], result["language"]) == ("a.txt", "de")
     assert result["systems"][1]["scores"]["bleu"]["value"] == pytest.approx(100)
-    assert result["systems"][1]["tests"]["paired_bootstrap"]["bleu"]["difference"]["value"] > 0
+    assert result["systems"][1]["differences"]["bleu"]["value"] > 0
+    options = {"output_format": "json", "resamples": 9, "trials": 7, "ratio": 0.4, "seed": 5, "test": "sign"}
+    score_files([tmp_path / "a.txt", tmp_path / "b.txt"], [tmp_path / "ref.de"], **options)
+    result = json.loads(capsys.readouterr().out)[0]
+    assert result["test"] == "sign"
+    settings = [
+        result["systems"][1]["tests"][test]["bleu"]["setting"] for test in ("paired_bootstrap", "sacrebleu_bootstrap", "sacrebleu_randomization")
+    ]
+    assert settings == ["9 resamples of 1 sentences, seed 5", "9 resamples of 3 sentences, seed 5", "7 trials, seed 5"]
     score_files([tmp_path / "a.txt"], [tmp_path / "ref.de", tmp_path / "b.txt"], src=tmp_path / "src.en", by_length=True, buckets="2,3", resamples=9)
     out, err = capsys.readouterr()
     assert "2 references" in out
@@ -241,3 +273,104 @@ def test_chinese_is_scored_by_characters_and_the_choice_is_said(tmp_path, capsys
     assert "100.00" in out
     assert "tok:zh" in out
     assert "tokenizer zh" in err
+
+
+def test_several_references_in_every_score_and_every_test(fake_run):
+    fake = fake_run(references=3, count=60)
+    refs = [(fake.run.prep / "text" / f"test.ref{i or ''}").read_text("utf-8").splitlines() for i in range(3)]
+    hyps = {name: spoil(fake.lines["test"], share, len(name)) for name, share in (("base", 0.3), ("better", 0.28))}
+    for age, (name, share) in enumerate((("base", 0.3), ("better", 0.28))):
+        folder = fake.add(name, share)
+        os.utime(folder / "config.toml", (age + 1, age + 1))
+    score(fake.run, resamples=50, trials=60)
+    result = json.loads(read(fake.run, "test", "scores.json"))
+    better = result["systems"][1]
+    assert (result["references"], better["name"]) == (3, "better")
+    assert better["scores"]["bleu"]["value"] == sacrebleu.corpus_bleu(hyps["better"], refs).score
+    assert better["scores"]["chrf"]["value"] == sacrebleu.corpus_chrf(hyps["better"], refs).score
+    assert better["scores"]["ter"]["value"] == sacrebleu.corpus_ter(hyps["better"], refs, case_sensitive=True).score
+    ours, theirs = (bleu(hyps[name], refs) for name in ("better", "base"))
+    for test in TESTS:
+        assert better["tests"][test]["bleu"]["p"] == compare(test, ours, theirs, Draws(60, 50, 60)).p
+    one = bleu(hyps["better"], refs[:1]), bleu(hyps["base"], refs[:1])
+    assert compare("sign", *one, Draws(60)).p != better["tests"]["sign"]["bleu"]["p"]  # the further references do change it
+
+
+def test_prepared_references_reach_the_scores(tmp_path, capsys):
+    """Own files with three references, through prep itself: text/test.ref, .ref1, .ref2."""
+    refs = [["The dog runs .", "A cat sleeps here today ."], ["A dog is running .", "The cat is asleep ."], ["Dogs run .", "A cat sleeps ."]]
+    for name, lines in {"s.de": ["Der Hund läuft .", "Eine Katze schläft ."], **{f"r{i}.en": ref for i, ref in enumerate(refs)}}.items():
+        write(tmp_path / name, lines * 4)
+    pair = (tmp_path / "s.de", tmp_path / "r0.en")
+    test = ",".join(str(tmp_path / name) for name in ("s.de", "r0.en", "r1.en", "r2.en"))
+    run = prep("mine", train=pair, dev=pair, test=[test], jobs=1, assignments=["prep.merges=20"], run_dir=tmp_path / "run")
+    hyps = ["The dog is running .", "A cat sleeps today ."] * 4
+    write(run.path / "systems" / "mine" / "translate" / "test" / "hyp.txt", hyps)
+    score(run, resamples=5)
+    result = json.loads(read(run, "test", "scores.json"))
+    assert (result["references"], result["sentences"]) == (3, 8)
+    assert result["systems"][0]["scores"]["bleu"]["value"] == sacrebleu.corpus_bleu(hyps, [ref * 4 for ref in refs]).score
+    assert result["signatures"]["tokenized_bleu"].startswith("nrefs:3|")
+    (run.prep / "text" / "test.ref2").write_text("Dogs run .\n", "utf-8")
+    with pytest.raises(DataError, match="1 lines in a reference of 8"):
+        score(run, resamples=5)
+
+
+def test_a_chinese_target_is_scored_by_characters_whatever_its_code(fake_run, capsys):
+    lines = ["我们今天去学校", "他昨天没有来这里", "天气很好"]
+    for code in ("zh", "zho"):
+        fake = fake_run(tgt=code, count=3, name=code)
+        write(fake.run.prep / "text" / "test.ref", lines)
+        folder = fake.add("a", 0)
+        write(folder / "translate" / "test" / "hyp.txt", ["我们今天去学校", "他昨天来这里", "天气好"])
+        score(fake.run, resamples=5)
+        result = json.loads(read(fake.run, "test", "scores.json"))
+        expected = sacrebleu.corpus_bleu(["我们今天去学校", "他昨天来这里", "天气好"], [lines], tokenize="zh").score
+        assert result["systems"][0]["scores"]["bleu"]["value"] == expected > 50
+        assert "tok:zh" in result["signatures"]["bleu"]
+        assert "mteval" not in result["signatures"]
+        out, err = capsys.readouterr()
+        assert "tokenizer zh, not 13a; NIST BLEU" in err
+        assert "NIST BLEU  " not in out
+
+
+def test_every_test_is_shown_under_its_name(fake_run, capsys):
+    fake = fake_run(count=60)
+    for age, (name, share) in enumerate((("base", 0.3), ("better", 0.25), ("same", 0.3))):
+        folder = fake.add(name, share)
+        os.utime(folder / "config.toml", (age + 1, age + 1))
+    write(folder / "translate" / "test" / "hyp.txt", spoil(fake.lines["test"], 0.3, len("base")))
+    score(fake.run, resamples=200, trials=300, test="sign", ratio=0.5)
+    out = capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(read(fake.run, "test", "significance.csv"))))
+    assert [(row["system"], row["metric"]) for row in rows] == [(s, kind.header) for s in ("better", "same") for kind in METRICS.values()]
+    result = json.loads(read(fake.run, "test", "scores.json"))
+    for test in TESTS:
+        assert float(rows[0][f"p_{test}"]) == result["systems"][1]["tests"][test]["bleu"]["p"]
+        assert f"{TESTS[test].header}: {TESTS[test].name}" in out
+    shown = [line.split() for line in out.splitlines() if line.startswith(("better ", "same "))]
+    assert [line[:2] for line in shown[2:]] == [["better", "BLEU"], ["same", "BLEU"]]
+    # Equal outputs: Koehn's p is 1, sacreBLEU's is as small as it can be, and it is said that this means nothing.
+    same = rows[len(METRICS)]
+    assert [float(same[f"p_{test}"]) for test in TESTS] == [1.0, 1.0, 1 / 201, 1 / 301, 1.0]
+    assert "sacreBLEU's p, small by definition, says nothing" in out
+    main = next(
+        csv.DictReader(io.StringIO(read(fake.run, "test", "table.csv").split("\n", 2)[0] + "\n" + read(fake.run, "test", "table.csv").split("\n")[2]))
+    )
+    assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
+    assert "Collins" in read(fake.run, "test", "table.md")
+    assert result["systems"][1]["tests"]["paired_bootstrap"]["bleu"]["setting"] == "200 resamples of 30 sentences, seed 1"
+    with pytest.raises(ConfigError, match="unknown significance test 'koehn'"):
+        score(fake.run, test="koehn")
+    with pytest.raises(ConfigError, match="cannot draw"):
+        score(fake.run, ratio=2.0)
+
+
+def test_the_page_and_the_help_name_every_metric_and_every_test():
+    page = (Path(nmtkit.score.__file__).parent / "README.md").read_text("utf-8")
+    for key, header in [(key, kind.header) for key, kind in METRICS.items()] + [(key, test.header) for key, test in TESTS.items()]:
+        assert f"| `{key}` | {header} |" in page
+    code = "import json, typer, nmtkit.cli as c; print(json.dumps({p.name: p.help for p in typer.main.get_command(c.app).commands['score'].params}))"
+    words = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert all(key in words["test"].replace(".", ",").replace(" (Koehn)", "").split(": ")[1].rstrip(",").split(", ") for key in TESTS)
+    assert "train.seed" in words["group_by"]

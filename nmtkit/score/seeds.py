@@ -1,0 +1,185 @@
+"""Several training seeds of one system: their mean and spread, and what may be said of a difference between two such groups.
+
+A significance test on a test set asks whether another test set would agree; it takes the two trained models as given. Whether another
+seed would agree is another question, and a few seeds answer it only roughly. Both answers are given here, side by side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nmtkit.score.draws import Draws
+from nmtkit.score.metrics import METRICS, Metric
+from nmtkit.score.significance import compare
+from nmtkit.score.tables import Column, Table
+
+LEVEL = 0.05
+"""Below it a p counts as significant in the table."""
+_MOST_SPLITS = 200_000
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """Systems that differ in nothing but the training seed.
+
+    Attributes:
+        name: the first one's; systems: their names; seeds: of each (None for what was not trained here: ensembles, outside systems).
+    """
+
+    name: str
+    systems: Sequence[str]
+    seeds: Sequence[int | None]
+
+
+def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGroup]:
+    """Put together what differs only in the seed.
+
+    Args:
+        settings: system -> (everything else its output follows from, as plain values; the seed). A system without a seed stays alone.
+    Returns: in the order of the first of each.
+    """
+    found: list[tuple[Any, list[str], list[int | None]]] = []
+    for name, (rest, seed) in settings.items():
+        for other, names, seeds in found:
+            if seed is not None and seeds[0] is not None and other == rest:
+                names.append(name)
+                seeds.append(seed)
+                break
+        else:
+            found.append((rest, [name], [seed]))
+    return [SeedGroup(names[0], names, seeds) for _, names, seeds in found]
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, half-range, deviation and what they come from, as plain values.
+
+    Returns: n, mean, half_range ((max - min) / 2), mid_range ((max + min) / 2, the a of papers that write a±b with b the half-range),
+        deviation (of a sample: n - 1; None for one value), low, high.
+    """
+    low, high = min(values), max(values)
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    spread = {"half_range": (high - low) / 2, "mid_range": (high + low) / 2, "deviation": deviation}
+    return {"n": len(values), "mean": statistics.fmean(values), **spread, "low": low, "high": high}
+
+
+def permutation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float | None, float]:
+    """Exact permutation test: had the seeds been dealt to the two groups by chance, how often would their means lie as far apart?
+
+    Args:
+        ours, theirs: one score a seed.
+    Returns: p, two-sided (None where there are too many splits to count), and the smallest p that groups of these sizes can have.
+    Source: Fisher 1935, The design of experiments, on randomization.
+    """
+    pool, n = np.array([*ours, *theirs]), len(ours)
+    splits = math.comb(len(pool), n)
+    smallest = (2 if len(theirs) == n else 1) / splits
+    if splits > _MOST_SPLITS:
+        return None, smallest
+    members = np.array(list(itertools.combinations(range(len(pool)), n)))
+    sums = pool[members].sum(1)
+    gaps = np.abs(sums / n - (pool.sum() - sums) / len(theirs))
+    return float((gaps >= gaps[0] - 1e-9).mean()), smallest
+
+
+def summarize(groups: Sequence[SeedGroup], metrics: Mapping[str, Mapping[str, Metric]], baseline: str, test: str, draws: Draws) -> dict[str, Any]:
+    """The groups' scores, and each group against the baseline's.
+
+    Args:
+        groups: all systems, each in one group.
+        metrics: metric by system and key.
+        baseline: a system; its group is what the others are compared with.
+        test: one of `significance.TESTS`, run on pairs of systems with equal seeds.
+        draws: of the test set.
+    Returns: plain values for scores.json.
+    """
+    base = next(group for group in groups if baseline in group.systems)
+    rows = []
+    for group in groups:
+        row: dict[str, Any] = {"name": group.name, "systems": list(group.systems), "seeds": list(group.seeds), "scores": {}, "against": {}}
+        for key in metrics[baseline]:
+            ours, theirs = ([metrics[name][key].value for name in one.systems] for one in (group, base))
+            row["scores"][key] = spread(ours)
+            if group is not base:
+                p, smallest = permutation(ours, theirs)
+                row["against"][key] = {
+                    "difference": statistics.fmean(ours) - statistics.fmean(theirs),
+                    "pairs": _pairs(group, base, metrics, key, test, draws),
+                    "p_seeds": p,
+                    "smallest_p_seeds": smallest,
+                }
+        rows.append(row)
+    return {"baseline": base.name, "test": test, "groups": rows}
+
+
+def _pairs(group: SeedGroup, base: SeedGroup, metrics: Mapping[str, Mapping[str, Metric]], key: str, test: str, draws: Draws) -> list[dict[str, Any]]:
+    """The test on the systems of each seed that both groups have."""
+    partners = {seed: name for name, seed in zip(base.systems, base.seeds, strict=True) if seed is not None}
+    found = []
+    for name, seed in zip(group.systems, group.seeds, strict=True):
+        if seed in partners:
+            ours, theirs = metrics[name][key], metrics[partners[seed]][key]
+            sign = 1 if ours.higher_is_better else -1
+            better = sign * (ours.value - theirs.value) > 0
+            pair = {"seed": seed, "system": name, "baseline": partners[seed], "difference": ours.value - theirs.value, "better": better}
+            found.append({**pair, "p": compare(test, ours, theirs, draws).p})
+    return found
+
+
+def table(result: dict[str, Any], title: str, notes: Sequence[str]) -> Table:
+    """One row a group: BLEU with its spread and its difference to the baseline's group, and the means of the other metrics.
+
+    Args:
+        result: of `summarize`; title, notes: what stands around the table.
+    """
+    others = [key for key in result["groups"][0]["scores"] if key != "bleu"]
+    several = len(result["groups"]) > 1
+    columns = [
+        Column("system", "system", left=True),
+        Column("n", "seeds"),
+        Column("bleu", "BLEU mean"),
+        Column("bleu_half_range", "± half-range"),
+        Column("bleu_deviation", "deviation"),
+    ]
+    if several:
+        columns += [Column("delta", "Δ mean", signed=True), Column("better", f"better, p<{LEVEL:g}"), Column("p_seeds", "p (seeds)", decimals=3)]
+    columns += [Column(key, METRICS[key].header) for key in others]
+    rows = []
+    for group in result["groups"]:
+        bleu, against = group["scores"]["bleu"], group["against"].get("bleu")
+        row: list[Any] = [group["name"], bleu["n"], bleu["mean"], bleu["half_range"] if bleu["n"] > 1 else None, bleu["deviation"]]
+        if several:
+            row += [against["difference"], _significant(against["pairs"]), against["p_seeds"]] if against else [None, None, None]
+        rows.append([*row, *(group["scores"][key]["mean"] for key in others)])
+    return Table("seeds", title, columns, rows, [*notes, *_notes(result)])
+
+
+def _significant(pairs: Sequence[dict[str, Any]]) -> str | None:
+    return f"{sum(pair['better'] and pair['p'] < LEVEL for pair in pairs)} of {len(pairs)}" if pairs else None
+
+
+def _notes(result: dict[str, Any]) -> list[str]:
+    notes = ["half-range: (max - min) / 2; deviation: of a sample (n - 1); the other columns: means over the seeds"]
+    members = [f"{g['name']}: " + ", ".join(f"{s} (seed {seed})" for s, seed in zip(g["systems"], g["seeds"], strict=True)) for g in result["groups"]]
+    notes += [line for line, group in zip(members, result["groups"], strict=True) if len(group["systems"]) > 1]
+    compared = [group["against"]["bleu"] for group in result["groups"] if group["against"]]
+    if compared:
+        notes.append(
+            f"better, p<{LEVEL:g}: of the pairs with equal seeds, those with the system's BLEU higher and p < {LEVEL:g} ({result['test']}); "
+            "a test inside one seed says nothing of the luck of that seed"
+        )
+        limit = ", ".join(sorted({f"{one['smallest_p_seeds']:.2g}" for one in compared}))
+        notes.append(f"p (seeds): exact permutation of the scores between the two groups, two-sided; with so many seeds it cannot be below {limit}")
+    for group in result["groups"]:
+        seeds = [seed for seed in group["seeds"] if seed is not None]
+        if len(set(seeds)) < len(seeds):
+            notes.append(f"{group['name']}: a seed occurs twice, so its spread is too small")
+    if all(len(group["systems"]) == 1 for group in result["groups"]):
+        notes.append("no two systems differ in train.seed alone, so every row is one system")
+    return notes

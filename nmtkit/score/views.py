@@ -1,0 +1,147 @@
+"""The tables made of a result (the object saved as scores.json): scores, significance, training seeds, lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from nmtkit.score import lengths, seeds
+from nmtkit.score.metrics import METRICS
+from nmtkit.score.significance import TESTS
+from nmtkit.score.tables import Column, Estimate, Table
+
+
+def tables(result: dict[str, Any]) -> dict[str, Table]:
+    """Every table a result has, by the stem of its files, in the order in which they are printed."""
+    found = {"table": main_table(result)}
+    if len(result["systems"]) > 1:
+        found["significance"] = significance_table(result)
+    if has_seeds(result):
+        found["seeds"] = seeds_table(result)
+    if "by_length" in result:
+        found["lengths"] = length_table(result)
+    return found
+
+
+def has_seeds(result: dict[str, Any]) -> bool:
+    """Whether some systems of a result differ in the training seed alone."""
+    return any(len(group["systems"]) > 1 for group in result.get("seeds", {}).get("groups", []))
+
+
+def main_table(result: dict[str, Any]) -> Table:
+    """One row a system; differences and p only where there is something to compare with."""
+    columns = [Column("system", "system", left=True), Column("bleu", "BLEU [95%]", interval=True)]
+    several = len(result["systems"]) > 1
+    if several:
+        columns += [Column("delta", "Δ [95%]", signed=True, interval=True), _p_column(result, result["test"], "p", "p")]
+    others = [key for key in result["signatures"] if key != "bleu"]
+    columns += [Column(key, METRICS[key].header) for key in others] + [Column("length_ratio", "length", decimals=3)]
+    rows = []
+    for system in result["systems"]:
+        row: list[Any] = [system["name"], _estimate(system["scores"]["bleu"])]
+        if several:
+            row += [_estimate(system["differences"]["bleu"]), system["tests"][result["test"]]["bleu"]["p"]] if system["tests"] else [None, None]
+        rows.append([*row, *(system["scores"][key]["value"] for key in others), system["length_ratio"]["value"]])
+    return Table("score", _title(result), columns, rows, _main_notes(result, several))
+
+
+def significance_table(result: dict[str, Any], metrics: Sequence[str] = tuple(METRICS)) -> Table:
+    """One row a system and metric, one column a test.
+
+    Args:
+        metrics: only these.
+    """
+    columns = [Column("system", "system", left=True), Column("metric", "metric", left=True), Column("delta", "Δ [95%]", signed=True, interval=True)]
+    columns += [_p_column(result, test, f"p_{test}", TESTS[test].header) for test in result["tests"]]
+    rows = []
+    for system in result["systems"]:
+        for key in system["differences"]:
+            if key in metrics:
+                p = [system["tests"][test][key]["p"] for test in result["tests"]]
+                rows.append([system["name"], METRICS[key].header, _estimate(system["differences"][key]), *p])
+    return Table("significance", f"{result['set']}: p against {result['baseline']}, by test", columns, rows, _test_notes(result))
+
+
+def seeds_table(result: dict[str, Any]) -> Table:
+    """One row a group of systems that differ in the training seed alone."""
+    against = f", Δ against {result['seeds']['baseline']}" if len(result["seeds"]["groups"]) > 1 else ""
+    return seeds.table(result["seeds"], f"{_title(result)}, by training seed{against}", [*_signatures(result), _version(result)])
+
+
+def length_table(result: dict[str, Any]) -> Table:
+    """The table by length of a result that has one."""
+    title = f"{result['set']} by source length in {result['by_length']['unit']} (groups: {result['by_length']['buckets']})"
+    draws = result["resampling"]
+    notes = [
+        f"BLEU: {result['signatures']['bleu']}",
+        f"[95%]: percentile interval over {draws['resamples']} resamples inside the group, seed {draws['seed']}; a small group has a wide one",
+    ]
+    p = None
+    if len(result["systems"]) > 1:
+        p = _p_column(result, result["test"], "p", "p")
+        notes.append(
+            f"Δ, p: against {result['baseline']} inside the group, {_test(result, result['test'])}; no p below {lengths.FEWEST} sentences; "
+            f"of {sum(row['p'] is not None for row in result['by_length']['groups'])} such p one in twenty is below 0.05 by luck alone"
+        )
+    return lengths.table(length_scores(result), title, notes, p)
+
+
+def length_scores(result: dict[str, Any]) -> list[lengths.GroupScore]:
+    """The results by length, read back from a result."""
+    return [lengths.from_json(row) for row in result["by_length"]["groups"]]
+
+
+def _estimate(value: dict[str, Any]) -> Estimate:
+    return Estimate(value["value"], value["low"], value["high"])
+
+
+def _p_column(result: dict[str, Any], test: str, key: str, header: str) -> Column:
+    """p as fine as the resamples allow: none in 1000 is p < 0.001, not 0."""
+    finest = result["tests"][test]["finest"]
+    decimals = max(3, -math.floor(math.log10(finest))) if finest else 3
+    return Column(key, header, decimals=decimals, below=finest or 10.0**-decimals)
+
+
+def _title(result: dict[str, Any]) -> str:
+    return f"{result['set']}: {result['sentences']:,} sentences, {result['references']} reference{'s' if result['references'] > 1 else ''}"
+
+
+def _signatures(result: dict[str, Any]) -> list[str]:
+    return [f"{METRICS[key].header}: {signature}" for key, signature in result["signatures"].items()]
+
+
+def _version(result: dict[str, Any]) -> str:
+    return f"nmtkit {result['version']}" + (f", commit {result['commit']}" if result["commit"] else "")
+
+
+def _test(result: dict[str, Any], test: str) -> str:
+    return f"{result['tests'][test]['name']}: {result['tests'][test]['reading']}"
+
+
+def _main_notes(result: dict[str, Any], several: bool) -> list[str]:
+    draws = result["resampling"]
+    notes = _signatures(result)
+    notes.append(f"[95%]: percentile interval, {draws['resamples']} resamples of the test set, seed {draws['seed']}; other intervals: scores.json")
+    if several:
+        notes.append(f"Δ, p: BLEU against {result['baseline']}; {_test(result, result['test'])}")
+    else:
+        notes.append("one system: nothing to compare with")
+    empty = [f"{s['name']} {s['empty_hypotheses']}" for s in result["systems"] if s["empty_hypotheses"]]
+    if empty:
+        notes.append("empty hypotheses: " + ", ".join(empty))
+    if result["empty_references"]:
+        notes.append(f"empty references: {result['empty_references']}")
+    return [*notes, *result["remarks"], _version(result)]
+
+
+def _test_notes(result: dict[str, Any]) -> list[str]:
+    compared = [system for system in result["systems"] if system["tests"]]
+    notes = []
+    for test in result["tests"]:
+        settings = {found["bleu"]["setting"] for found in (system["tests"][test] for system in compared)}
+        notes.append(f"{TESTS[test].header}: {_test(result, test)}" + (f" ({settings.pop()})" if len(settings) == 1 else ""))
+    if any(delta == {"value": 0.0, "low": 0.0, "high": 0.0} for system in compared for delta in system["differences"].values()):
+        notes.append("a difference of 0 in every resample: the outputs count alike, and sacreBLEU's p, small by definition, says nothing")
+    notes.append("a p is comparable only with one of the same test; none says anything of the luck of a training seed (--group-by seed)")
+    return notes

@@ -1,0 +1,171 @@
+"""Training seeds as one row: who belongs together, mean and spread, and what is said of a difference."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import statistics
+
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.errors import ConfigError
+from nmtkit.score import metrics, seeds
+from nmtkit.score.draws import Draws
+from nmtkit.score.significance import compare
+from nmtkit.score.stage import score
+
+from .conftest import spoil
+
+
+def test_what_differs_in_the_seed_alone_is_together():
+    found = seeds.group_systems({"a": ("x", 1), "b": ("y", 1), "a2": ("x", 2), "ens": ("ens", None), "a3": ("x", 3), "out": ("x", None)})
+    assert [(g.name, g.systems, g.seeds) for g in found] == [
+        *(("a", ["a", "a2", "a3"], [1, 2, 3]), ("b", ["b"], [1]), ("ens", ["ens"], [None]), ("out", ["out"], [None])),
+    ]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
+def test_mean_half_range_and_deviation(values):
+    found = seeds.spread(values)
+    n, mean = len(values), sum(values) / len(values)
+    assert (found["n"], found["low"], found["high"]) == (n, min(values), max(values))
+    assert found["mean"] == pytest.approx(mean)
+    assert found["half_range"] == pytest.approx((max(values) - min(values)) / 2)
+    assert found["mid_range"] == pytest.approx((max(values) + min(values)) / 2)
+    if n == 1:
+        assert found["deviation"] is None
+    else:
+        assert found["deviation"] == pytest.approx((sum((v - mean) ** 2 for v in values) / (n - 1)) ** 0.5, abs=1e-9)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=4), st.lists(st.integers(0, 12), min_size=1, max_size=5))
+def test_the_permutation_test_is_a_slow_count(ours, theirs):
+    pool, observed = ours + theirs, abs(sum(ours) / len(ours) - sum(theirs) / len(theirs))
+    gaps = []
+    for members in itertools.combinations(range(len(pool)), len(ours)):
+        one = [pool[i] for i in members]
+        other = [pool[i] for i in range(len(pool)) if i not in members]
+        gaps.append(abs(sum(one) / len(one) - sum(other) / len(other)))
+    p, smallest = seeds.permutation(ours, theirs)
+    assert p == pytest.approx(sum(gap >= observed - 1e-9 for gap in gaps) / len(gaps))
+    assert p >= smallest - 1e-12
+
+
+def test_the_smallest_p_of_a_few_seeds():
+    assert seeds.permutation([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert seeds.permutation([5.0], [0.0]) == (1.0, 1.0)
+    assert seeds.permutation([5.0, 6.0], [0.0]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    p, smallest = seeds.permutation(list(range(12)), list(range(50, 62)))
+    assert p is None  # 2.7 million splits are not counted
+    assert smallest < 1e-6
+
+
+@pytest.fixture
+def seeded(fake_run):
+    """A baseline and a better system of three seeds each, two seeds in common; and one system of another setting."""
+    fake = fake_run(count=60)
+    for age, (name, seed, share, more) in enumerate(
+        [
+            *(
+                ("base", 1, 0.40, {}),
+                ("new", 1, 0.30, {"model": {"gate": True}}),
+                ("base-2", 2, 0.42, {}),
+                ("new-2", 2, 0.41, {"model": {"gate": True}}),
+            ),
+            *(("base-3", 3, 0.38, {}), ("new-9", 9, 0.20, {"model": {"gate": True}}), ("other", 1, 0.1, {"model": {"gate": False}})),
+        ]
+    ):
+        folder = fake.add(name, share, seed=seed, **more)
+        os.utime(folder / "config.toml", (age + 1, age + 1))
+    return fake
+
+
+def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
+    score(seeded.run, resamples=100, trials=50, group_by="seed")
+    out = capsys.readouterr().out
+    folder = seeded.run.path / "score" / "test"
+    result = json.loads((folder / "scores.json").read_text("utf-8"))
+    ref = seeded.lines["test"]
+    value = {
+        s["name"]: sacrebleu.corpus_bleu(spoil(ref, share, len(s["name"])), [ref]).score for s in result["systems"] for share in [shares(s["name"])]
+    }
+    base, new, other = result["seeds"]["groups"]
+    assert (base["name"], base["systems"], base["seeds"]) == ("base", ["base", "base-2", "base-3"], [1, 2, 3])
+    assert (new["name"], new["systems"], new["seeds"]) == ("new", ["new", "new-2", "new-9"], [1, 2, 9])
+    assert other["scores"]["bleu"]["n"] == 1
+    assert new["scores"]["bleu"]["mean"] == pytest.approx(statistics.fmean(value[name] for name in new["systems"]))
+    assert new["scores"]["bleu"]["deviation"] == pytest.approx(statistics.stdev(value[name] for name in new["systems"]))
+    against = new["against"]["bleu"]
+    means = [statistics.fmean(value[name] for name in group["systems"]) for group in (new, base)]
+    assert against["difference"] == pytest.approx(means[0] - means[1])
+    assert [(pair["seed"], pair["system"], pair["baseline"]) for pair in against["pairs"]] == [(1, "new", "base"), (2, "new-2", "base-2")]
+    for pair in against["pairs"]:
+        ours, theirs = (metrics.bleu(spoil(ref, shares(name), len(name)), [ref]) for name in (pair["system"], pair["baseline"]))
+        assert pair["p"] == compare("paired_bootstrap", ours, theirs, Draws(60, 100)).p
+    assert against["p_seeds"] == seeds.permutation([value[n] for n in new["systems"]], [value[n] for n in base["systems"]])[0]
+    row = next(line for line in out.splitlines() if line.startswith("new "))
+    significant = sum(pair["better"] and pair["p"] < 0.05 for pair in against["pairs"])
+    assert row.split()[:5] == ["new", "3", *(f"{new['scores']['bleu'][key]:.2f}" for key in ("mean", "half_range", "deviation"))]
+    assert f"{significant} of 2" in row
+    assert "a test inside one seed says nothing of the luck of that seed" in out
+    assert "it cannot be below 0.1, 0.25" in out  # 3 seeds against 3: 2 of 20 splits; 1 against 3: 1 of 4
+    assert "new: new (seed 1), new-2 (seed 2), new-9 (seed 9)" in out
+    rows = list(csv.DictReader(io.StringIO((folder / "seeds.csv").read_text("utf-8"))))
+    assert [row["system"] for row in rows] == ["base", "new", "other"]
+    assert float(rows[1]["bleu_half_range"]) == new["scores"]["bleu"]["half_range"]
+    assert rows[2]["bleu_deviation"] == ""
+
+
+def shares(name):
+    return {"base": 0.40, "new": 0.30, "base-2": 0.42, "new-2": 0.41, "base-3": 0.38, "new-9": 0.20, "other": 0.1}[name]
+
+
+def test_the_baseline_may_be_any_system_of_its_group(seeded, capsys):
+    score(seeded.run, resamples=10, trials=10, group_by="seed", against="new-2", output_format="csv")
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["system"], row["delta"] == "") for row in rows] == [("base", False), ("new", True), ("other", False)]
+
+
+def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, capsys):
+    def meta(name, beam):
+        (seeded.run.path / "systems" / name / "translate" / "test" / "meta.json").write_text(json.dumps({"settings": {"beam": beam}}), "utf-8")
+
+    for name in ("base", "base-2", "base-3"):
+        meta(name, 4)
+    meta("base-3", 1)
+    score(seeded.run, resamples=10, trials=10, group_by="seed", output_format="json")
+    groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
+    assert [g["systems"] for g in groups] == [["base", "base-2"], ["new", "new-2", "new-9"], ["base-3"], ["other"]]
+
+
+def test_a_changed_seed_is_not_up_to_date_and_plain_scores_have_the_groups_too(seeded, capsys):
+    score(seeded.run, resamples=10, trials=10)
+    assert "deviation" not in capsys.readouterr().out
+    assert (seeded.run.path / "score" / "test" / "seeds.md").is_file()
+    score(seeded.run, resamples=10, trials=10, group_by="seed")
+    out, err = capsys.readouterr()
+    assert "up to date" in err
+    assert "deviation" in out
+    seeded.add("base-3", 0.38, seed=2)
+    score(seeded.run, resamples=10, trials=10, group_by="seed")
+    out, err = capsys.readouterr()
+    assert "written to" in err
+    assert "base: a seed occurs twice" in out
+
+
+def test_no_two_seeds_and_unknown_groupings(fake_run, capsys):
+    fake = fake_run()
+    fake.add("a", 0.2, seed=1)
+    fake.add("ensemble-a", 0.1, trained=False)
+    score(fake.run, resamples=10, trials=10, group_by="seed")
+    assert "no two systems differ in train.seed alone" in capsys.readouterr().out
+    assert not (fake.run.path / "score" / "test" / "seeds.csv").exists()
+    with pytest.raises(ConfigError, match="cannot group systems by 'variant'") as error:
+        score(fake.run, group_by="variant")
+    assert "seed" in error.value.hint
