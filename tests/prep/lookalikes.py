@@ -228,6 +228,7 @@ def tvsub(folder, data):
     for part in ("dev", "test"):
         for lang in ("zh", "en"):
             members[f"data/orignal/{part}/{part}.orignal.{lang}"] = join(lines(data / "tvsub_zhen" / "original" / part / f"{part}.orignal.{lang}"))
+        members[f"data/processed/{part}/{part}_src"] = join(lines(data / "tvsub_zhen" / "processed" / part / f"{part}_src"))
         members[f"data/processed/{part}/{part}_trg.sgm"] = join(lines(data / "tvsub_zhen" / "processed" / part / f"{part}_trg.sgm") + ["</refset>"])
     tarball(folder / f"tvsub-{commit}.tar.gz", {f"tvsub-{commit}/{name}": content for name, content in members.items()})
 

@@ -194,6 +194,15 @@ def test_tokenized_text_becomes_raw(tmp_path):
     assert found == (['it\'s a well-known "fact".'], ["das ist , so &amp; so , bekannt ."], None)
 
 
+def test_tokenized_chinese_becomes_raw(tmp_path):
+    contents = {"a.zh": "我 只能 说出 &quot; 乔伊 &quot; , OK go 。\n", "a.en": "x\n"}
+    paths = {name: tmp_path / name for name in contents}
+    for name, text in contents.items():
+        paths[name].write_text(text, "utf-8")
+    one = dataset({"train": {"files": ["x/a.{lang}"], "tokenized": ["zh"]}}, ("zh", "en"), paths)
+    assert read(one, tmp_path, paths)["train"][0] == ['我只能说出"乔伊", OK go。']
+
+
 def test_bytes_that_are_not_utf8_pass_through(tmp_path):
     """What to do with them is a setting of prep."""
     raw = b"Gr\xfc\xdfe , sagte sie .\n"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from nmtkit import files
 from nmtkit.errors import DataError
+from nmtkit.prep import chinese
 from nmtkit.prep.corpora import readers
 from nmtkit.prep.corpora.archives import NUMBER, Taken
 from nmtkit.prep.corpora.readers import Stream
@@ -38,7 +39,7 @@ class SetReader:
         self.languages = [languages[0], *[languages[1]] * (1 + len(one.references))]
         self._here = here
         self._sides = (one.src, one.tgt, *one.references)
-        self._detokenizers = {lang: Moses(lang, normalize=False, escape=True) for lang in {*languages} & {*one.table.tokenized}}
+        self._detokenizers = {lang: _detokenizer(lang) for lang in {*languages} & {*one.table.tokenized}}
         self.documents = one.table.documents != "auto" or all(any(s.documents for s in self._streams(i)) for i in range(len(one.src)))
 
     def as_it_lies(self) -> SetFiles | None:
@@ -140,8 +141,8 @@ class SetReader:
             streams = [readers.document_files(paths)]
         else:
             streams = [readers.text(paths[0])]
-        moses = self._detokenizers.get(lang)
-        return [_detokenized(stream, moses) for stream in streams] if moses else streams
+        detokenize = self._detokenizers.get(lang)
+        return [_detokenized(stream, detokenize) for stream in streams] if detokenize else streams
 
     def _name(self, file: File) -> str:
         return PurePosixPath(file.member or file.resource).name
@@ -171,9 +172,18 @@ def _format(table: SetTable, file: File) -> str:
     return "markup" if suffix in {".sgm", ".sgml", ".xml"} else "text"
 
 
-def _detokenized(stream: Stream, moses: Moses) -> Stream:
+def _detokenizer(lang: str) -> Callable[[list[str]], str]:
+    """What undoes the tokenization of a language, escapes included."""
+    if lang in chinese.LANGUAGES:
+        return lambda tokens: chinese.detokenize(
+            readers.unescape(token.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape") for token in tokens
+        )
+    return Moses(lang, normalize=False, escape=True).detokenize
+
+
+def _detokenized(stream: Stream, detokenize: Callable[[list[str]], str]) -> Stream:
     def line(raw: bytes) -> bytes:
-        return moses.detokenize(raw.decode("utf-8", "surrogateescape").split()).encode("utf-8", "surrogateescape")
+        return detokenize(raw.decode("utf-8", "surrogateescape").split()).encode("utf-8", "surrogateescape")
 
     return Stream(((line(raw), starts) for raw, starts in stream.rows), stream.documents)
 
