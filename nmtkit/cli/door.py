@@ -127,6 +127,9 @@ def main() -> None:
     # Read by OpenMP when torch is loaded. A thread that spins while it waits keeps the other one from the core they share with
     # another program, and a step takes ten times as long; spinning briefly costs a quiet machine a few per cent with tiny models.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # Read by oneDNN at its first product. It keeps the code it made for each shape, some 0.7 MB a shape, and batches have many shapes: with
+    # its default of 1,024 memory grows by most of a gigabyte over an epoch. What one update uses again is far less.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape" if stream is sys.stdin else "backslashreplace")  # type: ignore[union-attr]
