@@ -129,16 +129,16 @@ class StoreWriter:
         if len(self._ids) >= FLUSH_IDS or len(self._offsets) >= FLUSH_IDS:
             self._flush()
 
-    def add_block(self, ids: bytes, lengths: Sequence[int]) -> None:
+    def add_block(self, ids: bytes, lengths: Sequence[int] | NDArray[np.int64]) -> None:
         """Add pairs that another process encoded.
 
         Args:
             ids: ids of src, tgt, src, … in this writer's type (`id_type`), little-endian.
             lengths: ids of each of these sentences.
         """
-        for length in lengths:
-            self._total += length
-            self._offsets.append(self._total)
+        offsets = self._total + np.cumsum(lengths, dtype=np.int64)
+        self._offsets.frombytes(offsets.tobytes())
+        self._total = self._offsets[-1] if len(offsets) else self._total
         self._flush(ids)
 
     def _flush(self, block: bytes = b"") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 
@@ -25,6 +26,26 @@ _KINDS = {
     "\u2028": "line separator U+2028",
     "\u2029": "paragraph separator U+2029",
 }
+
+
+def utf8_lines(text: bytes, changes: Counter[str] | None) -> list[str] | list[str | None]:
+    """Split text at LF and decode it.
+
+    Args:
+        text: lines, each with its LF.
+        changes: the number of lines that are not UTF-8, repaired with U+FFFD, is added to it; None: such lines become None.
+    """
+    with contextlib.suppress(UnicodeDecodeError):
+        return text.decode().split("\n")[:-1]
+    lines: list[str | None] = []
+    for line in text.split(b"\n")[:-1]:
+        try:
+            lines.append(line.decode())
+        except UnicodeDecodeError:
+            lines.append(None if changes is None else line.decode(errors="replace"))
+            if changes is not None:
+                changes["lines not UTF-8"] += 1
+    return lines
 
 
 def tidy(line: str, counts: Counter[str] | None = None) -> str:

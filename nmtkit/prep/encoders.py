@@ -1,110 +1,84 @@
-"""What the worker processes of prep do with tokenized text: words to subwords to ids, each word once."""
+"""What the worker processes of prep do with tokenized text: words to their numbers, these to token ids; dev and test sets line by line."""
 
 from __future__ import annotations
 
-import functools
+import itertools
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nmtkit.data.store import id_type
-from nmtkit.data.vocabulary import EOS, UNK, Vocabulary, load_vocabularies
-from nmtkit.files import text_lines
-from nmtkit.prep.clean import tidy
+from nmtkit.data.vocabulary import UNK, Vocabulary, load_vocabularies
+from nmtkit.prep.clean import tidy, utf8_lines
+from nmtkit.prep.parts import Part, PartWriter
+from nmtkit.prep.segmented import LINE_END, WordIds
 from nmtkit.prep.subwords import Bpe
 from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import DELAYED_START, SENTENCE_END
+from nmtkit.prep.truecase import DELAYED_START, SENTENCE_END, sentence_starts
 
-CACHED_WORDS = 1 << 18
 BOTH = ("src", "tgt")
+_SPECIAL = SENTENCE_END | DELAYED_START
+Sides = tuple[tuple[TextSide, TextSide], tuple[Vocabulary, Vocabulary]]
+_loaded: dict[Path, Sides] = {}
 
 
-@functools.lru_cache(maxsize=1)
-def load_sides(prep: Path) -> tuple[tuple[TextSide, TextSide], tuple[Vocabulary, Vocabulary]]:
-    """Both sides' text and vocabularies, read once a process; forked workers inherit what their parent has read."""
-    return (TextSide.load(prep, "src"), TextSide.load(prep, "tgt")), load_vocabularies(prep)
+def load_sides(prep: Path) -> Sides:
+    """Both sides' text and vocabularies, read once a process; forked workers inherit what their parent has read or made."""
+    if prep not in _loaded:
+        keep_sides(prep, ((TextSide.load(prep, "src"), TextSide.load(prep, "tgt")), load_vocabularies(prep)))
+    return _loaded[prep]
 
 
-class SubwordCounter:
-    """Segments words that occur so often, once each.
-
-    Args:
-        codes: the BPE codes file.
-        vocabulary: the subwords allowed, None for all.
-    """
-
-    def __init__(self, codes: Path, vocabulary: set[str] | None) -> None:
-        self._bpe = Bpe(codes, vocabulary)
-
-    def __call__(self, chunk: list[tuple[str, int]]) -> tuple[Counter[str], list[str]]:
-        """The counts of the subwords of (word, count) pairs, and each word followed by its subwords, space-joined."""
-        counts: Counter[str] = Counter()
-        segmented: list[str] = []
-        for word, count in chunk:
-            pieces = self._bpe.segment([word])
-            segmented.append(" ".join([word, *pieces]))
-            for piece in pieces:
-                counts[piece] += count
-        return counts, segmented
+def keep_sides(prep: Path, sides: Sides) -> None:
+    """Spare `load_sides` the reading of what was just written."""
+    _loaded.clear()
+    _loaded[prep] = sides
 
 
-class _Known(dict[str, bytes]):
-    """A bounded cache of a function of a word."""
+class Numbers(NamedTuple):
+    """The numbers of a side's words: a word's case, and so its number, depends on itself and on whether it starts a sentence."""
 
-    def __init__(self, look_up: Callable[[str], bytes]) -> None:
-        self._look_up = look_up
-
-    def __missing__(self, word: str) -> bytes:
-        if len(self) >= CACHED_WORDS:
-            self.clear()
-        result = self[word] = self._look_up(word)
-        return result
+    at_start: Mapping[str, int]
+    """Empty if the side isn't truecased."""
+    elsewhere: Mapping[str, int]
 
 
-class WordIds:
-    """Words to token ids of a side: truecasing, BPE and vocabulary, each done once for a word and its position (start of a sentence or not).
+class Numberer:
+    """Puts tokenized training pairs as numbers of words.
 
     Args:
-        side: the text of the side.
-        vocabulary: of the side.
-        kind: array code of the ids.
-        segmented: a file of words followed by their subwords, so that the frequent ones needn't be segmented by every process; need not exist.
+        sides: numbers of the source's words and of the target's.
+        path: what the names of the files for the result begin with.
     """
 
-    def __init__(self, side: TextSide, vocabulary: Vocabulary, kind: str, segmented: Path) -> None:
-        self._bpe = side.bpe
-        self._vocabulary = vocabulary
-        self._kind = kind
-        self._pieces: dict[str, str] = dict(line.split(" ", 1) for line in text_lines(segmented)) if segmented.is_file() else {}  # type: ignore[misc]
-        caser = side.truecaser
-        self._truecased = caser is not None
-        self._elsewhere = _Known(lambda word: self._ids(caser.truecase(["x", word])[1] if caser else word))
-        self._at_start = _Known(lambda word: self._ids(caser.truecase([word])[0] if caser else word))
+    def __init__(self, sides: tuple[Numbers, Numbers], path: Path) -> None:
+        self._sides = sides
+        self._writer = PartWriter(path)
 
-    def __call__(self, tokens: list[str]) -> bytes:
-        """The ids of a tokenized line, without </s>, as bytes."""
-        if not self._truecased:
-            return b"".join(map(self._elsewhere.__getitem__, tokens))
-        at_start, elsewhere = self._at_start, self._elsewhere
-        parts: list[bytes] = []
-        start = True
-        for token in tokens:
-            if start:
-                parts.append(at_start[token])
-                start = token in SENTENCE_END or token in DELAYED_START
+    def __call__(self, part: Part) -> Part:
+        """Number the words of a part.
+
+        Returns: where the numbers (int32) of src line, tgt line, … are, each line followed by LINE_END.
+        """
+        numbers = array("i")
+        for line, side in zip(part.read().decode().split("\n")[:-1], itertools.cycle(self._sides)):
+            tokens = line.split(" ")
+            if not side.at_start:
+                numbers.extend(map(side.elsewhere.__getitem__, tokens))
+            elif _SPECIAL.isdisjoint(tokens[:-1]):
+                numbers.append(side.at_start[tokens[0]])
+                numbers.extend(map(side.elsewhere.__getitem__, tokens[1:]))
             else:
-                parts.append(elsewhere[token])
-                start = token in SENTENCE_END
-        return b"".join(parts)
-
-    def _ids(self, word: str) -> bytes:
-        known = self._pieces.get(word)
-        pieces = known.split(" ") if known is not None else self._bpe.segment([word]) if self._bpe else [word]
-        return array(self._kind, self._vocabulary.encode(pieces)[:-1]).tobytes()
+                for token, first in zip(tokens, sentence_starts(tokens), strict=True):
+                    numbers.append((side.at_start if first else side.elsewhere)[token])
+            numbers.append(LINE_END)
+        return self._writer.write(numbers.tobytes())
 
 
 @dataclass
@@ -113,106 +87,85 @@ class Encoded:
 
     ids: bytes
     """src, tgt, src, … each with its </s>, in the store's type."""
-    lengths: array[int]
+    lengths: NDArray[np.int64]
     dropped: list[int]
     reasons: Counter[tuple[str, str]]
-    unknown: list[int]
+    unknown: NDArray[np.int64]
     """<unk> on each side."""
     texts: list[str] = field(default_factory=list)
     """Tidied lines of each stream (dev and test sets only)."""
     changes: list[Counter[str]] = field(default_factory=list)
 
 
-class _Ids:
-    """Collects the ids of a chunk."""
-
-    def __init__(self, vocabularies: tuple[Vocabulary, Vocabulary]) -> None:
-        self._type = id_type(max(map(len, vocabularies)))
-        self.width = self._type.itemsize
-        self.kind = "I" if self.width == 4 else "H"
-        self.end = array(self.kind, [EOS]).tobytes()
-        self._parts: list[bytes] = []
-        self._lengths = array("q")
-
-    def add(self, src: bytes, tgt: bytes) -> None:
-        """Add a pair of sentences without </s>."""
-        self._parts += (src, self.end, tgt, self.end)
-        self._lengths.append(len(src) // self.width + 1)
-        self._lengths.append(len(tgt) // self.width + 1)
-
-    def done(self, dropped: list[int], reasons: Counter[tuple[str, str]]) -> Encoded:
-        flat = b"".join(self._parts)
-        sides = np.repeat(np.arange(len(self._lengths)) % 2, np.frombuffer(self._lengths, np.int64) if self._lengths else [])
-        unknown = np.bincount(sides[np.frombuffer(flat, self._type.newbyteorder("=")) == UNK], minlength=2)
-        return Encoded(flat, self._lengths, dropped, reasons, [int(count) for count in unknown])
+def _encoded(ids: NDArray[Any], lengths: NDArray[np.int64], dropped: list[int], reasons: Counter[tuple[str, str]]) -> Encoded:
+    line = np.searchsorted(np.cumsum(lengths), np.flatnonzero(ids == UNK), side="right")
+    return Encoded(ids.tobytes(), lengths, dropped, reasons, np.bincount(line % 2, minlength=2))
 
 
 class TrainEncoder:
-    """Encodes tokenized training pairs and drops those with too many subwords.
+    """Encodes numbered training pairs and drops those with too many subwords.
 
     Args:
-        prep: the prep folder as far as it is written: models, vocabularies and a manifest with languages and settings.
-        text: the tokenized pairs; TEXT.src and TEXT.tgt, where they are, hold segmented words.
+        ids: of the words.
         max_subwords: most subwords of a side.
     """
 
-    def __init__(self, prep: Path, text: Path, max_subwords: int) -> None:
-        sides, self._vocabularies = load_sides(prep)
-        kind = _Ids(self._vocabularies).kind
-        self._encode = [WordIds(s, v, kind, text.with_name(f"{text.name}.{n}")) for n, s, v in zip(BOTH, sides, self._vocabularies, strict=True)]
-        self._text = text
+    def __init__(self, ids: WordIds, max_subwords: int) -> None:
+        self._ids = ids
         self._longest = max_subwords
 
-    def __call__(self, part: tuple[int, int]) -> Encoded:
-        """Encode the pairs in a byte range (start, length) of the tokenized text."""
-        with open(self._text, "rb") as stream:
-            stream.seek(part[0])
-            lines = stream.read(part[1]).decode().split("\n")[:-1]
-        result = _Ids(self._vocabularies)
-        dropped: list[int] = []
+    def __call__(self, part: Part) -> Encoded:
+        """Encode the pairs of a part."""
+        ids, lengths = self._ids(np.frombuffer(part.read(), np.int32))
+        long = (lengths - 1 > self._longest).reshape(-1, 2)
+        dropped = long.any(1)
         reasons: Counter[tuple[str, str]] = Counter()
-        src_ids, tgt_ids = self._encode
-        longest = self._longest * result.width
-        for row, (src_line, tgt_line) in enumerate(zip(lines[0::2], lines[1::2], strict=True)):
-            src, tgt = src_ids(src_line.split(" ")), tgt_ids(tgt_line.split(" "))
-            if len(src) > longest or len(tgt) > longest:
-                dropped.append(row)
-                reasons["too many subwords", "pairs"] += 1
-                reasons.update(("too many subwords", side) for side, ids in zip(BOTH, (src, tgt), strict=True) if len(ids) > longest)
-                continue
-            result.add(src, tgt)
-        return result.done(dropped, reasons)
+        if dropped.any():
+            counts = (dropped.sum(), *long.sum(0))
+            reasons.update({("too many subwords", name): int(count) for name, count in zip(("pairs", *BOTH), counts, strict=True) if count})
+            kept = np.repeat(~dropped, 2)
+            ids, lengths = ids[np.repeat(kept, lengths)], lengths[kept]
+        return _encoded(ids, lengths, np.flatnonzero(dropped).tolist(), reasons)
 
 
 class SetEncoder:
     """Encodes a dev or test set line for line, just as translation will, and keeps its text; nothing is dropped.
 
     Args:
-        prep: as for TrainEncoder.
+        prep: the prep folder as far as it is written: models, vocabularies and a manifest with languages and settings.
     """
 
     def __init__(self, prep: Path) -> None:
         self._sides, self._vocabularies = load_sides(prep)
 
-    def __call__(self, chunk: list[Sequence[bytes]]) -> Encoded:
-        """Encode rows of (src, ref, ref1, …); the store gets the first reference."""
-        texts: list[list[str]] = [[] for _ in chunk[0]]
+    def __call__(self, chunk: Sequence[bytes]) -> Encoded:
+        """Encode the lines of src, ref, ref1, …; the store gets the first reference."""
         changes: list[Counter[str]] = [Counter(), Counter()]
-        result = _Ids(self._vocabularies)
-        for row in chunk:
-            lines = []
-            for stream, raw in enumerate(row):
-                counts = changes[min(stream, 1)]
-                try:
-                    line = raw.decode()
-                except UnicodeDecodeError:
-                    counts["lines not UTF-8"] += 1
-                    line = raw.decode(errors="replace")
-                lines.append(tidy(line, counts))
-                texts[stream].append(lines[-1] + "\n")
-            src, tgt = (v.encode(s.encode(line))[:-1] for v, s, line in zip(self._vocabularies, self._sides, lines, strict=False))
-            result.add(array(result.kind, src).tobytes(), array(result.kind, tgt).tobytes())
-        encoded = result.done([], Counter())
-        encoded.texts = ["".join(text) for text in texts]
-        encoded.changes = changes
-        return encoded
+        counts = [changes[min(stream, 1)] for stream in range(len(chunk))]
+        texts = [[tidy(line or "", count) for line in utf8_lines(text, count)] for text, count in zip(chunk, counts, strict=True)]
+        encoded = [
+            vocabulary.encode(side.encode(line))
+            for row in zip(texts[0], texts[1], strict=True)
+            for vocabulary, side, line in zip(self._vocabularies, self._sides, row, strict=True)
+        ]
+        ids = np.array(list(itertools.chain.from_iterable(encoded)), id_type(max(map(len, self._vocabularies))))
+        result = _encoded(ids, np.array(list(map(len, encoded))), [], Counter())
+        result.texts = ["".join([line + "\n" for line in lines]) for lines in texts]
+        result.changes = changes
+        return result
+
+
+class Segmenter:
+    """Segments words, once each.
+
+    Args:
+        codes: the BPE codes file.
+        vocabulary: the subwords allowed.
+    """
+
+    def __init__(self, codes: Path, vocabulary: set[str]) -> None:
+        self._bpe = Bpe(codes, vocabulary)
+
+    def __call__(self, words: list[str]) -> list[list[str]]:
+        """The subwords of each word."""
+        return [self._bpe.segment([word]) for word in words]

@@ -1,60 +1,71 @@
-"""Learning BPE merges: subword-nmt's learn_bpe with the words in one array, so that a merge is done in all its words at once.
+"""Learning BPE merges: subword-nmt's learn_bpe with all words in one array and the places of every pair at hand.
 
-subword-nmt prunes rare pairs from its statistics for speed, and what it loses there shows in its result; and where a merge makes a symbol
-that another merge made before (ab+c, a+bc), it counts the neighbours of the old symbols of the words it touches again. To give the same
-merges, this keeps the same two tables, pruned at the same moments. (One thing is left out: subword-nmt may then take a pair to be in a word
-that no longer holds it, and if a later merge of that pair makes a symbol the word has, it counts that symbol's neighbours once more. In
-10,000 made-up corpora of few letters it never changed a merge.)
+subword-nmt prunes rare pairs from its statistics, and would lose what it knew of a pair that is pruned and grows later. None does: only pairs
+with a new symbol grow, and no symbol is made twice. (Were xy made first of x + y, then of others: what lies between the ends of that later place
+has been merged as if it stood alone, as merges never reach over an end, and so became xy when all others did.) For the same reason no pair comes
+back once merged, and the words as learning leaves them are as segmented with its merges.
+
+Only the marker of a word's end, "</w>", would break this, where words hold it as text: subword-nmt mistakes the one for the other.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+END = "</w>"
 MIN_FREQUENCY = 2
-_LAST = chr(0x10FFFF)
+FEW = 60  # places of a pair up to which a loop is faster than arrays
+GAP = 0  # stands between words
+HOLE = -1  # where the second symbol of a merged pair was
 _LOW = (1 << 32) - 1
-_NONE = np.empty(0, np.int64)
+_LETTERS = 0x110000  # of Unicode
 
 
 class Learner:
     """The state of learning. A pair of symbols is one integer: first << 32 | second.
 
+    The words are a linked list of symbols over places; a merged pair lives on at the place of its first symbol. Arrays and loops work on the
+    same memory: arrays where a pair occurs often (the first merges), loops where it doesn't (most merges).
+
     Args:
-        counts: how often each word occurs; words hold no white space.
+        words: distinct words, without white space, NUL and "</w>"; empty ones are passed over.
+        counts: how often each occurs.
     """
 
-    def __init__(self, counts: Mapping[str, int]) -> None:
-        words = list(counts)
-        self.counts: Ints = np.array(list(counts.values()), np.int64)
-        self.symbols: list[str] = []
-        self.inverted: list[str] = []  # a symbol as text that sorts the other way round
-        self.ids: dict[str, int] = {}
-        self.length: Ints = np.array([len(word) for word in words], np.int64)
-        self.start: Ints = np.cumsum(self.length) - self.length  # where a word lies in the text; it shrinks in its place
-        codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
-        last = self.start + self.length - 1
-        codes[last] += 1 << 32
-        distinct, self.text = np.unique(codes, return_inverse=True)
-        for code in distinct.tolist():
-            self._symbol(chr(code & _LOW) + ("</w>" if code >> 32 else ""))
-        self.stats: defaultdict[int, int] = defaultdict(int)  # pruned now and then
-        self.where: dict[int, list[Ints]] = {}  # pair -> numbers of the words it came to be in; it may have gone from some since
-        inner = np.ones(len(self.text), bool)
-        inner[last] = False
-        left = np.flatnonzero(inner)
-        self._gain(_pairs(self.text[left], self.text[left + 1]), np.repeat(np.arange(len(words)), self.length)[left])
-        self.full = self.stats.copy()  # what the pruned pairs had
-        self.threshold = max(self.stats.values(), default=0) / 10
-        self.heap: list[tuple[int, str, str, int]] = []
-        self._fill_heap()
+    def __init__(self, words: Sequence[str], counts: Sequence[int]) -> None:
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        letters = np.frombuffer("\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
+        letters[(np.cumsum(lengths + 1) - 1)[lengths > 0]] += _LETTERS  # last letters
+        occurs = np.zeros(2 * _LETTERS, bool)
+        occurs[letters] = True
+        number = np.cumsum(occurs, dtype=np.int32) - 1
+        text = number[letters]
+        self.symbols = [chr(code % _LETTERS) + (END if code >= _LETTERS else "") for code in np.flatnonzero(occurs).tolist()]  # the first is the gap
+        self._inverted = ["".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1) for symbol in self.symbols]
+        place = np.arange(len(text), dtype=np.int32)
+        # loops read an array.array quicker than numpy's; numpy's are views of it
+        self._text, self._after, self._before = (array("i", values.tobytes()) for values in (text, place + 1, place - 1))
+        self._weight = array("q", np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)]).tobytes())
+        self.text, self.after, self.before = (np.frombuffer(values, np.int32) for values in (self._text, self._after, self._before))
+        self.weight = np.frombuffer(self._weight, np.int64)
+        self.where: dict[int, Any] = {}  # pair -> places where it came to be; it may have gone from some since
+        self._ranking = _Ranking(self._inverted)
+        left = np.flatnonzero((text[:-1] != GAP) & (text[1:] != GAP)).astype(np.int32)
+        size = len(self.symbols)
+        pairs = text[left] * np.array(size, np.int32 if size < 1 << 15 else np.int64) + text[left + 1]
+        gained: dict[int, int] = {}
+        for key, count, places in _grouped(pairs, self.weight[left], left):
+            pair = key // size << 32 | key % size
+            self.where[pair] = places
+            gained[pair] = count
+        self._ranking.add(gained)
 
     def learn(self, merges: int) -> list[tuple[str, str]]:
         """Learn up to `merges` merges, fewer when no pair occurs twice any more.
@@ -62,144 +73,165 @@ class Learner:
         Returns: the pairs, in the order of merging.
         """
         result: list[tuple[str, str]] = []
-        for i in range(merges):
-            best = self._best()
-            if best is None or (i and self.stats[best] < self.threshold):
-                self._prune()
-                self.stats = self.full.copy()
-                self._fill_heap()
-                best = self._best()
-                if best is None:
-                    break
-                self.threshold = self.stats[best] * i / (i + 10000.0)
-                self._prune()
-            if self.stats[best] < MIN_FREQUENCY:
-                break
-            result.append((self.symbols[best >> 32], self.symbols[best & _LOW]))
-            self._merge(best)
-            if not i % 100:
-                self._prune()
+        while len(result) < merges and (best := self._ranking.best()) is not None:
+            first, second = best >> 32, best & _LOW
+            result.append((self.symbols[first], self.symbols[second]))
+            new = len(self.symbols)
+            self.symbols.append(self.symbols[first] + self.symbols[second])
+            self._inverted.append(self._inverted[first][:-1] + self._inverted[second])
+            places = self.where.pop(best)
+            merge = self._merge_many if len(places) > FEW and first != second else self._merge_few
+            gained = merge(first, second, places, new)
+            self._ranking.counts[best] = 0
+            self._ranking.add(gained)
         return result
 
-    def _symbol(self, symbol: str) -> int:
-        """The number of a symbol, a new one if it has none yet."""
-        number = self.ids.get(symbol)
-        if number is None:
-            number = self.ids[symbol] = len(self.symbols)
-            self.symbols.append(symbol)
-            self.inverted.append("".join(chr(0x10FFFF - ord(character)) for character in symbol) + _LAST)
-        return number
+    def segmented(self) -> tuple[Ints, Ints]:
+        """The words as they are now.
 
-    def _entry(self, pair: int) -> tuple[int, str, str, int]:
-        """A heap entry that sorts first for the most frequent pair, and among those for the pair that sorts last."""
-        return -self.stats[pair], self.inverted[pair >> 32], self.inverted[pair & _LOW], pair
+        Returns: the symbols of all words, and how many each word has.
+        """
+        text = self.text[self.text != HOLE].astype(np.int64)
+        return text[text != GAP], np.diff(np.flatnonzero(text == GAP)) - 1
 
-    def _fill_heap(self) -> None:
-        self.heap = [self._entry(pair) for pair in self.stats]
-        heapq.heapify(self.heap)
+    def _merge_few(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
+        """Merge a pair place by place.
 
-    def _best(self) -> int | None:
-        """The pair with the highest count; counts that fell since they were put on the heap are put right on the way."""
-        heap, stats = self.heap, self.stats
-        while heap:
-            count, _, _, pair = heap[0]
-            current = stats.get(pair)
-            if current is None:
-                heapq.heappop(heap)
-            elif current != -count:
-                heapq.heapreplace(heap, self._entry(pair))
+        Returns: how often each pair with the new symbol occurs; the counts of the pairs that are fewer now are up to date.
+        """
+        text, after, before, weight, where, counts = self._text, self._after, self._before, self._weight, self.where, self._ranking.counts
+        gained: dict[int, int] = {}
+        if isinstance(places, np.ndarray):
+            places = places.tolist()
+        for place in sorted(places) if first == second else places:
+            if text[place] != first:
+                continue
+            gone = after[place]
+            if text[gone] != second:
+                continue
+            count = weight[place]
+            text[place] = new
+            text[gone] = HOLE
+            right = after[place] = after[gone]
+            before[right] = place
+            left = before[place]
+            if symbol := text[left]:
+                (counts if symbol != new else gained)[symbol << 32 | first] -= count
+                other = symbol << 32 | new
+                if other in gained:
+                    gained[other] += count
+                    where[other].append(left)
+                else:
+                    gained[other] = count
+                    where[other] = [left]
+            if symbol := text[right]:
+                (counts if symbol != new else gained)[second << 32 | symbol] -= count
+                other = new << 32 | symbol
+                if other in gained:
+                    gained[other] += count
+                    where[other].append(place)
+                else:
+                    gained[other] = count
+                    where[other] = [place]
+        return gained
+
+    def _merge_many(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
+        """As `_merge_few`, in all places at once; the symbols of the pair differ."""
+        text, after, before, where, counts = self.text, self.after, self.before, self.where, self._ranking.counts
+        place = np.asarray(places)
+        gone = after[place]
+        there = np.flatnonzero((text[place] == first) & (text[gone] == second))
+        place, gone = place[there], gone[there]
+        right = after[gone]
+        text[place] = new
+        text[gone] = HOLE
+        after[place] = right
+        before[right] = place
+        left = before[place]
+        weight = self.weight[place]
+        gained: dict[int, int] = {}
+        for symbol, count, lefts in _grouped(text[left], weight, left):
+            if symbol != GAP:
+                counts[(second if symbol == new else symbol) << 32 | first] -= count
+                gained[symbol << 32 | new] = count
+                where[symbol << 32 | new] = lefts
+        for symbol, count, lefts in _grouped(text[right], weight, place):
+            if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
+                counts[second << 32 | symbol] -= count
+                gained[new << 32 | symbol] = count
+                where[new << 32 | symbol] = lefts
+        return gained
+
+
+class _Ranking:
+    """Counts of pairs, and the pair with the highest; of equal counts, the pair that sorts last.
+
+    Args:
+        inverted: symbols by number, as text that sorts the other way round; may grow.
+    """
+
+    def __init__(self, inverted: list[str]) -> None:
+        self.counts: dict[int, int] = {}
+        """May be lowered by others."""
+        self._inverted = inverted
+        self._level: dict[int, list[int]] = {}  # pairs by count; when a level is reached, those whose count has fallen move on
+        self._levels: list[int] = []  # a heap of these counts, negative
+        self._top: list[tuple[str, str, int]] = []  # a heap of the pairs of the level reached
+        self._top_count = 0
+
+    def add(self, gained: dict[int, int]) -> None:
+        """Set the counts of new pairs, none higher than that of the best pair so far."""
+        self.counts.update(gained)
+        level = self._level
+        for pair, count in gained.items():
+            if count >= MIN_FREQUENCY:
+                if count in level:
+                    level[count].append(pair)
+                else:
+                    level[count] = [pair]
+                    heapq.heappush(self._levels, -count)
+
+    def best(self) -> int | None:
+        """The pair with the highest count, None if no count is high enough."""
+        counts, top, inverted = self.counts, self._top, self._inverted
+        while True:
+            if self._levels and (not top or self._levels[0] == -self._top_count):
+                self._top_count = -heapq.heappop(self._levels)
+                fallen: dict[int, int] = {}
+                for pair in self._level.pop(self._top_count):
+                    if counts[pair] == self._top_count:
+                        top.append((inverted[pair >> 32], inverted[pair & _LOW], pair))
+                    else:
+                        fallen[pair] = counts[pair]
+                self.add(fallen)
+                heapq.heapify(top)
+            elif not top:
+                return None
             else:
-                return pair
-        return None
-
-    def _prune(self) -> None:
-        stats, full, threshold = self.stats, self.full, self.threshold
-        for pair in [pair for pair, count in stats.items() if count < threshold]:
-            count = stats.pop(pair)
-            full[pair] = full[pair] + count if count < 0 else count
-
-    def _merge(self, pair: int) -> None:
-        """Replace a pair everywhere and update the statistics of its neighbours."""
-        new = self._symbol(self.symbols[pair >> 32] + self.symbols[pair & _LOW])
-        numbers = np.unique(np.concatenate([_NONE, *self.where.pop(pair, [])]))
-        length = self.length[numbers]
-        end = np.cumsum(length)
-        word = np.repeat(np.arange(len(numbers)), length)  # which of the words each of their symbols belongs to
-        text = self.text[np.arange(len(word)) + (self.start[numbers] - end + length)[word]]
-        matches = np.flatnonzero((text[:-1] == pair >> 32) & (text[1:] == pair & _LOW) & (word[:-1] == word[1:]))
-        if pair >> 32 == pair & _LOW:
-            matches = _apart(matches)
-        touched = np.zeros(len(numbers), bool)  # not the words the pair has gone from
-        touched[word[matches]] = True
-        made = np.zeros(len(word), bool)
-        made[matches] = True
-        self._lose(numbers, word, text, made)
-        kept = np.ones(len(word), bool)
-        kept[matches + 1] = False
-        text[matches] = new
-        length = length - np.bincount(word[matches], minlength=len(numbers))
-        self.length[numbers] = length
-        text, word = text[kept], word[kept]
-        self.text[np.arange(len(word)) + (self.start[numbers] - np.cumsum(length) + length)[word]] = text
-        left = np.flatnonzero((word[1:] == word[:-1]) & ((text[1:] == new) | (text[:-1] == new)) & touched[word[1:]])
-        grown = self._gain(_pairs(text[left], text[left + 1]), numbers[word[left]])
-        self.stats[pair] = 0
-        for other in grown:
-            heapq.heappush(self.heap, self._entry(other))
-
-    def _lose(self, numbers: Ints, word: Ints, text: Ints, made: Bools) -> None:
-        """Take the pairs that overlap a match from the statistics.
-
-        Args:
-            numbers: the words; text, word: their symbols, and which of the words each belongs to.
-            made: where a match begins.
-        """
-        matches = np.flatnonzero(made)
-        before = matches[(matches > 0) & (word[matches - 1] == word[matches])]
-        inside = matches[matches + 2 < len(word)]
-        after = inside[(word[inside + 2] == word[inside]) & ~made[inside + 2]] + 1  # else it is the `before` of the next match
-        left = np.concatenate([before - 1, after])
-        distinct, sums, _, _ = self._grouped(_pairs(text[left], text[left + 1]), numbers[word[left]])
-        for other, count in zip(distinct, sums, strict=True):
-            self.stats[other] -= count
-
-    def _gain(self, pairs: Ints, words: Ints) -> list[int]:
-        """Add occurrences of pairs in words to the statistics.
-
-        Returns: the distinct pairs.
-        """
-        distinct, sums, starts, words = self._grouped(pairs, words)
-        stats, where = self.stats, self.where
-        for pair, count, start, end in zip(distinct, sums, starts, [*starts, len(words)][1:], strict=True):
-            stats[pair] += count
-            where.setdefault(pair, []).append(words[start:end])
-        return distinct
-
-    def _grouped(self, pairs: Ints, words: Ints) -> tuple[list[int], list[int], list[int], Ints]:
-        """Sort occurrences by pair.
-
-        Returns: the distinct pairs, how often each occurs in the corpus, where its part begins, and the words in this order.
-        """
-        if not len(pairs):
-            return [], [], [], words
-        order = np.argsort(pairs, kind="stable")
-        pairs, words = pairs[order], words[order]
-        starts = np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]]))
-        sums = np.add.reduceat(self.counts[words], starts)
-        return pairs[starts].tolist(), sums.tolist(), starts.tolist(), words
+                pair = top[0][2]
+                if counts[pair] == self._top_count:
+                    return pair
+                heapq.heappop(top)
+                self.add({pair: counts[pair]})
 
 
-def _pairs(first: Ints, second: Ints) -> Ints:
-    return (first << 32) | second
+def _grouped(keys: NDArray[Any], weights: Ints, places: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any]]]:
+    """Group places by key.
 
-
-def _apart(positions: Ints) -> Ints:
-    """Of overlapping matches of a pair of equal symbols those that are replaced, from left to right."""
-    chosen: list[int] = []
-    for position in positions.tolist():
-        if not chosen or position > chosen[-1] + 1:
-            chosen.append(position)
-    return np.array(chosen, np.int64)
+    Returns: each key, the sum of the weights of its places, and these.
+    """
+    ranked = keys.astype(np.int64) << 32 | np.arange(len(keys))
+    ranked.sort()  # numbers are sorted faster than their indices, and places stay in their order, near each other in memory
+    order = ranked & _LOW
+    keys = ranked >> 32
+    first = np.empty(len(keys), bool)
+    first[:1] = True
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    sums = np.add.reduceat(weights[order], starts) if len(starts) else starts
+    places = places[order]
+    ends = [*starts.tolist(), len(keys)]
+    return zip(keys[starts].tolist(), sums.tolist(), map(places.__getitem__, map(slice, ends, ends[1:])), strict=False)
 
 
 def replaced(word: Sequence[str], pair: tuple[str, str], symbol: str) -> list[str]:
@@ -215,8 +247,3 @@ def replaced(word: Sequence[str], pair: tuple[str, str], symbol: str) -> list[st
             result.append(word[i])
             i += 1
     return result
-
-
-def unusable(words: Iterable[str]) -> str | None:
-    """The first word that holds white space of any kind (subword-nmt's files can't) or NUL, else None."""
-    return next((word for word in words if len(word.split()) != 1 or word[0].isspace() or word[-1].isspace() or "\0" in word), None)

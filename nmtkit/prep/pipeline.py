@@ -1,42 +1,44 @@
 """Raw text to token ids, streaming: two passes over the training text, both in worker processes, the first of which does the slow work.
 
-1. tidy, tokenize, clean; count the words by case and position (for the truecaser) -> tokenized text in a temporary file
+1. tidy, tokenize, clean; count the words by case and position (for the truecaser) -> tokenized text in temporary files
 2. from these counts alone: truecaser, BPE, subword counts, vocabulary (no pass over the text: a word's truecased form depends on the
-   word and on whether it starts a sentence, its subwords on the word)
-3. truecase, segment, look up -> the store; dev and test sets go the way translation input goes, and keep every line
+   word and on whether it starts a sentence, its subwords on the word); meanwhile, the text as numbers of truecased words
+3. numbers of words to token ids -> the store; dev and test sets go the way translation input goes, and keep every line
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import itertools
 import shutil
 import time
 from array import array
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.data.store import StoreWriter
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary, load_vocabularies
+from nmtkit.data.store import StoreWriter, id_type
+from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.errors import DataError
 from nmtkit.prep import check
-from nmtkit.prep.encoders import BOTH, Encoded, SetEncoder, SubwordCounter, TrainEncoder, load_sides
-from nmtkit.prep.parallel import ordered_map
+from nmtkit.prep.encoders import BOTH, Encoded, Numberer, SetEncoder, TrainEncoder, keep_sides
+from nmtkit.prep.models import Models, Words, learn, numbered
+from nmtkit.prep.parallel import Meanwhile, ordered_map
+from nmtkit.prep.parts import Part
+from nmtkit.prep.segmented import WordIds
 from nmtkit.prep.sources import Corpus, SetFiles
-from nmtkit.prep.subwords import learn_bpe
 from nmtkit.prep.tally import FORMAT, Tally, fingerprint, tools
+from nmtkit.prep.text import TextSide
 from nmtkit.prep.truecase import Truecaser
-from nmtkit.prep.workers import Cleaned, Cleaner, SideCounts, rows_in_chunks, truecased
+from nmtkit.prep.workers import Cleaned, Cleaner, Counts, SideCounts, rows_in_chunks
 from nmtkit.settings import PrepSettings
 
-TYPES_PER_CHUNK = 2000
-KEPT_WORDS = 1 << 17
+PARTS_IN_PARENT = 100  # encoding these takes less than starting workers for it
 
 
 class Pipeline:
@@ -61,8 +63,7 @@ class Pipeline:
         self.jobs = jobs
         self.identity = identity or {}
         self.tally = Tally()
-        self._text = folder / "train.tok"
-        self._parts: list[tuple[int, int]] = []
+        self._vocabulary_sizes = (0, 0)
         self._dropped = (array("q"), array("q"))  # rows dropped by cleaning, and among those kept then, by encoding
 
     def run(self) -> dict[str, Any]:
@@ -71,12 +72,27 @@ class Pipeline:
         Returns: the manifest, written too.
         Raises: DataError if nothing is left of the training text.
         """
+        collecting = gc.isenabled()
+        gc.disable()  # here are no cycles to find, but millions of objects to walk through
+        try:
+            return self._run()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self) -> dict[str, Any]:
         train = self.corpus.sets[0]
-        counts = self._clean(train)
-        self._learn(counts)
-        sets = [self._encode_train(train), *(self._encode_set(one) for one in self.corpus.sets[1:])]
-        for path in (self._text, *map(self._segmented, BOTH)):
-            path.unlink(missing_ok=True)
+        parts, counts = self._clean(train)
+        start = time.perf_counter()
+        truecasers, words = self._number(counts)
+        del counts
+        number = functools.partial(Numberer, (words["src"].numbers, words["tgt"].numbers), self.folder / "train.words")
+        with Meanwhile(number, parts, self.jobs, 1 if self.settings.joint_vocab else 2) as numbering:
+            models = self._learn(words, truecasers, start)
+            sets = [self._encode_train(train, numbering.results(), models, len(parts))]
+        for path in {part.path for part in parts} | set(self.folder.glob("train.words.*")):
+            path.unlink()
+        sets += [self._encode_set(one) for one in self.corpus.sets[1:]]
         for one in self.corpus.sets:
             self._write_documents(one)
         for name, path in self.corpus.extras.items():
@@ -84,29 +100,27 @@ class Pipeline:
             shutil.copyfile(path, self.folder / name)
         return self._write_manifest(sets)
 
-    def _clean(self, train: SetFiles) -> dict[str, SideCounts]:
+    def _clean(self, train: SetFiles) -> tuple[list[Part], dict[str, SideCounts]]:
+        """Tokenized text, and what is counted in it."""
         lines = check.total(train.src, self.facts)
-        make = functools.partial(Cleaner, (self.corpus.src, self.corpus.tgt), self.settings)
+        make = functools.partial(Cleaner, (self.corpus.src, self.corpus.tgt), self.settings, self.folder / "train.tok")
         make()  # what it imports and compiles is then there in every worker
-        counts = {side: SideCounts() for side in BOTH}
-        offset = 0
-        with self.tally.timed("tidy, tokenize, clean, count", 2 * lines), open(self._text, "wb") as stream:
-            for done in self._map(make, rows_in_chunks(_rows([train.src, train.tgt])), "tokenizing", lines):
+        parts: list[Part] = []
+        counted: list[Counts] = []
+        with self.tally.timed("tidy, tokenize, clean, count", 2 * lines):
+            for done in self._map(make, enumerate(_chunks([train.src, train.tgt])), "tokenizing", lines, handed_over=counted):
                 cleaned: Cleaned = done
-                stream.write(cleaned.text)
                 if cleaned.pairs:
-                    self._parts.append((offset, len(cleaned.text)))
-                offset += len(cleaned.text)
+                    parts.append(cleaned.part)
                 self._dropped[0].extend(self.tally.pairs_in + row for row in cleaned.dropped)
                 self.tally.pairs_in += cleaned.pairs + len(cleaned.dropped)
                 self.tally.pairs_kept += cleaned.pairs
                 self.tally.reasons.update(cleaned.reasons)
-                for side in BOTH:
-                    counts[side].merge(cleaned.sides[side])
+            counts = Counts.together(counted)
         for side in BOTH:
             self.tally.changes[side] = counts[side].changes
         self._refuse_nothing()
-        return counts
+        return parts, counts
 
     def _refuse_nothing(self) -> None:
         if self.tally.pairs_kept:
@@ -118,78 +132,46 @@ class Pipeline:
             hint="check the files, or the settings prep.min_words, max_words, max_ratio, max_subwords",
         )
 
-    def _learn(self, counts: dict[str, SideCounts]) -> None:
-        """Truecasers, BPE and vocabularies, from counts of words."""
-        start = time.perf_counter()
-        languages = {"src": self.corpus.src, "tgt": self.corpus.tgt}
-        words: dict[str, Counter[str]] = {}
+    def _number(self, counts: dict[str, SideCounts]) -> tuple[dict[str, Truecaser | None], dict[str, Words]]:
+        """Truecasers and the words that they leave."""
+        truecasers = {
+            side: counts[side].trainer.save(self.folder / f"truecase.{language}") if counts[side].truecase else None
+            for side, language in zip(BOTH, (self.corpus.src, self.corpus.tgt), strict=True)
+        }
+        words = numbered(counts, truecasers, self.settings.joint_vocab)
         for side in BOTH:
-            truecaser = None
-            if truecased(self.settings, side):
-                counts[side].trainer.save(self.folder / f"truecase.{languages[side]}")
-                truecaser = Truecaser.load(self.folder / f"truecase.{languages[side]}")
-            words[side] = counts[side].words(truecaser)
-            self.tally.corpus |= {f"{side}_words": words[side].total(), f"{side}_types": len(words[side])}
-        tokens = self._learn_bpe(words) if self.settings.merges else words
-        smallest = self.settings.min_frequency
-        if self.settings.joint_vocab:
-            Vocabulary.from_counts(tokens["src"] + tokens["tgt"], smallest).save(self.folder / "vocab.txt")
-        else:
-            for side in BOTH:
-                Vocabulary.from_counts(tokens[side], smallest).save(self.folder / f"vocab.{side}.txt")
+            self.tally.corpus |= {f"{side}_words": int(words[side].counts.sum()), f"{side}_types": int(np.count_nonzero(words[side].counts))}
+        return truecasers, words
+
+    def _learn(self, words: dict[str, Words], truecasers: dict[str, Truecaser | None], start: float) -> Models:
+        """BPE and vocabularies."""
+        models = learn(words, self.settings, self.folder, self.jobs, self.tally.corpus)
+        if max(map(len, models.vocabularies)) == len(SPECIALS):
+            hint = f"no word occurs {self.settings.min_frequency} times: lower it"
+            raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
+        self._vocabulary_sizes = (len(models.vocabularies[0]), len(models.vocabularies[1]))
+        self._write_start_of_manifest()
+        src, tgt = (
+            TextSide(language, self.settings, truecasers[side], models.bpe[side])
+            for side, language in zip(BOTH, (self.corpus.src, self.corpus.tgt), strict=True)
+        )
+        keep_sides(self.folder, ((src, tgt), models.vocabularies))
         seconds = time.perf_counter() - start
-        types = sum(len(words[side]) for side in BOTH)
+        types = sum(self.tally.corpus[f"{side}_types"] for side in BOTH)
         self.tally.speed.append({"stage": "truecaser, BPE, vocabulary", "types": types, "seconds": round(seconds, 3)})
         console.say(f"truecaser, BPE, vocabulary: from {types:,} words in {seconds:.1f}s")
+        return models
 
-    def _learn_bpe(self, words: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
-        """Learn the merges and write how often each subword occurs on each side.
-
-        Returns: the counts of subwords once those too rare on their side are taken apart.
-        """
-        joint = self.settings.joint_vocab
-        codes = {side: self.folder / ("codes.bpe" if joint else f"codes.{side}.bpe") for side in BOTH}
-        for side in BOTH[: 1 if joint else 2]:
-            learnt = learn_bpe(words["src"] + words["tgt"] if joint else words[side], self.settings.merges, codes[side])
-            self.tally.corpus["merges" if joint else f"{side}_merges"] = learnt
-            if learnt < self.settings.merges:
-                console.say(f"BPE: learned {learnt:,} of {self.settings.merges:,} merges; the corpus has no more")
-        tokens = {side: self._subwords(side, words[side], codes[side], None) for side in BOTH}
-        threshold = self.settings.vocab_threshold
-        for side in BOTH:
-            ranked = sorted(tokens[side].items(), key=lambda item: (-item[1], item[0]))
-            files.write_lines(self.folder / f"bpe-vocab.{side}.txt", [f"{token} {count}" for token, count in ranked])
-            if threshold:
-                tokens[side] = self._subwords(side, words[side], codes[side], {token for token, count in ranked if count >= threshold})
-        return tokens
-
-    def _subwords(self, side: str, words: Counter[str], codes: Path, vocabulary: set[str] | None) -> Counter[str]:
-        """Count subwords from counts of words, and keep how the frequent words are segmented for the encoders to read."""
-        items = words.most_common()
-        chunks = (items[i : i + TYPES_PER_CHUNK] for i in range(0, len(items), TYPES_PER_CHUNK))
-        counts: Counter[str] = Counter()
-        make = functools.partial(SubwordCounter, codes, vocabulary)
-        with open(self._segmented(side), "w", encoding="utf-8", newline="\n") as stream:
-            for number, (part, segmented) in enumerate(ordered_map(make, chunks, self.jobs if len(items) > 2 * TYPES_PER_CHUNK else 1)):
-                counts.update(part)
-                if number * TYPES_PER_CHUNK < KEPT_WORDS:
-                    stream.writelines(line + "\n" for line in segmented)
-        return counts
-
-    def _segmented(self, side: str) -> Path:
-        return self._text.with_name(f"{self._text.name}.{side}")
-
-    def _encode_train(self, train: SetFiles) -> dict[str, Any]:
-        self._write_start_of_manifest()
-        load_sides.cache_clear()
-        load_sides(self.folder)
-        make = functools.partial(TrainEncoder, self.folder, self._text, self.settings.max_subwords)
+    def _encode_train(self, train: SetFiles, parts: Iterable[Part], models: Models, count: int) -> dict[str, Any]:
+        size = max(self._vocabulary_sizes)
+        ids = WordIds([(models.segmented[side], vocabulary) for side, vocabulary in zip(BOTH, models.vocabularies, strict=True)], id_type(size))
+        make = functools.partial(TrainEncoder, ids, self.settings.max_subwords)
         kept = 0
         unknown = np.zeros(2, np.int64)
         tokens = np.zeros(2, np.int64)
         pairs = self.tally.pairs_kept
-        with self.tally.timed("truecase, segment, encode", 2 * pairs), StoreWriter(self.folder / train.name, self._vocabulary_size()) as store:
-            for done in self._map(make, self._parts, "encoding", pairs):
+        with self.tally.timed("truecase, segment, encode", 2 * pairs), StoreWriter(self.folder / train.name, size) as store:
+            for done in self._map(make, parts, "encoding", pairs, self.jobs if count > PARTS_IN_PARENT else 1):
                 encoded: Encoded = done
                 store.add_block(encoded.ids, encoded.lengths)
                 self._dropped[1].extend(kept + row for row in encoded.dropped)
@@ -209,11 +191,11 @@ class Pipeline:
         tokens = np.zeros(2, np.int64)
         (self.folder / "text").mkdir(exist_ok=True)
         make = functools.partial(SetEncoder, self.folder)
-        rows = rows_in_chunks(_rows(list(streams.values())), max_rows=500)
+        chunks = _chunks(list(streams.values()), max_rows=500)
         with self.tally.timed(f"{one.name} set", len(streams) * lines), contextlib.ExitStack() as stack:
-            store = stack.enter_context(StoreWriter(self.folder / one.name, self._vocabulary_size()))
+            store = stack.enter_context(StoreWriter(self.folder / one.name, max(self._vocabulary_sizes)))
             texts = [stack.enter_context(files.writing(self.folder / "text" / f"{one.name}.{stream}")) for stream in streams]
-            for encoded in self._map(make, rows, f"encoding {one.name}", lines, self.jobs if lines > 2000 else 1):
+            for encoded in self._map(make, chunks, f"encoding {one.name}", lines, self.jobs if lines > 2000 else 1):
                 store.add_block(encoded.ids, encoded.lengths)
                 unknown += encoded.unknown
                 tokens += _tokens(encoded)
@@ -223,23 +205,12 @@ class Pipeline:
                     self.tally.changes[side].update(changes)
         return _set_entry(one, lines, tokens, unknown)
 
-    def _map(self, make: Any, chunks: Any, label: str, total: int, jobs: int | None = None) -> Iterator[Any]:
+    def _map(self, make: Any, chunks: Any, label: str, total: int, jobs: int | None = None, handed_over: list[Any] | None = None) -> Iterator[Any]:
         """`ordered_map` with the progress display."""
         with console.progress(label, total) as advance:
-            for done in ordered_map(make, chunks, jobs or self.jobs):
+            for done in ordered_map(make, chunks, jobs or self.jobs, handed_over):
                 advance(len(done.dropped) + (done.pairs if isinstance(done, Cleaned) else len(done.lengths) // 2))
                 yield done
-
-    def _vocabulary_size(self) -> int:
-        return max(self._vocabulary_sizes())
-
-    @functools.cache  # noqa: B019 - one pipeline, one answer
-    def _vocabulary_sizes(self) -> tuple[int, int]:
-        src, tgt = load_vocabularies(self.folder)
-        if max(len(src), len(tgt)) == len(SPECIALS):
-            hint = f"no word occurs {self.settings.min_frequency} times: lower it"
-            raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
-        return len(src), len(tgt)
 
     def _write_documents(self, one: SetFiles) -> None:
         """docs/<set>.txt: where documents start among the lines kept; a document of which nothing is left is left out."""
@@ -266,13 +237,12 @@ class Pipeline:
         files.write_json(self.folder / "manifest.json", self._manifest())
 
     def _write_manifest(self, sets: list[dict[str, Any]]) -> dict[str, Any]:
-        sizes = self._vocabulary_sizes()
         hashes = {p.relative_to(self.folder).as_posix(): files.sha256(p) for p in sorted(self.folder.rglob("*")) if p.is_file()}
         hashes.pop("manifest.json", None)
         tally = self.tally
         manifest = self._manifest() | {
             "sets": sets,
-            "vocabulary": {"shared": self.settings.joint_vocab, "src": sizes[0], "tgt": sizes[1]},
+            "vocabulary": {"shared": self.settings.joint_vocab, "src": self._vocabulary_sizes[0], "tgt": self._vocabulary_sizes[1]},
             "corpus": tally.corpus,
             "cleaning": {
                 "pairs_in": tally.pairs_in,
@@ -291,11 +261,12 @@ class Pipeline:
         return manifest
 
 
-def _rows(streams: list[tuple[Path, ...]]) -> Iterator[Sequence[bytes]]:
-    """The lines of parallel files, row by row."""
+def _chunks(streams: Sequence[tuple[Path, ...]], **limits: int) -> Iterator[list[bytes]]:
+    """The lines of parallel files in chunks, a text for each stream, each line with its LF."""
     lines = [itertools.chain.from_iterable(files.byte_lines(path) for path in paths) for paths in streams]
     try:
-        yield from zip(*lines, strict=True)
+        for rows in rows_in_chunks(zip(*lines, strict=True), **limits):
+            yield [b"\n".join([*stream, b""]) for stream in zip(*rows, strict=True)]
     except ValueError as error:
         raise DataError("the files changed while they were read: their line counts differ", where=streams[0][0]) from error
 
@@ -303,7 +274,7 @@ def _rows(streams: list[tuple[Path, ...]]) -> Iterator[Sequence[bytes]]:
 def _tokens(encoded: Encoded) -> tuple[int, int]:
     """Subwords of each side, </s> not counted."""
     pairs = len(encoded.lengths) // 2
-    return sum(encoded.lengths[0::2]) - pairs, sum(encoded.lengths[1::2]) - pairs
+    return int(encoded.lengths[0::2].sum()) - pairs, int(encoded.lengths[1::2].sum()) - pairs
 
 
 def _set_entry(one: SetFiles, lines: int, tokens: Any, unknown: Any) -> dict[str, Any]:

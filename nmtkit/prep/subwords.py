@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import heapq
-import io
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
-from nmtkit.prep.learn import Learner, replaced, unusable
+from nmtkit.prep.learn import END, Learner, replaced
+from nmtkit.prep.segmented import Segmented
 
 JOINER = "@@"
-END = "</w>"
-Merge = Callable[[list[str], dict[tuple[str, str], int]], list[str]]
+Merge = Callable[[list[str], dict[tuple[str, ...], int]], list[str]]
 CACHED_WORDS = 1 << 17
 LONG_WORD = 200  # characters
 
 
-def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> int:
+def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> Segmented:
     """Learn merges from word counts and write them as a subword-nmt codes file (version 0.2).
 
     The most frequent pair is merged first; among equally frequent pairs the one that sorts last (subword-nmt's rule), so the result
@@ -28,19 +28,26 @@ def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> int:
         counts: how often each word occurs.
         merges: merges wanted.
         path: the codes file.
-    Returns: merges learnt, fewer than asked when the corpus has no more.
+    Returns: the words as these merges segment them, and how many were learnt: fewer than asked when the corpus has no more.
     Raises: DataError if there is no word of two characters or more.
     """
-    words = {word: count for word, count in counts.items() if word and count > 0}
-    if not any(len(word) > 1 for word in words):
+    words = [word for word in counts if word]
+    if not any(len(word) > 1 and counts[word] > 0 for word in words):
         raise DataError("no words to learn subwords from", hint="the training text is empty, or holds only single characters")
-    if (word := unusable(words)) is not None:
-        raise DataError("a word to learn subwords from holds white space or NUL", where=repr(word), hint="tokenize the text first")
-    pairs = Learner(words).learn(merges)
+    text = "\n".join(words)
+    if len(text.split()) != len(words) or "\0" in text:
+        where = next(repr(word) for word in words if word.split() != [word] or "\0" in word)
+        raise DataError("a word to learn subwords from holds white space or NUL", where=where, hint="tokenize the text first")
+    odd = {number for number, word in enumerate(words) if END in word or word.endswith(JOINER)} if END in text or JOINER in text else set()
+    learner = Learner(["" if END in word else word for word in words] if END in text else words, [counts[word] for word in words])
+    pairs = learner.learn(merges)
     with writing(path) as stream:
         stream.write("#version: 0.2\n")
         stream.writelines(f"{first} {second}\n" for first, second in pairs)
-    return len(pairs)
+    pieces = [symbol.removesuffix(END) if symbol.endswith(END) else symbol + JOINER for symbol in learner.symbols]
+    segmented = Segmented(pieces, *learner.segmented(), len(pairs))
+    bpe = Bpe(path) if odd else None
+    return segmented.changed({number: bpe.segment([words[number]]) for number in odd} if bpe else {})
 
 
 class Bpe:
@@ -53,18 +60,18 @@ class Bpe:
     """
 
     def __init__(self, codes: Path, vocabulary: set[str] | None = None) -> None:
-        from subword_nmt.apply_bpe import BPE, check_vocab_and_split
-
         lines = list(text_lines(codes))
-        for number, line in enumerate(lines, 1):  # subword-nmt ends the whole process on such a line
-            if len(line.split(" ")) != 2:
+        marked = bool(lines) and lines[0].startswith("#version:")
+        self._split_end = not marked or re.sub(r"(\.0+)*$", "", lines[0].split()[-1]) == "0.1"
+        self._ranks: dict[tuple[str, ...], int] = {}
+        for number, line in enumerate(lines, 1):
+            pair = tuple(line.rstrip("\r").split(" "))
+            if len(pair) != 2 or "" in pair:
                 raise DataError("not a BPE codes file", where=f"{codes}, line {number}", hint="expected: a version line, then two symbols a line")
-        merges = len(lines) - (1 if lines and lines[0].startswith("#version:") else 0)
-        self._bpe = BPE(io.StringIO("\n".join(lines if merges > 0 else ["#version: 0.2", "a b"])), vocab=vocabulary)
-        if merges <= 0:
-            self._bpe.bpe_codes.clear()
-            self._bpe.bpe_codes_reverse.clear()
-        self._undo_merges = check_vocab_and_split
+            if number > marked:
+                self._ranks.setdefault(pair, number)  # a pair given twice counts where it comes first
+        self._vocabulary = vocabulary
+        self._parts = {pair[0] + pair[1]: pair for pair in reversed(self._ranks)} if vocabulary else {}  # the first pair that makes a symbol
         self._cache: dict[str, list[str]] = {}
 
     def segment(self, tokens: list[str]) -> list[str]:
@@ -96,18 +103,19 @@ class Bpe:
 
     def _split(self, word: str, merge: Merge) -> list[str]:
         """subword-nmt's encode of one word, with another way to find the merges."""
-        bpe = self._bpe
         if len(word) == 1:
             return [word]
-        last = [word[-1], END] if bpe.version == (0, 1) else [word[-1] + END]
-        units = merge([*word[:-1], *last], bpe.bpe_codes)
+        last = [word[-1], END] if self._split_end else [word[-1] + END]
+        units = merge([*word[:-1], *last], self._ranks)
         units = units[:-1] if units[-1] == END else [*units[:-1], units[-1].removesuffix(END)]
-        if bpe.vocab:
-            units = self._undo_merges(units, bpe.bpe_codes_reverse, bpe.vocab, JOINER)
+        if self._vocabulary:
+            from subword_nmt.apply_bpe import check_vocab_and_split
+
+            units = check_vocab_and_split(units, self._parts, self._vocabulary, JOINER)
         return [*(unit + JOINER for unit in units[:-1]), units[-1]]
 
 
-def _merged(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+def _merged(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
     """Merge pairs, the lowest rank first and all its occurrences from left to right, until no pair has a rank."""
     none = 1 << 60  # more than any rank
     found = [ranks.get(pair, none) for pair in zip(symbols, symbols[1:], strict=False)]
@@ -128,7 +136,7 @@ def _merged(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
     return symbols
 
 
-def _merged_long(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+def _merged_long(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
     """The same as `_merged` in O(n log n)."""
     following = list(range(1, len(symbols) + 1))  # a linked list over positions; a merged pair lives at its left position
     before = list(range(-1, len(symbols) - 1))

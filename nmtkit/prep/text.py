@@ -78,13 +78,18 @@ class TextSide:
 
         Returns: its words.
         """
-        line = tidy(line)
+        line = self.tokenized(tidy(line))
+        tokens = line.split(" ") if line else []
+        return self.truecaser.truecase(tokens) if self.truecaser else tokens
+
+    def tokenized(self, line: str) -> str:
+        """Lowercase (if set) and tokenize one tidy line.
+
+        Returns: its words, not truecased, separated by single spaces.
+        """
         if self.lowercase:
             line = line.lower()
-        tokens = (chinese.segment(line) if self.moses is None else self.moses.tokenize(line)).split(" ")
-        if tokens == [""]:
-            return []
-        return self.truecaser.truecase(tokens) if self.truecaser else tokens
+        return chinese.segment(line) if self.moses is None else self.moses.tokenize(line)
 
     def encode(self, line: str) -> list[str]:
         """One raw line as subwords, ready for the vocabulary."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -20,7 +21,7 @@ class TruecaseTrainer:
     """Counts the written forms of each word where it doesn't begin a sentence; memory grows with the forms, not with the text.
 
     The model is sacremoses' (train-truecaser.perl without --possiblyUseFirstToken; quotes and brackets are passed over wherever they
-    stand). Merging the trainers of consecutive parts of a corpus, in their order, gives the same model byte for byte as one trainer.
+    stand).
     """
 
     def __init__(self) -> None:
@@ -28,43 +29,60 @@ class TruecaseTrainer:
 
     def add(self, tokens: Iterable[str]) -> None:
         """Count one tokenized line, of one or several sentences."""
-        first = True
-        keep: list[str] = []
-        for token in tokens:
-            if token in DELAYED_START or ("<" in token and _TAG.search(token)):
-                continue
-            if first:
-                first = False
-            elif token in SENTENCE_END:
-                first = True
-            else:
-                keep.append(token)
-        self.counts.update(keep)
+        self.counts.update(evidence(tokens))
 
-    def merge(self, other: TruecaseTrainer) -> None:
-        """Add the counts of a trainer that saw the text following this one's."""
-        self.counts.update(other.counts)
-
-    def save(self, path: Path) -> None:
+    def save(self, path: Path) -> Truecaser:
         """Write the model in Moses' format: `best (count/total) other (count) …`, a line a word, in order of first appearance.
 
+        Returns: the truecaser that `Truecaser.load` makes of it.
         Raises: EnvironmentProblem if it can't be written.
         """
+        counts, cased = self.counts, _Cased()
         forms: dict[str, list[str]] = {}
-        for form in self.counts:
-            if _has_case(form):
-                forms.setdefault(form.lower(), []).append(form)
+        for form in counts:
+            if True in map(cased.__getitem__, form):
+                lower = form.lower()
+                if lower in forms:
+                    forms[lower].append(form)
+                else:
+                    forms[lower] = [form]
+        lines: list[str] = []
+        for variants in forms.values():
+            if len(variants) == 1:
+                count = counts[variants[0]]
+                lines.append(f"{variants[0]} ({count}/{count})\n")
+                continue
+            variants.sort(key=lambda form: -counts[form])  # stable: of equally frequent forms the one seen first
+            total = sum(counts[form] for form in variants)
+            others = "".join(f" {form} ({counts[form]})" for form in variants[1:])
+            lines.append(f"{variants[0]} ({counts[variants[0]]}/{total}){others}\n")
         with writing(path) as stream:
-            for variants in forms.values():
-                variants.sort(key=lambda form: -self.counts[form])  # stable: of equally frequent forms the one seen first
-                best, *others = variants
-                total = sum(self.counts[form] for form in variants)
-                fields = [f"{best} ({self.counts[best]}/{total})", *(f"{form} ({self.counts[form]})" for form in others)]
-                stream.write(" ".join(fields) + "\n")
+            stream.writelines(lines)
+        return Truecaser({lower: variants[0] for lower, variants in forms.items()}, frozenset(itertools.chain.from_iterable(forms.values())))
 
 
-def _has_case(token: str) -> bool:
-    return any(unicodedata.category(character) in ("Ll", "Lu", "Lt") for character in token)
+def evidence(tokens: Iterable[str]) -> list[str]:
+    """The words of a tokenized line that tell how words are written: those that don't begin a sentence, without marks and tags."""
+    first = True
+    result: list[str] = []
+    for token in tokens:
+        if token in DELAYED_START or ("<" in token and _TAG.search(token)):
+            continue
+        if first:
+            first = False
+        elif token in SENTENCE_END:
+            first = True
+        else:
+            result.append(token)
+    return result
+
+
+class _Cased(dict[str, bool]):
+    """Whether a character is a letter with a case."""
+
+    def __missing__(self, character: str) -> bool:
+        result = self[character] = unicodedata.category(character) in ("Ll", "Lu", "Lt")
+        return result
 
 
 class Truecaser:
@@ -91,7 +109,7 @@ class Truecaser:
         for number, line in enumerate(text_lines(path), 1):
             fields = line.split(" ")
             forms = fields[0::2]
-            if len(fields) % 2 or not all(field.startswith("(") and field.endswith(")") for field in fields[1::2]):
+            if len(fields) % 2 or not all([field[:1] == "(" and field[-1:] == ")" for field in fields[1::2]]):
                 if not line.strip():
                     continue
                 raise DataError("not a truecase model", where=f"{path}, line {number}", hint="expected: word (count/total) other (count) …")
@@ -106,6 +124,11 @@ class Truecaser:
             best.get(token.lower(), token) if first or token not in known else token
             for token, first in zip(tokens, sentence_starts(tokens), strict=True)
         ]
+
+    def words(self, tokens: Iterable[str], first: bool) -> list[str]:
+        """Truecase words each by itself, as the first of a sentence or not."""
+        best, known = self.best, frozenset() if first else self.known
+        return [token if token in known else best.get(token.lower(), token) for token in tokens]
 
 
 def sentence_starts(tokens: Iterable[str]) -> Iterator[bool]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from operator import not_
+from pathlib import Path
 
-from nmtkit.prep.clean import PairFilter, tidy
+from nmtkit.prep.clean import PairFilter, tidy, utf8_lines
 from nmtkit.prep.encoders import BOTH
+from nmtkit.prep.parts import Part, PartWriter
 from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import Truecaser, TruecaseTrainer, sentence_starts
+from nmtkit.prep.truecase import DELAYED_START, SENTENCE_END, TruecaseTrainer, evidence, sentence_starts
 from nmtkit.settings import PrepSettings
 
 LONGEST_WORD = 1000
+_SPECIAL = SENTENCE_END | DELAYED_START
 
 
 def rows_in_chunks(rows: Iterable[Sequence[bytes]], max_rows: int = 4000, max_bytes: int = 1 << 20) -> Iterator[list[Sequence[bytes]]]:
@@ -40,118 +43,165 @@ def truecased(settings: PrepSettings, side: str) -> bool:
 class SideCounts:
     """What is learnt about a side while it is cleaned; its memory grows with the words that exist, not with the text."""
 
+    truecase: bool = True
     trainer: TruecaseTrainer = field(default_factory=TruecaseTrainer)
     at_start: Counter[str] = field(default_factory=Counter)
     """Words where a sentence starts, as the truecaser sees it."""
-    elsewhere: Counter[str] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     """What `tidy` found, by kind."""
+    _passed: Counter[str] = field(default_factory=Counter)  # words elsewhere that the trainer doesn't count
+    _twice: Counter[str] = field(default_factory=Counter)  # words that it counts though they are at a start
 
-    def add(self, tokens: list[str], truecase: bool) -> None:
-        """Count one tokenized line."""
-        if not truecase:
-            self.elsewhere.update(tokens)
-            return
-        self.trainer.add(tokens)
-        starts = list(sentence_starts(tokens))
-        self.at_start.update(compress(tokens, starts))
-        self.elsewhere.update(compress(tokens, map(not_, starts)))
+    def add(self, lines: Iterable[str]) -> None:
+        """Count tokenized lines, none of them empty, of text that follows what was counted before.
+
+        Most lines are one sentence without quotes or brackets inside; all their words but the first and a last mark are truecasing's evidence.
+        """
+        starts: list[str] = []
+        kept: list[str] = []
+        passed: list[str] = []
+        for line in lines:
+            tokens = line.split(" ")
+            if not self.truecase:
+                passed += tokens
+            elif _SPECIAL.isdisjoint(tokens[:-1]) and "<" not in line:
+                starts.append(tokens[0])
+                if tokens[-1] in _SPECIAL:
+                    kept += tokens[1:-1]
+                    passed += tokens[1:][-1:]
+                else:
+                    kept += tokens[1:]
+            else:
+                first = list(sentence_starts(tokens))
+                starts += compress(tokens, first)
+                passed += compress(tokens, map(not_, first))
+                counted = evidence(tokens)
+                kept += counted
+                self._twice.update(counted)
+        self.at_start.update(starts)
+        self.trainer.counts.update(kept)
+        self._passed.update(passed)
+
+    @property
+    def elsewhere(self) -> Counter[str]:
+        """Words where no sentence starts."""
+        counts = Counter(self.trainer.counts)
+        counts.subtract(self._twice)
+        counts.update(self._passed)
+        return +counts if self._twice else counts
 
     def merge(self, other: SideCounts) -> None:
-        """Add the counts of the text that follows."""
-        self.trainer.merge(other.trainer)
+        """Add what another counted, but for `trainer`."""
         self.at_start.update(other.at_start)
-        self.elsewhere.update(other.elsewhere)
         self.changes.update(other.changes)
+        self._passed.update(other._passed)
+        self._twice.update(other._twice)
 
-    def words(self, truecaser: Truecaser | None) -> Counter[str]:
-        """How often each word occurs once the text is truecased: a word's case depends on itself and on whether it starts a sentence."""
-        counts: Counter[str] = Counter()
-        for word, count in self.at_start.items():
-            counts[truecaser.truecase([word])[0] if truecaser else word] += count
-        for word, count in self.elsewhere.items():
-            counts[truecaser.truecase(["x", word])[1] if truecaser else word] += count
-        return counts
+
+@dataclass
+class Counts:
+    """What one worker has counted of both sides."""
+
+    sides: dict[str, SideCounts]
+    seen: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    """By chunk: its number, and how many words of each side's `trainer` had been seen at its end."""
+
+    @classmethod
+    def together(cls, parts: Sequence[Counts]) -> dict[str, SideCounts]:
+        """The sides' counts of a whole corpus, as if one worker had read it: the truecasers go by the order in which words appear."""
+        if len(parts) == 1:
+            return parts[0].sides
+        chunks = sorted((number, worker, ends) for worker, part in enumerate(parts) for number, ends in part.seen)
+        result = {side: SideCounts(counts.truecase) for side, counts in parts[0].sides.items()}
+        for i, (side, counts) in enumerate(result.items()):
+            words = [iter(part.sides[side].trainer.counts.items()) for part in parts]
+            read = [0] * len(parts)
+            for _, worker, ends in chunks:
+                counts.trainer.counts.update(dict(islice(words[worker], ends[i] - read[worker])))
+                read[worker] = ends[i]
+            for part in parts:
+                counts.merge(part.sides[side])
+        return result
 
 
 @dataclass
 class Cleaned:
     """A chunk of training pairs, tidied, tokenized and filtered."""
 
-    text: bytes
-    """src line, tgt line, … of the pairs kept, UTF-8."""
+    part: Part
+    """Where the tokenized pairs kept are: src line, tgt line, … as UTF-8."""
     pairs: int
     """Pairs kept."""
     dropped: list[int]
     """Rows of the chunk that are not kept."""
     reasons: Counter[tuple[str, str]]
     """Pairs dropped by reason, once under "pairs" and once under each side that is to blame."""
-    sides: dict[str, SideCounts]
 
 
 class Cleaner:
-    """Tidies, tokenizes and filters training pairs.
+    """Tidies, tokenizes, filters and counts training pairs.
 
     Args:
         languages: source and target.
         settings: of prep.
+        text: what the names of the files for the tokenized text begin with.
     """
 
-    def __init__(self, languages: tuple[str, str], settings: PrepSettings) -> None:
+    def __init__(self, languages: tuple[str, str], settings: PrepSettings, text: Path) -> None:
         self._sides = [TextSide(language, settings) for language in languages]
-        self._truecase = [truecased(settings, side) for side in BOTH]
         self._filter = PairFilter(settings.min_words, settings.max_words, settings.max_ratio)
         self._settings = settings
         self._hopeless = 10 * settings.max_words  # blank-separated words; tokenization joins two at most, so these can only be too long
+        self._counts = Counts({side: SideCounts(truecased(settings, side)) for side in BOTH})
+        self._writer = PartWriter(text)
 
-    def __call__(self, chunk: list[Sequence[bytes]]) -> Cleaned:
-        """Clean one chunk of (src, tgt) rows."""
-        sides = {side: SideCounts() for side in BOTH}
+    def __call__(self, chunk: tuple[int, Sequence[bytes]]) -> Cleaned:
+        """Clean one chunk of pairs: its number, its source lines and its target lines, each line with its LF."""
+        number, texts = chunk
+        sides = list(self._counts.sides.values())
         lines: list[str] = []
         dropped: list[int] = []
         reasons: Counter[tuple[str, str]] = Counter()
-        for row, pair in enumerate(chunk):
-            tokens: list[list[str]] = []
-            reason, blame = None, (True, True)
-            for raw, text_side, counts in zip(pair, self._sides, sides.values(), strict=True):
-                line = self._decode(raw, counts)
-                if line is None:
-                    reason, blame = "not UTF-8", (not tokens, bool(tokens))
+        drop = self._settings.on_bad_utf8 == "drop"
+        decoded = [utf8_lines(text, None if drop else counts.changes) for text, counts in zip(texts, sides, strict=True)]
+        for row, pair in enumerate(zip(*decoded, strict=True)):
+            tokenized: list[str] = []
+            reason: str | None
+            for raw, text_side, counts in zip(pair, self._sides, sides, strict=True):
+                if raw is None:
+                    reason, blame = "not UTF-8", (not tokenized, bool(tokenized))
                     break
-                line = tidy(line, counts.changes)
-                tokens.append(["x"] * (self._hopeless + 1) if line.count(" ") > self._hopeless else text_side.tokens(line))
+                line = tidy(raw, counts.changes)
+                tokenized.append("x " * self._hopeless + "x" if line.count(" ") > self._hopeless else text_side.tokenized(line))
             else:
-                reason, blame = self._reason(tokens)
-            if reason is not None:
+                reason, blame = self._reason(*tokenized)
+            if reason is None:
+                lines += tokenized
+            else:
                 dropped.append(row)
                 reasons[reason, "pairs"] += 1
                 reasons.update((reason, side) for side, guilty in zip(BOTH, blame, strict=True) if guilty)
-                continue
-            for words, counts, truecase in zip(tokens, sides.values(), self._truecase, strict=True):
-                counts.add(words, truecase)
-                lines.append(" ".join(words) + "\n")
-        return Cleaned("".join(lines).encode(), len(chunk) - len(dropped), dropped, reasons, sides)
+        for i, counts in enumerate(sides):
+            counts.add(lines[i::2])
+        self._counts.seen.append((number, tuple(len(counts.trainer.counts) for counts in sides)))
+        part = self._writer.write("".join([line + "\n" for line in lines]).encode())
+        return Cleaned(part, len(lines) // 2, dropped, reasons)
 
-    def _decode(self, raw: bytes, counts: SideCounts) -> str | None:
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            if self._settings.on_bad_utf8 == "drop":
-                return None
-            counts.changes["lines not UTF-8"] += 1
-            return raw.decode(errors="replace")
+    def hand_over(self) -> Counts:
+        """What this worker has counted in all its chunks."""
+        return self._counts
 
-    def _reason(self, tokens: list[list[str]]) -> tuple[str | None, tuple[bool, bool]]:
+    def _reason(self, src_line: str, tgt_line: str) -> tuple[str | None, tuple[bool, bool]]:
         """Why a pair is dropped (None: it is kept), and which sides are to blame."""
-        src, tgt = len(tokens[0]), len(tokens[1])
+        src, tgt = (line.count(" ") + 1 if line else 0 for line in (src_line, tgt_line))
         reason = self._filter.reason(src, tgt)
+        if reason is None:
+            giant = [len(line) > LONGEST_WORD and max(map(len, line.split(" "))) > LONGEST_WORD for line in (src_line, tgt_line)]
+            return ("word too long" if any(giant) else None), (giant[0], giant[1])
         if reason == "empty":
             return reason, (not src, not tgt)
         if reason == "too long":
             return reason, (src > self._settings.max_words, tgt > self._settings.max_words)
         if reason == "too short":
             return reason, (src < self._settings.min_words, tgt < self._settings.min_words)
-        if reason is not None:
-            return reason, (src > tgt, tgt > src)
-        giant = [max(map(len, words)) > LONGEST_WORD for words in tokens]
-        return ("word too long" if any(giant) else None), (giant[0], giant[1])
+        return reason, (src > tgt, tgt > src)

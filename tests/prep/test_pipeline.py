@@ -20,12 +20,12 @@ from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, load_vocabularies
 from nmtkit.errors import DataError
 from nmtkit.files import sha256
-from nmtkit.prep import pipeline
+from nmtkit.prep import models, pipeline
 from nmtkit.prep.clean import tidy
 from nmtkit.prep.stage import prep
 from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import Truecaser
-from nmtkit.prep.workers import SideCounts, rows_in_chunks
+from nmtkit.prep.truecase import Truecaser, TruecaseTrainer, sentence_starts
+from nmtkit.prep.workers import Counts, SideCounts, rows_in_chunks
 from nmtkit.settings import PrepSettings
 from tests.prep.corpora import pairs, slow_prep, write
 
@@ -34,8 +34,8 @@ from tests.prep.corpora import pairs, slow_prep, write
 def small_chunks(monkeypatch):
     """Chunks so small that a few hundred lines make many, and workers are used everywhere."""
     monkeypatch.setattr(pipeline, "rows_in_chunks", lambda rows, **_: rows_in_chunks(rows, max_rows=37))
-    monkeypatch.setattr(pipeline, "TYPES_PER_CHUNK", 10)
-    monkeypatch.setattr(pipeline, "KEPT_WORDS", 25)
+    monkeypatch.setattr(pipeline, "PARTS_IN_PARENT", 2)
+    monkeypatch.setattr(models, "WORDS_PER_CHUNK", 10)
 
 
 def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, force=False, **values):
@@ -190,17 +190,52 @@ def test_several_references(tmp_path):
     assert run.references("news")[1].read_text("utf-8") == "eins\nzwei\n\nvier\nfünf\n"
 
 
-@given(st.lists(st.lists(st.sampled_from(["Der", "der", "DER", "hund", "Hund", ".", "?", "(", '"', ":", "x", "U-Bahn"]), max_size=9), max_size=12))
-@hypothesis_settings(max_examples=150, deadline=None)
+SENTENCES = st.lists(
+    st.lists(st.sampled_from(["Der", "der", "DER", "hund", "Hund", ".", "?", "(", '"', ":", "x", "U-Bahn", "&quot;", "<b>"]), min_size=1, max_size=9),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(SENTENCES)
+@hypothesis_settings(max_examples=300, deadline=None)
 def test_word_counts_equal_those_of_the_truecased_text(sentences):
-    """The counts BPE is learnt from come without a pass over the truecased text."""
-    counts = SideCounts()
+    """The counts BPE is learnt from come without a pass over the truecased text, and lead from each word of the text to its truecased form."""
+    counts, trainer = SideCounts(), TruecaseTrainer()
     for sentence in sentences:
-        counts.add(sentence, truecase=True)
-    caser = Truecaser({"der": "der", "hund": "Hund", "x": "X"}, frozenset({"der", "Der", "Hund", "X"}))
-    assert counts.words(caser) == Counter(word for sentence in sentences for word in caser.truecase(sentence))
+        trainer.add(sentence)
+    counts.add([" ".join(sentence) for sentence in sentences])
+    assert list(counts.trainer.counts.items()) == list(trainer.counts.items())
     assert counts.at_start + counts.elsewhere == Counter(word for sentence in sentences for word in sentence)
-    assert counts.words(None) == Counter(word for sentence in sentences for word in sentence)
+    caser = Truecaser({"der": "der", "hund": "Hund", "x": "X"}, frozenset({"der", "Der", "Hund", "X"}))
+    for shared in (True, False):
+        words = models.numbered({"src": SideCounts(False), "tgt": counts}, {"src": None, "tgt": caser}, shared)["tgt"]
+        expected = [word for sentence in sentences for word in caser.truecase(sentence)]
+        assert dict(zip(words.words, words.counts.tolist(), strict=True)) == Counter(expected)
+        first = [starts for sentence in sentences for starts in sentence_starts(sentence)]
+        tokens = [word for sentence in sentences for word in sentence]
+        numbers = [(words.numbers.at_start if starts else words.numbers.elsewhere)[token] for token, starts in zip(tokens, first, strict=True)]
+        assert [words.words[number - (len(words.words) if shared else 0)] for number in numbers] == expected
+    plain = SideCounts(truecase=False)
+    plain.add([" ".join(sentence) for sentence in sentences])
+    assert plain.elsewhere == Counter(tokens) and not plain.at_start
+
+
+@given(SENTENCES, st.integers(1, 4), st.randoms())
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_counts_do_not_depend_on_who_counted_what(sentences, jobs, random):
+    """Not even in their order, by which the truecaser goes."""
+    whole = SideCounts()
+    whole.add([" ".join(sentence) for sentence in sentences])
+    workers = [Counts({"src": SideCounts(), "tgt": SideCounts()}) for _ in range(jobs)]
+    for number in range(0, len(sentences), 3):
+        worker = random.choice(workers)
+        for side in worker.sides.values():
+            side.add([" ".join(sentence) for sentence in sentences[number : number + 3]])
+        worker.seen.append((number, tuple(len(side.trainer.counts) for side in worker.sides.values())))
+    for side in Counts.together(workers).values():
+        assert list(side.trainer.counts.items()) == list(whole.trainer.counts.items())
+        assert (side.at_start, side.elsewhere) == (whole.at_start, whole.elsewhere)
 
 
 def test_chunks_are_bounded_by_rows_and_bytes():

@@ -6,11 +6,14 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
+from nmtkit.prep import learn
+from nmtkit.prep.segmented import Segmented
 from nmtkit.prep.subwords import LONG_WORD, Bpe, _merged_long, join, learn_bpe
 from tests.prep.real import lines
 
@@ -41,7 +44,7 @@ def reference_bpe(codes: Path, vocabulary: set[str] | None = None):
 def test_subword_nmt_reference_data(shared, tmp_path: Path) -> None:
     folder = shared / "data/subword_nmt_test"
     text = lines(folder / "corpus.en")
-    assert learn_bpe(count(text), 1000, tmp_path / "codes") == 1000
+    assert learn_bpe(count(text), 1000, tmp_path / "codes").merges == 1000
     assert (tmp_path / "codes").read_bytes() == (folder / "bpe.ref").read_bytes()
     bpe = Bpe(tmp_path / "codes")
     segmented = [bpe.segment(line.split()) for line in text]
@@ -60,30 +63,57 @@ def test_iwslt14_as_recorded(shared, tmp_path: Path, lang: str) -> None:
 def test_joint_learning_equals_subword_nmt_through_all_its_pruning(shared, tmp_path: Path) -> None:
     folder = shared / "data/multi30k/tok"
     counts = count([line for lang in ("en", "de") for line in lines(folder / f"train.lc.norm.tok.{lang}")[:6000]])
-    assert learn_bpe(counts, 3000, tmp_path / "codes") == 3000
+    assert learn_bpe(counts, 3000, tmp_path / "codes").merges == 3000
     assert (tmp_path / "codes").read_text("utf-8") == reference_codes(counts, 3000)
 
 
-@settings(deadline=None, max_examples=150)
-@given(st.dictionaries(st.text("aabbcd", min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 300))
-def test_learning_equals_subword_nmt_on_made_up_words(tmp_path_factory, counts: dict[str, int], merges: int) -> None:
-    """Few letters: repeated letters, symbols that arise from several merges, and many ties."""
+MADE_UP = st.dictionaries(st.text("aabbcd", min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=30)
+
+
+@settings(deadline=None, max_examples=300)
+@given(MADE_UP, st.integers(1, 300), st.sampled_from([0, 2, learn.FEW]))
+def test_learning_equals_subword_nmt_on_made_up_words(tmp_path_factory, counts: dict[str, int], merges: int, few: int) -> None:
+    """Few letters: repeated letters, pairs that follow each other, and many ties; merged in a loop, with arrays, and both in turn."""
     path = tmp_path_factory.mktemp("codes") / "codes"
-    if all(len(word) == 1 for word in counts):
-        with pytest.raises(DataError):
-            learn_bpe(counts, merges, path)
-        return
-    learnt = learn_bpe(counts, merges, path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learn, "FEW", few)
+        if all(len(word) == 1 for word in counts):
+            with pytest.raises(DataError):
+                learn_bpe(counts, merges, path)
+            return
+        learnt = learn_bpe(counts, merges, path)
+        again = path.with_name("again")
+        learn_bpe(dict(sorted(counts.items(), reverse=True)), merges, again)
     assert path.read_text("utf-8") == reference_codes(counts, merges)
-    assert learnt == path.read_text("utf-8").count("\n") - 1
-    again = path.with_name("again")
-    learn_bpe(dict(sorted(counts.items(), reverse=True)), merges, again)
+    assert learnt.merges == path.read_text("utf-8").count("\n") - 1
     assert again.read_bytes() == path.read_bytes()
+    assert words_of(learnt) == [Bpe(path).segment([word]) for word in counts]
+
+
+def words_of(segmented: Segmented) -> list[list[str]]:
+    pieces = iter(segmented.flat.tolist())
+    return [[segmented.pieces[next(pieces)] for _ in range(length)] for length in segmented.lengths.tolist()]
+
+
+def test_learning_leaves_real_words_as_segmented_with_its_merges(shared, tmp_path: Path) -> None:
+    counts = count([line for lang in ("en", "de") for line in lines(shared / f"data/multi30k/tok/train.lc.norm.tok.{lang}")[:6000]])
+    counts.update({"a</w>b": 7, "</w>": 60, "x@@": 50, "@@": 60, "ein@@": 2, "€": 3})  # what segmentation treats in a special way
+    learnt = learn_bpe(counts, 3000, tmp_path / "codes")
+    bpe = Bpe(tmp_path / "codes")
+    assert words_of(learnt) == [bpe.segment([word]) for word in counts]
+    pieces = Counter(piece for word, number in counts.items() for piece in bpe.segment([word]) for _ in range(number))
+    assert learnt.counts(np.array(list(counts.values()))) == pieces
+    allowed = {piece for piece, number in pieces.items() if number >= 10}
+    narrow = Bpe(tmp_path / "codes", allowed)
+    changed = {number: narrow.segment([word]) for number, word in enumerate(counts) if number in learnt.outside(allowed)}
+    assert 300 < len(changed) < len(counts)
+    for word, segmented in zip(counts, words_of(learnt.changed(changed)), strict=True):
+        assert segmented == narrow.segment([word]) or word.endswith("@@")
 
 
 def test_fewer_merges_than_asked_and_none_at_all(tmp_path: Path) -> None:
-    assert learn_bpe({"aba": 5, "x": 9}, 100, tmp_path / "codes") == 2
-    assert learn_bpe({"ab": 1}, 100, tmp_path / "none") == 0
+    assert learn_bpe({"aba": 5, "x": 9}, 100, tmp_path / "codes").merges == 2
+    assert learn_bpe({"ab": 1}, 100, tmp_path / "none").merges == 0
     assert Bpe(tmp_path / "none").segment(["ab"]) == ["a@@", "b"]
     for empty in ({}, {"": 3}, {"a": 5}, {"ab": 0}):
         with pytest.raises(DataError, match="no words"):
@@ -166,9 +196,18 @@ def test_join_drops_a_dangling_joiner_and_keeps_the_rest() -> None:
 def test_a_missing_or_broken_codes_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         Bpe(tmp_path / "none")
-    (tmp_path / "bad").write_text("#version: 0.2\na b c\n", encoding="utf-8")
-    with pytest.raises(DataError, match="line 2"):
-        Bpe(tmp_path / "bad")
+    for line in ("a b c", "a", "", "a ", " b"):
+        (tmp_path / "bad").write_text(f"#version: 0.2\n{line}\n", encoding="utf-8")
+        with pytest.raises(DataError, match="line 2"):
+            Bpe(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("version", ["", "#version: 0.1\n", "#version: 0.1.0\n", "#version: 0.2\n", "#version: 0.2.0\n"])
+def test_codes_of_every_version(tmp_path: Path, version: str) -> None:
+    """In version 0.1 the end of a word is a symbol of its own."""
+    (tmp_path / "codes").write_text(version + "a b\nc </w>\nab c</w>\nb c</w>\n", encoding="utf-8", newline="\n")
+    for word in ("abc", "bc", "c", "ab", "cab"):
+        assert Bpe(tmp_path / "codes").segment([word]) == reference_bpe(tmp_path / "codes").segment_tokens([word])
 
 
 def test_codes_with_line_separators_are_read_line_by_line(tmp_path: Path) -> None:

@@ -78,18 +78,6 @@ def test_iwslt15_as_recorded(shared, tmp_path: Path, part: str) -> None:
     assert result == lines(folder / f"IWSLT15.TED.{part}.tc.en")
 
 
-def test_parts_merged_in_order_give_the_model_of_the_whole(news: list[list[str]], tmp_path: Path) -> None:
-    whole = ours(news, tmp_path / "whole")
-    merged = TruecaseTrainer()
-    for start in range(0, len(news), 700):
-        part = TruecaseTrainer()
-        for tokens in news[start : start + 700]:
-            part.add(tokens)
-        merged.merge(part)
-    merged.save(tmp_path / "merged")
-    assert (tmp_path / "merged").read_bytes() == whole
-
-
 def test_memory_grows_with_forms_not_with_text() -> None:
     trainer = TruecaseTrainer()
     for _ in range(1000):
