@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import io
+import itertools
 import json
 import os
 import tempfile
@@ -52,23 +53,41 @@ def open_binary(path: Path) -> BinaryIO:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def byte_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, split at LF only (not at U+2028, form feed, …), without their LF.
+def line_blocks(path: Path, size: int = 256) -> Iterator[list[bytes]]:
+    """The lines of a file in blocks of at most `size`, split at LF only (not at U+2028, form feed, …), each with an LF, also the last.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
     number = 0
     with open_binary(path) as stream:
-        try:
-            for line in stream:
-                number += 1
-                yield line[:-1] if line.endswith(b"\n") else line
-        except (OSError, EOFError, ValueError) as error:
-            raise DataError(f"cannot read on after line {number}: {error}", where=path, hint="is the file complete?") from error
-        except Exception as error:  # zlib, lzma and zstandard have error classes of their own
-            if type(error).__module__.split(".")[0] in {"zlib", "lzma", "_lzma", "zstandard"}:
-                raise DataError(f"damaged compressed data after line {number}: {error}", where=path, hint="fetch the file again") from error
-            raise
+        while True:
+            block: list[bytes] = []
+            try:
+                block.extend(itertools.islice(stream, size))
+            except (OSError, EOFError, ValueError) as error:
+                number += len(block)  # those read before the error
+                raise DataError(f"cannot read on after line {number}: {error}", where=path, hint="is the file complete?") from error
+            except Exception as error:  # zlib, lzma and zstandard have error classes of their own
+                if type(error).__module__.split(".")[0] in {"zlib", "lzma", "_lzma", "zstandard"}:
+                    number += len(block)
+                    raise DataError(f"damaged compressed data after line {number}: {error}", where=path, hint="fetch the file again") from error
+                raise
+            if not block:
+                return
+            number += len(block)
+            if not block[-1].endswith(b"\n"):
+                block[-1] += b"\n"
+            yield block
+
+
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file without their LF, as `line_blocks` splits them.
+
+    Raises: DataError if the file cannot be read or its compressed data is damaged.
+    """
+    for block in line_blocks(path):
+        for line in block:
+            yield line[:-1]
 
 
 def text_lines(path: Path) -> Iterator[str]:
@@ -106,7 +125,7 @@ def count_lines(path: Path) -> int:
 
     Raises: DataError if the file cannot be read.
     """
-    return sum(1 for _ in byte_lines(path))
+    return sum(map(len, line_blocks(path)))
 
 
 def sha256(path: Path) -> str:

@@ -35,7 +35,7 @@ from nmtkit.prep.sources import Corpus, SetFiles
 from nmtkit.prep.tally import FORMAT, Tally, fingerprint, tools
 from nmtkit.prep.text import TextSide
 from nmtkit.prep.truecase import Truecaser
-from nmtkit.prep.workers import Cleaned, Cleaner, Counts, SideCounts, rows_in_chunks
+from nmtkit.prep.workers import Cleaned, Cleaner, Counts, SideCounts, row_chunks
 from nmtkit.settings import PrepSettings
 
 PARTS_IN_PARENT = 100  # encoding these takes less than starting workers for it
@@ -263,10 +263,10 @@ class Pipeline:
 
 def _chunks(streams: Sequence[tuple[Path, ...]], **limits: int) -> Iterator[list[bytes]]:
     """The lines of parallel files in chunks, a text for each stream, each line with its LF."""
-    lines = [itertools.chain.from_iterable(files.byte_lines(path) for path in paths) for paths in streams]
+    blocks = [itertools.chain.from_iterable(map(files.line_blocks, paths)) for paths in streams]
     try:
-        for rows in rows_in_chunks(zip(*lines, strict=True), **limits):
-            yield [b"\n".join([*stream, b""]) for stream in zip(*rows, strict=True)]
+        for chunk in row_chunks([itertools.chain.from_iterable(stream) for stream in blocks], **limits):
+            yield [b"".join(lines) for lines in chunk]
     except ValueError as error:
         raise DataError("the files changed while they were read: their line counts differ", where=streams[0][0]) from error
 

@@ -20,18 +20,31 @@ LONGEST_WORD = 1000
 _SPECIAL = SENTENCE_END | DELAYED_START
 
 
-def rows_in_chunks(rows: Iterable[Sequence[bytes]], max_rows: int = 4000, max_bytes: int = 1 << 20) -> Iterator[list[Sequence[bytes]]]:
-    """Group rows of parallel lines into chunks of bounded size, always the same whatever the number of workers."""
-    chunk: list[Sequence[bytes]] = []
+def row_chunks(streams: Sequence[Iterator[bytes]], max_rows: int = 4000, max_bytes: int = 1 << 20, step: int = 200) -> Iterator[list[list[bytes]]]:
+    """Group the lines of parallel texts into chunks of bounded size, always the same whatever the number of workers.
+
+    Args:
+        streams: the lines of each text.
+        max_rows, max_bytes: a chunk ends when it has so much.
+        step: rows taken at a time, and so how far a chunk may go beyond `max_bytes`.
+    Returns: for each chunk, the lines of each text.
+    Raises: ValueError if one text has more lines than another.
+    """
+    chunk: list[list[bytes]] = [[] for _ in streams]
     size = 0
-    for row in rows:
-        chunk.append(row)
-        size += sum(map(len, row))
-        if len(chunk) >= max_rows or size >= max_bytes:
+    while True:
+        taken = [list(islice(stream, min(step, max_rows - len(chunk[0])))) for stream in streams]
+        rows = len(taken[0])
+        if any(len(lines) != rows for lines in taken):
+            raise ValueError("different numbers of lines")
+        for lines, more in zip(chunk, taken, strict=True):
+            lines += more
+            size += sum(map(len, more))
+        if chunk[0] and (not rows or len(chunk[0]) >= max_rows or size >= max_bytes):
             yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+            chunk, size = [[] for _ in streams], 0
+        if not rows:
+            return
 
 
 def truecased(settings: PrepSettings, side: str) -> bool:

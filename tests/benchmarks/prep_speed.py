@@ -68,8 +68,8 @@ def tree_bytes(pid: int) -> tuple[int, int]:
     return largest, total
 
 
-def prep(paths: list[Path], jobs: int, folder: Path) -> dict[str, Any]:
-    """One run of `nmtkit prep` watched from outside."""
+def prep(paths: list[Path], jobs: int, folder: Path, watch: bool = False) -> dict[str, Any]:
+    """One run of `nmtkit prep`; watching its memory takes time from one of the cores, so that is left to runs that are not timed."""
     run = folder / f"run-{time.monotonic_ns()}"
     dev = [folder / f"dev.{path.suffix[1:]}" for path in paths]
     for path, short in zip(paths, dev, strict=True):
@@ -80,9 +80,10 @@ def prep(paths: list[Path], jobs: int, folder: Path) -> dict[str, Any]:
         start, used = time.perf_counter(), os.times()
         process = subprocess.Popen(command, stderr=log, stdout=subprocess.DEVNULL)
         peak = (0, 0)
-        while process.poll() is None:
+        while watch and process.poll() is None:
             peak = tuple(map(max, peak, tree_bytes(process.pid)))  # type: ignore[assignment]
             time.sleep(0.2)
+        process.wait()
         seconds, after = time.perf_counter() - start, os.times()
         log.seek(0)
         said = log.read()
@@ -95,10 +96,10 @@ def prep(paths: list[Path], jobs: int, folder: Path) -> dict[str, Any]:
 
 def show(lines: int, result: dict[str, Any]) -> None:
     rates = ", ".join(f"{name} {rate:,}/s" for name, rate in result["stages"].items())
+    memory = f"; largest process {result['largest'] / 2**20:.0f} MiB, all {result['together'] / 2**20:.0f} MiB" if result["largest"] else ""
     print(
         f"{lines:9,} lines, {result['jobs']} job(s): {result['seconds']:6.1f} s wall, {result['cpu']:6.1f} s processor, "
-        f"{lines / result['seconds']:8,.0f} lines/s; largest process {result['largest'] / 2**20:.0f} MiB, all {result['together'] / 2**20:.0f} MiB\n"
-        f"          {rates}",
+        f"{lines / result['seconds']:8,.0f} lines/s{memory}\n          {rates}",
         flush=True,
     )
 
@@ -118,18 +119,18 @@ def main() -> None:
         first, last = args.jobs[0], args.jobs[-1]
         print(f"\n{last} workers are {wall[first] / wall[last]:.2f} times as fast as {first}")
         base = median([r["cpu"] for r in everything if r["jobs"] == last])
-        for times in (t for t in args.times if t != 1):
-            longer, more_words = build(args.pair, args.lines * times, folder, args.languages)
-            result = prep(longer, last, folder)
-            everything.append({"lines": args.lines * times, **result})
-            show(args.lines * times, result)
-            # The constant part (start-up, learning from the list of words) falls out of the difference; repeated text flatters the caches.
-            word = (result["cpu"] - base) / (more_words - words)
-            fixed = max(0.0, base - word * words)
-            minutes = (word * WMT14 / 16 + fixed) / 60
-            print(
-                f"{word * 1e6:.1f} us of processor time a word, {fixed:.0f} s besides: WMT14 English-German on 16 cores about {minutes:.1f} minutes"
-            )
+        for times in args.times:
+            longer, longer_words = build(args.pair, args.lines * times, folder, args.languages)
+            everything.append({"lines": args.lines * times, **prep(longer, last, folder, watch=True)})
+            show(args.lines * times, everything[-1])
+        # At most all processor time divided by words; at least what further words cost, when start-up is past and most words are known.
+        base = median([r["cpu"] for r in everything if r["jobs"] == last and r["lines"] == args.lines])
+        most = base / words
+        least = min(most, (everything[-1]["cpu"] - base) / max(1, longer_words - words))
+        print(
+            f"{least * 1e6:.1f} to {most * 1e6:.1f} us of processor time a word: WMT14 English-German on 16 cores "
+            f"{least * WMT14 / 16:.0f} to {most * WMT14 / 16:.0f} s, and the learning of its merges"
+        )
     if args.json:
         args.json.write_text(json.dumps(everything, indent=1) + "\n", "utf-8")
 

@@ -25,7 +25,7 @@ from nmtkit.prep.clean import tidy
 from nmtkit.prep.stage import prep
 from nmtkit.prep.text import TextSide
 from nmtkit.prep.truecase import Truecaser, TruecaseTrainer, sentence_starts
-from nmtkit.prep.workers import Counts, SideCounts, rows_in_chunks
+from nmtkit.prep.workers import Counts, SideCounts, row_chunks
 from nmtkit.settings import PrepSettings
 from tests.prep.corpora import pairs, slow_prep, write
 
@@ -33,7 +33,7 @@ from tests.prep.corpora import pairs, slow_prep, write
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks so small that a few hundred lines make many, and workers are used everywhere."""
-    monkeypatch.setattr(pipeline, "rows_in_chunks", lambda rows, **_: rows_in_chunks(rows, max_rows=37))
+    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=37))
     monkeypatch.setattr(pipeline, "PARTS_IN_PARENT", 2)
     monkeypatch.setattr(models, "WORDS_PER_CHUNK", 10)
 
@@ -239,14 +239,24 @@ def test_counts_do_not_depend_on_who_counted_what(sentences, jobs, random):
 
 
 def test_chunks_are_bounded_by_rows_and_bytes():
-    rows = [(b"x" * size, b"") for size in [1] * 10 + [100] + [1] * 3]
-    chunks = list(rows_in_chunks(rows, max_rows=4, max_bytes=50))
-    assert [len(chunk) for chunk in chunks] == [4, 4, 3, 3]
-    assert [row for chunk in chunks for row in chunk] == rows
+    rows = [b"x" * size for size in [1] * 10 + [100] + [1] * 3]
+    others = [b"%d" % i for i in range(14)]
+    chunks = list(row_chunks([iter(rows), iter(others)], max_rows=4, max_bytes=50, step=2))
+    assert [len(chunk[0]) for chunk in chunks] == [4, 4, 4, 2]
+    assert [len(chunk[0]) for chunk in row_chunks([iter(rows), iter(others)], max_rows=4, max_bytes=50, step=1)] == [4, 4, 3, 3]
+    assert [line for chunk in chunks for line in chunk[0]] == rows
+    assert [line for chunk in chunks for line in chunk[1]] == others
+    assert list(row_chunks([iter([]), iter([])])) == []
+
+
+@pytest.mark.parametrize("lengths", [(7, 8), (8, 7), (8, 9), (0, 1)])
+def test_texts_of_different_lengths_are_refused(lengths):
+    with pytest.raises(ValueError, match="different"):
+        list(row_chunks([iter([b"x"] * length) for length in lengths], max_rows=4, step=2))
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "rows_in_chunks", functools.partial(rows_in_chunks, max_rows=100))
+    monkeypatch.setattr(pipeline, "row_chunks", functools.partial(row_chunks, max_rows=100))
     monkeypatch.setattr("nmtkit.data.store.FLUSH_IDS", 1 << 10)
 
     def peak(lines):

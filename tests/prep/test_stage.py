@@ -20,7 +20,7 @@ from nmtkit.prep import check, pipeline, stage
 from nmtkit.prep.corpora import table
 from nmtkit.prep.sources import guess_language, own_files
 from nmtkit.prep.stage import prep
-from nmtkit.prep.workers import rows_in_chunks
+from nmtkit.prep.workers import row_chunks
 from nmtkit.run import Run, locked
 from tests.prep.corpora import pairs, write
 
@@ -351,7 +351,7 @@ def test_a_file_is_not_a_run_folder(tmp_path, files, name):
 
 
 def test_documents_are_renumbered_by_the_lines_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "rows_in_chunks", lambda rows, **_: rows_in_chunks(rows, max_rows=7))
+    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=7))
     lines = pairs(30)
     for i in (0, 1, 2, 12, 20, 29):  # document 0-2 vanishes, lines of others too
         lines[i] = ("", "x")
