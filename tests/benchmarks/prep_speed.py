@@ -126,7 +126,7 @@ def main() -> None:
         # At most all processor time divided by words; at least what further words cost, when start-up is past and most words are known.
         base = median([r["cpu"] for r in everything if r["jobs"] == last and r["lines"] == args.lines])
         most = base / words
-        least = min(most, (everything[-1]["cpu"] - base) / max(1, longer_words - words))
+        least = min(most, (everything[-1]["cpu"] - base) / (longer_words - words)) if longer_words > words else most
         print(
             f"{least * 1e6:.1f} to {most * 1e6:.1f} us of processor time a word: WMT14 English-German on 16 cores "
             f"{least * WMT14 / 16:.0f} to {most * WMT14 / 16:.0f} s, and the learning of its merges"
