@@ -48,12 +48,13 @@ class EncoderLayer(nn.Module):
 
     Args:
         settings: sizes.
+        attention: another one in the place of self-attention, called as that is.
     """
 
-    def __init__(self, settings: TransformerSettings) -> None:
+    def __init__(self, settings: TransformerSettings, attention: Attention | None = None) -> None:
         super().__init__()
         s = settings
-        self.attention = SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+        self.attention = attention or SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
         self.attention_residual = Residual(s.d_model, s.dropout, s.norm)
         self.feed_forward = FeedForward(s.d_model, s.d_ff, s.activation_dropout)
         self.feed_forward_residual = Residual(s.d_model, s.dropout, s.norm)
@@ -69,12 +70,13 @@ class DecoderLayer(nn.Module):
 
     Args:
         settings: sizes.
+        attention: another one in the place of self-attention, called as that is.
     """
 
-    def __init__(self, settings: TransformerSettings) -> None:
+    def __init__(self, settings: TransformerSettings, attention: Attention | None = None) -> None:
         super().__init__()
         s = settings
-        self.attention = SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+        self.attention = attention or SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
         self.attention_residual = Residual(s.d_model, s.dropout, s.norm)
         self.cross = CrossAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
         self.cross_residual = Residual(s.d_model, s.dropout, s.norm)

@@ -17,6 +17,9 @@ from nmtkit.models.base import Model, Vocabularies
 
 VARIANTS: dict[str, str] = {
     "transformer": "nmtkit.models.transformer:Transformer",
+    "enc-dc": "nmtkit.models.dual_context:DualContext",
+    "dec-dc": "nmtkit.models.dual_context:DecoderDualContext",
+    "full-dc": "nmtkit.models.dual_context:FullDualContext",
     "rnnsearch": "nmtkit.models.rnnsearch:RNNSearch",
 }
 

@@ -92,16 +92,17 @@ class Attention(nn.Module):
         heads: H, a divisor of D.
         dropout: probability of dropping an attention weight.
         bias: whether the projections have biases.
+        groups: how many times H heads there are side by side.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float, bias: bool) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, bias: bool, groups: int = 1) -> None:
         super().__init__()
         if width % heads:
             message = f"{heads} heads cannot share a width of {width}"
             raise ConfigError(message, where="model.heads, model.d_model", hint="make d_model a multiple of heads")
         self.heads = heads
         self.p = dropout
-        self.out = Linear(width, width, bias)
+        self.out = Linear(groups * width, width, bias)
         self.name = ""
         """Under which `capture` sees the weights."""
 

@@ -38,6 +38,8 @@ class Cache:
         self._groups = self._rows = self._entries = self._start = self._capacity = 0
         self._keys: list[Tensor | None] = [None] * layers
         self._values: list[Tensor | None] = [None] * layers
+        self.recent: dict[int, Tensor] = {}
+        """What a layer keeps of the positions just before, rows first (R, …); only kept in order here."""
         self._seen: Tensor | None = None  # bool (R, capacity); None = every row sees all entries of its group
 
     def begin(self, rows: int, sentences: int, steps: int, like: Tensor) -> None:
@@ -127,6 +129,7 @@ class Cache:
 
     def select_rows(self, index: Tensor) -> Cache:
         """Keep the rows of `index` (R'); see `nmtkit.nn.state.select_rows`."""
+        self.recent = {layer: kept.index_select(0, index) for layer, kept in self.recent.items()}
         rows, count = index.numel(), self._rows // self._groups
         group = index // count
         if rows % self._groups == 0 and torch.equal(group, torch.arange(rows, device=index.device) // (rows // self._groups)):
@@ -167,4 +170,5 @@ class Cache:
         self._keys = [None if t is None else function(t) for t in self._keys]
         self._values = [None if t is None else function(t) for t in self._values]
         self._seen = None if self._seen is None else function(self._seen)
+        self.recent = {layer: function(kept) for layer, kept in self.recent.items()}
         return self

@@ -7,6 +7,8 @@ TOY = "tests.toy_recurrent:ToyRecurrent"
 MORE = [
     Case("transformer", (("norm", "pre"), ("tie", "target"), ("softmax_bias", True))),
     Case("transformer", (("tie", "all"), ("attn_bias", False))),
+    Case("full-dc", (("kernel_size", 3), ("norm", "pre"), ("layers", "2-2"))),
+    Case("full-dc", (("kernel_size", 4), ("attn_bias", False), ("even_side", "right"))),
     Case("rnnsearch", (("tie", "all"), ("d_alignment", 5), ("softmax_bias", False))),
 ]
 CASES = [*map(Case, VARIANTS), *MORE, Case(TOY)]
