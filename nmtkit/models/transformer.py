@@ -11,7 +11,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
-from nmtkit.nn.embeddings import Embedder, OutputLayer
+from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
 from nmtkit.nn.masks import visible_positions
 from nmtkit.nn.sublayer import FeedForward, Residual
 
@@ -99,8 +99,11 @@ class DecoderLayer(nn.Module):
         Returns: (R, T, D).
         """
         x = self.attention_residual(x, lambda h: self.attention(h, causal=True, cache=cache, layer=index))
-        x = self.cross_residual(x, lambda h: self.cross(h, own["source"], visible))
-        return self.feed_forward_residual(x, self.feed_forward)
+        return self.feed_forward_residual(self.read_source(x, own, visible), self.feed_forward)
+
+    def read_source(self, x: Tensor, own: dict[str, Any], visible: Tensor | None) -> Tensor:
+        """The attention to the source, in its residual connection: (R, T, D) -> (R, T, D)."""
+        return self.cross_residual(x, lambda h: self.cross(h, own["source"], visible))
 
 
 class Transformer(Model):
@@ -117,8 +120,8 @@ class Transformer(Model):
         super().__init__(settings, vocabularies)
         s = settings
         source, target = embedding_tables(s.tie, vocabularies, s.d_model)
-        self.src_embedder = Embedder(source, s.d_model, s.dropout)
-        self.tgt_embedder = Embedder(target, s.d_model, s.dropout)
+        self.src_embedder = self.embedder(source)
+        self.tgt_embedder = self.embedder(target)
         self.encoder = nn.ModuleList([self.encoder_layer(i) for i in range(s.encoder_layers)])
         self.decoder = nn.ModuleList([self.decoder_layer(i) for i in range(s.decoder_layers)])
         self.encoder_norm = nn.LayerNorm(s.d_model) if s.norm == "pre" else nn.Identity()
@@ -127,6 +130,10 @@ class Transformer(Model):
         for name, module in self.named_modules():
             if isinstance(module, Attention):
                 module.name = name
+
+    def embedder(self, table: Embedding) -> Embedder:
+        """What a stack reads."""
+        return Embedder(table, self.settings.d_model, self.settings.dropout)
 
     def encoder_layer(self, index: int) -> EncoderLayer:
         """The encoder's layer `index` (from 0)."""

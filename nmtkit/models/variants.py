@@ -20,6 +20,7 @@ VARIANTS: dict[str, str] = {
     "enc-dc": "nmtkit.models.dual_context:DualContext",
     "dec-dc": "nmtkit.models.dual_context:DecoderDualContext",
     "full-dc": "nmtkit.models.dual_context:FullDualContext",
+    "pr": "nmtkit.models.phrase:PhraseTransformer",
     "rnnsearch": "nmtkit.models.rnnsearch:RNNSearch",
 }
 

@@ -33,25 +33,27 @@ class Embedding(nn.Module):
 
 
 class Embedder(nn.Module):
-    """What a stack reads: Dropout(√D · E[id] + position).
+    """What a stack reads: Dropout(√D · E[id] + position), the sum normalised if wanted.
 
     Args:
         table: the embedding, which several embedders may share.
         width: D.
         dropout: probability of dropping an element of the sum.
+        norm: layer norm on the sum.
     """
 
-    def __init__(self, table: Embedding, width: int, dropout: float) -> None:
+    def __init__(self, table: Embedding, width: int, dropout: float, norm: bool = False) -> None:
         super().__init__()
         self.table = table
         self.positions = Positions(width)
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
         self.dropout = Dropout(dropout)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """Inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D)."""
         vectors = F.embedding(ids, self.table.weight)
         positions = self.positions(start, ids.size(1), vectors)
-        return self.dropout(torch.add(positions, vectors, alpha=self.table.scale))
+        return self.dropout(self.norm(torch.add(positions, vectors, alpha=self.table.scale)))
 
 
 class OutputLayer(nn.Module):

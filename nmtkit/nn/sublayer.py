@@ -32,7 +32,14 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply a sublayer (…, D) -> (…, D) to x (…, D) inside the residual connection."""
-        y = sublayer(self.norm(x) if self.pre else x)
+        return self.leave(x, sublayer(self.enter(x)))
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sublayer reads."""
+        return self.norm(x) if self.pre else x
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """x and the sublayer's output y together."""
         total = add_dropout(x, y, self.p) if self.training else x + y
         return total if self.pre else self.norm(total)
 

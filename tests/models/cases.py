@@ -9,6 +9,19 @@ MORE = [
     Case("transformer", (("tie", "all"), ("attn_bias", False))),
     Case("full-dc", (("kernel_size", 3), ("norm", "pre"), ("layers", "2-2"))),
     Case("full-dc", (("kernel_size", 4), ("attn_bias", False), ("even_side", "right"))),
+    Case("pr", (("glance", "mean"), ("attentive", False), ("transparent", False))),
+    Case("pr", (("attentive", False), ("transparent", False), ("norm", "pre"))),
+    Case(
+        "pr",
+        (
+            ("glance", "mean"),
+            ("generator", "sigmoid_residual"),
+            ("combiner_residual", "x+o"),
+            ("combiner_hidden", 20),
+            ("embed_norm", True),
+            ("ta_tokens", True),
+        ),
+    ),
     Case("rnnsearch", (("tie", "all"), ("d_alignment", 5), ("softmax_bias", False))),
 ]
 CASES = [*map(Case, VARIANTS), *MORE, Case(TOY)]

@@ -1,0 +1,262 @@
+"""Source phrase representations against models.md sections 2 and 10: counts of the paper, and its equations phrase by phrase."""
+
+import contextlib
+import io
+import math
+import runpy
+
+import pytest
+import torch
+
+from nmtkit import settings
+from nmtkit.data.vocabulary import EOS
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, ngrams
+from nmtkit.models.transformer import TransformerSettings
+from nmtkit.models.variants import build_model, count_parameters
+from tests.models import contract, test_transformer
+from tests.models.slow import affine, plus, sigmoid, softmax
+
+BASELINE = "transformer"
+
+
+def count(s, v):
+    """models.md section 2.7: an attention, a combiner and a norm in every layer; L + 1 generators; the mixtures' weights."""
+    d, h = s.d_model, s.combiner_hidden or 3 * s.d_model
+    bias = 1 if s.attn_bias else 0
+    sublayer = 4 * (d * d + bias * d) + 2 * d * h + h + h * d + d + 2 * d
+    generators = (s.encoder_layers + 1) * (2 * d * d + d + d) if s.attentive else 0
+    mixtures = (s.transparent + s.ta_tokens) * (s.encoder_layers + 1) * s.decoder_layers
+    norms = 2 * 2 * d if s.embed_norm else 0
+    return test_transformer.count(s, v) + (s.encoder_layers + s.decoder_layers) * sublayer + generators + mixtures + norms
+
+
+def cut(n):
+    """The paper's phrases of a sentence of n tokens, as (start, end)."""
+    size = max(min(8, math.ceil(n / 6)), 3)
+    return [(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+class Slow(test_transformer.Slow):
+    """Phrases one after another, as section 2 words it."""
+
+    def embed(self, name, ids):
+        xs = super().embed(name, ids)
+        return self.norm(name.replace("table.weight", "norm"), xs) if self.s.embed_norm else xs
+
+    def generate(self, level, xs):
+        s, vectors = self.s, []
+        for start, end in cut(len(xs)):
+            tokens = xs[start:end]
+            columns = list(zip(*tokens, strict=True))
+            view = [max(c) if s.glance == "max" else math.fsum(c) / len(c) for c in columns]
+            if s.attentive:
+                part = f"generators.{level}"
+                w1 = [a + b for a, b in zip(self.get(f"{part}.token.weight"), self.get(f"{part}.summary.weight"), strict=True)]
+                b1, w2 = self.get(f"{part}.summary.bias"), self.get(f"{part}.score.weight")
+                scores = [affine(sigmoid(affine(token + view, w1, b1)), w2)[0] for token in tokens]
+                if s.generator == "softmax":
+                    view = plus(*([p * a for a in token] for p, token in zip(softmax(scores), tokens, strict=True)))
+                else:
+                    gates = [q / len(tokens) for q in sigmoid(scores)]
+                    rest = [(1 - math.fsum(gates)) * a for a in view]
+                    view = plus(rest, *([q * a for a in token] for q, token in zip(gates, tokens, strict=True)))
+            vectors.append(view)
+        return vectors
+
+    def phrase_sublayer(self, layer, xs, vectors):
+        name = f"{layer}.phrases"
+        hs = self.norm(f"{name}.residual.norm", xs) if self.s.norm == "pre" else xs
+        found = self.attend(f"{name}.attention", hs, vectors, lambda t, c: True)
+        out = []
+        for x, h, o in zip(xs, hs, found, strict=True):
+            hidden = sigmoid(affine(h + o, self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias")))
+            combined = affine(hidden, self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias"))
+            out.append(plus(x, combined, o) if self.s.combiner_residual == "x+o" else plus(x, combined))
+        return out if self.s.norm == "pre" else self.norm(f"{name}.residual.norm", out)
+
+    def mixed(self, name, levels):
+        """What each decoder layer reads of the levels."""
+        w = self.get(name)
+        mixtures = []
+        for j in range(self.s.decoder_layers):
+            if w is None:
+                mixtures.append(levels[-1])
+                continue
+            shares = softmax([row[j] for row in w])
+            places = range(len(levels[0]))
+            mixtures.append([plus(*([share * a for a in level[c]] for share, level in zip(shares, levels, strict=True))) for c in places])
+        return mixtures
+
+    def encode(self, src):
+        xs = self.embed("src_embedder.table.weight", src)
+        tokens, phrases = [xs], []
+        for i in range(self.s.encoder_layers):
+            layer = f"encoder.{i}"
+            seen = self.norm(f"{layer}.phrases.residual.norm", xs) if self.s.norm == "pre" else xs
+            phrases.append(self.generate(i, seen))
+            xs = self.phrase_sublayer(layer, xs, phrases[-1])
+            xs = self.sublayer(f"{layer}.attention_residual", xs, lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: True))
+            xs = self.sublayer(f"{layer}.feed_forward_residual", xs, lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h))
+            tokens.append(xs)
+        tokens[-1] = self.norm("encoder_norm", xs) if self.s.norm == "pre" else xs
+        phrases.append(self.generate(self.s.encoder_layers, tokens[-1]))
+        return self.mixed("token_mixture", tokens), self.mixed("phrase_mixture", phrases)
+
+    def decode(self, memory, tgt_in):
+        tokens, phrases = memory
+        xs = self.embed("tgt_embedder.table.weight", tgt_in)
+        for i in range(self.s.decoder_layers):
+            layer, source = f"decoder.{i}", tokens[i]
+            xs = self.sublayer(f"{layer}.attention_residual", xs, lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: s <= t))
+            xs = self.phrase_sublayer(layer, xs, phrases[i])
+            cross = lambda h, n=layer, m=source: self.attend(f"{n}.cross", h, m, lambda t, s: True)  # noqa: E731
+            xs = self.sublayer(f"{layer}.cross_residual", xs, cross)
+            xs = self.sublayer(f"{layer}.feed_forward_residual", xs, lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h))
+        return self.norm("decoder_norm", xs) if self.s.norm == "pre" else xs
+
+
+def slow_logits(weights, s, src, tgt_in):
+    slow = Slow(weights, s)
+    return slow.logits(slow.decode(slow.encode(src), tgt_in))
+
+
+def without_idea(case):
+    """With the phrase sublayers passed by, norm and all (models.md section 10), the rest is a Transformer of the same weights."""
+    model = case.build(embed_norm=False, ta_tokens=False)
+    shared = {name: getattr(model.settings, name) for name in TransformerSettings.model_fields}
+    base = build_model("transformer", shared, Vocabularies(contract.V, contract.V, shared=True)).double().eval()
+    own = model.state_dict()
+    base.load_state_dict({name: own[name] for name in base.state_dict()})
+    for layer in [*model.encoder, *model.decoder]:
+        layer.phrases.forward = lambda x, *_: x
+    batch = contract.collate(contract.pairs())
+    contract.close(contract.full(model, batch), contract.full(base, batch))
+
+
+def parameters(variant, preset, size, **more):
+    with torch.device("meta"):
+        return count_parameters(build_model(variant, settings.load_preset(preset)["model"] | more, Vocabularies(size, size, shared=True)))
+
+
+def test_sizes_of_table_2(shared):
+    """The paper's 88.1 and 129.0 million; its 173.0 cannot follow from Eqs. 3-5, ours is 132.66 (models.md section 2.7)."""
+    v, plain = 42_875, {"attentive": False, "transparent": False}
+    rows = [
+        parameters("transformer", "pr-base", v),
+        parameters("pr", "pr-base", v, glance="mean", **plain),
+        parameters("pr", "pr-base", v, **plain),
+        parameters("pr", "pr-base", v, transparent=False),
+        parameters("pr", "pr-base", v),
+    ]
+    assert [round(row / 1e6, 2) for row in rows] == [88.05, 128.98, 128.98, 132.66, 132.66]
+    assert rows[4] - rows[3] == 42
+    assert round(parameters("pr", "pr-base", v, combiner_hidden=4 * 512, **plain) / 1e6, 1) == 138.4
+    assert round(parameters("pr", "pr-big", v) / 1e6, 1) == 442.5
+    with contextlib.redirect_stdout(io.StringIO()):
+        audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
+    assert rows[2] - rows[0] == 12 * (audit["mha"](512, False) + audit["comb"](512, 3 * 512))
+    assert rows[3] - rows[2] == 7 * audit["gen"](512, 512)
+
+
+GOLDEN = {1: (3, 1), 7: (3, 3), 18: (3, 6), 19: (4, 5), 25: (5, 5), 43: (8, 6), 48: (8, 6), 49: (8, 7), 100: (8, 13)}  # models.md section 10
+
+
+def as_spans(phrases, row):
+    """The phrases of one sentence as (start, end), and a check that all parts of the cut say the same."""
+    spans = []
+    for members, tokens, real in zip(phrases.members[row], phrases.tokens[row], phrases.real[row], strict=True):
+        inside = members.nonzero().flatten().tolist()
+        assert tokens[real].tolist() == inside
+        if inside:
+            assert inside == list(range(inside[0], inside[-1] + 1))
+            spans.append((inside[0], inside[-1] + 1))
+    if phrases.visible is not None:
+        assert phrases.visible[row, 0].tolist() == [bool(real.any()) for real in phrases.real[row]]
+    return spans
+
+
+def test_cuts_of_every_length_in_every_batch():
+    for n, (size, number) in GOLDEN.items():
+        assert len(cut(n)) == number and cut(n)[0] == (0, min(size, n))
+    for columns in range(1, 103):
+        lengths = torch.arange(1, columns + 1)
+        phrases = ngrams(lengths, columns, padded=True)
+        for row, n in enumerate(lengths.tolist()):
+            assert as_spans(phrases, row) == cut(n)
+        assert as_spans(ngrams(torch.tensor([columns]), columns, padded=False), 0) == cut(columns)
+        assert ngrams(torch.tensor([columns]), columns, padded=False).members.size(1) == len(cut(columns))
+
+
+def test_cutting_by_the_batch_as_the_released_code_does():
+    phrases = ngrams(torch.tensor([30, 7]), 30, padded=True, by_batch=True)
+    assert as_spans(phrases, 0) == cut(30)
+    assert as_spans(phrases, 1) == [(0, 5), (5, 7)]
+    model = contract.Case("pr", (("phrase_length", "batch"),)).build()
+    short, long = ([3, 4, 5, 6, EOS], [3, EOS]), (list(range(3, 22)) * 2 + [EOS], [4, EOS])
+    alone, together = (contract.full(model, contract.collate(pairs))[0, :2] for pairs in ([short], [short, long]))
+    assert not torch.allclose(alone, together)
+
+
+def generator(**values):
+    torch.manual_seed(5)
+    made = PhraseGenerator(PhraseSettings(d_model=8, heads=2, **values)).double().eval()
+    x, lengths = torch.randn(3, 20, 8, dtype=torch.float64), torch.tensor([20, 11, 1])
+    return made, x, lengths, ngrams(lengths, 20, padded=True)
+
+
+def test_attention_without_preference_is_the_mean():
+    made, x, lengths, phrases = generator()
+    torch.nn.init.zeros_(made.score.weight)
+    mean, *_ = generator(glance="mean", attentive=False)
+    torch.testing.assert_close(made(x, phrases), mean(x, phrases))
+    for row, n in enumerate(lengths.tolist()):
+        for i, (start, end) in enumerate(cut(n)):
+            torch.testing.assert_close(mean(x, phrases)[row, i], x[row, start:end].mean(0))
+        assert (mean(x, phrases)[row, len(cut(n)) :] == 0).all()
+
+
+@pytest.mark.parametrize("values", [{"attentive": False}, {"attentive": False, "glance": "mean"}, {}, {"generator": "sigmoid_residual"}])
+def test_a_phrase_of_one_token_is_the_token(values):
+    made, x, *_ = generator(**values)
+    phrases = ngrams(torch.tensor([20, 19, 1]), 20, padded=True)  # 20 tokens in phrases of 4; 19 leave 3 in the last; 1
+    torch.testing.assert_close(made(x, phrases)[2, 0], x[2, 0])
+    assert (made(x, phrases)[2, 1:] == 0).all()
+
+
+def test_the_largest_number_passes_its_gradient_on():
+    made, x, lengths, phrases = generator(attentive=False)
+    x.requires_grad_()
+    weights = torch.randn(3, phrases.members.size(1), 8, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((made(x, phrases) * weights).sum(), x)
+    expected = torch.zeros_like(x)
+    for row, n in enumerate(lengths.tolist()):
+        for i, (start, end) in enumerate(cut(n)):
+            best = x[row, start:end].argmax(0) + start
+            expected[row, best, torch.arange(8)] += weights[row, i]
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_a_mixture_of_one_level_is_that_level():
+    model = contract.Case("pr").build()
+    levels = [torch.randn(2, 3, 16, dtype=torch.float64) for _ in range(3)]
+    with torch.no_grad():
+        model.phrase_mixture.fill_(-1e9)
+        model.phrase_mixture[1, 0] = model.phrase_mixture[2, 1] = 0
+    mixed = model._mixed(levels, model.phrase_mixture)
+    torch.testing.assert_close(mixed[0], levels[1])
+    torch.testing.assert_close(mixed[1], levels[2])
+
+
+def test_phrases_are_read_once_a_sentence(monkeypatch):
+    """Mixtures, keys and values come from encoding; a decoding step makes none."""
+    model, batch, made = contract.Case("pr").build(), contract.collate(contract.pairs()), []
+    for layer in [*model.encoder, *model.decoder]:
+        original = layer.phrases.attention.source
+        monkeypatch.setattr(layer.phrases.attention, "source", lambda states, f=original: made.append(states.shape) or f(states))
+    memory = model.encode(batch)
+    assert len(made) == len(model.encoder) + len(model.decoder)
+    state = {}
+    for t in range(3):
+        _, state = model.decode(batch.tgt_in[:, t : t + 1], memory, state)
+    assert len(made) == len(model.encoder) + len(model.decoder)
