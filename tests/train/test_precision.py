@@ -1,0 +1,134 @@
+"""What stays float32 when a model is trained in bfloat16: sums, exponentials and everything that lives longer than a step."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmtkit.data.batches import collate
+from nmtkit.data.store import Store
+from nmtkit.models import checkpoints, loading
+from nmtkit.models.variants import build_model
+from nmtkit.train import loss as losses
+from nmtkit.train.gradients import seed_everything
+from nmtkit.train.stage import train
+from tests.train.tiny import make_run, options
+
+SIZES = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1, "attention_dropout": 0.1}
+BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16}
+
+
+class Watched(TorchDispatchMode):
+    """Notes the number types of what goes into and comes out of every operation of torch, forwards and backwards."""
+
+    def __init__(self):
+        super().__init__()
+        self.types = defaultdict(set)
+        self.softmax_errors = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        exact = torch.softmax(args[0].double(), -1) if name == "_softmax" else None
+        inputs = {x.dtype for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.is_floating_point()}
+        result = func(*args, **(kwargs or {}))
+        outputs = {x.dtype for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_floating_point()}
+        self.types[name] |= inputs | outputs
+        if exact is not None:
+            self.softmax_errors.append((result.dtype, float(((result.double() - exact).abs() / exact.clamp(min=1e-30)).max())))
+        return result
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("precision") / "run", pairs=60, dev=6)
+
+
+@pytest.fixture(scope="module")
+def watched(run):
+    """A training of three updates, of several micro-batches each."""
+    settings = options("train.max_steps=3", "train.update_size=150", "train.precision=bfloat16", "train.validate_every=100", "model.norm=post")
+    with Watched() as seen:
+        train(run, assignments=settings)
+    return seen
+
+
+def test_matrix_products_are_bfloat16(watched):
+    for name in ("addmm", "mm", "baddbmm"):
+        assert torch.bfloat16 in watched.types[name], name
+
+
+@pytest.mark.parametrize("name", ["native_layer_norm", "native_layer_norm_backward", "embedding", "embedding_dense_backward"])
+def test_layer_norm_and_embeddings_are_float32(watched, name):
+    assert watched.types[name] == {torch.float32}
+
+
+def test_the_loss_is_float32(watched):
+    """The logits are widened before the softmax."""
+    assert watched.types["log"] == {torch.float32}
+
+
+def test_softmax_is_computed_in_float32(watched):
+    """That of the output layer is float32 throughout; attention's, of bfloat16 scores, is rounded once, at its end."""
+    errors = defaultdict(float)
+    for dtype, error in watched.softmax_errors:
+        errors[dtype] = max(errors[dtype], error)
+    assert errors[torch.float32] < 1e-6
+    assert errors[torch.bfloat16] <= 2**-8
+
+
+def test_adam_its_moments_and_the_weights_are_float32(watched, run):
+    assert watched.types["_fused_adamw_"] == {torch.float32}  # weights, gradients, moments
+    path = checkpoints.find_checkpoints(run.system("transformer"))[-1]
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert {tensor.dtype for tensor in load_file(path / name).values()} == {torch.float32}
+
+
+def gradients(model, store, micro_batches, autocast):
+    model.zero_grad()
+    for micro, rows in micro_batches:
+        seed_everything(1, 1, micro)
+        batch = collate(store, rows)
+        with torch.autocast(**BFLOAT16, enabled=autocast):
+            hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+
+        def logits(x):
+            with torch.autocast(**BFLOAT16, enabled=autocast):
+                return model.logits(x)
+
+        losses.backward(logits, hidden, batch, 0.1, 1 / 100, 512)
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.fixture
+def model(run):
+    torch.manual_seed(1)
+    return build_model("transformer", SIZES, loading.vocabulary_sizes(run)).train()
+
+
+def test_gradients_of_micro_batches_are_summed_in_float32(run, model):
+    """Sixteen of them: a bfloat16 sum would be off by half a percent."""
+    store = Store(run.prep / "train")
+    parts = [(i, np.arange(3 * i, 3 * i + 3)) for i in range(16)]
+    total = gradients(model, store, parts, autocast=True)
+    single = [gradients(model, store, [part], autocast=True) for part in parts]
+    for name, gradient in total.items():
+        assert gradient.dtype == torch.float32
+        wanted = sum(g[name].double() for g in single)
+        assert float((gradient - wanted).norm() / wanted.norm()) < 1e-6, name
+
+
+def test_bfloat16_is_near_float32(run, model):
+    """The hidden states of the top layer, and the gradient as a whole; bfloat16 has 8 bits, so 2^-9 a rounding, of which a gradient has dozens."""
+    store = Store(run.prep / "train")
+    batch = collate(store, np.arange(20))
+    hidden = []
+    for enabled in (False, True):
+        seed_everything(1, 1, 0)
+        with torch.no_grad(), torch.autocast(**BFLOAT16, enabled=enabled):
+            hidden.append(model.decode(batch.tgt_in, model.encode(batch))[0].double())
+    assert 1e-4 < float((hidden[1] - hidden[0]).norm() / hidden[0].norm()) < 1e-2
+    exact, rough = (torch.cat([g.flatten() for g in gradients(model, store, [(0, np.arange(20))], enabled).values()]) for enabled in (False, True))
+    assert 1e-4 < float((rough - exact).norm() / exact.norm()) < 5e-2
