@@ -131,6 +131,14 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
     found = _translations(run, chosen.name)
     wanted = [*systems, *([against] if against else [])]
     known = {s.name for s in run.systems()} | set(found)
+    for name in [name for name, path in found.items() if not _is_of_this_text(run, chosen, path)]:
+        what, hint = f"the translation by '{name}' is of an earlier {chosen.name} set", f"nmtkit translate --system {name} --set-name {chosen.name}"
+        if name in wanted:
+            raise DataError(what, where=found[name], hint=f"translate again: {hint}")
+        if not systems:
+            console.warn(f"{chosen.name}: {what} and left out ({hint})")
+        known.discard(name)
+        del found[name]
     for name in wanted:
         if name not in known:
             hint = nearest(name, known) if known else "first: nmtkit train"
@@ -143,7 +151,33 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
     for name in known - set(found):
         if not systems:
             console.say(f"{chosen.name}: '{name}' is left out, it has no translation yet (nmtkit translate --system {name})")
-    return {name: path for name, path in found.items() if not systems or name in wanted}
+    kept = {name: path for name, path in found.items() if not systems or name in wanted}
+    for name, path in kept.items():
+        _warn_if_trained_on(run, chosen, name, path)
+    return kept
+
+
+def _meta(translation: Path) -> dict[str, Any]:
+    """What `translate` wrote down of a translation; empty for one that was made otherwise."""
+    path = translation / "meta.json"
+    found: dict[str, Any] = files.read_json(path) if path.is_file() else {}
+    return found
+
+
+def _is_of_this_text(run: Run, chosen: TextSet, translation: Path) -> bool:
+    """Whether the set still has the source that was translated (it may have been prepared anew, with as many lines)."""
+    source = _meta(translation).get("source")
+    return source is None or bool(source["sha256"] == files.sha256(run.source(chosen.name)))
+
+
+def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path) -> None:
+    """Say it if a system has a better checkpoint by now than the one that it translated with."""
+    used, best = _meta(translation).get("checkpoints", []), run.system(name).path / "best.json"
+    if len(used) == 1 and best.is_file():
+        then, now = used[0]["name"], files.read_json(best)["checkpoint"]
+        if then != now:
+            hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
+            console.warn(f"{chosen.name}: '{name}' was translated with {then}, its best checkpoint is now {now} ({hint})")
 
 
 def _made_from(run: Run, chosen: TextSet, found: dict[str, Path], manifest: dict[str, Any], baseline: str, draws: Draws, test: str) -> dict[str, Any]:
@@ -176,9 +210,8 @@ def seed_groups(run: Run, found: dict[str, Path]) -> list[seeds.SeedGroup]:
         config = system.read_config()
         train = dict(config.get("train", {}))
         seed = train.pop("seed", None)
-        meta = path / "meta.json"
-        search = files.read_json(meta).get("settings") if meta.is_file() else None
-        settings[name] = ({**config, "train": train, "search": search or config.get("search")}, seed)
+        search = _meta(path).get("settings") or config.get("search")
+        settings[name] = ({**config, "train": train, "search": search}, seed)
     return seeds.group_systems(settings)
 
 

@@ -1,6 +1,7 @@
 """The stage: what it prints, what it keeps, what it refuses."""
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -374,3 +375,38 @@ def test_the_page_and_the_help_name_every_metric_and_every_test():
     words = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert all(key in words["test"].replace(".", ",").replace(" (Koehn)", "").split(": ")[1].rstrip(",").split(", ") for key in TESTS)
     assert "train.seed" in words["group_by"]
+
+
+def translated_as(fake, system, text, checkpoint="step-00000010"):
+    """Write down what `translate` would: the text and the checkpoint that a translation is of."""
+    source = {"lines": 40, "sha256": hashlib.sha256("".join(line + "\n" for line in text).encode()).hexdigest()}
+    meta = {"source": source, "settings": {"beam": 5}, "checkpoints": [{"system": system, "name": checkpoint, "sha256": "…"}]}
+    (fake.run.path / "systems" / system / "translate" / "test" / "meta.json").write_text(json.dumps(meta), "utf-8")
+
+
+def test_a_translation_of_another_text_is_never_scored(fake_run, capsys):
+    fake = fake_run()
+    for name, text in (("today", fake.lines["test"]), ("earlier", fake.lines["test"][::-1])):
+        fake.add(name, 0.3)
+        translated_as(fake, name, text)
+    score(fake.run, resamples=10)
+    assert "the translation by 'earlier' is of an earlier test set and left out (nmtkit translate --system earlier" in capsys.readouterr().err
+    assert [s["name"] for s in json.loads(read(fake.run, "test", "scores.json"))["systems"]] == ["today"]
+    for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
+        with pytest.raises(DataError, match="is of an earlier test set"):
+            score(fake.run, resamples=10, **named)
+    write(fake.run.path / "prep" / "text" / "test.src", fake.lines["test"][::-1])
+    score(fake.run, resamples=10, systems=["earlier"])
+    write(fake.run.path / "prep" / "text" / "test.src", ["another"] * 40)
+    with pytest.raises(DataError, match="nothing to score"):
+        score(fake.run, resamples=10)
+
+
+def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
+    fake = fake_run()
+    folder = fake.add("a", 0.3)
+    translated_as(fake, "a", fake.lines["test"])
+    for best, said in (("step-00000010", False), ("step-00000020", True)):
+        (folder / "best.json").write_text(json.dumps({"checkpoint": best}))
+        score(fake.run, resamples=10)
+        assert ("'a' was translated with step-00000010, its best checkpoint is now step-00000020" in capsys.readouterr().err) is said
