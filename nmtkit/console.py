@@ -9,12 +9,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _quiet = False
+_muted = False
 
 
 def set_quiet(quiet: bool) -> None:
     """Switch off everything but warnings and errors."""
     global _quiet
     _quiet = quiet
+
+
+def mute() -> None:
+    """Say nothing at all, no warnings either: another process of the same training speaks."""
+    global _quiet, _muted
+    _quiet = _muted = True
 
 
 def say(message: str) -> None:
@@ -29,6 +36,8 @@ def warn(message: str) -> None:
 
 
 def _emit(message: str) -> None:
+    if _muted:
+        return
     with contextlib.suppress(BrokenPipeError):
         print(f"nmtkit: {message}", file=sys.stderr, flush=True)
 

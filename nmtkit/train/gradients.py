@@ -2,11 +2,17 @@
 
 A part is a micro-batch of its own: the update is the mean over the same pairs, but with other dropout masks than if it had been computed
 whole. From which size on batches are computed in parts is therefore kept in the training's state, so that a continued training does the same.
+
+Several processes take turns with the micro-batches, whose random numbers go by their place in the update and not by who computes them: the
+update is the same whatever the number of processes. Where an update has fewer micro-batches than there are processes, each is cut into as
+many parts as give all of them the same number; the update is then the mean over the same pairs, again with other dropout masks.
 """
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +28,11 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train.guard import is_out_of_memory
 from nmtkit.train.order import Order
+from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
+
+HELD = 2**53
+"""More positions than any batch has: memory held all."""
 
 
 def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
@@ -49,16 +59,29 @@ class Gradients:
         settings: seed, label_smoothing.
         autocast: arguments of torch.autocast.
         state: holds `split_from`, which is lowered when memory does not suffice.
+        ranks: the processes that share the work.
     """
 
-    def __init__(self, model: Model, store: Pairs, order: Order, settings: TrainSettings, autocast: dict[str, Any], state: TrainState) -> None:
+    def __init__(
+        self,
+        model: Model,
+        store: Pairs,
+        order: Order,
+        settings: TrainSettings,
+        autocast: dict[str, Any],
+        state: TrainState,
+        ranks: Ranks | None = None,
+    ) -> None:
         self._model, self._store, self._order, self._settings, self._autocast = model, store, order, settings, autocast
-        self._state = state
+        self._state, self._ranks = state, ranks or Ranks()
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._device = next(model.parameters()).device
         self._chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
 
     def compute(self, update: list[Ids], step: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Add the gradient of the loss per target token of an update; when memory does not suffice, begin again in smaller parts.
+        """Compute the gradient of the loss per target token of an update; when memory does not suffice, begin again in smaller parts.
+
+        Each rank computes its share of the parts; the gradients, the same in all, are then those of the whole update.
 
         Args:
             update: the rows of its micro-batches.
@@ -68,19 +91,47 @@ class Gradients:
         Raises: EnvironmentProblem if memory does not even hold one pair.
         """
         while True:
-            parts = [part for rows in update for part in self._parts(rows)]
-            sums: list[losses.Loss] = []
-            try:
-                for micro, rows in enumerate(parts):
-                    sums.append(self._backward(rows, step, micro, tokens))
-                return torch.stack([x.smoothed for x in sums]).sum(), torch.stack([x.nll for x in sums]).sum()
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                self._split_more(parts[len(sums)])
+            sums, too_big = self.add(self._ranks.share(list(enumerate(self.parts(update)))), step, tokens)
+            # What only one rank knows must be known to all before they wait for each other in the sum.
+            rows = self._ranks.gather([too_big, *(p.grad is not None for p in self._parameters)])
+            smallest = min(int(row[0]) for row in rows)
+            if smallest == HELD:
+                used = [p for p, *has in zip(self._parameters, *(row[1:] for row in rows), strict=True) if any(has)]
+                for p in used:
+                    if p.grad is None:
+                        p.grad = torch.zeros_like(p)
+                self._ranks.sum([sums, *(p.grad for p in used if p.grad is not None)])
+                smoothed, nll = sums.unbind()
+                return smoothed, nll
+            self._state.split_from = smallest
             self._model.zero_grad(set_to_none=True)
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
+
+    def add(self, parts: Sequence[tuple[int, Ids]], step: int, tokens: int) -> tuple[Tensor, int]:
+        """Add the gradients of some parts of an update in this process.
+
+        Args:
+            parts: number in the update, which its random numbers go by, and rows.
+            step, tokens: as of `compute`.
+        Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the part that memory did not hold, else HELD.
+        """
+        sums = torch.zeros(2, dtype=torch.float64, device=self._device)
+        for micro, rows in parts:
+            try:
+                loss = self._backward(rows, step, micro, tokens)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                return sums, self._too_big(rows)
+            sums += torch.stack([loss.smoothed, loss.nll])
+        return sums, HELD
+
+    def parts(self, update: list[Ids]) -> list[Ids]:
+        """What an update is computed in: its micro-batches, cut where there are fewer of them than ranks, and where memory is short."""
+        pieces = self._ranks.world // math.gcd(self._ranks.world, len(update)) if len(update) < self._ranks.world else 1
+        cut = [piece for rows in update for piece in np.array_split(rows, min(pieces, len(rows)))]
+        return [part for rows in cut for part in self._parts(rows)]
 
     def _backward(self, rows: Ids, step: int, micro: int, tokens: int) -> losses.Loss:
         seed_everything(self._settings.seed, step, micro)
@@ -102,8 +153,8 @@ class Gradients:
         half = len(rows) // 2
         return self._parts(rows[:half]) + self._parts(rows[half:])
 
-    def _split_more(self, rows: Ids) -> None:
-        """Note that memory does not hold a batch.
+    def _too_big(self, rows: Ids) -> int:
+        """The positions of a batch that memory does not hold.
 
         Raises: EnvironmentProblem if it is a single pair.
         """
@@ -113,4 +164,4 @@ class Gradients:
                 f"out of memory on a single sentence pair of {positions} positions (line {int(rows[0]) + 1} of the training set)",
                 hint="a smaller model, or prepare with a lower prep.max_subwords",
             )
-        self._state.split_from = positions
+        return positions
