@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples everywhere and always, and no deadline: a machine may be slow or busy.
+settings.register_profile("bounded", derandomize=True, deadline=None, max_examples=100, database=None)
+settings.load_profile("bounded")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""Property tests; how many examples each draws is in tests/conftest.py."""

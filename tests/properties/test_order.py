@@ -1,0 +1,69 @@
+"""The order of training: every pair once an epoch, and from any place on the same as if never stopped."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtkit import settings
+from nmtkit.data.batches import batch_list
+from nmtkit.settings import TrainSettings
+from nmtkit.train.order import Order
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60).map(lambda pairs: np.array(pairs, dtype=np.int64).T)
+SETTINGS = st.builds(
+    lambda **values: settings.build(TrainSettings, values, "train"),
+    batch_size=st.integers(1, 120),
+    batch_unit=st.sampled_from(["tgt_tokens", "src_tokens", "sentences"]),
+    update_size=st.integers(0, 200),
+    seed=st.integers(0, 5),
+)
+
+
+def walk(order, updates):
+    """So many updates as lists of rows, and where the order stands before each."""
+    places, found = [], []
+    for _ in range(updates):
+        places.append((order.epoch, order.index))
+        found.append([rows.tolist() for rows in order.next_update()])
+    return found, places
+
+
+@given(LENGTHS, SETTINGS, st.integers(1, 12))
+def test_updates_are_the_epochs_batches_one_after_the_other(lengths, chosen, updates):
+    src, tgt = lengths
+    found, _ = walk(order := Order(src, tgt, chosen), updates)
+    flat = [rows for update in found for rows in update]
+    expected = []
+    for epoch in range(order.epoch + 1):
+        batches = batch_list(src, tgt, chosen.batch_size, chosen.batch_unit, chosen.seed, epoch)
+        assert sorted(row for rows in batches for row in rows.tolist()) == list(range(len(src)))
+        expected += [rows.tolist() for rows in batches]
+    assert flat == expected[: len(flat)]
+    assert len(flat) > len(expected) - order.batches  # the epoch that it says has begun, has
+
+
+@given(LENGTHS, SETTINGS, st.integers(1, 12))
+def test_an_update_holds_what_is_asked_for_and_no_batch_more(lengths, chosen, updates):
+    src, tgt = lengths
+    counted = {"src_tokens": src, "tgt_tokens": tgt, "sentences": np.ones_like(src)}[chosen.batch_unit]
+    for update in walk(Order(src, tgt, chosen), updates)[0]:
+        sizes = [int(counted[rows].sum()) for rows in update]
+        assert sum(sizes) >= chosen.update_size
+        assert sum(sizes[:-1]) < max(1, chosen.update_size)
+
+
+@given(LENGTHS, SETTINGS, st.integers(1, 12), st.data())
+def test_from_any_place_on_the_rest_is_the_same(lengths, chosen, updates, data):
+    src, tgt = lengths
+    found, places = walk(Order(src, tgt, chosen), updates)
+    stop = data.draw(st.integers(0, updates - 1))
+    again, _ = walk(Order(src, tgt, chosen, *places[stop]), updates - stop)
+    assert again == found[stop:]
+
+
+@given(LENGTHS, SETTINGS, st.integers(0, 5))
+def test_the_padded_batch_never_holds_more_than_its_budget(lengths, chosen, epoch):
+    src, tgt = lengths
+    for rows in batch_list(src, tgt, chosen.batch_size, chosen.batch_unit, chosen.seed, epoch):
+        width = {"src_tokens": src[rows].max(), "tgt_tokens": tgt[rows].max(), "sentences": 1}[chosen.batch_unit]
+        assert len(rows) == 1 or len(rows) * width <= chosen.batch_size

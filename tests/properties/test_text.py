@@ -1,0 +1,114 @@
+"""Text of any kind, there and back: no character is lost, no token is read as a control symbol, no line becomes two."""
+
+import json
+import unicodedata
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.prep.clean import tidy
+from nmtkit.prep.subwords import Bpe, join, learn_bpe
+from nmtkit.prep.text import TextSide
+from nmtkit.prep.truecase import Truecaser, detruecase
+
+SETTINGS = {"normalize": False, "aggressive_hyphens": True, "escape": False, "lowercase": False}
+WORDS = ["@@", "a@@", "@-@", "<unk>", "</s>", "&apos;", "&amp;amp;", "&#124;"]
+WORDS += ["Der", "hund", "Hund", "U-Bahn", "don't", "rug,", "8'", "...", "Mr.", "1,000"]
+# Separators, joiners, combining and zero-width marks, private and unassigned code points, letters whose case has another length.
+ODD = "\x00\t\r\x0b\x0c\x1c\x85\u2028\u2029\ufeff \u00a0\u3000\u200b\u200d\u0301@-&;<>|[]'\".,!?#ßŉǰİıſﬀ\ue000\uffff日我，。"
+CHARACTERS = st.one_of(st.sampled_from(ODD), st.characters(exclude_categories=["Cs"], exclude_characters="\n"))
+TEXT = st.lists(st.one_of(st.text(CHARACTERS, max_size=8), st.sampled_from(WORDS)), max_size=8).map(" ".join)
+WORD = st.text(CHARACTERS.filter(lambda c: not c.isspace()), min_size=1, max_size=12).filter(lambda word: not any(map(str.isspace, word)))
+
+
+def visible(text):
+    """What must survive: everything but white space and what `tidy` takes for it."""
+    return "".join(c for c in text if not c.isspace() and c != "\ufeff" and unicodedata.category(c) not in {"Cc", "Zl", "Zp"})
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory):
+    path = tmp_path_factory.mktemp("properties") / "codes"
+    counts = {"der": 9, "den": 7, "Hund": 5, "hunde": 5, "a@@": 4, "@@": 4, "@-@": 3, "<unk>": 2, "我们": 3, "日我": 2, "e\u0301e\u0301": 3}
+    learn_bpe(counts, 40, path)
+    return path
+
+
+CASER = Truecaser({"der": "der", "hund": "Hund", "i\u0307": "İ"}, frozenset({"der", "Hund"}))
+
+
+@pytest.fixture(scope="module", params=["en", "de", "fr", "cs", "zh"])
+def side(request, codes):
+    return TextSide(request.param, SimpleNamespace(**SETTINGS), CASER, Bpe(codes))
+
+
+@given(TEXT)
+def test_tidy_keeps_every_visible_character_in_one_line(line):
+    clean = tidy(line)
+    assert "  " not in clean and clean == clean.strip(" ")
+    assert visible(clean) == visible(line)
+    assert len(clean.splitlines()) <= 1
+    assert tidy(clean) == clean
+
+
+@given(st.data())
+def test_tokens_spell_the_text(side, data):
+    line = data.draw(TEXT)
+    tokens = side.tokenized(tidy(line)).split(" ")
+    assert "".join(tokens).replace("@-@", "-") == visible(line).replace("@-@", "-")  # Moses' mark of a split hyphen, also where a text has it
+
+
+@given(st.lists(WORD, max_size=8))
+def test_truecasing_changes_letters_at_starts_only_in_case(tokens):
+    cased = CASER.truecase(tokens)
+    assert [word.casefold() for word in cased] == [word.casefold() for word in tokens]
+    back = detruecase(cased)
+    assert [word.casefold() for word in back] == [word.casefold() for word in tokens]
+    assert len(back) == len(cased) == len(tokens)
+
+
+@given(st.lists(WORD, max_size=8))
+def test_words_come_back_from_their_subwords(codes, words):
+    pieces = Bpe(codes).segment(words)
+    assert join(pieces) == words
+    assert all(pieces)
+    assert not any(any(map(str.isspace, piece)) for piece in pieces)
+
+
+@given(st.data())
+def test_a_side_brings_every_line_back_but_for_case_and_spaces(side, data):
+    line = data.draw(TEXT)
+    subwords = side.encode(line)
+    assert side.surface(subwords) == " ".join(side.tokens(line))
+    text = side.decode(subwords)
+    assert len(text.splitlines()) <= 1
+    assert visible(text).replace("@-@", "-").casefold() == visible(line).replace("@-@", "-").casefold()
+
+
+@given(st.lists(st.lists(WORD, max_size=6), max_size=5))
+def test_ids_bring_tokens_back_and_no_token_is_a_control_symbol(tmp_path_factory, lines):
+    counts = {word: 1 for words in lines for word in words}
+    vocabulary = Vocabulary.from_counts(counts)
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    vocabulary.save(path)
+    loaded = Vocabulary.load(path)
+    assert list(loaded) == list(vocabulary)
+    for words in lines:
+        ids = loaded.encode(words)
+        assert loaded.decode(ids) == ["<unk>" if word in SPECIALS else word for word in words]
+        assert len(ids) == len(words) + 1
+        assert not {0, 1, 2} & set(ids[:-1])
+
+
+@given(TEXT)
+def test_json_and_files_keep_any_line(tmp_path_factory, line):
+    from nmtkit import files
+
+    path = tmp_path_factory.mktemp("lines") / "x.txt"
+    files.write_lines(path, [line, "", line])
+    assert list(files.text_lines(path)) == [line, "", line]
+    files.write_json(path, {"line": line})
+    assert files.read_json(path) == json.loads(json.dumps({"line": line}))
