@@ -14,6 +14,7 @@ from typing import Any
 
 import nmtkit
 from nmtkit import console
+from nmtkit.prep import chinese
 from nmtkit.prep.encoders import BOTH
 from nmtkit.prep.sources import Corpus
 
@@ -59,6 +60,9 @@ def fingerprint(manifest: dict[str, Any]) -> str:
 
 
 def tools(corpus: Corpus) -> dict[str, str]:
-    """Versions of what shaped the text."""
-    names = ["sacremoses", "subword-nmt", *(["jieba"] if "zh" in (corpus.src, corpus.tgt) else [])]
-    return {"nmtkit": nmtkit.__version__, "python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
+    """Versions of what shaped the text, and the checksum of jieba's dictionary."""
+    with_chinese = any(map(chinese.is_chinese, (corpus.src, corpus.tgt)))
+    names = ["sacremoses", "subword-nmt", *(["jieba"] if with_chinese else [])]
+    versions = {name: importlib.metadata.version(name) for name in names}
+    dictionary = {"jieba's dictionary": chinese.dictionary_sha256()} if with_chinese else {}
+    return {"nmtkit": nmtkit.__version__, "python": platform.python_version()} | versions | dictionary

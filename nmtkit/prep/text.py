@@ -50,7 +50,7 @@ class TextSide:
         self.lowercase = settings.lowercase
         self.truecaser = truecaser
         self.bpe = bpe
-        self.moses = None if lang in chinese.LANGUAGES else Moses(lang, settings.normalize, settings.aggressive_hyphens, settings.escape)
+        self.moses = None if chinese.is_chinese(lang) else Moses(lang, settings.normalize, settings.aggressive_hyphens, settings.escape)
 
     @classmethod
     def load(cls, prep_dir: Path, side: Literal["src", "tgt"]) -> TextSide:

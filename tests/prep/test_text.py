@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
-from nmtkit.prep import chinese
 from nmtkit.prep.parallel import ordered_map
 from nmtkit.prep.subwords import Bpe, learn_bpe
 from nmtkit.prep.text import TextSide
@@ -155,36 +154,6 @@ def test_a_hundred_thousand_tokens(prep: Path) -> None:
     assert len(side.surface(subwords).split()) > 100_000
     assert side.decode(subwords).count("engineer's number") == 17_000
     assert time.perf_counter() - start < 20
-
-
-def test_chinese(shared, prep: Path) -> None:
-    """jieba's words are those of the recorded segmentation but in 141 of 6,360 lines, where today's jieba keeps `--` and the like whole."""
-    side = TextSide.load(prep, "tgt")
-    assert side.tokens("我用iPhone 6和Steve Lopez说。") == ["我用", "iPhone", "6", "和", "Steve", "Lopez", "说", "。"]
-    assert chinese.detokenize(["我用", "Steve", "Lopez", "说", ":", "hello", "world", "!", "好", "。"]) == "我用Steve Lopez说: hello world!好。"
-    differ = total = 0
-    for part in ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013"):
-        folder = shared / "data/iwslt15_zhen"
-        raw = lines(folder / f"IWSLT15.TED.{part}.zh-en.zh")
-        for line, words in zip(raw, lines(folder / f"IWSLT15.TED.{part}.tc.zh"), strict=True):
-            tokens = side.tokens(line)
-            total += 1
-            if tokens != words.split():
-                differ += 1
-                assert "".join(tokens) == "".join(words.split())
-    assert (differ, total) == (141, 6360)
-
-
-def test_chinese_is_quiet_and_keeps_its_cache_in_ours(tmp_path: Path) -> None:
-    import os
-    import subprocess
-    import sys
-
-    code = "from nmtkit.prep import chinese; print(chinese.segment('我们'))"
-    environment = {**os.environ, "NMTKIT_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert (done.stdout, done.stderr) == ("我们\n", "")
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["jieba.cache"]
 
 
 class Encode:

@@ -174,7 +174,7 @@ def _format(table: SetTable, file: File) -> str:
 
 def _detokenizer(lang: str) -> Callable[[list[str]], str]:
     """What undoes the tokenization of a language, escapes included."""
-    if lang in chinese.LANGUAGES:
+    if chinese.is_chinese(lang):
         return lambda tokens: chinese.detokenize(
             readers.unescape(token.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape") for token in tokens
         )
