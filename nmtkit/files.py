@@ -116,7 +116,7 @@ def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
         raise DataError(
             f"not UTF-8: byte 0x{raw[error.start]:02x}",
             where=f"{path}, line {number}, byte {offset + error.start} (near {around!r})",
-            hint="convert the file (for example with iconv), or pass --set prep.on_bad_utf8=replace (or drop)",
+            hint="convert it to UTF-8 first, for example with iconv",
         ) from error
 
 

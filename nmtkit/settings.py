@@ -67,7 +67,7 @@ class PrepSettings(Section):
     max_subwords: int = Field(256, ge=2)
     """Training pairs with a longer side in subwords are dropped."""
     on_bad_utf8: Literal["error", "replace", "drop"] = "error"
-    """What to do with training bytes that are not UTF-8: stop, put U+FFFD in their place, or drop the pair (counted)."""
+    """What to do with bytes that are not UTF-8: stop, put U+FFFD in their place, or drop the training pair (counted; dev and test lines stay)."""
 
     @field_validator("test", mode="before")
     @classmethod

@@ -278,7 +278,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(copy, tmp_path):
     other = tmp_path / "other"
     ok("prep", "demo", "--size", 100, "--seed", 2, "--run", other, "--jobs", 1, "--set", "prep.merges=50")
     shutil.copytree(copy / "systems", other / "systems")
-    assert wrong("translate", "--run", other, "--system", "toy", "--force", "--jobs", 1)
+    assert "of another vocabulary: vocab.txt differs" in wrong("translate", "--run", other, "--system", "toy", "--force", "--jobs", 1)
 
 
 def test_the_reader_of_stdout_may_leave(run):

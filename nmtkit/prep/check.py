@@ -51,8 +51,12 @@ def inspect(path: Path, strict: bool) -> Facts:
                     decoder.decode(block)
             decoder.decode(b"", final=strict)
         except UnicodeDecodeError:
-            for _ in files.text_lines(path):  # finds and names the place
-                pass
+            try:
+                for _ in files.text_lines(path):  # finds and names the place
+                    pass
+            except DataError as error:
+                hint = f"{error.hint}, or pass --set prep.on_bad_utf8=replace (or drop)"
+                raise DataError(error.message, where=error.where, hint=hint) from None
             raise
         except NmtkitError:
             raise
@@ -130,7 +134,8 @@ def first_odd_line(src: list[int], tgt: list[int]) -> int:
     """Where one side has a line too many, judged by lengths alone.
 
     With d lines more on one side, a cut p is sought so that lines before p match one to one and lines from p on match when the longer
-    side is moved by d: the p with the smallest sum of |log length ratio - its median|.
+    side is moved by d: the p with the smallest sum of |log length ratio - its median|, the last of equally good ones, since lines match one
+    to one up to there.
 
     Args:
         src, tgt: length of each line.
@@ -145,7 +150,8 @@ def first_odd_line(src: list[int], tgt: list[int]) -> int:
     straight, moved = np.abs(straight - usual), np.abs(moved - usual)
     before = np.concatenate([[0.0], np.cumsum(straight)])
     after = np.concatenate([np.cumsum(moved[::-1])[::-1], [0.0]])
-    return int(np.argmin(before + after))
+    sums = before + after
+    return int(np.flatnonzero(sums <= sums.min() + 1e-9)[-1])
 
 
 def read_starts(path: Path, lines: int) -> list[int]:

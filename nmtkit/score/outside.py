@@ -43,7 +43,7 @@ def score_files(
         language: target language (default: the suffix of the first reference).
         against: the baseline by file name (default: the first file).
         test, resamples, ratio, trials, seed: as `stage.score` has them.
-    Raises: ConfigError if hypotheses or references are missing, DataError where a file is missing or line counts differ.
+    Raises: ConfigError if hypotheses or references are missing, DataError where a file is missing or all are empty, or line counts differ.
     """
     check_format(output_format)
     check_test(test)
@@ -56,6 +56,8 @@ def score_files(
     streams = [list(files.text_lines(path)) for path in refs]
     names = _file_names(hyps)
     outputs = [Output(name, lines, lines) for name, lines in zip(names, _translations(hyps, refs, streams), strict=True)]
+    if not streams[0]:
+        raise DataError(f"nothing to score: {refs[0]} is empty", hint="name files with one sentence a line")
     found, unit = None, ""
     if by_length:
         counted = list(files.text_lines(src)) if src else streams[0]

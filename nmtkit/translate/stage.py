@@ -267,10 +267,12 @@ def _speed(counts: Counter[str], seconds: float) -> dict[str, float]:
 def _summary(counts: Counter[str], seconds: float) -> str:
     """The counts as people read them; only what happened."""
     speed = _speed(counts, seconds)
-    said = [f"{counts['lines']:,} lines in {console.duration(seconds)} ({speed['sentences_per_second']:,.0f} sentences/s)"]
+    rate = speed["sentences_per_second"]
+    lines = f"{counts['lines']:,} line{'s' * (counts['lines'] != 1)}"
+    said = [f"{lines} in {console.duration(seconds)} ({rate:,.{0 if rate >= 10 else 1}f} sentences/s)"]
     phrases = {
-        "empty": "blank lines kept blank",
-        "over_long": f"over-long lines in {counts['pieces']:,} pieces" if counts["pieces"] else "over-long lines, not cut",
+        "empty": "blank, kept blank",
+        "over_long": f"over-long, in {counts['pieces']:,} pieces" if counts["pieces"] else "over-long, not cut",
         "unfinished": "cut at the length limit",
         "no_output": "translated as nothing",
         "unknown": "unknown source subwords",

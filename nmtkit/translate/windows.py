@@ -6,6 +6,7 @@ import itertools
 import os
 import select
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from nmtkit import files
@@ -27,31 +28,12 @@ def windowed(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
         yield window
 
 
-def utf8(raw: bytes, name: str, number: int, offset: int) -> str:
-    """Decode a line of input.
-
-    Raises: DataError naming line and byte offset.
-    """
-    try:
-        return files.decode_line(raw, name, number, offset)
-    except DataError as error:
-        raise DataError(error.message, where=error.where, hint="convert the input to UTF-8 first, for example with iconv") from None
-
-
 def file_windows(path: str, size: int = WINDOW) -> Iterator[list[str]]:
     """The lines of a UTF-8 file (compressed or not) in windows.
 
     Raises: DataError if it cannot be read or is not UTF-8.
     """
-    from pathlib import Path
-
-    def lines() -> Iterator[str]:
-        offset = 0
-        for number, raw in enumerate(files.byte_lines(Path(path)), 1):
-            yield utf8(raw, path, number, offset)
-            offset += len(raw) + 1
-
-    return windowed(lines(), size)
+    return windowed(files.text_lines(Path(path)), size)
 
 
 def stream_windows(stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE) -> Iterator[list[str]]:
@@ -69,7 +51,7 @@ def stream_windows(stream: BinaryIO, size: int = WINDOW, silence: float = SILENC
         for raw in window:
             number += 1
             try:
-                lines.append(utf8(raw, "stdin", number, offset))
+                lines.append(files.decode_line(raw, "stdin", number, offset))
             except DataError:
                 if lines:
                     yield lines

@@ -114,6 +114,11 @@ def test_counts_that_differ_name_the_first_suspicious_line(tmp_path, side, at):
     assert names(tmp_path) == ["in"]
 
 
+def test_the_suspicious_line_of_a_file_cut_short_is_the_first_that_is_missing():
+    assert check.first_odd_line([13] * 9 + [14] * 41, [13] * 9 + [14] * 11) == 20
+    assert check.first_odd_line([7] * 20, [7] * 50) == 20
+
+
 def test_the_suspicious_line_in_real_text(shared):
     raw = shared / "data" / "multi30k" / "raw"
     src, tgt = ([len(line) for line in gzip.decompress((raw / f"val.{lang}.gz").read_bytes()).split(b"\n")[:-1]] for lang in ("en", "de"))

@@ -410,3 +410,13 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
         (folder / "best.json").write_text(json.dumps({"checkpoint": best}))
         score(fake.run, resamples=10)
         assert ("'a' was translated with step-00000010, its best checkpoint is now step-00000020" in capsys.readouterr().err) is said
+
+
+def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):
+    for name, content in (("empty.de", b""), ("latin1.de", "gut\nschön\n".encode("latin-1"))):
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match="nothing to score: .*empty.de is empty"):
+        score_files([tmp_path / "empty.de"], [tmp_path / "empty.de"])
+    with pytest.raises(DataError, match="not UTF-8") as caught:
+        score_files([tmp_path / "latin1.de"], [tmp_path / "latin1.de"])
+    assert "line 2, byte 7" in caught.value.where and "prep." not in caught.value.hint

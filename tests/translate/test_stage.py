@@ -255,8 +255,9 @@ def test_damaged_and_foreign_checkpoints(run):
 def test_bytes_that_are_not_utf8_stop_before_any_output(run, tmp_path, capsys):
     path = tmp_path / "x.txt"
     path.write_bytes(b"fine\nnot \xff fine\n")
-    with pytest.raises(DataError, match="not UTF-8"):
+    with pytest.raises(DataError, match="not UTF-8") as caught:
         translate(run, source=str(path), systems=["one"], jobs=1)
+    assert caught.value.where.startswith(f"{path}, line 2, byte 9 ") and "iconv" in caught.value.hint and "prep." not in caught.value.hint
     assert capsys.readouterr().out == ""
 
 
