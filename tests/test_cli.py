@@ -288,6 +288,15 @@ def test_the_reader_of_stdout_may_leave(run):
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["prep", "--help"], ["--version"], ["variants"], ["settings", "--json"]])
+def test_the_reader_may_have_left_before_anything_is_printed(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "nmtkit", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 COMMANDS = get_command(app).commands
 
 

@@ -31,7 +31,21 @@ def examples(*lines: str, before: str = "For example:", after: str = "") -> str:
     return "\n\n".join(part for part in (before, "\n".join(lines).replace("[", r"\["), after) if part)
 
 
-class Door(TyperGroup):
+class Help:
+    """A help whose reader may leave before its end."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help.
+
+        Raises: typer.Exit with 0 when the reader of stdout has gone, for which rich has an exit code of 1.
+        """
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        except SystemExit:
+            raise typer.Exit(0) from None
+
+
+class Door(Help, TyperGroup):
     """Runs a command and turns whatever ends it into a message and an exit code."""
 
     def get_params(self, ctx: Any) -> Any:
@@ -68,7 +82,7 @@ class Door(TyperGroup):
         return result
 
 
-class Command(TyperCommand):
+class Command(Help, TyperCommand):
     """A command that refuses options without effect, and whose help says nothing of the type of an option that is on or off."""
 
     def invoke(self, ctx: Any) -> Any:
