@@ -30,7 +30,7 @@ def train(
         typer.Option(metavar="SYSTEM", help="Begin with the weights of another system of the run, or of a system's or checkpoint's folder."),
     ] = None,
     compile_model: Annotated[
-        bool, typer.Option("--compile", help="Compile the model with torch.compile: some minutes first, then faster steps on a GPU.")
+        bool, typer.Option("--compile", help="Compile the training step with torch.compile (needs g++): a minute or more first. Meant for GPUs.")
     ] = False,
     preset: Annotated[Optional[str], preset_option("the data set's")] = None,
     config: Config = None,

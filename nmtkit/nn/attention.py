@@ -39,8 +39,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, ca
     rows, steps, heads, width = q.shape
     q = q.reshape(k.size(0), -1, heads, width)  # (B, K·T, H, C)
     causal = causal and steps > 1
-    if capturing() or (q.device.type == "cpu" and q.size(1) * k.size(2) <= EXPLICIT_SCORES):
-        if torch.is_grad_enabled() and q.requires_grad and not capturing():
+    compiling = torch.compiler.is_compiling()  # one way for all lengths, or each would be a graph of its own
+    if capturing() or (q.device.type == "cpu" and (compiling or q.size(1) * k.size(2) <= EXPLICIT_SCORES)):
+        if torch.is_grad_enabled() and q.requires_grad and not capturing() and not compiling:
             context = ShortAttention.apply(q, k.to(q.dtype), v.to(q.dtype), visible, causal, p)
         else:
             context = _explicit(q, k, v, visible, causal, p, name)

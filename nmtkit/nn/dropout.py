@@ -42,7 +42,23 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
     words = _bits.random_raw((count + 3) // 4).view(np.int16)[:count]  # uniform over -2^15 … 2^15-1
     mask = torch.empty(x.shape, dtype=x.dtype)
     torch.ge(torch.from_numpy(words).view(x.shape), level - _LEVELS // 2, out=mask)
-    return mask, _LEVELS / (_LEVELS - level)
+    return mask, _scale(p)
+
+
+@torch.library.custom_op("nmtkit::dropout_mask", mutates_args=(), schema="(Tensor x, float p) -> Tensor", tags=torch.Tag.nondeterministic_seeded)
+def _mask(x: Tensor, p: float) -> Tensor:
+    """`draw` as one operation of a compiled graph, which knows its result's shape and nothing else of it."""
+    return draw(x, p)[0]
+
+
+@_mask.register_fake
+def _(x: Tensor, p: float) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype)
+
+
+def _scale(p: float) -> float:
+    """The factor of `draw` for what is kept."""
+    return _LEVELS / (_LEVELS - round(p * _LEVELS))
 
 
 class _Dropped(torch.autograd.Function):
@@ -80,13 +96,13 @@ def dropout(x: Tensor, p: float) -> Tensor:
     if p == 0:
         return x
     if x.device.type == "cpu":
-        return _Dropped.apply(x, p)
+        return x * _mask(x.detach(), p) * _scale(p) if torch.compiler.is_compiling() else _Dropped.apply(x, p)
     return torch.dropout(x, p, True)
 
 
 def add_dropout(x: Tensor, y: Tensor, p: float) -> Tensor:
     """x + dropout(y, p), for tensors of one shape; the sum has x's type (under autocast y is narrower)."""
-    if p and y.device.type == "cpu":
+    if p and y.device.type == "cpu" and not torch.compiler.is_compiling():
         return _AddedDropped.apply(x, y.to(x.dtype), p)
     return x + dropout(y, p)
 

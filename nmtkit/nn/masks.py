@@ -19,14 +19,22 @@ def visible_positions(lengths: Tensor, length: int) -> Tensor:
     return (torch.arange(length, device=lengths.device) < lengths.unsqueeze(1)).unsqueeze(1)
 
 
-@functools.lru_cache(maxsize=64)
 def future(queries: int, keys: int, device: torch.device) -> Tensor:
     """Which keys lie in the future of a query, when the last query and the last key are the same position.
 
     Returns: bool (T, S), True = not yet to be seen. Cached: do not write to it.
     """
+    if torch.compiler.is_compiling():  # of any size: nothing to keep
+        return _future(queries, keys, device)
     with torch.inference_mode(False):  # a tensor made in inference mode could not be used in training later
-        return torch.ones(queries, keys, dtype=torch.bool, device=device).triu_(keys - queries + 1)
+        return _kept_future(queries, keys, device)
+
+
+def _future(queries: int, keys: int, device: torch.device) -> Tensor:
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu_(keys - queries + 1)
+
+
+_kept_future = functools.lru_cache(maxsize=64)(_future)
 
 
 def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:

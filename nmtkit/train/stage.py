@@ -7,17 +7,20 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from nmtkit import console, files
 from nmtkit import run as runs
+from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
-from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
+from nmtkit.errors import CheckpointError, DataError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.run import Run, System
+from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.initial import copy_matching, find_source
 from nmtkit.train.loop import Trainer, write_best
@@ -58,6 +61,8 @@ def train(
     system = run.system(name or default_name(variant))
     if init_from:
         find_source(run, init_from)
+    if compile_model:
+        check_compiler(machines.pick_device(device))
     with run.recorded("train", device, plan.train.seed) as record, _held(run, system):
         record["system"] = system.name
         _check_prepared(run)
@@ -68,7 +73,7 @@ def train(
         state, model, trainer = _start(run, system, plan, device, fresh=not begun)
         record["device"] = state.hardware["device"]
         if compile_model:
-            _compile(model)
+            compile_training(model, collate(trainer.store, np.arange(1), next(model.parameters()).device))
         if not state.step:
             trainer.probe()
             _clear(system)
@@ -158,15 +163,3 @@ def _clear(system: System) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _compile(model: Model) -> None:
-    """Compile both verbs; shapes may vary.
-
-    Raises: EnvironmentProblem if there is no C++ compiler for it.
-    """
-    if next(model.parameters()).device.type == "cpu" and not any(shutil.which(c) for c in ("g++", "c++", "clang++")):
-        raise EnvironmentProblem("--compile needs a C++ compiler", hint="install g++, or leave --compile out")
-    console.say("compiling: the first updates take minutes; it seldom pays on a CPU")
-    for verb in ("encode", "decode"):
-        setattr(model, verb, torch.compile(getattr(model, verb), dynamic=True))

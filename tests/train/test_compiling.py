@@ -1,0 +1,116 @@
+"""`--compile`: the losses of the model as it is written, few graphs whatever the shapes, an early word where it cannot work."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from nmtkit.data.batches import collate
+from nmtkit.data.store import Store
+from nmtkit.errors import ConfigError
+from nmtkit.models import loading
+from nmtkit.models.variants import build_model
+from nmtkit.nn.capture import capture
+from nmtkit.train import compiling, guard
+from nmtkit.train import loss as losses
+from nmtkit.train.gradients import seed_everything
+from nmtkit.train.stage import train
+from tests.train.tiny import make_run, options
+
+SIZES = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1, "activation_dropout": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def no_graphs():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("compiling") / "run", pairs=60, dev=6)
+
+
+def counting(graphs):
+    """The backend that leaves a graph's operations as they are, forwards and backwards, and counts the graphs."""
+    whole = torch._dynamo.lookup_backend("aot_eager")
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return whole(graph, inputs)
+
+    return backend
+
+
+def test_compiled_and_eager_training_have_the_same_losses(run):
+    store = Store(run.prep / "train")
+    torch.manual_seed(1)
+    eager = build_model("transformer", SIZES, loading.vocabulary_sizes(run)).train()
+    compiled = copy.deepcopy(eager)
+    graphs = []
+    compiling.compile_training(compiled, collate(store, np.arange(2)), counting(graphs))
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for model in (eager, compiled)]
+    draw, shapes, curves = np.random.default_rng(0), set(), ([], [])
+    for step in range(10):
+        batch = collate(store, draw.choice(60, 3 + step, replace=False))
+        shapes.add((*batch.src.shape, batch.tgt_in.size(1)))
+        for model, optimizer, curve in zip((eager, compiled), optimizers, curves, strict=True):
+            seed_everything(1, step, 0)  # the same masks
+            hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+            tokens = int(batch.tgt_lengths.sum())
+            curve.append(float(losses.backward(model.logits, hidden, batch, 0.1, 1 / tokens, 512).smoothed) / tokens)
+            optimizer.step()
+            optimizer.zero_grad()
+    np.testing.assert_allclose(curves[1], curves[0], rtol=1e-5)
+    assert curves[0][-1] < curves[0][0] - 0.1  # the gradients took part
+    # Ten shapes; one graph a verb, one more where the sources of a batch are all of one length, and the odd one where two sizes were equal.
+    assert len(shapes) == 10
+    assert 2 <= len(graphs) <= 5
+
+
+def test_only_training_is_compiled(run):
+    """What looks into a model, or decodes step by step, sees it as it is written."""
+    store = Store(run.prep / "train")
+    model = build_model("transformer", SIZES, loading.vocabulary_sizes(run)).train()
+    batch = collate(store, np.arange(5))
+    graphs = []
+    compiling.compile_training(model, batch, counting(graphs))
+    assert model.training
+    model.eval()
+    with capture() as seen:
+        model.decode(batch.tgt_in, model.encode(batch))
+    assert seen and not graphs
+    model.train()
+    model.encode(batch)
+    assert graphs
+    with torch.no_grad():
+        model.encoder[0].feed_forward.inner.weight.fill_(torch.nan)
+    with guard.finding_first_bad(model) as bad:
+        model.encode(batch)
+    assert bad[0] == "encoder.0.feed_forward.inner"
+
+
+def test_a_training_with_a_real_compiler(tmp_path):
+    """The stage with --compile and without: the same curve, not the same bits."""
+    runs = [make_run(tmp_path / name, pairs=60, dev=6) for name in ("eager", "compiled")]
+    settings = options("train.max_steps=6", "train.precision=float32", "train.validate_every=100")
+    for run, compile_model in zip(runs, (False, True), strict=True):
+        train(run, assignments=settings, compile_model=compile_model)
+    lines = [[json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines()] for run in runs]
+    eager, compiled = ([line["loss"] for line in part] for part in lines)
+    np.testing.assert_allclose(compiled, eager, rtol=1e-5)
+
+
+def test_without_a_compiler_it_ends_before_it_begins(run, monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", (None, "no-such-compiler"))
+    with pytest.raises(ConfigError) as caught:
+        train(run, assignments=options("train.max_steps=2"), compile_model=True)
+    assert caught.value.exit_code == 2
+    assert caught.value.where == "--compile"
+    assert "compiler" in caught.value.message and "g++" in caught.value.hint
+    assert not run.system("transformer").checkpoints.exists()
