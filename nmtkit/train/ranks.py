@@ -23,7 +23,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from nmtkit import console
 from nmtkit.errors import ConfigError, EnvironmentProblem, Interrupted, NmtkitError, TrainingDiverged
-from nmtkit.train.watch import Cause, Watch
+from nmtkit.train.watch import SILENCE, Cause, Watch
 
 T = TypeVar("T")
 BUCKET = 64 << 20
@@ -147,29 +147,29 @@ class Group(Ranks):
         return value
 
     def leave(self, error: BaseException | None) -> None:
-        """End this rank's part; rank 0 leaves first, so that nothing ends it while it still writes.
+        """End this rank's part: nobody goes before rank 0 has written all, nor rank 0, which may host the store, before all have read it.
 
         Args:
             error: what ends it; None = it is done. The others learn of it, unless it is one that all ranks come to together.
         """
         together = error is None or isinstance(error, (Interrupted, TrainingDiverged))
-        with contextlib.suppress(RuntimeError):
-            if error is not None and not together:
+        with contextlib.suppress(RuntimeError):  # rank 0 may have left already, and the store with it
+            if together:
+                self.watch.close()
+            elif error is not None:
                 self.watch.blame(_cause(self.rank, error))
                 dist.destroy_process_group()  # whoever waits for this rank waits no longer
-            self._wait_for_first()
+            self._store.set(f"left/{self.rank}", "")
+            self._wait_until_left(range(1, self.world) if self.first else [0], self._timeout if together else SILENCE)
             if together:
                 dist.destroy_process_group()
         self.watch.close()
 
-    def _wait_for_first(self) -> None:
-        if self.first:
-            self._store.set("left", "0")
-        end = time.monotonic() + self._timeout
-        while not self._store.check(["left"]) and time.monotonic() < end:
-            if self.watch.cause is not None and self.watch.cause.lost and self.watch.cause.rank == 0:
-                return
-            time.sleep(0.05)
+    def _wait_until_left(self, awaited: Sequence[int], limit: float) -> None:
+        end = time.monotonic() + limit
+        lost = self.watch.cause.rank if self.watch.cause is not None and self.watch.cause.lost else None
+        while time.monotonic() < end and not all(r == lost or self._store.check([f"left/{r}"]) for r in awaited):
+            time.sleep(0.02)
 
     def _exchange(self, work: Callable[[], Any]) -> None:
         self.watch.check()
