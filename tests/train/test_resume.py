@@ -102,6 +102,28 @@ def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uni
     assert outcome(run) == uninterrupted
 
 
+# Wide enough that torch shares element-wise work (from 32,768 numbers on) and matrix products among threads.
+WIDE = options(
+    *("model.d_model=128", "model.d_ff=256", "model.heads=4", "train.batch_size=512", "train.max_steps=6", "train.validate_every=100"),
+    *("train.clip_norm=1.0", "train.dev_bleu=false", "train.samples=0"),
+)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_on_two_threads_too(precision, tmp_path, monkeypatch):
+    torch.set_num_threads(2)
+    runs = [make_run(tmp_path / name, pairs=300, dev=6) for name in ("whole", "stopped")]
+    settings = [*WIDE, f"train.precision={precision}"]
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(patch, loop.Trainer, "update", 3)
+        train(runs[1], assignments=settings)
+    for run in runs:
+        train(run, assignments=settings)
+    whole, stopped = map(outcome, runs)
+    assert whole["state"]["hardware"]["threads"] == 2
+    assert stopped == whole
+
+
 def test_the_comparison_can_fail(tmp_path, uninterrupted):
     run = small_run(tmp_path / "run")
     train(run, assignments=[*SETTINGS, "train.seed=2"])
