@@ -32,7 +32,7 @@ class TextSettings(Protocol):
 
     @property
     def lowercase(self) -> bool:
-        """Lowercase the raw text."""
+        """Lowercase the tokens."""
 
 
 class TextSide:
@@ -74,7 +74,7 @@ class TextSide:
         return cls(lang, settings, Truecaser.load(model) if model.exists() else None, bpe)
 
     def tokens(self, line: str) -> list[str]:
-        """Tidy, lowercase (if set), tokenize and truecase one raw line.
+        """Tidy, tokenize, lowercase (if set) and truecase one raw line.
 
         Returns: its words.
         """
@@ -83,13 +83,12 @@ class TextSide:
         return self.truecaser.truecase(tokens) if self.truecaser else tokens
 
     def tokenized(self, line: str) -> str:
-        """Lowercase (if set) and tokenize one tidy line.
+        """Tokenize and lowercase (if set) one tidy line.
 
         Returns: its words, not truecased, separated by single spaces.
         """
-        if self.lowercase:
-            line = line.lower()
-        return chinese.segment(line) if self.moses is None else self.moses.tokenize(line)
+        line = chinese.segment(line) if self.moses is None else self.moses.tokenize(line)
+        return line.lower() if self.lowercase else line  # not before: where a sentence ends is seen from the capital of the next
 
     def encode(self, line: str) -> list[str]:
         """One raw line as subwords, ready for the vocabulary."""

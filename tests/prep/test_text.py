@@ -72,6 +72,7 @@ def test_settings_switch_each_step(prep: Path) -> None:
     split = TextSide("en", SimpleNamespace(**{**DEFAULTS, "aggressive_hyphens": True}))
     assert split.tokens(line) == ["A", "well", "@-@", "known", "&quot;", "R", "&amp;", "D", "&quot;", "team"]
     lower = TextSide("en", SimpleNamespace(**{**DEFAULTS, "lowercase": True}))
+    assert lower.tokens("It ends. Another begins.") == ["it", "ends", ".", "another", "begins", "."]  # not `ends. another`
     assert lower.decode(lower.encode("Hello, World!")) == "hello, world!"  # no truecaser: nothing is uppercased on the way back
 
 

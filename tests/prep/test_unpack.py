@@ -188,6 +188,12 @@ def test_references_as_files_of_their_own(tmp_path):
     assert train_of(tmp_path, contents, **options, documents="starts", boundaries=["x/doc"]) == (*plain[:-1], [0])
 
 
+def test_typographic_apostrophes_become_plain_where_the_table_says_so(tmp_path):
+    contents = {"a.en": "it\u2019s \u2018so\u2019\n", "a.de": "geht\u2019s\n"}
+    assert train_of(tmp_path, contents, files=["x/a.{lang}"], plain_apostrophes=True) == (["it's \u2018so'"], ["geht's"], None)
+    assert train_of(tmp_path, contents, files=["x/a.{lang}"]) == (["it\u2019s \u2018so\u2019"], ["geht\u2019s"], None)
+
+
 def test_tokenized_text_becomes_raw(tmp_path):
     contents = {"a.en": "it &apos;s a well @-@ known &quot; fact &quot; .\n", "a.de": "das ist , so &amp; so , bekannt .\n"}
     found = train_of(tmp_path, contents, files=["x/a.{lang}"], tokenized=["en"])

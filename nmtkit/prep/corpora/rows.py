@@ -18,6 +18,7 @@ from nmtkit.prep.moses import Moses
 from nmtkit.prep.sources import SetFiles
 
 MARKER = b"<d>"
+APOSTROPHE = "\u2019".encode()
 ANOTHER_RELEASE = "the release is damaged, or another one than the table of data sets describes"
 Here = Mapping[File, list[Taken]]
 """Where each file lies on this machine; one whose name has {number} is several."""
@@ -45,7 +46,8 @@ class SetReader:
     def as_it_lies(self) -> SetFiles | None:
         """The set without being written anew, if it is plain text."""
         formats = {_format(self.one.table, file) for side in self._sides for file in side}
-        if formats != {"text"} or self.documents or self._detokenizers or any(NUMBER in file.member for side in self._sides for file in side):
+        changed = self._detokenizers or self.one.table.plain_apostrophes
+        if formats != {"text"} or self.documents or changed or any(NUMBER in file.member for side in self._sides for file in side):
             return None
         src, tgt, *references = (tuple(self._here[file][0].path for file in side) for side in self._sides)
         return SetFiles(self.one.name, self.one.split, src, tgt, tuple(references))
@@ -141,6 +143,8 @@ class SetReader:
             streams = [readers.document_files(paths)]
         else:
             streams = [readers.text(paths[0])]
+        if table.plain_apostrophes:
+            streams = [Stream(((line.replace(APOSTROPHE, b"'"), starts) for line, starts in stream.rows), stream.documents) for stream in streams]
         detokenize = self._detokenizers.get(lang)
         return [_detokenized(stream, detokenize) for stream in streams] if detokenize else streams
 

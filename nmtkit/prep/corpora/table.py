@@ -61,6 +61,8 @@ class SetTable(Section):
     """TED: metadata whose text counts as sentences."""
     tokenized: list[str] = []
     """Languages published in tokenized form; their text is detokenized on reading."""
+    plain_apostrophes: bool = False
+    """U+2019 is read as an apostrophe, as the usual recipe of a data set has it."""
     documents: Literal["auto", "starts", "ids", "blank", "marker"] = "auto"
     """Where documents start. auto: as the format says; starts: `boundaries` are files of 0-based line numbers; ids: `boundaries` are OPUS's
     .ids; blank: after a line that is blank on every side; marker: after a line <d>. A file name with {number} is a file for each document."""
