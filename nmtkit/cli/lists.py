@@ -116,3 +116,5 @@ def datasets(
         pairs = f"{row['pairs']:,}" if row["pairs"] else ""
         cells.append([row["name"], pairs, row["size"], "yes" if row["cached"] else "no", row["licence"], row["citation"]])
     console.print_table("", columns, cells)
+    if any("?" in row["size"] for row in rows):
+        console.say("?: a size that is not published")

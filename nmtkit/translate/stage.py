@@ -139,7 +139,7 @@ class _Stage:
         if self._sides is None:
             found = hardware.choose(str(self.device), "float32")
             self._hardware = {**found.values(), "jobs": self.jobs}
-            console.say(found.describe() + (f" in each of up to {self.jobs} worker processes" if self.jobs > 1 else ""))
+            console.say(found.describe() + (f"; up to {self.jobs} worker processes of one thread each" if self.jobs > 1 else ""))
             self._sides = TextSide.load(self.run.prep, "src"), TextSide.load(self.run.prep, "tgt")
         names = ", ".join(f"{c['system']}/{c['name']}" for c in group.checkpoints())
         translator = Translator(group.load(self.device), *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)

@@ -79,7 +79,9 @@ class Finder:
 
     def __init__(self, published: Mapping[str, Published], from_dir: Path | None = None) -> None:
         if from_dir is not None and not from_dir.is_dir():
-            raise DataError(f"no such folder: {from_dir}", where="--from-dir")
+            raise DataError(
+                f"no such folder: {from_dir}", where="--from-dir", hint="name the folder that holds the data set's files, or leave it out"
+            )
         self._published = published
         self._from_dir = from_dir
 
