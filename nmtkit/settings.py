@@ -151,7 +151,7 @@ class SearchSettings(Section):
     """Translations written for each sentence; at most `beam`."""
     average: int = Field(1, ge=1)
     """Average the parameters of the last so many checkpoints; 1 = the best checkpoint alone."""
-    batch_size: int = Field(64, ge=1)
+    batch_size: int = Field(128, ge=1)
     """Sentences searched at once."""
     max_source: int = Field(250, ge=1)
     """Longer inputs (in subwords) are translated in pieces, cut at punctuation where there is some."""

@@ -14,7 +14,7 @@ from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.dropout import dropout
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import block, future
-from nmtkit.nn.products import ShortAttention
+from nmtkit.nn.products import ShortAttention, softmax_
 
 EXPLICIT_SCORES = 128 * 128
 """On a CPU the product written out is faster than torch's kernel while a head's score matrix has at most so many numbers."""
@@ -54,18 +54,25 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: b
     """The product written out, (B, K·T, H, C'): on a CPU faster than torch's kernel for short sentences, and the weights can be read."""
     batch, queries, heads, width = q.shape
     keys = k.size(2)
-    q, v = q.transpose(1, 2).reshape(-1, queries, width), v.reshape(-1, keys, v.size(3))
-    # Several queries meet keys that lie as (C, S) in memory nine times as fast as others (MKL's small products).
-    k = k.reshape(-1, keys, width).transpose(1, 2) if queries == 1 else k.transpose(2, 3).reshape(-1, width, keys)
-    scores = torch.baddbmm(q.new_empty(()), q, k, beta=0, alpha=1 / math.sqrt(width))  # (B·H, K·T, S)
+    q = q.transpose(1, 2)  # (B, H, K·T, C)
+    # One query: torch's products of a row and many small matrices copy these first, three times as slow as multiplying and adding up here.
+    alone = queries == 1 and q.device.type == "cpu"
+    if alone and k.stride(-1) == 1:
+        scores = ((q / math.sqrt(width)) * k).sum(-1)  # (B, H, S)
+    else:
+        # Several queries meet keys that lie as (C, S) in memory nine times as fast as others (MKL's small products).
+        matrices = k.reshape(-1, keys, width).transpose(1, 2) if queries == 1 else k.transpose(2, 3).reshape(-1, width, keys)
+        scores = torch.baddbmm(q.new_empty(()), q.reshape(-1, queries, width), matrices, beta=0, alpha=1 / math.sqrt(width))  # (B·H, K·T, S)
     visible = None if visible is None else visible.unsqueeze(1)
-    weights = block(scores.view(batch, heads, queries, keys), visible, causal).softmax(-1)
+    weights = softmax_(block(scores.view(batch, heads, queries, keys), visible, causal))
     if visible is not None and visible.dtype == torch.bool:
         weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights up to here
     if name:
         record(name, weights)
-    weights = dropout(weights, p) if p else weights
-    return torch.bmm(weights.to(v.dtype).view(-1, queries, keys), v).view(batch, heads, queries, -1).transpose(1, 2)
+    weights = (dropout(weights, p) if p else weights).to(v.dtype)
+    if alone:
+        return (weights.transpose(2, 3) * v).sum(2).unsqueeze(1)  # (B, 1, H, C')
+    return torch.bmm(weights.view(-1, queries, keys), v.reshape(-1, keys, v.size(3))).view(batch, heads, queries, -1).transpose(1, 2)
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float) -> Tensor:
