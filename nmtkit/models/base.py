@@ -65,6 +65,9 @@ class Model(nn.Module, abc.ABC):
         """
         return {key: value for key, value in sizes.items() if key in cls.Settings.model_fields}
 
+    def initialise(self) -> None:
+        """Draw the weights anew where that takes the whole model; by default they stay as its parts drew them."""
+
     @property
     @abc.abstractmethod
     def width(self) -> int:

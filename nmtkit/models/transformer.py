@@ -12,6 +12,7 @@ from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
+from nmtkit.nn.linear import Init, Linear
 from nmtkit.nn.masks import visible_positions
 from nmtkit.nn.sublayer import FeedForward, Residual
 
@@ -41,6 +42,8 @@ class TransformerSettings(ModelSettings):
     """Biases in the attention projections."""
     softmax_bias: bool = False
     """A bias in the output layer."""
+    init: Init = "fan_in"
+    """Initial weights of all matrices but embeddings: uniform within 1/sqrt(inputs), with which post-norm learns much faster, or Xavier's."""
 
 
 class EncoderLayer(nn.Module):
@@ -142,6 +145,12 @@ class Transformer(Model):
     def decoder_layer(self, index: int) -> DecoderLayer:
         """The decoder's layer `index` (from 0)."""
         return DecoderLayer(self.settings)
+
+    def initialise(self) -> None:
+        """See `Model.initialise`."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.draw(self.settings.init)
 
     @property
     def width(self) -> int:

@@ -66,7 +66,9 @@ def build_model(variant: str, values: dict[str, Any], vocabularies: Vocabularies
     Raises: ConfigError for an unknown variant or setting, a bad value, or settings that do not go together.
     """
     cls = load_variant(variant)
-    return cls(settings.build(cls.Settings, values, "model"), vocabularies)
+    model = cls(settings.build(cls.Settings, values, "model"), vocabularies)
+    model.initialise()
+    return model
 
 
 def describe(preset: str | None = None, vocab_size: int | None = None) -> list[dict[str, Any]]:

@@ -144,12 +144,15 @@ def test_tied_tables_are_one_parameter(tie, distinct):
     assert len({id(p) for p in (model.src_embedder.table.weight, model.tgt_embedder.table.weight, model.output.weight)}) == distinct
 
 
-def test_initial_weights_have_the_scale_of_their_kind():
-    """Xavier uniform for each of the matrices that share a product, N(0, d^-0.5) for embeddings, zero biases (models.md section 0)."""
+@pytest.mark.parametrize("init", ["xavier", "fan_in"])
+def test_initial_weights_have_the_scale_of_their_kind(init):
+    """Uniform within Xavier's bound for each of the matrices that share a product, or within 1/sqrt(inputs); N(0, d^-0.5) for embeddings."""
     torch.manual_seed(0)
-    sizes = {"d_model": 128, "d_ff": 512, "heads": 4, "encoder_layers": 1, "decoder_layers": 1}
+    sizes = {"d_model": 128, "d_ff": 512, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "init": init}
     model = build_model("transformer", sizes, Vocabularies(999, 999, shared=True))
-    limits = dict.fromkeys(("qkv", "query", "kv", "out"), (6 / 256) ** 0.5) | dict.fromkeys(("inner", "outer"), (6 / 640) ** 0.5)
+    limits = dict.fromkeys(("qkv", "query", "kv", "out", "inner"), 128**-0.5) | {"outer": 512**-0.5}
+    if init == "xavier":
+        limits = dict.fromkeys(("qkv", "query", "kv", "out"), (6 / 256) ** 0.5) | dict.fromkeys(("inner", "outer"), (6 / 640) ** 0.5)
     seen = set()
     for name, parameter in model.named_parameters():
         kind = name.split(".")[-2]
@@ -158,6 +161,8 @@ def test_initial_weights_have_the_scale_of_their_kind():
         elif kind in limits:
             seen.add(kind)
             assert 0.98 * limits[kind] < parameter.abs().max() <= limits[kind], name
+            for block in parameter.chunk(getattr(model.get_submodule(name.rpartition(".")[0]), "blocks", 1)):
+                assert abs(float(block.detach().std()) / (limits[kind] / 3**0.5) - 1) < 0.03, name
         elif kind == "table":
             assert abs(float(parameter.detach().std()) - 128**-0.5) < 0.002
         else:
