@@ -55,7 +55,7 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
 def _in_training(model: Model, eager: Callable[..., Any], backend: str) -> Callable[..., Any]:
     compiled = torch.compile(eager, dynamic=True, backend=backend)
 
-    def chosen(*args: Any) -> Any:
-        return (compiled if model.training else eager)(*args)
+    def chosen(*args: Any, **named: Any) -> Any:
+        return (compiled if model.training else eager)(*args, **named)
 
     return chosen
