@@ -3,6 +3,7 @@
 import re
 import tomllib
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,9 @@ def test_a_variant_that_is_not_there(name, message):
     with pytest.raises(ConfigError) as caught:
         load_variant(name)
     assert message in str(caught.value)
+
+
+def test_the_readme_names_every_variant_and_every_preset():
+    page = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+    named = set(" ".join(re.findall("`([^`]+)`", page.partition("\n## Variants\n")[2].partition("\n## ")[0])).split())
+    assert {*VARIANTS, *settings.preset_names()} <= named
