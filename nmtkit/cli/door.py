@@ -144,6 +144,9 @@ def main() -> None:
     # Read by oneDNN at its first product. It keeps the code it made for each shape, some 0.7 MB a shape, and batches have many shapes: with
     # its default of 1,024 memory grows by most of a gigabyte over an epoch. What one update uses again is far less.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # Read when torch is loaded. When a process dies, each of the others would print the stack of its broken connection, call by call.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape" if stream is sys.stdin else "backslashreplace")  # type: ignore[union-attr]

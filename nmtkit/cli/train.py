@@ -47,17 +47,20 @@ def train(
 ) -> None:
     """Train a system; the same command again continues where it stopped."""
     from nmtkit.train import stage
+    from nmtkit.train.ranks import joined
 
-    stage.train(
-        chosen_run(run),
-        variant=variant,
-        name=name,
-        preset=preset,
-        config=config,
-        assignments=assignments or [],
-        seed=seed,
-        device=device,
-        compile_model=compile_model,
-        init_from=init_from,
-        force=force,
-    )
+    with joined() as ranks:
+        stage.train(
+            chosen_run(run),
+            variant=variant,
+            name=name,
+            preset=preset,
+            config=config,
+            assignments=assignments or [],
+            seed=seed,
+            device=device,
+            compile_model=compile_model,
+            init_from=init_from,
+            force=force,
+            ranks=ranks,
+        )

@@ -27,6 +27,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.requested: str | None = None
+        self.number = 0
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Stop]:
@@ -45,7 +46,7 @@ class Stop:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not self.requested:
-            self.requested = signal.Signals(number).name
+            self.number, self.requested = number, signal.Signals(number).name
             console.warn(f"{self.requested}: finishing this step, then saving (Ctrl-C again stops at once)")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,11 @@ from nmtkit.train import guard
 from nmtkit.train.gradients import Gradients, autocast_arguments
 from nmtkit.train.optimizer import make_optimizer, optimizer_tensors
 from nmtkit.train.order import Order
-from nmtkit.train.reporting import Reporter
+from nmtkit.train.ranks import Ranks
+from nmtkit.train.reporting import Reporter, Silent
 from nmtkit.train.schedules import learning_rate
 from nmtkit.train.state import Best, TrainState, Window
-from nmtkit.train.validation import Validator, is_better
+from nmtkit.train.validation import Validation, Validator, is_better
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Trainer:
         state: where to begin.
         about: what a checkpoint's manifest says of the model and its corpus.
         validator: of the development set; None if the run has none.
+        ranks: the processes that train together; all are given the same otherwise.
     """
 
     def __init__(
@@ -58,12 +61,14 @@ class Trainer:
         state: TrainState,
         about: dict[str, Any],
         validator: Validator | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = ranks or Ranks()
         self.system, self.settings, self.model, self.store = system, settings, model, store
         self.state, self.about, self.validator = state, about, validator
         self.optimizer = make_optimizer(model, settings)
         self.order = Order(store.src_lengths, store.tgt_lengths, settings, state.epoch, state.index)
-        self.gradients = Gradients(model, store, self.order, settings, autocast_arguments(hardware), state)
+        self.gradients = Gradients(model, store, self.order, settings, autocast_arguments(hardware), state, self.ranks)
         self.stop = guard.Stop()
         self.saved = (state.step, state.validated)  # a training that has done nothing has nothing to save
         self.reporter: Reporter
@@ -74,18 +79,21 @@ class Trainer:
 
         Raises: Interrupted when told to stop (all saved); TrainingDiverged; EnvironmentProblem.
         """
-        self.reporter = Reporter(self.system, self.state.step)
+        self.reporter = Reporter(self.system, self.state.step, self.ranks.world) if self.ranks.first else Silent()
         begun = self.state.step
         try:
             if self.state.split_from is not None:
                 self._say_parts()
             with self.stop.listening():
-                while not self.stop.requested:
+                while not (told := self.told_to_stop()):
                     ending = self.ending()
-                    new_best = self.validate() if self.validation_due(ending) else False
-                    ending = self.ending()  # a validation may have used up the patience
-                    if self.stop.requested:
-                        break
+                    if self.validation_due(ending):
+                        new_best = self.validate()
+                        ending = self.ending()  # a validation may have used up the patience
+                        if told := self.told_to_stop():
+                            break
+                    else:
+                        new_best = False
                     if new_best or ending or (self.state.step and self.state.step % self.settings.checkpoint_every == 0):
                         self.save()
                     if ending:
@@ -93,12 +101,19 @@ class Trainer:
                         return ending
                     self.update()
                 self.save()
-            message = f"stopped by {self.stop.requested} after step {self.state.step:,}; everything is saved"
+            message = f"stopped by {told} after step {self.state.step:,}; everything is saved"
             raise Interrupted(message, where=self.system.path, hint="the same command continues")
         except TrainingDiverged as error:
-            raise self._diverged(error) from None
+            raise (self._diverged(error) if self.ranks.first else error) from None
         finally:
             self.reporter.close()
+
+    def told_to_stop(self) -> str | None:
+        """The signal that asked any of the ranks to stop; the clock of the first, too, becomes that of all, so that they decide alike."""
+        rows = self.ranks.gather([self.stop.number, self.state.seconds])
+        self.state.seconds = rows[0][1]
+        number = max(int(row[0]) for row in rows)
+        return signal.Signals(number).name if number else None
 
     def ending(self) -> Ending | None:
         """The reason to end, if there is one."""
@@ -193,10 +208,10 @@ class Trainer:
         if self.validator is None:
             return False
         regular = state.step % s.validate_every == 0
-        try:
-            found = self.validator.validate(self.model, self.stop, self.reporter)
-        except guard.Abandoned:
+        measured = self.ranks.first_does(self._measure)
+        if measured is None:
             return False
+        found = Validation(**measured)
         state.validated = state.step
         train_loss = state.loss.smoothed / max(1, state.loss.tokens)
         if regular:
@@ -217,10 +232,22 @@ class Trainer:
             self.reporter.say(f"  translation {translation}")
         return new_best
 
+    def _measure(self) -> dict[str, Any] | None:
+        """The validation as plain values; None if it was broken off."""
+        assert self.validator is not None
+        try:
+            return vars(self.validator.validate(self.model, self.stop, self.reporter))
+        except guard.Abandoned:
+            return None
+
     def save(self) -> None:
+        """Write a checkpoint, unless this moment has one."""
+        if self.saved != (self.state.step, self.state.validated):
+            self.ranks.first_does(self._write)
+            self.saved = (self.state.step, self.state.validated)
+
+    def _write(self) -> None:
         """Write a checkpoint; when the disk refuses, once more after removing our own leftovers."""
-        if self.saved == (self.state.step, self.state.validated):
-            return
         folder = self.system.checkpoints
         weights, moments = loading.weights_of(self.model), optimizer_tensors(self.model, self.optimizer)
         try:
@@ -229,7 +256,6 @@ class Trainer:
             self.reporter.say(f"{error.message}; trying once more", warning=True)
             checkpoints.clean(folder)
             checkpoints.save(folder, self.state.step, weights, moments, self.state.values(), self.about)
-        self.saved = (self.state.step, self.state.validated)
         write_best(self.system, self.state, self.settings)
         # Later ones are damaged ones that resuming passed over: they neither count as kept nor are removed unseen.
         steps = checkpoints.candidates(folder)
@@ -241,7 +267,7 @@ class Trainer:
         """The error with all that helps to find its cause, which is also written to diverged.json."""
         update, rate = self._last
         with guard.finding_first_bad(self.model) as bad:
-            self.gradients.compute(update, self.state.step, 1)
+            self.gradients.add(list(enumerate(self.gradients.parts(update))), self.state.step, 1)
         module = f"output of {bad[0]}" if bad else guard.bad_weights_or_gradients(self.model) or "loss"
         valid = checkpoints.find_checkpoints(self.system)
         report = {

@@ -23,10 +23,11 @@ class Reporter:
     Args:
         system: whose files these are.
         step: where training begins: lines of metrics.jsonl beyond it are cut.
+        processes: that train together.
     """
 
-    def __init__(self, system: System, step: int) -> None:
-        self._system = system
+    def __init__(self, system: System, step: int, processes: int = 1) -> None:
+        self._system, self._processes = system, processes
         system.path.mkdir(parents=True, exist_ok=True)
         cut_metrics(system, step)
         self._log = open(system.path / "train.log", "a", encoding="utf-8")
@@ -77,14 +78,33 @@ class Reporter:
             "tgt_tokens_per_s": round(window.tokens / seconds, 1),
             "padding": round(window.padding / max(1, window.positions), 5),
             "memory_gib": round(memory() / 2**30, 3),
+            "processes": self._processes,
             "seconds": round(window.seconds, 3),
         }
         self.record("train", step, values)
         self.say(
             f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: loss {values['loss']:.3f}, perplexity {_perplexity(values['nll']):.4g}, "
             f"lr {rate:.3g}, {values['tgt_tokens_per_s']:,.0f} target tokens/s, {100 * values['padding']:.1f}% padding, "
-            f"{values['memory_gib']:.2f} GiB" + (f", {console.duration(left)} left" if left is not None else "")
+            f"{values['memory_gib']:.2f} GiB"
+            + (f" in the first of {self._processes} processes" if self._processes > 1 else "")
+            + (f", {console.duration(left)} left" if left is not None else "")
         )
+
+
+class Silent(Reporter):
+    """Writes and says nothing: the reporter of a process that is not the first of its training."""
+
+    def __init__(self) -> None:
+        self._processes = 1
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def say(self, message: str, warning: bool = False) -> None:
+        """Nothing."""
+
+    def record(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Nothing."""
 
 
 def _perplexity(nll: float) -> float:

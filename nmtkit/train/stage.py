@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from nmtkit import console, files
 from nmtkit import run as runs
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
-from nmtkit.errors import CheckpointError, DataError
+from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
@@ -26,6 +27,7 @@ from nmtkit.train.initial import copy_matching, find_source
 from nmtkit.train.loop import Trainer, write_best
 from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.plan import Plan, check_unchanged, make_plan
+from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
 
@@ -43,6 +45,7 @@ def train(
     compile_model: bool = False,
     init_from: str | None = None,
     force: bool = False,
+    ranks: Ranks | None = None,
 ) -> None:
     """Train a system of a run, or continue it.
 
@@ -55,30 +58,33 @@ def train(
         compile_model: use torch.compile.
         init_from: begin with the weights of this system (of the run, or a folder).
         force: begin anew even if the system exists.
+        ranks: the processes that train it together, each of which calls this; None = this one alone.
     Raises: ConfigError, DataError, CheckpointError, EnvironmentProblem; Interrupted (all saved); TrainingDiverged.
     """
+    ranks = ranks or Ranks()
     plan = make_plan(run, variant, preset, config, assignments or [], seed, init_from)
     system = run.system(name or default_name(variant))
     if init_from:
         find_source(run, init_from)
     if compile_model:
         check_compiler(machines.pick_device(device))
-    with run.recorded("train", device, plan.train.seed) as record, _held(run, system):
-        record["system"] = system.name
-        _check_prepared(run)
-        checkpoints.clean(system.checkpoints)
+    with contextlib.ExitStack() as stack:
+        record: dict[str, object] = {}
+        if ranks.first:
+            record = stack.enter_context(run.recorded("train", device, plan.train.seed))
+            record |= {"system": system.name, "processes": ranks.world}
+            stack.enter_context(_held(run, system))
+        ranks.first_does(lambda: _tidy(run, system))
         begun = bool(checkpoints.candidates(system.checkpoints)) and not force
         if begun:
             plan = check_unchanged(system, plan, run)
-        state, model, trainer = _start(run, system, plan, device, fresh=not begun)
+        state, model, trainer = _start(run, system, plan, device, ranks, fresh=not begun)
         record["device"] = state.hardware["device"]
         if compile_model:
             compile_training(model, collate(trainer.store, np.arange(1), next(model.parameters()).device))
         if not state.step:
             trainer.probe()
-            _clear(system)
-        runs.write_toml(system.config, plan.values())
-        write_best(system, state, plan.train)
+        ranks.first_does(lambda: _begin(system, plan, state))
         first = state.step
         console.say(f"step {first:,} of {plan.train.max_steps:,}: {'continuing' if first else 'starting'} '{system.name}' in {system.path}")
         try:
@@ -97,6 +103,19 @@ def _held(run: Run, system: System) -> Iterator[None]:
         yield
 
 
+def _tidy(run: Run, system: System) -> None:
+    _check_prepared(run)
+    checkpoints.clean(system.checkpoints)
+
+
+def _begin(system: System, plan: Plan, state: TrainState) -> None:
+    """Write what stands beside the checkpoints; a new training, which is known to work by now, first removes what an earlier one left."""
+    if not state.step:
+        _clear(system)
+    runs.write_toml(system.config, plan.values())
+    write_best(system, state, plan.train)
+
+
 def _check_prepared(run: Run) -> None:
     """Raise DataError naming the first file for training that is not as prep wrote it."""
     manifest = run.manifest()
@@ -109,19 +128,21 @@ def _check_prepared(run: Run) -> None:
                 raise DataError(f"{relative} {what}", where=path, hint="prepare the run again: nmtkit prep … --force")
 
 
-def _start(run: Run, system: System, plan: Plan, device: str, fresh: bool) -> tuple[TrainState, Model, Trainer]:
+def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fresh: bool) -> tuple[TrainState, Model, Trainer]:
     """The model and its trainer, at the beginning or where the newest valid checkpoint left them."""
     store = Store(run.prep / "train")
     if not len(store):
         raise DataError("the training set is empty", where=store.path, hint="see prep/manifest.json for what cleaning dropped")
     weights, moments, state, path = ({}, {}, TrainState(), None) if fresh else newest(system)
     width = int(plan.model.get("d_model", 256))
-    hardware = machines.choose(device, plan.train.precision, width, state.hardware)
+    device = ranks.device(device)
+    chosen = ranks.first_does(lambda: machines.choose(device, plan.train.precision, width, state.hardware).values())
+    hardware = machines.choose(device, plan.train.precision, width, chosen)  # on machines alike the choice of the first rank
     console.say(hardware.describe())
-    if state.hardware and state.hardware != hardware.values():
+    if state.hardware and state.hardware != chosen:
         console.warn("the hardware is not that of the last start: training goes on, but not with the same bits")
         state.split_from = None  # its memory may be larger
-    state.hardware = hardware.values()
+    state.hardware = chosen
     torch.manual_seed(plan.train.seed)
     model = build_model(plan.variant, plan.model, loading.vocabulary_sizes(run))
     if path is not None:
@@ -133,10 +154,29 @@ def _start(run: Run, system: System, plan: Plan, device: str, fresh: bool) -> tu
     dev = run.sets("dev")
     validator = Validator(run, dev[0], plan.train, next(model.parameters()).device, autocast_arguments(hardware)) if dev else None
     about = {"variant": plan.variant, "corpus": plan.corpus, "vocabulary": loading.vocabulary_hashes(run)}
-    trainer = Trainer(system, plan.train, model, store, hardware, state, about, validator)
+    trainer = Trainer(system, plan.train, model, store, hardware, state, about, validator, ranks)
     put_optimizer_tensors(model, trainer.optimizer, moments, where=path)
-    console.say(f"{plan.variant}: {sum(p.numel() for p in model.parameters()):,} parameters; {len(store):,} training pairs")
+    parameters = sum(p.numel() for p in model.parameters())
+    console.say(f"{plan.variant}: {parameters:,} parameters; {len(store):,} training pairs")
+    _check_alike(ranks, plan, state, model)
+    if ranks.world > 1 or state.processes > 1:
+        before = f" ({state.processes} before, with the same batches)" if state.step and state.processes != ranks.world else ""
+        megabytes = bytes_sent(parameters, ranks.world) / 1e6
+        console.say(f"{ranks.world} processes{before}: each sends and receives {megabytes:,.1f} MB of gradients an update")
+    state.processes = ranks.world
     return state, model, trainer
+
+
+def _check_alike(ranks: Ranks, plan: Plan, state: TrainState, model: Model) -> None:
+    """Raise EnvironmentProblem naming a rank that does not begin where the first does."""
+    weights = float(sum(p.detach().double().abs().sum() for p in model.parameters()))
+    settings = float(zlib.crc32(repr(plan.values()).encode()))
+    rows = ranks.gather([state.step, settings, weights])
+    for rank, row in enumerate(rows):
+        for what, mine, first in zip(("step", "settings", "weights"), row, rows[0], strict=True):
+            if mine != first:
+                message = f"rank {rank} does not begin with the {what} of rank 0 ({mine:g}, not {first:g})"
+                raise EnvironmentProblem(message, hint="all machines must see the same run folder and have the same nmtkit and torch")
 
 
 def newest(system: System) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], TrainState, Path]:

@@ -61,6 +61,8 @@ class TrainState:
     norms: list[float] = field(default_factory=list)
     """The last gradient norms, for whoever must find out why a training diverged."""
     hardware: dict[str, Any] = field(default_factory=dict)
+    processes: int = 1
+    """That trained together, as last said; no update depends on it."""
 
     def values(self) -> dict[str, Any]:
         """As plain values, for JSON; floats keep every bit."""

@@ -1,0 +1,306 @@
+"""Several processes train one model: the same updates as one process, one writer, one voice, and an end that names whoever is lost.
+
+The ranks are forked from a server that has imported everything, for a start of torch takes seconds; one test goes through torchrun itself.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nmtkit.models import checkpoints
+from nmtkit.settings import TrainSettings
+from nmtkit.train import ranks
+from nmtkit.train.gradients import Gradients
+from nmtkit.train.state import TrainState
+from tests.train.tiny import make_run, options
+
+ROOT = Path(__file__).resolve().parents[2]
+# 7 micro-batches of about 64 target tokens make an update, and an epoch has 7 of them: every update takes as many as no number of ranks divides.
+# Without key biases, whose gradient is rounding alone (a softmax is blind to them) and becomes whole steps in Adam.
+SETTINGS = options(
+    *("train.max_steps=6", "train.update_size=380", "train.validate_every=3", "train.checkpoint_every=3", "train.log_every=2"),
+    *("model.attn_bias=false", "train.precision=float32", "train.clip_norm=1.0"),
+)
+
+
+def arguments(run, *extra, name="system"):
+    return ["train", "--run", str(run.path), "--name", name, *(part for value in (*SETTINGS, *extra) for part in ("--set", value))]
+
+
+def rank_process(rank, world, port, argv, log, timeout):
+    """What one rank runs: the command, with the environment that torchrun gives and its own file for stderr."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ[ranks.TIMEOUT] = str(timeout)
+    descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, 2)
+    torch.set_num_threads(1)
+    sys.argv = ["nmtkit", *argv]
+    from nmtkit.cli import main
+
+    main()
+
+
+class Together:
+    """Some ranks at work on one command (or each on its own)."""
+
+    def __init__(self, folder, world, argv, timeout=60):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.train.test_ranks", "nmtkit.cli", "nmtkit.train.stage"])
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        folder.mkdir(exist_ok=True)
+        self.logs = [folder / f"rank{rank}.log" for rank in range(world)]
+        for log in self.logs:
+            log.write_text("")
+        commands = argv if isinstance(argv[0], list) else [argv] * world
+        self.processes = [context.Process(target=rank_process, args=(r, world, port, commands[r], self.logs[r], timeout)) for r in range(world)]
+        for process in self.processes:
+            process.start()
+
+    def codes(self, seconds=240):
+        """Exit codes, minus the signal for those that were killed."""
+        end = time.monotonic() + seconds
+        for process in self.processes:
+            process.join(max(0.1, end - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        return [process.exitcode for process in self.processes]
+
+    def said(self):
+        """What each rank wrote on stderr."""
+        return [log.read_text() for log in self.logs]
+
+    def wait_for(self, path, seconds=120):
+        end = time.monotonic() + seconds
+        while not path.exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert path.exists(), self.said()
+
+
+def weights(run, name, step):
+    return load_file(run.system(name).checkpoints / f"step-{step:08d}" / "model.safetensors")
+
+
+def largest_difference(a, b):
+    assert a.keys() == b.keys()
+    return max(float((a[key].double() - b[key].double()).abs().max()) for key in a)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A run in which the command was run by 1, 2, 3 and 4 processes; the logs of the ranks are kept."""
+    before = dict(os.environ)
+    os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # read when the server starts; the command sets the second itself
+    folder = tmp_path_factory.mktemp("ranks")
+    run = make_run(folder / "run", pairs=60, dev=6)
+    together = {}
+    for world in (1, 2, 3, 4):
+        together[world] = Together(folder / f"of{world}", world, arguments(run, name=f"of{world}"))
+        assert together[world].codes() == [0] * world, together[world].said()
+    yield run, together
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_the_same_weights_as_one_process(base, world):
+    run, _ = base
+    for step in (3, 6):
+        assert largest_difference(weights(run, "of1", step), weights(run, f"of{world}", step)) < 1e-5
+    assert largest_difference(weights(run, "of1", 3), weights(run, "of1", 6)) > 1e-3  # the comparison can fail
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_only_the_first_writes_and_speaks(base, world):
+    run, together = base
+    system = run.system(f"of{world}")
+    lines = [json.loads(line) for line in system.metrics.read_text().splitlines()]
+    assert [(line["kind"], line["step"]) for line in lines] == [("train", 2), ("dev", 3), ("train", 4), ("train", 6), ("dev", 6)]
+    one = [json.loads(line) for line in run.system("of1").metrics.read_text().splitlines()]
+    for ours, theirs in zip(lines, one, strict=True):
+        for key in ("loss", "nll", "grad_norm", "tgt_tokens", "padding", "epoch", "dev_loss", "dev_bleu"):
+            assert ours.get(key) == (pytest.approx(theirs[key], rel=1e-4) if key in theirs else None)
+    assert [line["processes"] for line in lines if line["kind"] == "train"] == [world] * 3
+    first, *others = together[world].said()
+    assert f"{world} processes: each sends and receives" in first
+    assert others == [""] * (world - 1)
+    records = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
+    assert [r["processes"] for r in records if r["system"] == f"of{world}"] == [world]
+    assert {p.name for p in system.checkpoints.iterdir()} == {"step-00000003", "step-00000006"}
+    assert system.config.read_text() == run.system("of1").config.read_text()
+
+
+def test_continued_by_other_numbers_of_processes(base, tmp_path):
+    """2, then 3, then 1: SIGTERM to one rank (not the first) stops all after the same step, with exit code 75, and the next go on."""
+    run, _ = base
+    system = run.system("changing")
+    argv = arguments(run, "train.checkpoint_every=1", name="changing")
+    for world in (2, 3):
+        there = len(checkpoints.candidates(system.checkpoints))
+        together = Together(tmp_path / str(world), world, argv)
+        together.wait_for(system.checkpoints / f"step-{there + 1:08d}")
+        os.kill(together.processes[world - 1].pid, signal.SIGTERM)
+        assert together.codes() == [75] * world, together.said()
+        first, *others = together.said()
+        assert "stopped by SIGTERM after step" in first
+        assert others == [""] * (world - 1)
+    assert "3 processes (2 before, with the same batches)" in first
+    assert 2 <= len(checkpoints.candidates(system.checkpoints)) < 6
+    alone = Together(tmp_path / "1", 1, argv)
+    assert alone.codes() == [0], alone.said()
+    assert largest_difference(weights(run, "of1", 6), weights(run, "changing", 6)) < 1e-5
+
+
+ENDLESS = ("train.max_steps=1000000", "train.validate_every=1000000", "train.checkpoint_every=5")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_killed_rank_ends_the_others_and_is_named(base, tmp_path, lost):
+    run, _ = base
+    system = run.system(f"killed{lost}")
+    together = Together(tmp_path / "logs", 3, arguments(run, *ENDLESS, name=system.name))
+    together.wait_for(system.checkpoints / "step-00000005")
+    begun, pid = time.monotonic(), together.processes[lost].pid
+    os.kill(pid, signal.SIGKILL)
+    assert together.codes() == [-9 if rank == lost else 3 for rank in range(3)], together.said()
+    assert time.monotonic() - begun < 60
+    speaker = together.said()[1 if lost == 0 else 0]
+    assert f"rank {lost}" in speaker
+    assert "the same command continues from the last checkpoint" in speaker
+    if lost:  # else the store went with it, and no other rank can say more
+        assert f"rank 1 of 3 (process {pid} on {socket.gethostname()}) has died" in speaker
+        assert together.said()[2] == ""
+    assert checkpoints.find_checkpoints(system)
+    assert not list(system.checkpoints.glob("step-*/*.tmp"))
+
+
+def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(base, tmp_path):
+    run, _ = base
+    system = run.system("still")
+    together = Together(tmp_path / "logs", 2, arguments(run, *ENDLESS, name=system.name), timeout=15)
+    together.wait_for(system.checkpoints / "step-00000005")
+    begun, pid = time.monotonic(), together.processes[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    together.processes[0].join(90)
+    taken = time.monotonic() - begun
+    os.kill(pid, signal.SIGKILL)
+    assert together.codes()[0] == 3, together.said()
+    assert taken < 60
+    assert f"rank 1 of 2 (process {pid} on {socket.gethostname()}) has died: no sign of life" in together.said()[0]
+
+
+def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(base, tmp_path):
+    run, _ = base
+    bad = arguments(run, "train.lr=fast", name="bad")
+    good = arguments(run, name="bad")
+    for commands in ([bad, bad], [good, bad], [bad, good]):
+        together = Together(tmp_path / "logs", 2, commands)
+        assert together.codes() == [2, 2], together.said()
+        first, second = together.said()
+        assert first.count("train.lr") >= 1
+        assert second == ""
+        assert ("rank 1: " in first) == (commands[0] is good)
+    assert not run.system("bad").checkpoints.exists()
+
+
+def test_ranks_with_other_settings_do_not_begin(base, tmp_path):
+    run, _ = base
+    commands = [arguments(run, name="other"), arguments(run, "train.lr=0.5", name="other")]
+    together = Together(tmp_path / "logs", 2, commands)
+    assert together.codes() == [3, 3], together.said()
+    assert "rank 1 does not begin with the settings of rank 0" in together.said()[0]
+
+
+def test_a_missing_rank_is_named(base, tmp_path):
+    run, _ = base
+    together = Together(tmp_path / "logs", 2, arguments(run, name="missing"), timeout=8)
+    together.processes[1].kill()
+    assert together.codes()[0] == 3
+    assert "of 2 ranks these have not come within 8 s: 1" in together.said()[0]
+
+
+def test_through_torchrun(base, tmp_path):
+    """The command of the README, with as many micro-batches as ranks do not divide; a stray `--` keeps torchrun's hands off our options."""
+    run, _ = base
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "--",
+        "nmtkit",
+        *arguments(run, name="torchrun"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert largest_difference(weights(run, "of1", 6), weights(run, "torchrun", 6)) < 1e-5
+    assert done.stderr.count("at step 6 of 6") == 1
+
+
+# Without processes
+
+
+class Two(ranks.Ranks):
+    """The second of so many ranks, with nobody to talk to."""
+
+    def __init__(self, world, rank=1):
+        self.world, self.rank = world, rank
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
+    update = [np.arange(start, start + 20) for start in range(0, 20 * count, 20)]
+    model = torch.nn.Linear(2, 2)
+    model.vocabularies = type("V", (), {"tgt": 10})
+    gradients = Gradients(model, None, None, TrainSettings(), {}, TrainState(), Two(world))
+    parts = gradients.parts(update)
+    assert np.concatenate(parts).tolist() == list(range(20 * count))
+    if count >= world:
+        assert [part.tolist() for part in parts] == [rows.tolist() for rows in update]
+    else:
+        assert len(parts) % world == 0  # all ranks have the same number
+    shares = [Two(world, rank).share(list(enumerate(parts))) for rank in range(world)]
+    assert sorted(number for share in shares for number, _ in share) == list(range(len(parts)))
+
+
+def test_buckets_hold_everything_in_order(monkeypatch):
+    monkeypatch.setattr(ranks, "BUCKET", 100)
+    sizes = [3, 30, 1, 20, 4, 2]
+    tensors = [torch.full((n,), float(i)) for i, n in enumerate(sizes)] + [torch.zeros(5, dtype=torch.float64)]
+    found = list(ranks.buckets(tensors))
+    assert [[len(t) for t in bucket] for bucket in found] == [[3], [30], [1, 20, 4], [2], [5]] or [len(t) for b in found for t in b] == [*sizes, 5]
+    assert all(len({t.dtype for t in bucket}) == 1 for bucket in found)
+    assert all(len(bucket) == 1 or sum(t.nbytes for t in bucket) <= 100 for bucket in found)
+
+
+def test_bytes_of_a_ring():
+    """Every rank sends each of its W-1 chunks (of P/W numbers) once to sum it and once to spread the sum."""
+    for world in (1, 2, 4, 8):
+        assert ranks.bytes_sent(61_000_000, world) == pytest.approx(2 * (world - 1) * (61_000_000 / world) * 4)
+
+
+@pytest.mark.parametrize("wrong", [{"RANK": "2", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "many"}])
+def test_an_environment_that_makes_no_sense(monkeypatch, wrong):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in wrong.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ranks.ConfigError, match="no group of processes"), ranks.joined():
+        pass
