@@ -88,8 +88,9 @@ def _declared(function: Callable[..., Finding]) -> list[str]:
 
 
 def _made_from(run: Run, systems: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Everything a finding depends on: settings, the corpus, and of each system its weights, measurements and translations."""
-    inputs = {}
+    """Everything a finding depends on: settings, the corpus, its texts, and of each system its weights, measurements and translations."""
+    texts = [path for one in run.sets() for path in (run.source(one.name), *run.references(one.name))]  # the fingerprint knows no test set
+    inputs = {str(path.relative_to(run.path)): files.sha256(path) for path in texts if path.is_file()}
     for name in systems:
         folder = run.system(name).path
         for path in [folder / "config.toml", folder / "best.json", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]:

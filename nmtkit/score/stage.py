@@ -102,7 +102,7 @@ def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
         return list(dict.fromkeys(run.text_set(name) for name in set_names))
     chosen = [s for s in run.sets("test") if _translations(run, s.name)]
     if not chosen:
-        raise _nothing(run, "no test set")
+        raise _nothing(run, "no test set of this run is translated")
     return chosen
 
 
@@ -110,7 +110,7 @@ def _nothing(run: Run, what: str, set_name: str | None = None) -> DataError:
     command = "nmtkit translate" + (f" --set-name {set_name}" if set_name else "")
     if not run.systems():
         return DataError("nothing to score: this run has no trained system", where=run.path, hint="first: nmtkit train, then nmtkit translate")
-    return DataError(f"nothing to score: {what} of this run is translated", where=run.path / "systems", hint=f"first: {command}")
+    return DataError(f"nothing to score: {what}", where=run.path / "systems", hint=f"first: {command}")
 
 
 def _translations(run: Run, set_name: str) -> dict[str, Path]:
@@ -147,7 +147,7 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
             hint = f"first: nmtkit translate --system {name} --set-name {chosen.name}"
             raise DataError(f"'{name}' has no translation of {chosen.name}", where=run.system(name).path, hint=hint)
     if not found:
-        raise _nothing(run, f"'{chosen.name}'", chosen.name)
+        raise _nothing(run, f"no system of this run has translated {chosen.name}", chosen.name)
     for name in known - set(found):
         if not systems:
             console.say(f"{chosen.name}: '{name}' is left out, it has no translation yet (nmtkit translate --system {name})")

@@ -142,6 +142,9 @@ def test_up_to_date_until_something_it_depends_on_changes(two, capsys, monkeypat
     stage.analyze(two.run, "lengths", systems=["own"])
     assert "written to" in capsys.readouterr().err
     assert finding(two.run, "lengths")["table"]["rows"][0]["bleu"]["value"] == 0
+    two.run.references("test")[0].write_text("x x x x\n" * 40, "utf-8")  # prepared anew with other test text: the same fingerprint
+    stage.analyze(two.run, "lengths", systems=["own"])
+    assert "written to" in capsys.readouterr().err
 
 
 def test_what_cannot_be_analysed_is_said(two):

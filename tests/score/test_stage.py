@@ -180,7 +180,7 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run):
         score(fake.run)
     assert "nmtkit translate" in error.value.hint
     fake.add("base", 0.1, sets=["one"])
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match="nothing to score: no system of this run has translated two") as error:
         score(fake.run, set_names=["two"])
     assert error.value.hint == "first: nmtkit translate --set-name two"
     with pytest.raises(DataError, match="'a' has no translation of one") as error:
