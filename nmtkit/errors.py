@@ -57,14 +57,15 @@ class Interrupted(NmtkitError):
     exit_code = 75
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str], otherwise: str | None = None) -> str:
     """The hint for an unknown name: the nearest known one, else the list of all.
 
     Args:
         name: what the user typed.
         names: the names that exist.
+        otherwise: what is said instead of a list that would be too long.
     Returns: a sentence such as "did you mean 'heads'?" (or "known: a, b, c").
     """
     known = sorted(set(names))
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(known)
+    return f"did you mean '{close[0]}'?" if close else otherwise or "known: " + ", ".join(known)

@@ -181,6 +181,9 @@ def test_unknown_name_says_the_nearest():
         table.find("mutli30k-ende")
     assert "multi30k-ende" in caught.value.hint
     assert "nmtkit datasets" in caught.value.hint
+    with pytest.raises(ConfigError) as caught:
+        table.find("mine")  # nothing is near: one line, not a list of all
+    assert "--train SRC TGT" in caught.value.hint and "wmt14" not in caught.value.hint
 
 
 # strict

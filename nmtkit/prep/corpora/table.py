@@ -242,7 +242,8 @@ def find(name: str) -> Dataset:
     Raises: ConfigError naming the nearest one.
     """
     if name not in registered():
-        hint = nearest(name, registered()) + " (nmtkit datasets lists them; own files: --train SRC TGT --dev SRC TGT)"
+        near = nearest(name, registered(), f"{len(registered())} are registered")
+        hint = f"{near} (nmtkit datasets lists them; own files: --train SRC TGT --dev SRC TGT)"
         raise ConfigError(f"unknown data set '{name}'", where="nmtkit prep", hint=hint)
     return registered()[name]
 
