@@ -37,15 +37,18 @@ def load_system(run: Run, system: System, device: torch.device | str = "cpu", pa
 
 
 def check_vocabulary(path: Path, run: Run) -> None:
-    """Refuse a checkpoint whose ids mean other tokens.
+    """Refuse a checkpoint whose ids mean other tokens, or whose text was cut into tokens otherwise.
 
-    Raises: CheckpointError naming the vocabulary file that differs.
+    Raises: CheckpointError naming the file that differs.
     """
     then, now = read_manifest(path).get("vocabulary", {}), vocabulary_hashes(run)
+    if then == of_ids(then):  # written when codes and truecasers were not recorded yet
+        now = of_ids(now)
     odd = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     if odd:
         hint = f"the run {run.path} was prepared anew; train again with --force"
-        raise CheckpointError(f"the checkpoint is of another vocabulary: {odd[0]} differs", where=path, hint=hint)
+        what = "is of another vocabulary" if of_ids(then) != of_ids(now) else "was trained on text that was cut into tokens otherwise"
+        raise CheckpointError(f"the checkpoint {what}: {odd[-1]} differs", where=path, hint=hint)  # vocab.txt is last
 
 
 def vocabulary_sizes(run: Run) -> Vocabularies:
@@ -55,8 +58,14 @@ def vocabulary_sizes(run: Run) -> Vocabularies:
 
 
 def vocabulary_hashes(run: Run) -> dict[str, str]:
-    """SHA-256 of the vocabulary files of a run: what a checkpoint's ids mean."""
-    return {path.name: files.sha256(path) for path in sorted(run.prep.glob("vocab*.txt"))}
+    """SHA-256 of the files of a run that lead from text to ids: what a checkpoint's ids mean, and how text is cut into tokens and cased."""
+    patterns = ("vocab*.txt", "codes*.bpe", "bpe-vocab.*.txt", "truecase.*")
+    return {path.name: files.sha256(path) for pattern in patterns for path in sorted(run.prep.glob(pattern))}
+
+
+def of_ids(hashes: Mapping[str, str]) -> dict[str, str]:
+    """Of these hashes, those that say what an id means."""
+    return {name: digest for name, digest in hashes.items() if name.startswith("vocab")}
 
 
 def average(paths: Sequence[Path]) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     """
     path = find_source(run, name)
     theirs, own = checkpoints.load_weights(path), loading.weights_of(model)
-    same_vocabulary = checkpoints.read_manifest(path).get("vocabulary") == loading.vocabulary_hashes(run)
+    same_vocabulary = loading.of_ids(checkpoints.read_manifest(path).get("vocabulary", {})) == loading.of_ids(loading.vocabulary_hashes(run))
     sizes = {model.vocabularies.src, model.vocabularies.tgt}
     copied, other_shape, of_words = [], [], []
     for key in own.keys() & theirs.keys():
