@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -52,14 +53,17 @@ class Hardware:
 def pick_device(wanted: str) -> torch.device:
     """The device for auto, cpu or cuda.
 
-    Raises: ConfigError for another word; EnvironmentProblem if cuda is asked for and absent.
+    Raises: ConfigError for another word; EnvironmentProblem if cuda, or the GPU of that number, is asked for and absent.
     """
-    if wanted not in ("auto", "cpu", "cuda") and not wanted.startswith("cuda:"):
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", wanted):
         raise ConfigError(f"unknown device '{wanted}'", where="--device", hint="auto, cpu, or cuda")
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if wanted.startswith("cuda") and not torch.cuda.is_available():
         raise EnvironmentProblem("no CUDA device here", where=f"--device {wanted}", hint="leave --device out, or install a torch build with CUDA")
+    number = int(wanted.partition(":")[2] or 0)
+    if number and number >= torch.cuda.device_count():
+        raise EnvironmentProblem(f"no GPU {number} here: there are {torch.cuda.device_count()}", where=f"--device {wanted}", hint="count from 0")
     return torch.device(wanted)
 
 
