@@ -225,7 +225,7 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
         stream.flush()
         yield
     except BaseException:
-        if new and [p.name for p in folder.iterdir()] == [path.name]:  # nothing was begun: leave no trace
+        if new and folder.is_dir() and [p.name for p in folder.iterdir()] == [path.name]:  # nothing was begun: leave no trace
             path.unlink()
             folder.rmdir()
         raise
@@ -237,7 +237,7 @@ def _holder(stream: IO[str]) -> str:
     try:
         stream.seek(0)
         holder = json.loads(stream.read())
-        age = time.time() - holder["since"]
+        age = max(0.0, time.time() - holder["since"])  # clocks are set back now and then
         if holder["host"] == socket.gethostname() and not _alive(holder["pid"]):
             return " by another process"
         return f" by '{holder['stage']}' (process {holder['pid']} on {holder['host']}, for {age / 60:.0f} min)"

@@ -50,7 +50,7 @@ def save(folder: Path, step: int, weights: Tensors, optimizer: Tensors, state: d
     temporary = folder / f".tmp-{final.name}-{os.getpid()}"
     size = sum(t.numel() * t.element_size() for tensors in (weights, optimizer) for t in tensors.values())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # not its parents: a system whose folder has gone is not begun anew unseen
         if shutil.disk_usage(folder).free < 2 * size:
             raise OSError(f"less than {2 * size / 2**20:,.0f} MiB free, which is kept ready for a checkpoint of {size / 2**20:,.0f} MiB")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -66,7 +66,7 @@ def save(folder: Path, step: int, weights: Tensors, optimizer: Tensors, state: d
     except (OSError, SafetensorError, EnvironmentProblem) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         what = getattr(error, "strerror", None) or error
-        hint = "free some space; the same command continues from the last checkpoint"
+        hint = "free some space, or bring the folder back; the same command continues from the last checkpoint"
         raise EnvironmentProblem(f"cannot write checkpoint {final.name}: {what}", where=folder, hint=hint) from error
     return final
 

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit import console
-from nmtkit.errors import TrainingDiverged
+from nmtkit.errors import EnvironmentProblem, TrainingDiverged
+from nmtkit.files import UNWRITABLE
 from nmtkit.train.state import TrainState
 
 IN_A_ROW = 5
 SHARE = 0.01
 AT_LEAST = 10  # skipped updates before the share counts
+PAUSES = (0, 2, 4, 8, 16, 30)
+"""Seconds before each further attempt to write a checkpoint: a network disk may be away for a minute."""
 
 
 class Stop:
@@ -48,6 +51,12 @@ class Stop:
         if not self.requested:
             self.number, self.requested = number, signal.Signals(number).name
             console.warn(f"{self.requested}: finishing this step, then saving (Ctrl-C again stops at once)")
+
+
+def pauses(error: EnvironmentProblem) -> tuple[int, ...]:
+    """How often, and after how many seconds, to try again what could not be written; what waiting does not mend (a full disk) once, at once."""
+    number = getattr(error.__cause__, "errno", None)
+    return PAUSES[:1] if number is None or number in UNWRITABLE else PAUSES
 
 
 class Abandoned(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from nmtkit.train.optimizer import make_optimizer, optimizer_tensors
 from nmtkit.train.order import Order
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter, Silent
-from nmtkit.train.schedules import learning_rate
+from nmtkit.train.schedules import Plateau, learning_rate
 from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.validation import Validation, Validator, is_better
 
@@ -212,6 +213,11 @@ class Trainer:
         if measured is None:
             return False
         found = Validation(**measured)
+        if state.best is not None and not found.comparable(state.best):
+            self.reporter.say("the development set, or how BLEU is measured on it, has changed: the best is sought anew", warning=True)
+            state.best, state.since_best = None, 0
+            if s.plateau_on == "dev_loss":
+                state.plateau = Plateau(factor=state.plateau.factor)
         state.validated = state.step
         train_loss = state.loss.smoothed / max(1, state.loss.tokens)
         if regular:
@@ -221,7 +227,7 @@ class Trainer:
                 self.reporter.say(f"{s.plateau_on} no longer falls: learning rate factor now {state.plateau.factor:g}")
         new_best = is_better(found, state.best, s.best_by)
         if new_best:
-            state.best, state.since_best = Best(state.step, found.loss, found.bleu), 0
+            state.best, state.since_best = Best(state.step, found.loss, found.bleu, found.dev_set, found.signature), 0
         else:
             state.since_best += regular
         self.reporter.record("dev", state.step, found.values())
@@ -247,15 +253,21 @@ class Trainer:
             self.saved = (self.state.step, self.state.validated)
 
     def _write(self) -> None:
-        """Write a checkpoint; when the disk refuses, once more after removing our own leftovers."""
+        """Write a checkpoint; when the disk refuses, again after removing our own leftovers: once if it is full, else for a minute."""
         folder = self.system.checkpoints
         weights, moments = loading.weights_of(self.model), optimizer_tensors(self.model, self.optimizer)
-        try:
-            checkpoints.save(folder, self.state.step, weights, moments, self.state.values(), self.about)
-        except EnvironmentProblem as error:
-            self.reporter.say(f"{error.message}; trying once more", warning=True)
-            checkpoints.clean(folder)
-            checkpoints.save(folder, self.state.step, weights, moments, self.state.values(), self.about)
+        for attempt in itertools.count():
+            try:
+                checkpoints.save(folder, self.state.step, weights, moments, self.state.values(), self.about)
+                break
+            except EnvironmentProblem as error:
+                pauses = guard.pauses(error)
+                if attempt >= len(pauses):
+                    raise
+                pause = pauses[attempt]
+                self.reporter.say(f"{error.message}; trying once more{f' in {pause} s' if pause else ''}", warning=True)
+                time.sleep(pause)
+                checkpoints.clean(folder)
         write_best(self.system, self.state, self.settings)
         # Later ones are damaged ones that resuming passed over: they neither count as kept nor are removed unseen.
         steps = checkpoints.candidates(folder)

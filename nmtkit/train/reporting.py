@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nmtkit import console, files
+from nmtkit.errors import EnvironmentProblem
 from nmtkit.run import System
 from nmtkit.train.state import Window
 
@@ -36,22 +37,31 @@ class Reporter:
 
     def close(self) -> None:
         """Close the files."""
-        self._log.close()
-        self._metrics.close()
+        for stream in (self._log, self._metrics):
+            with contextlib.suppress(OSError):  # a full disk, which was said when it mattered
+                stream.close()
         if self._board is not None:
             self._board.close()
 
     def say(self, message: str, warning: bool = False) -> None:
-        """One line on stderr and, with the time, in train.log."""
+        """One line on stderr and, with the time, in train.log (later, if the disk is full now)."""
         (console.warn if warning else console.say)(message)
-        self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-        self._log.flush()
+        with contextlib.suppress(OSError):  # of itself no reason to end: checkpoints and metrics decide that
+            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+            self._log.flush()
 
     def record(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """One line of metrics.jsonl, and the numbers to TensorBoard; what is not finite is written as null."""
+        """One line of metrics.jsonl, and the numbers to TensorBoard; what is not finite is written as null.
+
+        Raises: EnvironmentProblem if the disk is full: a curve with a hole in it would not be noticed.
+        """
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-        self._metrics.write(json.dumps({"step": step, "kind": kind, **clean}, ensure_ascii=False, allow_nan=False) + "\n")
-        self._metrics.flush()
+        try:
+            self._metrics.write(json.dumps({"step": step, "kind": kind, **clean}, ensure_ascii=False, allow_nan=False) + "\n")
+            self._metrics.flush()
+        except OSError as error:
+            hint = "free some space; the same command continues from the last checkpoint"
+            raise EnvironmentProblem(f"cannot write {self._system.metrics.name}: {error.strerror}", where=self._system.metrics, hint=hint) from error
         if self._board is not None:
             for key, value in clean.items():
                 if isinstance(value, (int, float)):

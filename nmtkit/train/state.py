@@ -32,6 +32,9 @@ class Best:
     step: int
     dev_loss: float
     dev_bleu: float | None
+    dev_set: str = ""
+    """What it was measured on (see Validation), and the signature of the BLEU: only the like is compared."""
+    signature: str | None = None
 
 
 @dataclass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from dataclasses import dataclass
@@ -43,6 +45,12 @@ class Validation:
     bleu_seconds: float
     samples: list[tuple[str, str, str]]
     """Source, reference, translation."""
+    dev_set: str = ""
+    """Hash of the development set and of how many of its sentences BLEU is of."""
+
+    def comparable(self, best: Best) -> bool:
+        """Whether the best so far was measured on the same sentences, and its BLEU in the same way."""
+        return best.dev_set in ("", self.dev_set) and (best.signature is None or self.signature in (None, best.signature))
 
     def values(self) -> dict[str, Any]:
         """For metrics.jsonl."""
@@ -84,6 +92,8 @@ class Validator:
         self._batches = batch_list(self._store.src_lengths, self._store.tgt_lengths, settings.batch_size, settings.batch_unit, 0, 0)
         self._tokens = int(self._store.tgt_lengths.sum())
         self._decoding = settings.dev_bleu or settings.samples > 0
+        own = {name: digest for name, digest in run.manifest()["files"].items() if name.startswith((f"{dev.name}.", f"text/{dev.name}."))}
+        self._dev_set = hashlib.sha256(json.dumps([sorted(own.items()), settings.dev_sentences]).encode()).hexdigest()[:16]
         if self._decoding:
             self._vocabulary = load_vocabularies(run.prep)[1]
             self._side = TextSide.load(run.prep, "tgt")
@@ -104,7 +114,7 @@ class Validator:
             bleu, signature, samples = self._bleu(model, stop, reporter) if self._decoding else (None, None, [])
         finally:
             model.train()
-        return Validation(nll, smoothed, bleu, signature, between - start, time.monotonic() - between, samples)
+        return Validation(nll, smoothed, bleu, signature, between - start, time.monotonic() - between, samples, self._dev_set)
 
     @torch.no_grad()
     def _loss(self, model: Model, stop: Stop) -> tuple[float, float]:
