@@ -29,6 +29,10 @@ def train(
         Optional[str],
         typer.Option(metavar="SYSTEM", help="Begin with the weights of another system of the run, or of a system's or checkpoint's folder."),
     ] = None,
+    allow_change: Annotated[
+        Optional[list[str]],
+        typer.Option(metavar="KEY", help="Continue although this setting (train.lr, say) is not what the system was started with. Repeatable."),
+    ] = None,
     compile_model: Annotated[
         bool, typer.Option("--compile", help="Compile the training step with torch.compile (needs g++): a minute or more first. Meant for GPUs.")
     ] = False,
@@ -61,6 +65,7 @@ def train(
             device=device,
             compile_model=compile_model,
             init_from=init_from,
+            allow_change=allow_change or [],
             force=force,
             ranks=ranks,
         )

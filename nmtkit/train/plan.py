@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,14 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any
     return dict(sorted(found.items()))
 
 
-def check_unchanged(system: System, plan: Plan, run: Run) -> Plan:
+def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[str] = ()) -> Plan:
     """Refuse to continue a training with other settings or another corpus; harmless changes are said and taken.
 
     Args:
         system: which has checkpoints and config.toml.
         plan: what is asked for now; without --init-from the system's own is kept, since it acts at the beginning only.
+        run: the run.
+        allowed: keys that may change although they are not harmless: the training goes on, but is no longer one of these settings.
     Returns: the plan to go on with.
     Raises: ConfigError with a table of key, old, new; DataError if the corpus is not the one it was trained on.
     """
@@ -110,12 +113,12 @@ def check_unchanged(system: System, plan: Plan, run: Run) -> Plan:
         raise DataError(message, where=run.prep / "manifest.json", hint="--force begins anew, --name trains a second system")
     changed = differences(old, plan.values())
     changed.pop("preset", None)  # only a name: what it sets is compared by itself
-    harmful = {key: pair for key, pair in changed.items() if key not in HARMLESS and not key.startswith("search.")}
+    harmful = {key: pair for key, pair in changed.items() if key not in HARMLESS and key not in allowed and not key.startswith("search.")}
     if harmful:
         rows = [("key", "old", "new"), *((key, _shown(old_value), _shown(new_value)) for key, (old_value, new_value) in harmful.items())]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         table = "\n  ".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-        hint = "use the settings it was started with, or --name for a second system, or --force to begin this one anew"
+        hint = "use the settings it was started with, or --name for a second system, --force to begin this one anew, --allow-change KEY to go on so"
         raise ConfigError(f"the settings of '{system.name}' have changed since it was started", where=table, hint=hint)
     for key, (before, after) in changed.items():
         console.say(f"{key}: {_shown(before)} -> {_shown(after)}")

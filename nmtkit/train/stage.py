@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +44,7 @@ def train(
     device: str = "auto",
     compile_model: bool = False,
     init_from: str | None = None,
+    allow_change: Collection[str] = (),
     force: bool = False,
     ranks: Ranks | None = None,
 ) -> None:
@@ -57,6 +58,7 @@ def train(
         device: auto, cpu or cuda.
         compile_model: use torch.compile.
         init_from: begin with the weights of this system (of the run, or a folder).
+        allow_change: settings (train.lr, …) that may differ from those that the system was started with.
         force: begin anew even if the system exists.
         ranks: the processes that train it together, each of which calls this; None = this one alone.
     Raises: ConfigError, DataError, CheckpointError, EnvironmentProblem; Interrupted (all saved); TrainingDiverged.
@@ -77,7 +79,7 @@ def train(
         ranks.first_does(lambda: _tidy(run, system))
         begun = bool(checkpoints.candidates(system.checkpoints)) and not force
         if begun:
-            plan = check_unchanged(system, plan, run)
+            plan = check_unchanged(system, plan, run, allow_change)
         state, model, trainer = _start(run, system, plan, device, ranks, fresh=not begun)
         record["device"] = state.hardware["device"]
         if compile_model:
