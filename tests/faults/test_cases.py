@@ -1,0 +1,393 @@
+"""Faults that no other file has whole, by the number of their case (the index is in test_index.py)."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from nmtkit import files
+from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem, Interrupted
+from nmtkit.models import checkpoints, loading
+from nmtkit.nn import hardware
+from nmtkit.prep.stage import prep
+from nmtkit.run import locked
+from nmtkit.train import guard, loop, reporting
+from nmtkit.train.stage import train
+from nmtkit.train.validation import DEV_SEARCH, Validation
+from tests.train.tiny import make_run, options
+
+SETTINGS = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=100", "train.dev_bleu=false", "train.samples=0")
+VALIDATING = [*SETTINGS, "train.validate_every=2", "train.dev_bleu=true"]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that cleans up may run (only `except BaseException` would catch it)."""
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run", pairs=60, dev=6)
+
+
+def state_of(run):
+    return files.read_json(checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json")
+
+
+def fail(monkeypatch, owner, name, error, calls):
+    """Let the calls of these numbers (from 1) raise an error."""
+    original, done = getattr(owner, name), [0]
+
+    def wrapped(*args, **kwargs):
+        done[0] += 1
+        if done[0] in calls:
+            raise error
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, wrapped)
+    return done
+
+
+def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        fail(patch, checkpoints, "save_file", Killed(), {4})  # the optimiser of the second checkpoint
+        with pytest.raises(Killed):
+            train(run, assignments=SETTINGS)
+    folder = run.system("transformer").checkpoints
+    (half,) = folder.glob(".tmp-*")
+    assert half.name.startswith(".tmp-step-00000004")
+    capsys.readouterr()
+    train(run, assignments=SETTINGS)
+    said = capsys.readouterr().err
+    assert f"removing {half.name}, left half-written" in said
+    assert "step 2 of 6: continuing" in said
+    assert sorted(p.name for p in folder.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
+
+
+class FullDisk:
+    """A file on a full disk."""
+
+    def write(self, *text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    flush = close = write
+
+
+def test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved(run, monkeypatch):
+    original = reporting.Reporter.progress
+
+    def full(self, step, *rest):
+        if step == 4:
+            self._metrics.close()
+            self._metrics = FullDisk()
+        original(self, step, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reporting.Reporter, "progress", full)
+        with pytest.raises(EnvironmentProblem, match="cannot write metrics.jsonl: No space left") as caught:
+            train(run, assignments=[*SETTINGS, "train.log_every=1"])
+    assert caught.value.exit_code == 3
+    assert "the same command continues" in caught.value.hint
+    assert state_of(run)["step"] == 2
+    train(run, assignments=[*SETTINGS, "train.log_every=1"])
+    steps = [json.loads(line)["step"] for line in run.system("transformer").metrics.read_text().splitlines()]
+    assert [step for step in steps if steps.count(step) > 1] == [6, 6]  # its last one has a validation too
+    assert sorted(set(steps)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, capsys):
+    original = reporting.Reporter.__init__
+
+    def full(self, *args):
+        original(self, *args)
+        self._log.close()
+        self._log = FullDisk()
+
+    monkeypatch.setattr(reporting.Reporter, "__init__", full)
+    train(run, assignments=SETTINGS)
+    assert "at step 6 of 6" in capsys.readouterr().err
+    assert state_of(run)["step"] == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch, capsys, number):
+    original, calls = loop.Trainer.update, [0]
+
+    def update(self):
+        calls[0] += 1
+        if calls[0] == 3:
+            os.kill(os.getpid(), number)
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "update", update)
+        with pytest.raises(Interrupted, match=f"stopped by {number.name} after step 3; everything is saved") as caught:
+            train(run, assignments=SETTINGS)
+    assert (caught.value.exit_code, caught.value.hint) == (75, "the same command continues")
+    assert f"{number.name}: finishing this step, then saving" in capsys.readouterr().err
+    assert state_of(run)["step"] == 3
+    assert json.loads((run.path / "history.jsonl").read_text().splitlines()[-1])["exit"] == 75
+    train(run, assignments=SETTINGS)
+    assert state_of(run)["step"] == 6
+
+
+def test_05_a_change_that_is_allowed_is_said_and_taken(run, capsys):
+    train(run, assignments=[*SETTINGS, "train.max_steps=3"])
+    changed = [*SETTINGS, "train.lr=0.02", "train.clip_norm=1"]
+    with pytest.raises(ConfigError, match="have changed") as caught:
+        train(run, assignments=changed, allow_change=["train.lr"])
+    assert [line.split()[0] for line in caught.value.where.splitlines()] == ["key", "train.clip_norm"]
+    assert "--allow-change" in caught.value.hint
+    train(run, assignments=changed, allow_change=["train.lr", "train.clip_norm"])
+    assert "train.lr: 0.01 -> 0.02" in capsys.readouterr().err
+    assert state_of(run)["step"] == 6
+    assert run.system("transformer").read_config()["train"]["lr"] == 0.02
+    train(run, assignments=changed)  # now they are the settings of the system
+
+
+def resident():
+    with open("/proc/self/statm", encoding="ascii") as stream:
+        return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
+    """Resident memory itself, not its peak, which an earlier test may have raised."""
+    run, seen = make_run(tmp_path / "run", dev=0), {}
+    original = loop.Trainer.update
+
+    def update(self):
+        original(self)
+        seen.setdefault(self.state.epoch, resident())
+
+    monkeypatch.setattr(loop.Trainer, "update", update)
+    train(run, assignments=[*SETTINGS, "train.max_steps=240", "train.checkpoint_every=60", "train.log_every=1000"])
+    epochs = sorted(seen)
+    assert len(epochs) > 10
+    assert seen[epochs[-1]] - seen[epochs[2]] < 4 << 20  # a leak of the ids of each epoch's pairs, or of 20 KiB a step, would show
+
+
+def write(folder, name, source, target):
+    folder.mkdir(exist_ok=True)
+    paths = folder / f"{name}.en", folder / f"{name}.de"
+    for path, text in zip(paths, (source, target), strict=True):
+        path.write_bytes(text)
+    return paths
+
+
+def test_17_the_text_around_a_bad_byte_is_shown(tmp_path):
+    train = write(tmp_path / "in", "train", b"a good line\nthe caf\xe9 is closed\n", b"eine Zeile\nnoch eine\n")
+    with pytest.raises(DataError) as caught:
+        prep("mine", train=train, dev=train, run_dir=tmp_path / "run", preset="tiny", jobs=1)
+    assert str(train[0]) in caught.value.where
+    assert "line 2, byte 19 (near 'the caf\ufffd is closed')" in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (b"", b"", "is empty"),
+        (b"\n\n", b"\n\n", "dropped all 2 training pairs: empty 2"),
+        (b"a\n", b"b\n", "no words"),
+        (b"a dog\n", b"", "is empty"),
+    ],
+    ids=["empty", "blank", "single letters", "one side"],
+)
+def test_24_too_little_to_prepare_is_said_before_anything_is_written(tmp_path, source, target, message):
+    train = write(tmp_path / "in", "train", source, target)
+    with pytest.raises(DataError, match=message) as caught:
+        prep("mine", train=train, dev=train, run_dir=tmp_path / "run", preset="tiny", jobs=1)
+    assert caught.value.hint
+    assert not (tmp_path / "run").exists()
+
+
+def test_24_a_corpus_of_one_pair_has_the_merges_it_has_and_can_be_trained_on(tmp_path, capsys):
+    train_files = write(tmp_path / "in", "train", b"banana band bandana\n", b"banane band bandage\n")
+    run = prep("mine", train=train_files, dev=train_files, run_dir=tmp_path / "run", preset="tiny", jobs=1, assignments=["prep.merges=5000"])
+    said = capsys.readouterr().err
+    learned = run.manifest()["sets"][0]
+    assert learned["lines"] == 1
+    assert "of 5,000 merges" in said and "has no more" in said
+    train(run, assignments=[*SETTINGS, "train.max_steps=2"])
+    assert state_of(run)["step"] == 2
+
+
+@pytest.mark.parametrize("name", ["codes.bpe", "truecase.en"])
+def test_26_text_cut_or_cased_otherwise_than_in_training_is_refused(run, name):
+    """fairseq#592: 25.7 and 22.8 BLEU by a wrong path, with the right vocabulary."""
+    path = run.prep / name
+    path.write_text("#version: 0.2\na b</w>\n")
+    train(run, assignments=[*SETTINGS, "train.max_steps=2"])
+    system = run.system("transformer")
+    loading.load_system(run, system)
+    path.write_text("#version: 0.2\na c</w>\n")
+    with pytest.raises(CheckpointError, match=f"cut into tokens otherwise: {name} differs"):
+        loading.load_system(run, system)
+    with pytest.raises(CheckpointError, match=f"{name} differs"):
+        train(run, assignments=[*SETTINGS, "train.max_steps=4"])
+    path.unlink()
+    with pytest.raises(CheckpointError, match=f"{name} differs"):
+        loading.load_system(run, system)
+
+
+def test_26_checkpoints_from_before_codes_were_recorded_still_load(run):
+    train(run, assignments=[*SETTINGS, "train.max_steps=2"])
+    (run.prep / "codes.bpe").write_text("#version: 0.2\na b</w>\n")
+    path = checkpoints.find_checkpoints(run.system("transformer"))[-1]
+    assert set(checkpoints.read_manifest(path)["vocabulary"]) == {"vocab.txt"}
+    loading.load_system(run, run.system("transformer"))
+
+
+def without_sleep(monkeypatch):
+    """What training would have slept, in seconds; others may sleep."""
+    slept, original = [], time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: slept.append(seconds) if seconds in guard.PAUSES else original(seconds))
+    return slept
+
+
+def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, capsys):
+    slept = without_sleep(monkeypatch)
+    calls = fail(monkeypatch, checkpoints, "save_file", OSError(errno.ESTALE, "Stale file handle"), {1, 2, 3})
+    train(run, assignments=SETTINGS)
+    assert slept == list(guard.PAUSES[:3])
+    assert calls[0] == 3 + 2 * 3
+    said = capsys.readouterr().err
+    assert "Stale file handle; trying once more in 4 s" in said
+    assert state_of(run)["step"] == 6
+
+
+def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeypatch):
+    slept = without_sleep(monkeypatch)
+    system = run.system("transformer")
+    original, calls = loop.Trainer.update, [0]
+
+    def update(self):
+        calls[0] += 1
+        if calls[0] == 3:
+            system.path.rename(run.path / "gone")
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "update", update)
+        with pytest.raises(EnvironmentProblem, match="cannot write checkpoint step-00000004: No such file") as caught:
+            train(run, assignments=SETTINGS)
+    assert caught.value.exit_code == 3
+    assert sum(slept) == 60
+    assert not system.path.exists()  # nothing that looks like a system stands in its place
+    (run.path / "gone").rename(system.path)
+    train(run, assignments=SETTINGS)
+    assert state_of(run)["step"] == 6
+
+
+def test_32_decoding_the_development_set_is_bounded_and_its_time_is_shown(run, monkeypatch, capsys):
+    """An untrained model never ends a sentence by itself: what it may write, and of how many sentences, is limited."""
+    from nmtkit.train import validation
+
+    searched, original = [], validation.search
+
+    def counted(models, batch, chosen):
+        found = original(models, batch, chosen)
+        searched.extend((n, len(h[0].ids)) for n, h in zip(batch.src_lengths.tolist(), found, strict=True))
+        return found
+
+    monkeypatch.setattr(validation, "search", counted)
+    monkeypatch.setattr("nmtkit.models.transformer.Transformer.logits", endless(run))
+    train(run, assignments=[*VALIDATING, "train.dev_sentences=4", "train.max_steps=2"])
+    assert len(searched) == 4
+    assert all(written == int(DEV_SEARCH.max_length_a * n + DEV_SEARCH.max_length_b) for n, written in searched)
+    assert "(greedy, 0 s)" in capsys.readouterr().err
+    (line,) = [json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines() if '"dev"' in line]
+    assert line["bleu_seconds"] >= 0
+
+
+def endless(run):
+    """Logits under which </s> is never the best."""
+    from nmtkit.models.transformer import Transformer
+
+    original = Transformer.logits
+
+    def logits(self, hidden):
+        values = original(self, hidden)
+        return values - 1e4 * torch.nn.functional.one_hot(torch.tensor(2), values.shape[-1])
+
+    return logits
+
+
+def test_33_a_gpu_is_named_by_a_number_that_there_is(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert hardware.pick_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(EnvironmentProblem, match="no GPU 2 here: there are 2") as caught:
+        hardware.pick_device("cuda:2")
+    assert caught.value.exit_code == 3
+    for word in ("cuda:x", "cuda:", "cuda:-1", "cuda1"):
+        with pytest.raises(ConfigError, match="unknown device"):
+            hardware.pick_device(word)
+
+
+def test_34_training_needs_no_tensorboard(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # importing it raises ImportError
+    train(run, assignments=SETTINGS)
+    assert not (run.system("transformer").path / "tensorboard").exists()
+    assert run.system("transformer").metrics.is_file()
+
+
+def test_35_a_reader_that_has_gone_is_no_error():
+    """`nmtkit settings | true`: the first write meets a closed pipe."""
+    out, into = os.pipe()
+    os.close(out)
+    try:
+        done = subprocess.run([sys.executable, "-m", "nmtkit", "settings"], stdout=into, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(into)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_36_a_clock_that_is_set_back_changes_nothing_that_counts(run, tmp_path, monkeypatch):
+    other = make_run(tmp_path / "other", pairs=60, dev=6)
+    train(other, assignments=VALIDATING)
+    clock = iter(range(10**9, 0, -3600))
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: float(next(clock)))
+        train(run, assignments=[*VALIDATING, "train.max_steps=4"])
+        train(run, assignments=VALIDATING)
+        with locked(run.system("x").path, "train"), pytest.raises(DataError, match="for 0 min"), locked(run.system("x").path, "train"):
+            pass
+    curves = [[json.loads(line) for line in one.system("transformer").metrics.read_text().splitlines()] for one in (run, other)]
+    assert [(line["step"], line["kind"]) for line in curves[0]] == [(line["step"], line["kind"]) for line in curves[1]]
+    assert [line.get("dev_loss") for line in curves[0]] == [line.get("dev_loss") for line in curves[1]]
+    assert state_of(run)["seconds"] >= 0
+
+
+# 4.1: numbers that must be right although nothing crashes
+
+
+def validation(loss, bleu, dev_set="one", signature="nrefs:1"):
+    return Validation(loss, loss, bleu, signature, 0, 0, [], dev_set)
+
+
+def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(run, monkeypatch, capsys):
+    """Another set, more of its sentences, another signature: the numbers before are not those to beat."""
+    results = iter([validation(2.0, 30.0), validation(3.0, 20.0, "two"), validation(4.0, 10.0, "two", "nrefs:2"), validation(5.0, None, "two", None)])
+    monkeypatch.setattr("nmtkit.train.validation.Validator.validate", lambda *_: next(results))
+    best = []
+    for steps in (2, 4, 6, 8):
+        train(run, assignments=[*VALIDATING, f"train.max_steps={steps}"])
+        best.append(files.read_json(run.system("transformer").path / "best.json")["step"])
+    assert best == [2, 4, 6, 6]  # the last one, whose decoding failed, is compared by its loss
+    assert capsys.readouterr().err.count("the best is sought anew") == 2
+    assert state_of(run)["since_best"] == 1
+
+
+def test_41_what_was_measured_is_part_of_the_best(run):
+    found = []
+    for more in ([], ["train.dev_sentences=3"]):
+        train(run, assignments=[*VALIDATING, "train.max_steps=2" if not more else "train.max_steps=4", *more])
+        found.append(state_of(run)["best"]["dev_set"])
+    assert found[0] and found[1] and found[0] != found[1]
+    assert state_of(run)["best"]["signature"].startswith("nrefs:1")
