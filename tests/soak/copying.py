@@ -1,0 +1,32 @@
+"""A model that copies its source: whatever stands in its place says where it came from."""
+
+import torch
+from torch import nn
+
+from nmtkit.data.vocabulary import EOS
+from nmtkit.models.base import Model
+
+
+class Copying(Model):
+    """The next token is the source's at the same position, almost surely; behind its end, </s>."""
+
+    def __init__(self, settings, vocabularies):
+        super().__init__(settings, vocabularies)
+        self.sureness = nn.Parameter(torch.tensor(50.0))
+
+    @property
+    def width(self):
+        return 1
+
+    def encode(self, batch):
+        inside = torch.arange(batch.src.shape[1]) < batch.src_lengths[:, None]
+        return {"src": batch.src.masked_fill(~inside, EOS)}
+
+    def decode(self, tgt_in, memory, state=None):
+        start = state.get("start", 0) if state else 0
+        src = memory["src"].repeat_interleave(len(tgt_in) // len(memory["src"]), 0)
+        positions = torch.arange(start, start + tgt_in.shape[1]).clamp(max=src.shape[1] - 1)
+        return src[:, positions][..., None].double(), None if state is None else {"start": start + tgt_in.shape[1]}
+
+    def logits(self, hidden):
+        return self.sureness * nn.functional.one_hot(hidden[..., 0].long(), self.vocabularies.tgt)

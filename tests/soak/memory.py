@@ -1,0 +1,88 @@
+"""Train for an hour (or so many minutes) and watch resident memory: what it grows by after the first fifth of the time.
+
+python -m tests.soak.memory [--minutes 60] [--variant transformer] [--every 10]
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from nmtkit import console
+from nmtkit.train import loop
+from nmtkit.train.stage import train
+from tests.train.tiny import make_run, options
+
+# Everything a training does, often: epochs, validation with decoding, checkpoints, pruning, log lines.
+SETTINGS = options(
+    *("train.max_steps=1000000000", "train.batch_size=256", "train.validate_every=500", "train.checkpoint_every=250", "train.log_every=100"),
+    *("train.keep_checkpoints=2", "train.lr=0.001", "train.schedule=noam", "train.warmup=100"),
+)
+
+
+def resident() -> int:
+    """Bytes of this process in memory now."""
+    with open("/proc/self/statm", encoding="ascii") as stream:
+        return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def growth(readings: list[tuple[float, int]], begin: float = 0.2) -> float:
+    """MiB that memory grows by from a fraction of the time to its end, by the straight line through the readings (single ones jump)."""
+    start = readings[0][0] + begin * (readings[-1][0] - readings[0][0])
+    kept = [(t, memory / 2**20) for t, memory in readings if t >= start]
+    mean_t, mean_m = (sum(column) / len(kept) for column in zip(*kept, strict=True))
+    spread = sum((t - mean_t) ** 2 for t, _ in kept)
+    slope = sum((t - mean_t) * (m - mean_m) for t, m in kept) / spread if spread else 0.0
+    return slope * (kept[-1][0] - kept[0][0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--variant", default="transformer")
+    parser.add_argument("--every", type=float, default=10, help="seconds between two readings")
+    parser.add_argument("--pairs", type=int, default=5000)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    console.set_quiet(True)
+    start = time.monotonic()
+    readings: list[tuple[float, int]] = []
+    steps, original = [0], loop.Trainer.update
+
+    def update(self: loop.Trainer) -> None:
+        original(self)
+        steps[0] = self.state.step
+        now = time.monotonic() - start
+        if not readings or now >= readings[-1][0] + chosen.every:
+            readings.append((now, resident()))
+            print(json.dumps({"seconds": round(now), "step": self.state.step, "resident_mib": round(readings[-1][1] / 2**20, 1)}), flush=True)
+
+    loop.Trainer.update = update  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(Path(folder) / "run", pairs=chosen.pairs, dev=40)
+        # max_minutes counts updates alone; the rest (validation, checkpoints) is watched too.
+        end = time.monotonic() + 60 * chosen.minutes
+        ending = loop.Trainer.ending
+        loop.Trainer.ending = lambda self: loop.Ending("the time is up", "") if time.monotonic() > end else ending(self)  # type: ignore[method-assign]
+        train(run, variant=chosen.variant, assignments=SETTINGS)
+    grown = growth(readings)
+    fifth = next(memory for t, memory in readings if t >= 0.2 * readings[-1][0])
+    print(
+        json.dumps(
+            {
+                "minutes": round(readings[-1][0] / 60, 1),
+                "steps": steps[0],
+                "resident_mib_first_fifth_last": [round(m / 2**20, 1) for m in (readings[0][1], fifth, readings[-1][1])],
+                "growth_mib_after_first_fifth": round(grown, 2),
+                "growth_mib_per_1000_steps": round(grown / max(1, 0.8 * steps[0]) * 1000, 4),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

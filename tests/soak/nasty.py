@@ -1,0 +1,243 @@
+"""Random nasty text files through prep and translate: no line may be lost, and none may stand where another one belongs.
+
+python -m tests.soak.nasty [--files 2000] [--seed 1] [--at-once 100]
+
+The files of a round are one training text (source side; the target side numbers the lines) and, each, a test set. Two systems translate them:
+one that copies its source, so that a line that is lost, doubled or shifted shows in the text itself, and a tiny Transformer with random
+weights, whose outputs have no meaning but must be as many. The raw files then go through `translate FILE` and, as bytes, through stdin's reader.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from nmtkit import console
+from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import DataError
+from nmtkit.models import checkpoints, loading
+from nmtkit.models.variants import build_model
+from nmtkit.prep.clean import tidy
+from nmtkit.prep.stage import prep
+from nmtkit.prep.text import TextSide
+from nmtkit.run import write_toml
+from nmtkit.translate import chosen as choice
+from nmtkit.translate.stage import _Stage, translate
+from nmtkit.translate.windows import stream_windows
+
+WORDS = ["der", "Hund", "sieht", "einen", "Baum", "Mr.", "3,000", "U-Bahn", "don't", "(x)", "“R&D”", "日本", "我们", "naïve", "e\u0301", "ßüß"]
+MARKS = ["@@", "@-@", "a@@", "<s>", "</s>", "<pad>", "<unk>", "&apos;", "&amp;amp;", "&#124;", "|", "[", "]", "--", "...", "http://x.y/z?a=b"]
+ODD = ["\x00", "\ufeff", "\r", "\t", "\x0b", "\x0c", "\x1c", "\x1f", "\x7f", "\x85", "\u2028", "\u2029", "\u00a0", "\u3000", "\u200b", "\u202e"]
+BAD = [b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf5\x80\x80\x80"]  # no UTF-8; the fourth is a lone surrogate
+ENDS = [b"\n"] * 8 + [b"\r\n"] * 3
+
+
+def word(draw: random.Random) -> str:
+    kind = draw.random()
+    if kind < 0.6:
+        return draw.choice(WORDS)
+    if kind < 0.8:
+        return draw.choice(MARKS)
+    if kind < 0.95:
+        return draw.choice(WORDS) + draw.choice(ODD) + draw.choice(WORDS)
+    return "".join(chr(draw.choice([draw.randrange(32, 0x250), draw.randrange(0x250, 0xD800), draw.randrange(0xE000, 0x30000)])) for _ in range(5))
+
+
+def line(draw: random.Random) -> bytes:
+    """One line without its LF: empty, blank, ordinary, very long, one huge word, or not UTF-8."""
+    kind = draw.random()
+    if kind < 0.12:
+        return b""
+    if kind < 0.2:
+        return draw.choice([" ", "   ", "\ufeff", "\u00a0", "\u2028", "\t\x00", "\x85 \u3000"]).encode()
+    if kind < 0.202:
+        return " ".join(word(draw) for _ in range(10_000)).encode()
+    if kind < 0.205:
+        return ("".join(draw.choice(WORDS) for _ in range(2000))).replace(" ", "").encode()
+    text = " ".join(word(draw) for _ in range(draw.randint(1, 14)))
+    text = draw.choice(["", "", "", " ", "\ufeff"]) + text + draw.choice(["", "", "", " ", "\r", "\u2028"])
+    raw = text.replace("\n", " ").encode()
+    if kind < 0.23:
+        at = draw.randrange(len(raw) + 1)
+        raw = raw[:at] + draw.choice(BAD) + raw[at:]
+    return raw
+
+
+def nasty_file(draw: random.Random) -> tuple[bytes, list[bytes]]:
+    """The bytes of a file of 1 to 12 lines, and its lines as they end at LF."""
+    lines = [line(draw) for _ in range(draw.randint(1, 12))]
+    ends = [draw.choice(ENDS) for _ in lines]
+    if draw.random() < 0.3 and lines[-1]:
+        ends[-1] = b""  # no LF at the end
+    content = b"".join(one + end for one, end in zip(lines, ends, strict=True))
+    if draw.random() < 0.1:
+        content = b"\xef\xbb\xbf" + content
+    return content, content.removesuffix(b"\n").split(b"\n")
+
+
+def make_systems(run) -> None:
+    """Save a system that copies, and a tiny Transformer."""
+    vocabularies = loading.vocabulary_sizes(run)
+    sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    for name, variant, values in (("copy", "tests.soak.copying:Copying", {}), ("tiny", "transformer", sizes)):
+        system = run.system(name)
+        system.path.mkdir(parents=True)
+        # The tiny one never ends by itself: few tokens a piece suffice to see that none is lost.
+        search = {"beam": 2, "max_length_a": 1.0 if name == "copy" else 0.0, "max_length_b": 2, "batch_size": 32, "max_source": 120}
+        write_toml(system.config, {"variant": variant, "model": values, "search": search})
+        torch.manual_seed(1)
+        about = {"variant": variant, "vocabulary": loading.vocabulary_hashes(run)}
+        checkpoints.save(system.checkpoints, 1, loading.weights_of(build_model(variant, values, vocabularies)), {}, {}, about)
+
+
+class Round:
+    """One training text and its test sets, prepared and translated."""
+
+    def __init__(self, folder: Path, draw: random.Random, count: int, counts: Counter) -> None:
+        self.counts = counts
+        self.files = [nasty_file(draw) for _ in range(count)]
+        self.raw = [folder / f"nasty{i}.en" for i in range(count)]
+        for path, (content, _) in zip(self.raw, self.files, strict=True):
+            path.write_bytes(content)
+        self.train = [one for _, lines in self.files for one in lines]
+        train = folder / "train.en", folder / "train.de"
+        train[0].write_bytes(b"\n".join(self.train) + b"\n")
+        train[1].write_text("".join(f"Zeile {i}\n" for i in range(len(self.train))), "utf-8")
+        for i, (_, lines) in enumerate(self.files):
+            (folder / f"nasty{i}.de").write_text("".join(f"Zeile {j}\n" for j in range(len(lines))), "utf-8")
+        self.strict_is_refused(folder, train)
+        tests = [f"{path},{path.with_suffix('.de')}" for path in self.raw]
+        options = {"preset": "tiny", "jobs": 1, "run_dir": folder / "run"}
+        values = ["prep.merges=300", "prep.on_bad_utf8=replace", "prep.max_ratio=1000000"]
+        self.run = prep("nasty", train=train, dev=train, test=tests, assignments=values, **options)
+        make_systems(self.run)
+        self.src, self.tgt = (TextSide.load(self.run.prep, side) for side in ("src", "tgt"))
+        self.vocabularies = load_vocabularies(self.run.prep)
+
+    def strict_is_refused(self, folder: Path, train: tuple[Path, Path]) -> None:
+        """Without on_bad_utf8 the first bad line is named, and nothing is written."""
+        bad = next((i for i, one in enumerate(self.train, 1) if not valid(one)), None)
+        if bad is None:
+            return
+        try:
+            prep("nasty", train=train, dev=train, preset="tiny", jobs=1, run_dir=folder / "strict")
+            raise AssertionError("bytes that are not UTF-8 were taken")
+        except DataError as error:
+            assert f"train.en, line {bad}, byte " in str(error.where), (error.where, bad)
+            assert not (folder / "strict").exists()
+            self.counts["strict preps refused at the right line"] += 1
+
+    def ids(self, text: str) -> list[int]:
+        return self.vocabularies[0].encode(self.src.encode(text))
+
+    def check_training(self) -> None:
+        """Every pair kept is a line with its own number, in order; every line not kept is empty or above a limit, and counted."""
+        store, manifest = Store(self.run.prep / "train"), self.run.manifest()
+        settings = manifest["settings"]
+        kept = 0
+        for number, raw in enumerate(self.train):
+            text = raw.decode("utf-8", "replace")
+            words = self.src.tokens(text)
+            pieces = self.ids(text)
+            fits = 1 <= len(words) <= settings["max_words"] and len(pieces) <= settings["max_subwords"] + 1
+            if kept < len(store) and fits and store.src(kept).tolist() == pieces:
+                assert store.tgt(kept).tolist() == self.vocabularies[1].encode(self.tgt.encode(f"Zeile {number}")), f"line {number} has shifted"
+                kept += 1
+            else:
+                assert not fits or max(map(len, words)) > 1000, f"line {number} of the training text is lost: {raw[:80]!r}"
+                self.counts["training lines dropped, as counted"] += 1
+        assert kept == len(store)
+        dropped = sum(reason["pairs"] for reason in manifest["cleaning"]["dropped"].values())
+        assert dropped == len(self.train) - kept
+        self.counts["training lines kept"] += kept
+
+    def copied(self, text: str) -> str:
+        """What the copying system must make of a line."""
+        return self.tgt.decode(self.vocabularies[1].decode(self.ids(text))) if text.strip() else ""
+
+    def check_sets(self) -> None:
+        """The prepared text has every line in its place, and so has each translation."""
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            translate(self.run, jobs=1)
+        assert printed.getvalue() == ""
+        for i, (_, lines) in enumerate(self.files):
+            expected = [tidy(one.decode("utf-8", "replace")) for one in lines]
+            name = f"nasty{i}"
+            assert read(self.run.source(name)) == expected
+            store = Store(self.run.prep / name)
+            assert [store.src(j).tolist() for j in range(len(store))] == [self.ids(text) for text in expected]
+            assert read(self.run.system("copy").translation(name) / "hyp.txt") == [self.copied(text) for text in expected]
+            hyp = read(self.run.system("tiny").translation(name) / "hyp.txt")
+            assert len(hyp) == len(lines)
+            assert not any(out for out, text in zip(hyp, expected, strict=True) if not text.strip())
+            self.counts["lines of test sets translated twice"] += len(lines)
+
+    def check_files(self) -> None:
+        """The raw files by `translate FILE`, and their bytes by the reader of stdin."""
+        stage = _Stage(self.run, torch.device("cpu"), 1)
+        (group,) = choice.choose(self.run, ["copy"], ensemble=False, search={}, single=True)
+        for path, (content, lines) in zip(self.raw, self.files, strict=True):
+            bad = next((i for i, one in enumerate(lines, 1) if not valid(one)), None)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                try:
+                    stage.print_translations(group, str(path))
+                    assert bad is None
+                except DataError as error:
+                    assert bad is not None, error
+                    assert f"{path}, line {bad}, byte " in str(error.where)
+                    self.counts["raw files refused at the right line"] += 1
+            if bad is None:
+                out = printed.getvalue().split("\n")
+                assert out.pop() == ""
+                assert out == [self.copied(one.decode()) for one in lines]
+                self.counts["lines of raw files translated"] += len(lines)
+                assert [one for window in stream_windows(io.BytesIO(content)) for one in window] == [one.decode() for one in lines]
+
+
+def valid(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def read(path: Path) -> list[str]:
+    text = path.read_bytes().decode().split("\n")
+    assert text.pop() == "", f"{path} does not end in LF"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=100)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    console.set_quiet(True)
+    counts: Counter = Counter()
+    start, draw = time.monotonic(), random.Random(chosen.seed)
+    while counts["files"] < chosen.files:
+        count = min(chosen.at_once, chosen.files - counts["files"])
+        with tempfile.TemporaryDirectory() as folder:
+            one = Round(Path(folder), draw, count, counts)
+            one.check_training()
+            one.check_sets()
+            one.check_files()
+        counts["files"] += count
+        counts["lines"] += len(one.train)
+        print(json.dumps({**counts, "cpu_seconds": round(time.process_time()), "seconds": round(time.monotonic() - start)}), flush=True)
+    print("no line lost, none shifted")
+
+
+if __name__ == "__main__":
+    main()
