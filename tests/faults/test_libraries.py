@@ -159,7 +159,7 @@ def prepared(tmp_path_factory):
     for lang, text in texts.items():
         pair.append(folder / f"t.{lang}")
         pair[-1].write_text("".join(line + "\n" for line in text), "utf-8")
-    settings = ["prep.merges=80", "prep.escape=true", "prep.vocab_threshold=4", "prep.truecase=none", "prep.max_ratio=0"]
+    settings = ["prep.merges=80", "prep.escape=true", "prep.vocab_threshold=4", "prep.truecase=none"]
     test = f"{pair[0]},{pair[1]}"
     return prep("mine", train=tuple(pair), dev=tuple(pair), test=[test], jobs=1, assignments=settings, run_dir=folder / "run"), texts
 
@@ -194,7 +194,7 @@ def test_subword_nmt_with_fewer_merges_than_asked_is_said_in_words(tmp_path):
     command = ["prep", "--train", *pair, "--dev", *pair, "--run", tmp_path / "run", "--jobs", 1, "--set", "prep.merges=1234"]
     result = CliRunner().invoke(cli.app, [str(part) for part in command])
     assert result.exit_code == 0
-    assert "BPE: learned 2 of 1,234 merges; the corpus has no more" in result.stderr
+    assert "BPE: learned 3 of 1,234 merges; the corpus has no more" in result.stderr
     assert "frequency" not in result.stderr
 
 
