@@ -16,9 +16,10 @@ class Analysis:
 ANALYSES: dict[str, Analysis] = {
     "lengths": Analysis("nmtkit.analyze.lengths:run", "BLEU and output length by the length of the source"),
     "cost": Analysis("nmtkit.analyze.cost:run", "parameters, multiply-accumulates, training and decoding speed beside the baseline's"),
+    "agreement": Analysis("nmtkit.analyze.agreement:run", "right forms preferred to wrong ones, by kind of error, distance and frequency"),
 }
 """Every analysis by name. Its function is `run(run, systems, *, set_names, …) -> Finding`, where … are the options it has; another analysis is one
 file and one line."""
 
-OPTIONS: dict[str, object] = {"buckets": "dc", "measure": False}
+OPTIONS: dict[str, object] = {"buckets": "dc", "measure": False, "pairs": "", "scores": ()}
 """The options that some analyses have, each with its default; an analysis gets those that its function declares."""

@@ -21,6 +21,7 @@ class Finding:
         figure: SVG, None if there is none (no matplotlib, or nothing to draw).
         bars: the same as plain text for a terminal, if that helps.
         facts: settings, seeds and anything else that a number needs to be repeated.
+        attachments: further files by name, text.
     """
 
     name: str
@@ -30,14 +31,15 @@ class Finding:
     figure: str | None = None
     bars: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    attachments: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the figure as plain values."""
+        """Everything but figure and attachments as plain values."""
         return {"name": self.name, "title": self.title, "text": self.text, "table": self.table.as_json(), "bars": self.bars, "facts": self.facts}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Finding:
-        """A finding read back from finding.json (without its figure)."""
+        """A finding read back from finding.json (without figure and attachments)."""
         return cls(value["name"], value["title"], Table.from_json(value["table"]), value["text"], None, value["bars"], value["facts"])
 
     def write(self, folder: Path, made_from: dict[str, Any]) -> None:
@@ -52,6 +54,8 @@ class Finding:
             files.write_text(folder / "figure.svg", self.figure)
         elif (folder / "figure.svg").is_file():
             (folder / "figure.svg").unlink()  # of an earlier result
+        for name, content in self.attachments.items():
+            files.write_text(folder / name, content)
         files.write_json(folder / "finding.json", {"format": 1, **self.as_json(), "made_from": made_from})
         console.say(f"{self.name}: written to {folder}")
 

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nmtkit.data.batches import Batch
 from nmtkit.data.vocabulary import BOS, SPECIALS
 from nmtkit.models.base import Model
+from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 
 _ROWS = 2  # a batch, but a cheap one: the count is per token
@@ -109,7 +110,8 @@ def count_macs(model: Model, src_length: int, tgt_length: int) -> Macs:
         with torch.no_grad():
             encode = _macs(lambda: model.encode(batch))
             memory = model.encode(batch)
-            step = _macs(lambda: _steps(model, memory, _ROWS, tgt_length))
+            with capture():  # attention of a single query as the products that it is
+                step = _macs(lambda: _steps(model, memory, _ROWS, tgt_length))
     finally:
         model.train(was_training)
     return Macs(src_length, tgt_length, train / (_ROWS * tgt_length), encode / (_ROWS * src_length), step / (_ROWS * tgt_length))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import nmtkit
@@ -96,8 +99,12 @@ def _made_from(run: Run, systems: Sequence[str], options: dict[str, Any]) -> dic
         for path in [folder / "config.toml", folder / "best.json", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]:
             if path.is_file() and not path.name.startswith("."):
                 inputs[str(path.relative_to(run.path))] = files.sha256(path)
+    for value in itertools.chain.from_iterable([o] if isinstance(o, str) else o for o in options.values() if isinstance(o, (str, list, tuple))):
+        inputs |= {part: files.sha256(Path(part)) for part in value.split(",") if Path(part).is_file()}
     prepared = run.manifest().get("fingerprint")
-    return {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": list(systems), "options": options, "files": inputs}
+    facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": list(systems), "options": options, "files": inputs}
+    result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
+    return result
 
 
 def _up_to_date(run: Run, name: str, made_from: dict[str, Any]) -> Finding | None:

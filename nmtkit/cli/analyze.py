@@ -17,6 +17,7 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
         "nmtkit analyze",
         "nmtkit analyze lengths --buckets 10,20,40",
         "nmtkit analyze cost --measure --system baseline --system mine",
+        "nmtkit analyze agreement --pairs lingeval97",
     ),
 )
 def analyze(
@@ -29,6 +30,16 @@ def analyze(
     measure: Annotated[
         bool, typer.Option("--measure", help="Of cost: time training and decoding now, the systems in turn, instead of reading the logs.")
     ] = False,
+    pairs: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|SRC,RIGHT,WRONG|lingeval97",
+            help="Of agreement: the contrastive set, JSON as Lingeval97's or three text files (default: the corpus's own).",
+        ),
+    ] = "",
+    scores: Annotated[
+        Optional[list[str]], typer.Option(metavar="FILE", help="Of agreement: scores in Lingeval97's format, shown beside the systems. Repeatable.")
+    ] = None,
     output_format: Format = "table",
     run: Annotated[Optional[Path], run_option()] = None,
     force: Annotated[bool, force_option("Do an analysis again that is up to date.")] = False,
@@ -41,5 +52,5 @@ def analyze(
     if analysis is None:
         console.print_table("", ["<analysis", "<what it shows"], [[name, entry.title] for name, entry in ANALYSES.items()])
         return
-    options = {"buckets": buckets, "measure": measure}
+    options = {"buckets": buckets, "measure": measure, "pairs": pairs, "scores": tuple(scores or ())}
     stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)

@@ -56,7 +56,7 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: b
     keys = k.size(2)
     q = q.transpose(1, 2)  # (B, H, K·T, C)
     # One query: torch's products of a row and many small matrices copy these first, three times as slow as multiplying and adding up here.
-    alone = queries == 1 and q.device.type == "cpu"
+    alone = queries == 1 and q.device.type == "cpu" and not capturing()
     if alone and k.stride(-1) == 1:
         scores = ((q / math.sqrt(width)) * k).sum(-1)  # (B, H, S)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.batches import Batch, collate
+from nmtkit.data.batches import Batch, collate, source_batch
 from nmtkit.models.base import Model
 from nmtkit.translate.steps import wide
 
@@ -23,7 +24,7 @@ def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
 
     Args:
         models: in eval mode; several: the mean of their probabilities, as in search.
-        batch: with both sides; tgt_out (B, T) ends in </s>.
+        batch: with both sides; tgt_out (B, T) ends in </s>. There may be several targets for a source (`alternatives_batch`).
     Returns: for each pair one number per target token, that of </s> last; their sum is search's `log_prob` of the same output.
     Raises: ValueError if the batch has no targets.
     """
@@ -72,3 +73,16 @@ class GivenPairs:
 def pair_batch(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Batch:
     """The batch of given pairs of token ids (both with </s> last), in the order given."""
     return collate(GivenPairs(src, tgt), np.arange(len(src), dtype=np.int64), device)
+
+
+def alternatives_batch(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[Sequence[int]]], device: torch.device | str = "cpu") -> Batch:
+    """The batch of B sources and K targets of each: B rows of sources, B·K rows of targets, K neighbours belonging to one source.
+
+    Args:
+        src: (B) token ids; tgt: (B, K) token ids; all with </s> last.
+    """
+    flat = [ids for targets in tgt for ids in targets]
+    sources = source_batch(src, device)
+    return dataclasses.replace(
+        pair_batch(flat, flat, device), src=sources.src, src_lengths=sources.src_lengths, rows=sources.rows, src_padded=sources.src_padded
+    )

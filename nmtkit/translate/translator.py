@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from nmtkit.data.vocabulary import EOS, UNK, Vocabulary
 from nmtkit.models.base import Model
 from nmtkit.translate import workers
 from nmtkit.translate.beam import Hypothesis, Search, search
-from nmtkit.translate.forced import forced_scores, pair_batch
+from nmtkit.translate.forced import alternatives_batch, forced_scores, pair_batch
 from nmtkit.translate.pieces import cut
 from nmtkit.translate.windows import windowed
 
@@ -213,3 +214,32 @@ class Translator:
 
     def _score(self, pairs: tuple[list[list[int]], list[list[int]]]) -> list[list[float]]:
         return forced_scores(self.models, pair_batch(*pairs, self.device))
+
+    def alternatives(self, sources: Sequence[str], targets: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Log-probabilities of several given translations of each line, </s> included; a source is read once for all of its targets.
+
+        Args:
+            sources: (N) lines.
+            targets: (N, K_i) lines, each with at least one.
+        Returns: (N, K_i).
+        """
+        src = [self.src_vocab.encode(self.src_side.encode(line)) for line in sources]
+        tgt = [[self.tgt_vocab.encode(self.tgt_side.encode(line)) for line in lines] for lines in targets]
+        order = sorted(range(len(src)), key=lambda i: (len(tgt[i]), len(src[i]), max(map(len, tgt[i]))))
+        batches: list[list[int]] = []
+        for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):  # only sources with as many targets share a batch
+            own = list(same)
+            size = max(1, self.settings.batch_size // count)
+            batches += [own[start : start + size] for start in range(0, len(own), size)]
+        work = [([src[i] for i in batch], [tgt[i] for i in batch]) for batch in batches]
+        found: list[list[float]] = [[] for _ in src]
+        for batch, scores in zip(batches, workers.mapped(self._score_alternatives, work, self.jobs), strict=True):
+            for i, own_scores in zip(batch, scores, strict=True):
+                found[i] = own_scores
+            self.done(len(batch))
+        return found
+
+    def _score_alternatives(self, work: tuple[list[list[int]], list[list[list[int]]]]) -> list[list[float]]:
+        sums = [sum(scores) for scores in forced_scores(self.models, alternatives_batch(*work, self.device))]
+        count = len(work[1][0])
+        return [sums[start : start + count] for start in range(0, len(sums), count)]

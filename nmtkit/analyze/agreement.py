@@ -1,0 +1,167 @@
+"""Analysis `agreement`: how often a system prefers the right translation to one with a wrong form, by kind, distance and frequency."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit import console
+from nmtkit.analyze.contrastive import Error, Item, decisions, read, read_scores
+from nmtkit.analyze.finding import Finding
+from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.models import loading
+from nmtkit.prep.parallel import cores
+from nmtkit.prep.text import TextSide
+from nmtkit.run import Run
+from nmtkit.score import figures
+from nmtkit.score.tables import Column, Estimate, Table, bar
+from nmtkit.settings import SearchSettings, build
+from nmtkit.translate import workers
+from nmtkit.translate.translator import Translator
+
+AGREEMENT = "subj_verb_agreement"
+POLARITY = {
+    "nicht_ins": "insertion",
+    "kein_ins": "insertion",
+    "affix_ins": "insertion",
+    "nicht_del": "deletion",
+    "kein_del": "deletion",
+    "affix_del": "deletion",
+}
+LONGEST = 15
+# The bins of Lingeval97's own evaluation, as it counts them: 5 belongs to >2.
+FREQUENCIES = [
+    (10000, None),
+    (5000, 10000),
+    (2000, 5000),
+    (1000, 2000),
+    (500, 1000),
+    (200, 500),
+    (100, 200),
+    (50, 100),
+    (20, 50),
+    (10, 20),
+    (5, 10),
+    (2, 5),
+]
+Group = tuple[str, str, Callable[[Error], bool]]
+
+
+def groups(errors: Sequence[Error]) -> list[Group]:
+    """The groups that occur: (section, label, which errors), as Lingeval97's evaluation and the papers have them."""
+    kinds = list(dict.fromkeys(error.kind for error in errors))
+    found: list[Group] = [("all", "all", lambda e: True)]
+    found += [("type", kind, lambda e, k=kind: e.kind == k) for kind in kinds]  # type: ignore[misc]
+    for merged in ("insertion", "deletion"):
+        found.append(("type", f"polarity, {merged}", lambda e, m=merged: any(e.kind.endswith(end) for end, kind in POLARITY.items() if kind == m)))  # type: ignore[misc]
+    for distance in range(LONGEST + 1):
+        found.append(("distance", str(distance), lambda e, d=distance: e.kind == AGREEMENT and e.distance == d))  # type: ignore[misc]
+    found.append(("distance", f">{LONGEST}", lambda e: e.kind == AGREEMENT and e.distance is not None and e.distance > LONGEST))
+    for low, high in FREQUENCIES:
+        found.append(("frequency", f">{low}", lambda e, a=low, b=high: e.frequency is not None and a < e.frequency <= (b or e.frequency)))  # type: ignore[misc]
+    for exactly in (2, 1, 0):
+        found.append(("frequency", str(exactly), lambda e, f=exactly: e.frequency == f))  # type: ignore[misc]
+    return [group for group in found if any(map(group[2], errors))]
+
+
+def interval(right: int, count: int) -> Estimate:
+    """A share with Wilson's 95% interval, in percent."""
+    if not count:
+        return Estimate(None)
+    z = 1.959964
+    share = right / count
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
+    return Estimate(100 * share, 100 * max(0.0, centre - half), 100 * min(1.0, centre + half))
+
+
+def scored(run: Run, name: str, items: Sequence[Item]) -> tuple[list[list[float]], float]:
+    """Log-probabilities that a system gives the targets of each item, </s> included, not normalised by length; and targets a second."""
+    src, tgt = (TextSide.load(run.prep, side) for side in ("src", "tgt"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with workers.one_thread(device):
+        model = loading.load_system(run, run.find_system(name), str(device))
+        translator = Translator([model], src, tgt, *load_vocabularies(run.prep), build(SearchSettings, {}, "search"), device, cores())
+        start = time.perf_counter()
+        with console.progress(f"{name}: pairs", len(items)) as translator.done:
+            found = translator.alternatives([item.source for item in items], [item.targets for item in items])
+    return found, sum(map(len, found)) / (time.perf_counter() - start)
+
+
+def default_pairs(run: Run) -> str:
+    """The contrastive set that the run's own corpus came with.
+
+    Raises: ConfigError if there is none.
+    """
+    own = run.prep / "eval" / "agreement.json"
+    if own.is_file():
+        return str(own)
+    raise ConfigError(
+        "this run's corpus has no contrastive set of its own", where="--pairs", hint="--pairs lingeval97, a JSON file, or SOURCES,RIGHT,WRONG"
+    )
+
+
+def find_pairs(where: str) -> str:
+    """The file of a registered evaluation set, or what was given."""
+    if where != "lingeval97":
+        return where
+    from nmtkit.prep.corpora import published
+
+    return str(published.fetch(where)[0])
+
+
+def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), pairs: str = "", scores: Sequence[str] = ()) -> Finding:
+    """Accuracy of each system on a contrastive set.
+
+    Args:
+        run: the run; systems: those that score the set. set_names is of no use here.
+        pairs: a JSON file, three text files, or the name lingeval97; "" = the run's own set.
+        scores: score files in Lingeval97's format, shown beside the systems by their names.
+    Raises: ConfigError, DataError as the parts say.
+    """
+    if set_names:
+        raise ConfigError("agreement reads a contrastive set, not a set of the run", where="--set-name", hint="--pairs")
+    where = find_pairs(pairs) if pairs else default_pairs(run)
+    items = read(where)
+    judged: dict[str, list[tuple[Error, bool]]] = {}
+    rates, attachments = {}, {}
+    for file in scores:
+        judged[Path(file).name.split(".")[0]] = decisions(items, read_scores(Path(file), items))
+    for name in systems:
+        if name in judged:
+            raise DataError(f"a score file and a system are both named '{name}'", where="--scores", hint="rename the file")
+        found, rates[name] = scored(run, name, items)
+        judged[name] = decisions(items, found)
+        attachments[f"{name}.scores"] = "".join(f"{-score:.6f}\n" for own in found for score in own)
+    errors = [error for item in items for error in item.errors]
+    rows: list[list[Any]] = []
+    for section, label, belongs in groups(errors):
+        own = [[right for error, right in found if belongs(error)] for found in judged.values()]
+        rows.append([section, label, len(own[0]), *(interval(sum(rights), len(rights)) for rights in own)])
+    columns = [Column("section", "group", left=True), Column("label", "", left=True), Column("pairs", "pairs", decimals=0)]
+    columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in judged]
+    notes = ["right: the reference has a strictly higher log-probability, </s> included, not normalised by length; a tie is wrong", "[95%]: Wilson"]
+    drawn = [row for row in rows if row[0] == "distance"] or [row for row in rows if row[0] == "type"]
+    series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(judged)}
+    return Finding(
+        name="agreement",
+        title="right forms preferred to wrong ones",
+        table=Table("agreement", f"Share of pairs in which the right translation scores better, in % ({where})", columns, rows, notes),
+        text="50 is chance where a wrong translation differs in one word. A system that keeps its share as the distance grows carries what the "
+        "verb needs over the words between; compare systems where their intervals are far apart.",
+        figure=figures.grouped_bars([row[1] for row in drawn], series, drawn[0][0], "right, %") if figures.available() else None,
+        bars="\n\n".join(_bars(name, drawn, values) for name, values in series.items()),
+        facts={"pairs": where, "items": len(items), "targets_per_second": {name: round(rate, 1) for name, rate in rates.items()}},
+        attachments=attachments,
+    )
+
+
+def _bars(name: str, rows: Sequence[Sequence[Any]], values: Sequence[Estimate]) -> str:
+    width = max(len(row[1]) for row in rows)
+    lines = [f"{row[1]:>{width}} {bar(value.value, 100)} {value.value or 0:5.1f} ({row[2]:,})" for row, value in zip(rows, values, strict=True)]
+    return "\n".join([name, *lines])

@@ -1,0 +1,206 @@
+"""Contrastive sets: reading them, deciding, grouping as Lingeval97's own evaluation does, and a system's scores through the stage."""
+
+import csv
+import json
+import math
+import random
+
+import pytest
+import torch
+
+from nmtkit.analyze import OPTIONS, stage
+from nmtkit.analyze.agreement import AGREEMENT, groups, interval
+from nmtkit.analyze.contrastive import Error, Item, decisions, read, read_scores
+from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.models import loading
+from nmtkit.settings import SearchSettings, build
+from nmtkit.translate.translator import Translator
+
+from .conftest import SMALL
+
+DOCUMENTED = [  # formats.md, "Lingeval97": distance and frequency may be missing, or be text
+    {
+        "source": "w1 w2",
+        "reference": "w3 w4",
+        "origin": "newstest2009.1",
+        "errors": [
+            {"type": AGREEMENT, "contrastive": "w3 w5", "distance": "0", "frequency": 7},
+            {"type": "polarity_affix_del", "contrastive": "w4", "frequency": "0"},
+        ],
+    },
+    {"source": "w6", "reference": "w7", "origin": "newstest2009.2", "errors": []},
+    {"source": "w8 w1 w2", "reference": "w9", "origin": "x.3", "errors": [{"type": AGREEMENT, "contrastive": "w3 w5 w6", "distance": 16}]},
+]
+
+
+class Words:
+    def encode(self, line):
+        return line.split()
+
+    def decode(self, subwords):
+        return " ".join(subwords)
+
+
+@pytest.fixture
+def documented(tmp_path):
+    path = tmp_path / "pairs.json"
+    path.write_text(json.dumps(DOCUMENTED), "utf-8")
+    return path
+
+
+def test_the_documented_format(documented):
+    items = read(str(documented))
+    assert [item.targets for item in items] == [["w3 w4", "w3 w5", "w4"], ["w7"], ["w9", "w3 w5 w6"]]
+    assert items[0].errors == [Error(AGREEMENT, "w3 w5", 0, 7), Error("polarity_affix_del", "w4", None, 0)]
+
+
+def test_three_text_files(tmp_path):
+    paths = [tmp_path / name for name in ("src", "right", "wrong")]
+    for path, lines in zip(paths, (["a", "b"], ["A", "B"], ["C", "D"]), strict=True):
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    where = ",".join(map(str, paths))
+    assert read(where) == [Item("a", "A", [Error("pairs", "C")]), Item("b", "B", [Error("pairs", "D")])]
+    paths[2].write_text("C\n", "utf-8")
+    with pytest.raises(DataError, match="different numbers of lines"):
+        read(where)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[1, 2]", "item 0"), ('{"a": 1}', "not a list"), ("[", "line 1"), ('[{"source": "a"}]', "reference"), ("[]", "no pairs")],
+)
+def test_what_is_no_contrastive_set_is_refused(tmp_path, text, words):
+    path = tmp_path / "bad.json"
+    path.write_text(text, "utf-8")
+    with pytest.raises(DataError) as error:
+        read(str(path))
+    assert words in f"{error.value.message} {error.value.where}"
+
+
+def test_real_pairs(shared):
+    folder = shared / "data" / "distil_lingeval" / "subj_verb_agreement.mt"
+    items = read(",".join(str(folder / name) for name in ("src.en.xz", "tgt.correct.de.xz", "tgt.incorrect.de.xz")))
+    assert len(items) == 6701
+    assert items[0].reference.replace("erreichten", "erreichte") == items[0].errors[0].text
+
+
+def test_a_tie_is_wrong_and_each_error_is_held_against_its_own_reference():
+    errors = [Error("a", "x"), Error("b", "y"), Error("c", "z")]
+    items = [Item("s", "r", errors), Item("t", "q", errors[:1])]
+    assert [right for _, right in decisions(items, [[-2.0, -3.0, -2.0, -1.0], [-5.0, -6.0]])] == [True, False, False, True]
+
+
+def test_score_files_of_either_sign(tmp_path, documented):
+    items, path = read(str(documented)), tmp_path / "a.scores"
+    path.write_text("5.9\n6.4\n5.1\n1\n2\n3\n", "utf-8")
+    assert read_scores(path, items) == [[-5.9, -6.4, -5.1], [-1.0], [-2.0, -3.0]]
+    path.write_text("-5.9\n-6.4\n-5.1\n-1\n-2\n0\n", "utf-8")
+    assert read_scores(path, items) == [[-5.9, -6.4, -5.1], [-1.0], [-2.0, 0.0]]
+    for lines, words in (("1\n2\n", "2 scores for 6"), ("1\n2\nx\n4\n5\n6\n", "not a number: 'x'"), ("1\n2\nnan\n4\n5\n6\n", "not a number")):
+        path.write_text(lines, "utf-8")
+        with pytest.raises(DataError, match=words):
+            read_scores(path, items)
+
+
+def bin_of_lingeval(frequency):
+    """evaluate.py's bins of frequencies, in words (formats.md): 5 is overwritten by the bin that is assigned later."""
+    for low in (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2):
+        if frequency > low:
+            return f">{low}"
+    return str(frequency)
+
+
+def test_groups_are_those_of_the_sets_own_evaluation():
+    rng = random.Random(1)
+    kinds = [AGREEMENT, "polarity_affix_del", "polarity_particle_kein_ins", "auxiliary"]
+    errors = [Error(rng.choice(kinds), "x", rng.choice([None, *range(20)]), rng.choice([None, *range(25), 50, 51, 5000, 10001])) for _ in range(800)]
+    found = {(section, label): [e for e in errors if belongs(e)] for section, label, belongs in groups(errors)}
+    assert found["all", "all"] == errors
+    for kind in kinds:
+        assert found["type", kind] == [e for e in errors if e.kind == kind]
+    assert found["type", "polarity, deletion"] == found["type", "polarity_affix_del"]
+    assert ("type", "polarity, insertion") in found
+    agreement = [e for e in errors if e.kind == AGREEMENT and e.distance is not None]
+    for distance in range(16):
+        assert found["distance", str(distance)] == [e for e in agreement if e.distance == distance]
+    assert found["distance", ">15"] == [e for e in agreement if e.distance > 15]
+    counted = [e for e in errors if e.frequency is not None]
+    for label in {bin_of_lingeval(e.frequency) for e in counted}:
+        assert found["frequency", label] == [e for e in counted if bin_of_lingeval(e.frequency) == label]
+    assert sum(len(own) for (section, _), own in found.items() if section == "frequency") == len(counted)
+    assert ("distance", "0") not in {(section, label) for section, label, _ in groups([Error("auxiliary", "x", 0)])}
+
+
+def test_wilsons_interval():
+    """8 of 10: 49.0 to 94.3 (Wilson 1927's formula, worked by hand); the ends stay within 0 and 100."""
+    found = interval(8, 10)
+    assert (found.value, round(found.low, 1), round(found.high, 1)) == (80, 49.0, 94.3)
+    assert interval(0, 5).low == pytest.approx(0, abs=1e-9) and interval(5, 5).high == pytest.approx(100) and interval(0, 0).value is None
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_alternatives_are_the_forced_scores_one_by_one(analysed, jobs):
+    analysed.system("base", "transformer", SMALL)
+    model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
+    translator = Translator(
+        [model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {"batch_size": 6}, "search"), "cpu", jobs
+    )
+    rng = random.Random(3)
+    sentence = lambda: " ".join(f"w{rng.randint(0, 90)}" for _ in range(rng.randint(1, 9)))  # noqa: E731
+    sources, targets = [sentence() for _ in range(23)], [[sentence() for _ in range(rng.choice([1, 2, 2, 3, 8]))] for _ in range(23)]
+    found = translator.alternatives(sources, targets)
+    for source, own, scores in zip(sources, targets, found, strict=True):
+        one_by_one = [line.log_prob for line in translator.force([source] * len(own), own)]
+        assert scores == pytest.approx(one_by_one, abs=1e-4)
+
+
+def test_a_source_is_read_once_for_its_targets(analysed, monkeypatch):
+    analysed.system("base", "transformer", SMALL)
+    model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
+    read_rows, original = [], model.encode
+    monkeypatch.setattr(model, "encode", lambda batch: read_rows.append(len(batch.src)) or original(batch))
+    translator = Translator([model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
+    translator.alternatives(["w1", "w2 w3"], [["w4", "w5", "w6"], ["w7", "w8", "w9"]])
+    assert read_rows == [2]
+
+
+def test_the_stage_shows_systems_and_score_files_side_by_side(analysed, documented, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    analysed.system("base", "transformer", SMALL)
+    other = tmp_path / "others.2016.scores"
+    other.write_text("1\n2\n2\n9\n5\n4\n", "utf-8")
+    stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(documented), "scores": (str(other),)}, output_format="csv")
+    rows = {(row["section"], row["label"]): row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    assert float(rows["all", "all"]["others"]) == pytest.approx(200 / 3)
+    assert {key: int(row["pairs"]) for key, row in rows.items() if key[0] == "distance"} == {("distance", "0"): 1, ("distance", ">15"): 1}
+    lines = (analysed.run.path / "analyze" / "agreement" / "base.scores").read_text("utf-8").splitlines()
+    items = read(str(documented))
+    own = [right for _, right in decisions(items, read_scores(analysed.run.path / "analyze" / "agreement" / "base.scores", items))]
+    assert len(lines) == 6 and all(math.isfinite(float(line)) for line in lines)
+    assert float(rows["all", "all"]["base"]) == pytest.approx(100 * sum(own) / 3)
+
+    stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(documented), "scores": (str(other),)})
+    assert "up to date" in capsys.readouterr().err
+    other.write_text("1\n2\n2\n9\n4\n5\n", "utf-8")
+    stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(documented), "scores": (str(other),)}, output_format="csv")
+    assert "100.0" in capsys.readouterr().out
+
+
+def test_without_pairs_of_its_own_a_run_says_what_to_give(analysed):
+    analysed.system("base", "transformer", SMALL)
+    with pytest.raises(ConfigError, match="no contrastive set") as error:
+        stage.analyze(analysed.run, "agreement", **OPTIONS)
+    assert "lingeval97" in error.value.hint
+    with pytest.raises(ConfigError, match="not a set of the run"):
+        stage.analyze(analysed.run, "agreement", **OPTIONS, set_names=["test"])
+
+
+def test_no_score_is_lost_in_float32(analysed):
+    """Sums of float64 log-probabilities: two targets that differ in a rare word only are told apart."""
+    analysed.system("base", "transformer", SMALL)
+    model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
+    translator = Translator([model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
+    long = " ".join(f"w{i}" for i in range(60))
+    (scores,) = translator.alternatives(["w1"], [[long, long.replace("w59", "w58")]])
+    assert scores[0] != scores[1] and torch.tensor(scores).isfinite().all()
