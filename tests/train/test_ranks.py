@@ -18,8 +18,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from nmtkit import files
 from nmtkit.models import checkpoints
 from nmtkit.settings import TrainSettings
+from nmtkit.train import loss as losses
 from nmtkit.train import ranks
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
@@ -38,7 +40,7 @@ def arguments(run, *extra, name="system"):
     return ["train", "--run", str(run.path), "--name", name, *(part for value in (*SETTINGS, *extra) for part in ("--set", value))]
 
 
-def rank_process(rank, world, port, argv, log, timeout):
+def rank_process(rank, world, port, argv, log, timeout, before):
     """What one rank runs: the command, with the environment that torchrun gives and its own file for stderr."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.environ[ranks.TIMEOUT] = str(timeout)
@@ -46,6 +48,8 @@ def rank_process(rank, world, port, argv, log, timeout):
     os.dup2(descriptor, 2)
     torch.set_num_threads(1)
     sys.argv = ["nmtkit", *argv]
+    if before:
+        before()
     from nmtkit.cli import main
 
     main()
@@ -54,7 +58,7 @@ def rank_process(rank, world, port, argv, log, timeout):
 class Together:
     """Some ranks at work on one command (or each on its own)."""
 
-    def __init__(self, folder, world, argv, timeout=60):
+    def __init__(self, folder, world, argv, timeout=60, before=None):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.train.test_ranks", "nmtkit.cli", "nmtkit.train.stage"])
         with socket.socket() as free:
@@ -65,7 +69,9 @@ class Together:
         for log in self.logs:
             log.write_text("")
         commands = argv if isinstance(argv[0], list) else [argv] * world
-        self.processes = [context.Process(target=rank_process, args=(r, world, port, commands[r], self.logs[r], timeout)) for r in range(world)]
+        self.processes = [
+            context.Process(target=rank_process, args=(r, world, port, commands[r], self.logs[r], timeout, before)) for r in range(world)
+        ]
         for process in self.processes:
             process.start()
 
@@ -253,6 +259,33 @@ def test_through_torchrun(base, tmp_path):
     assert done.stderr.count("at step 6 of 6") == 1
 
 
+def short_of_memory():
+    """In the second rank memory holds no batch of more than 30 positions."""
+    original = losses.backward
+
+    def small(logits_of, hidden, batch, *rest):
+        if os.environ["RANK"] == "1" and batch.src.numel() + batch.tgt_out.numel() > 30:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+        return original(logits_of, hidden, batch, *rest)
+
+    losses.backward = small
+
+
+def test_batches_cut_for_the_ranks_and_for_the_memory_of_one(base, tmp_path):
+    """One batch an update, three ranks, and one of them short of memory: all cut the same batches in parts, and the update is the same."""
+    run, _ = base
+    found = []
+    for name, world, before in (("whole", 1, None), ("cut", 3, short_of_memory)):
+        argv = arguments(run, "train.update_size=0", "model.dropout=0", "train.dev_bleu=false", "train.samples=0", name=name)
+        together = Together(tmp_path / name, world, argv, before=before)
+        assert together.codes() == [0] * world, together.said()
+        found.append(weights(run, name, 6))
+    assert largest_difference(*found) < 1e-5
+    state = files.read_json(run.system("cut").checkpoints / "step-00000006" / "state.json")
+    assert 30 < state["split_from"] < 90
+    assert "memory does not hold a batch of" in together.said()[0]
+
+
 # Without processes
 
 
@@ -275,7 +308,9 @@ def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
     if count >= world:
         assert [part.tolist() for part in parts] == [rows.tolist() for rows in update]
     else:
-        assert len(parts) % world == 0  # all ranks have the same number
+        most = max(sum(len(part) for part in parts[rank::world]) for rank in range(world))
+        assert most <= 20
+        assert count > 1 or len(parts) == world
     shares = [Two(world, rank).share(list(enumerate(parts))) for rank in range(world)]
     assert sorted(number for share in shares for number, _ in share) == list(range(len(parts)))
 
