@@ -49,7 +49,7 @@ class PrepSettings(Section):
     lowercase: bool = False
     """Lowercase both sides (instead of truecasing)."""
     truecase: Literal["none", "src", "tgt", "both"] = "both"
-    """Which sides are truecased, by a model trained on the training side."""
+    """Which sides are truecased, by a model trained on the training side; Chinese never is."""
     joint_vocab: bool = True
     """One BPE model and one vocabulary for both languages."""
     merges: int = Field(8000, ge=0)

@@ -9,6 +9,7 @@ from itertools import compress, islice
 from operator import not_
 from pathlib import Path
 
+from nmtkit.prep.chinese import is_chinese
 from nmtkit.prep.clean import PairFilter, tidy, utf8_lines
 from nmtkit.prep.encoders import BOTH
 from nmtkit.prep.parts import Part, PartWriter
@@ -47,9 +48,9 @@ def row_chunks(streams: Sequence[Iterator[bytes]], max_rows: int = 4000, max_byt
             return
 
 
-def truecased(settings: PrepSettings, side: str) -> bool:
-    """Whether a side is truecased."""
-    return not settings.lowercase and settings.truecase in (side, "both")
+def truecased(settings: PrepSettings, side: str, language: str) -> bool:
+    """Whether a side is truecased: not Chinese, where no capital begins a sentence, which `iPhone` can."""
+    return not settings.lowercase and settings.truecase in (side, "both") and not is_chinese(language)
 
 
 @dataclass
@@ -165,7 +166,7 @@ class Cleaner:
         self._filter = PairFilter(settings.min_words, settings.max_words, settings.max_ratio)
         self._settings = settings
         self._hopeless = 10 * settings.max_words  # blank-separated words; tokenization joins two at most, so these can only be too long
-        self._counts = Counts({side: SideCounts(truecased(settings, side)) for side in BOTH})
+        self._counts = Counts({side: SideCounts(truecased(settings, side, lang)) for side, lang in zip(BOTH, languages, strict=True)})
         self._writer = PartWriter(text)
 
     def __call__(self, chunk: tuple[int, Sequence[bytes]]) -> Cleaned:

@@ -30,7 +30,7 @@ FAULTS = {
     "torch: attention is NaN where a row sees nothing": {
         "nn/test_attention.py": ["test_blind_queries_get_exactly_zero_and_finite_gradients", "test_torchs_kernels_are_never_shown_a_blind_query"],
     },
-    "torch: workers multiply lists in memory": {"faults/test_training.py": ["test_memory_does_not_grow"]},
+    "torch: workers multiply lists in memory": {"data/test_store.py": ["test_a_store_travels_by_path", "test_writing_takes_constant_memory"]},
     "sacremoses, subword-nmt, typer: releases that change the text or break": {HERE: ["test_versions_that_change_the_text_are_pinned"]},
     "sacremoses: a last apostrophe, a last full stop, letters of other scripts": {
         "prep/test_moses.py": ["test_examples", "test_multi30k_as_recorded"],
@@ -170,7 +170,7 @@ def test_sacremoses_escapes_never_reach_the_text_that_is_scored(prepared):
     side = TextSide.load(run.prep, "tgt")
     assert any("&apos;" in piece or "&quot;" in piece for piece in side.tokens(texts["en"][0]))
     back = side.decode(side.encode(texts["en"][0]))
-    assert "&apos; fine" in back  # the text's own, undone exactly once
+    assert "& apos; fine" in back  # the text's own, undone exactly once: not `' fine`
     assert "".join(back.split()) == "".join(texts["en"][0].split())
 
 
