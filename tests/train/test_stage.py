@@ -161,7 +161,7 @@ def test_clipping(tmp_path):
 def test_learning(tmp_path):
     """The loss falls far below that of guessing letters (ln 12 = 2.5) and the translations come out mostly right."""
     run = make_run(tmp_path / "run", pairs=400, dev=10)
-    more = ("train.max_steps=300", "train.validate_every=300", "train.dev_bleu=true", "model.d_model=32", "model.d_ff=64", "train.batch_size=300")
+    more = ("train.max_steps=400", "train.validate_every=400", "train.dev_bleu=true", "model.d_model=32", "model.d_ff=64", "train.batch_size=300")
     train(run, assignments=[*SETTINGS, *more, "model.dropout=0", "train.lr=0.004", "train.log_every=100"])
     first, *_, final = lines(run, "train")
     assert final["nll"] < 0.8 < 1.8 < first["nll"]
