@@ -51,10 +51,14 @@ def _tokenizer_class() -> type[Any]:
         PAD_NOT_ISALNUM = re.compile(rf"([^{MosesTokenizer.IsAlnum}{_CJK}\s\.'\`\,\-])"), r" \1 "
         AGGRESSIVE_HYPHEN_SPLIT = re.compile(rf"([{MosesTokenizer.IsAlnum}{_CJK}])\-(?=[{MosesTokenizer.IsAlnum}{_CJK}])"), r"\1 @-@ "
 
-        def __init__(self, lang: str) -> None:
+        def __init__(self, lang: str, caseless: bool) -> None:
             super().__init__(lang)
             self.numeric_only = frozenset(self.NUMERIC_ONLY_PREFIXES)
             self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only
+            if caseless:
+                self.lower = frozenset()
+                self.numeric_only |= {prefix.lower() for prefix in self.numeric_only}
+                self.prefixes |= {prefix.lower() for prefix in self.prefixes}
 
         def handles_nonbreaking_prefixes(self, text: str) -> str:
             """The Perl word loop: which full stops belong to their word."""
@@ -87,16 +91,18 @@ class Moses:
         normalize: normalise punctuation first (normalize-punctuation.perl).
         aggressive_hyphens: split `well-known` into `well @-@ known` (tokenizer.perl -a).
         escape: write `&apos;`, `&quot;`, … for the characters Moses reserves.
+        caseless: for text that was lowercased: that a word begins with a small letter doesn't say that its sentence began before it, and
+            abbreviations are known without their capitals.
     """
 
-    def __init__(self, lang: str, normalize: bool = True, aggressive_hyphens: bool = False, escape: bool = True) -> None:
+    def __init__(self, lang: str, normalize: bool = True, aggressive_hyphens: bool = False, escape: bool = True, caseless: bool = False) -> None:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer
 
         self.lang = lang
         self.aggressive_hyphens = aggressive_hyphens
         self.escape = escape
         self._substitutions = _needles(MosesPunctNormalizer(lang, perl_parity=True).substitutions) if normalize else []
-        self._tokenizer = _tokenizer_class()(lang)
+        self._tokenizer = _tokenizer_class()(lang, caseless)
         self._detokenizer = MosesDetokenizer(lang)
         self._apostrophe = {"en": " '", "fr": "' ", "it": "' "}.get(lang, " ' ")
         self._anywhere: dict[str, str] = {}  # word -> its tokens, where its place doesn't matter

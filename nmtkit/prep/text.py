@@ -50,7 +50,9 @@ class TextSide:
         self.lowercase = settings.lowercase
         self.truecaser = truecaser
         self.bpe = bpe
-        self.moses = None if chinese.is_chinese(lang) else Moses(lang, settings.normalize, settings.aggressive_hyphens, settings.escape)
+        options = (lang, settings.normalize, settings.aggressive_hyphens, settings.escape)
+        self.moses = None if chinese.is_chinese(lang) else Moses(*options)
+        self._caseless = Moses(*options, caseless=True) if self.moses and self.lowercase else None
 
     @classmethod
     def load(cls, prep_dir: Path, side: Literal["src", "tgt"]) -> TextSide:
@@ -87,7 +89,8 @@ class TextSide:
 
         Returns: its words, not truecased, separated by single spaces.
         """
-        line = chinese.segment(line) if self.moses is None else self.moses.tokenize(line)
+        moses = self._caseless if self._caseless and line.islower() else self.moses
+        line = moses.tokenize(line) if moses else chinese.segment(line)
         return line.lower() if self.lowercase else line  # not before: where a sentence ends is seen from the capital of the next
 
     def encode(self, line: str) -> list[str]:

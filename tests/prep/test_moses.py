@@ -37,6 +37,19 @@ def test_settings() -> None:
     assert Moses("en", normalize=False).tokenize("“A” – b") == "“ A ” – b"
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("no problems. it's done.", "no problems . it &apos;s done ."),  # Moses leaves `problems.`, as `it` is small
+        ("mr. smith is in the u.s. today, no. 5 is it? no. it isn't", "mr. smith is in the u.s. today , no. 5 is it ? no . it isn &apos;t"),
+    ],
+)
+def test_text_that_was_lowercased(text: str, tokens: str) -> None:
+    moses = Moses("en", caseless=True)
+    assert moses.tokenize(text) == moses.reference(text) == tokens
+    assert Moses("en").tokenize(text) != tokens
+
+
 @pytest.mark.parametrize(("lang", "stops"), [("en", 0), ("de", 13), ("fr", 42)])
 def test_multi30k_as_recorded(shared, lang: str, stops: int) -> None:
     """tok/ is lowercased, normalised and tokenized raw/; counts for all 32,014 lines a language.
@@ -139,7 +152,7 @@ WORDS = st.one_of(
 def test_fast_way_equals_all_rules_on_made_up_text(lang: str) -> None:
     from sacremoses import MosesPunctNormalizer
 
-    moses, hyphens = Moses(lang), Moses(lang, aggressive_hyphens=True, escape=False)
+    moses, hyphens, caseless = Moses(lang), Moses(lang, aggressive_hyphens=True, escape=False), Moses(lang, caseless=True)
     normalizer = MosesPunctNormalizer(lang, perl_parity=True)
 
     @settings(deadline=None, max_examples=300)
@@ -147,7 +160,7 @@ def test_fast_way_equals_all_rules_on_made_up_text(lang: str) -> None:
     def check(line: str) -> None:
         normalized = normalizer.normalize(line + "\n")  # every substitution of the normaliser, on every line
         assert moses.normalize(line) == normalized
-        for one in (moses, hyphens):
+        for one in (moses, hyphens, caseless):
             for _ in "12":  # the second time from the cache
                 assert one.tokenize(line) == one.reference(normalized)
 
