@@ -16,6 +16,7 @@ from nmtkit.cli.options import SETTINGS, Config, Debug, Device, Quiet, chosen_ru
         "nmtkit train",
         "nmtkit train --name pre-norm --set model.norm=pre --set train.max_steps=20000",
         "nmtkit train --variant my_package.my_file:MyModel --preset tiny",
+        "torchrun --nproc-per-node 4 -m nmtkit train",
         before="For example, in a run that is prepared:",
         after="`nmtkit train` given again continues a training that was stopped (Ctrl-C or SIGTERM save first).",
     ),
