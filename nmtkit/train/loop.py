@@ -73,6 +73,8 @@ class Trainer:
         self.stop = guard.Stop()
         self.saved = (state.step, state.validated)  # a training that has done nothing has nothing to save
         self.reporter: Reporter
+        self.opening: list[str] = []
+        """What train.log begins with: lines that were said before it was open."""
         self._last: tuple[list[Ids], float] = ([], 0.0)
 
     def run(self) -> Ending:
@@ -81,6 +83,8 @@ class Trainer:
         Raises: Interrupted when told to stop (all saved); TrainingDiverged; EnvironmentProblem.
         """
         self.reporter = Reporter(self.system, self.state.step, self.ranks.world) if self.ranks.first else Silent()
+        for line in self.opening:
+            self.reporter.note(line)
         begun = self.state.step
         try:
             if self.state.split_from is not None:

@@ -46,6 +46,10 @@ class Reporter:
     def say(self, message: str, warning: bool = False) -> None:
         """One line on stderr and, with the time, in train.log (later, if the disk is full now)."""
         (console.warn if warning else console.say)(message)
+        self.note(message)
+
+    def note(self, message: str) -> None:
+        """One line in train.log alone."""
         with contextlib.suppress(OSError):  # of itself no reason to end: checkpoints and metrics decide that
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
             self._log.flush()
@@ -111,6 +115,9 @@ class Silent(Reporter):
         """Nothing is open."""
 
     def say(self, message: str, warning: bool = False) -> None:
+        """Nothing."""
+
+    def note(self, message: str) -> None:
         """Nothing."""
 
     def record(self, kind: str, step: int, values: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import nmtkit
 from nmtkit import console, files
 from nmtkit import run as runs
 from nmtkit.data.batches import collate
@@ -140,6 +141,7 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
     device = ranks.device(device)
     chosen = ranks.first_does(lambda: machines.choose(device, plan.train.precision, width, state.hardware).values())
     hardware = machines.choose(device, plan.train.precision, width, chosen)  # on machines alike the choice of the first rank
+    opening = [f"nmtkit {nmtkit.__version__}, torch {torch.__version__}: {hardware.describe()}"]
     console.say(hardware.describe())
     if state.hardware and state.hardware != chosen:
         console.warn("the hardware is not that of the last start: training goes on, but not with the same bits")
@@ -159,13 +161,16 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
     trainer = Trainer(system, plan.train, model, store, hardware, state, about, validator, ranks)
     put_optimizer_tensors(model, trainer.optimizer, moments, where=path)
     parameters = sum(p.numel() for p in model.parameters())
-    console.say(f"{plan.variant}: {parameters:,} parameters; {len(store):,} training pairs")
+    opening.append(f"{plan.variant}: {parameters:,} parameters; {len(store):,} training pairs")
+    console.say(opening[-1])
     _check_alike(ranks, plan, state, model)
     if ranks.world > 1 or state.processes > 1:
         before = f" ({state.processes} before, with the same batches)" if state.step and state.processes != ranks.world else ""
         megabytes = bytes_sent(parameters, ranks.world) / 1e6
-        console.say(f"{ranks.world} processes{before}: each sends and receives {megabytes:,.1f} MB of gradients an update")
+        opening.append(f"{ranks.world} processes{before}: each sends and receives {megabytes:,.1f} MB of gradients an update")
+        console.say(opening[-1])
     state.processes = ranks.world
+    trainer.opening = opening
     return state, model, trainer
 
 

@@ -101,7 +101,9 @@ def test_what_is_written(run):
     assert (manifest["step"], manifest["variant"], list(manifest["vocabulary"])) == (4, VARIANT, ["vocab.txt"])
     (record,) = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
     assert (record["stage"], record["exit"], record["seed"], record["device"], record["steps"]) == ("train", 0, 7, "cpu", [0, 4])
-    assert "dev loss" in (run.system(VARIANT).path / "train.log").read_text()
+    log = (run.system(VARIANT).path / "train.log").read_text("utf-8")
+    assert "dev loss" in log
+    assert ", float32, " in log.splitlines()[0] and "parameters; " in log.splitlines()[1]
     (progress,) = lines(run, "train")
     assert progress["step"] == 4
     assert {"loss", "nll", "lr", "tgt_tokens_per_s", "padding", "memory_gib", "grad_norm", "epoch"} <= progress.keys()
