@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.data.spans import Spans
 from nmtkit.data.vocabulary import BOS, PAD
 
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
@@ -29,6 +30,8 @@ class Batch:
 
     src (B, S) ends each row in </s>; src_lengths (B) counts it. tgt_in (B, T) starts with <s>, tgt_out (B, T) ends in </s>.
     rows (B) are the line numbers in the set. `src_padded` / `tgt_padded` say whether any row holds padding, known without a device sync.
+    spans (B, c), where the set has them, are the tokens of each of the consecutive parts of a source, 0 behind the last one; a row of zeros
+    is not known.
     """
 
     src: Tensor
@@ -39,6 +42,7 @@ class Batch:
     tgt_lengths: Tensor | None = None
     src_padded: bool = True
     tgt_padded: bool = True
+    spans: Tensor | None = None
 
 
 class Pairs(Protocol):
@@ -46,6 +50,10 @@ class Pairs(Protocol):
 
     src_lengths: Ids
     tgt_lengths: Ids
+
+    @property
+    def spans(self) -> Spans | None:
+        """How the sources are cut into parts; None where that is not known."""
 
     def src(self, i: int) -> NDArray[Any]:
         """Source ids of pair i, </s> last."""
@@ -146,25 +154,36 @@ def collate(store: Pairs, rows: Ids, device: torch.device | str = "cpu") -> Batc
         tgt_lengths=_tensor(tgt_lengths, device),
         src_padded=bool(src_lengths.min() < src.shape[1]),
         tgt_padded=bool(tgt_lengths.min() < tgt_out.shape[1]),
+        spans=None if store.spans is None else _spans([store.spans[int(i)] for i in rows], device),
     )
 
 
-def source_batch(sentences: Sequence[Sequence[int] | NDArray[Any]], device: torch.device | str = "cpu") -> Batch:
+def source_batch(
+    sentences: Sequence[Sequence[int] | NDArray[Any]], device: torch.device | str = "cpu", spans: Sequence[Sequence[int]] | None = None
+) -> Batch:
     """A batch of sources alone, for translation; rows are 0, 1, 2, …
 
     Args:
         sentences: token ids of each sentence, </s> last; at least one sentence.
         device: where the tensors go.
+        spans: tokens of the parts of each sentence, where known (see `Batch`).
     """
     src, lengths = _padded([np.asarray(s, dtype=np.int64) for s in sentences])
     rows = _tensor(np.arange(len(sentences)), device)
-    return Batch(_tensor(src, device), _tensor(lengths, device), rows, src_padded=bool(lengths.min() < src.shape[1]))
+    parts = None if spans is None else _spans([np.asarray(s, dtype=np.int64) for s in spans], device)
+    return Batch(_tensor(src, device), _tensor(lengths, device), rows, src_padded=bool(lengths.min() < src.shape[1]), spans=parts)
 
 
-def _padded(sentences: list[NDArray[Any]]) -> tuple[Ids, Ids]:
-    """(B, longest) ids with <pad> behind, and (B) lengths; filled in one assignment, not a sentence at a time."""
+def _spans(sentences: list[NDArray[Any]], device: torch.device | str) -> Tensor | None:
+    """(B, most spans) tokens of each span with 0 behind; None where no sentence has any."""
+    padded, counts = _padded(sentences, 0)
+    return _tensor(padded, device) if counts.any() else None
+
+
+def _padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
+    """(B, longest) numbers with <pad> behind, and (B) lengths; filled in one assignment, not a sentence at a time."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
-    out = np.full((len(sentences), int(lengths.max())), PAD, dtype=np.int64)
+    out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)
     out[np.arange(out.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
     return out, lengths
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.data.spans import Spans
 from nmtkit.errors import DataError, EnvironmentProblem
 
 MAGIC = b"nmtstor\x01"
@@ -75,6 +76,8 @@ class Store:
         """Tokens of each source sentence (N), </s> included."""
         self.tgt_lengths: NDArray[np.int64] = np.ascontiguousarray(lengths[1::2])
         """Tokens of each target sentence (N), </s> included."""
+        self.spans = Spans.beside(ids_path.with_suffix(""), len(self))
+        """How the source sentences are cut into parts; None where that was not prepared."""
 
     def __len__(self) -> int:
         return len(self.src_lengths)

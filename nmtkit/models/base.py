@@ -69,6 +69,11 @@ class Model(nn.Module, abc.ABC):
         """Draw the weights anew where that takes the whole model; by default they stay as its parts drew them."""
 
     @property
+    def reads_spans(self) -> bool:
+        """Whether it is made to read `Batch.spans`, so that a training set without them is a mistake."""
+        return False
+
+    @property
     @abc.abstractmethod
     def width(self) -> int:
         """D of `logits`' input, which the noam schedule needs."""

@@ -13,6 +13,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, Vocabularies
 from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, TransformerSettings
 from nmtkit.nn.attention import CrossAttention
+from nmtkit.nn.capture import record
 from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.embeddings import Embedder, Embedding
 from nmtkit.nn.linear import Linear
@@ -37,6 +38,8 @@ class PhraseSettings(TransformerSettings):
     """What is added to the combiner's output: its layer's input, or that and what the phrase attention found (the authors' code)."""
     generator: Literal["softmax", "sigmoid_residual"] = "softmax"
     """Weights of a phrase's tokens: a softmax (Eq. 5), or gates whose rest goes to the first view (the authors' code)."""
+    segmentation: Literal["ngram", "parse"] = "ngram"
+    """Phrases are n-grams, or follow a parse of the source (`nmtkit prep --parses`); sentences without one are cut into n-grams."""
     phrase_length: Literal["sentence", "batch"] = "sentence"
     """Phrases are cut by the length of the sentence, or by that of the longest in its batch (the authors' code; then batches matter)."""
     embed_norm: bool = False
@@ -74,14 +77,39 @@ def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) 
     Source: Xu et al. 2020, §3.1.
     """
     device = lengths.device
-    size = longest_phrase(torch.full_like(lengths, columns) if by_batch else lengths)[:, None, None]  # (B, 1, 1)
-    longest = min(8, max(3, -(-columns // 6)))
+    size = longest_phrase(torch.full_like(lengths, columns) if by_batch else lengths)[:, None]  # (B, 1)
+    longest = _most(columns)
     # All counts are known from S alone: 18 tokens make the most phrases (6) until 49 do. A phrase too many has no token.
     count = -(-columns // longest) if by_batch or not padded else -(-columns // 3) if columns < 18 else max(6, -(-columns // 8))
-    starts = torch.arange(count, device=device)[None, :, None] * size  # (B, c, 1)
-    ends = torch.minimum(starts + size, lengths[:, None, None])
-    places = torch.arange(columns, device=device)
-    tokens = starts + torch.arange(longest, device=device)  # (B, c, m)
+    starts = torch.arange(count, device=device) * size  # (B, c)
+    return _phrases(starts, torch.minimum(starts + size, lengths[:, None]), columns, padded)
+
+
+def given(spans: Tensor, otherwise: Phrases, columns: int) -> Phrases:
+    """The phrases that a batch brings with it.
+
+    Args:
+        spans: (B, c) tokens of each, none of more tokens than `longest_phrase` says; 0 behind the last one. A row of zeros has none of its own.
+        otherwise: the phrases of such rows.
+        columns: S.
+    """
+    own = otherwise.members.sum(-1)  # (B, c')
+    count = max(own.size(1), spans.size(1))
+    own, spans = (nn.functional.pad(sizes, (0, count - sizes.size(1))) for sizes in (own, spans))
+    sizes = torch.where(spans[:, :1] > 0, spans, own)
+    ends = sizes.cumsum(1)
+    return _phrases(ends - sizes, ends, columns, padded=True)
+
+
+def _most(columns: int) -> int:
+    return min(8, max(3, -(-columns // 6)))
+
+
+def _phrases(starts: Tensor, ends: Tensor, columns: int, padded: bool) -> Phrases:
+    """Phrases from where they begin and end, (B, c) both; with padding, one may be empty (its end not behind its start)."""
+    starts, ends = starts[..., None], ends[..., None]
+    places = torch.arange(columns, device=starts.device)
+    tokens = starts + torch.arange(_most(columns), device=starts.device)  # (B, c, m)
     real = tokens < ends
     visible = (starts < ends).transpose(1, 2) if padded else None
     return Phrases((places >= starts) & (places < ends), tokens.masked_fill(~real, 0), real, visible)
@@ -199,6 +227,11 @@ class PhraseTransformer(Transformer):
         self.phrase_mixture = _mixture(levels, s.decoder_layers) if s.transparent else None
         self.token_mixture = _mixture(levels, s.decoder_layers) if s.ta_tokens else None
 
+    @property
+    def reads_spans(self) -> bool:
+        """See `Model.reads_spans`."""
+        return self.settings.segmentation == "parse"
+
     def embedder(self, table: Embedding) -> Embedder:
         """See `Transformer.embedder`."""
         return Embedder(table, self.settings.d_model, self.settings.dropout, self.settings.embed_norm)
@@ -216,6 +249,8 @@ class PhraseTransformer(Transformer):
         columns = batch.src.size(1)
         visible = visible_positions(batch.src_lengths, columns) if batch.src_padded else None
         phrases = ngrams(batch.src_lengths, columns, batch.src_padded, self.settings.phrase_length == "batch")
+        if batch.spans is not None and self.reads_spans:
+            phrases = given(batch.spans, phrases, columns)
         x = self.src_embedder(batch.src)
         tokens, vectors = [x], []
         for module, generator in zip(self.encoder, self.generators, strict=False):
@@ -226,22 +261,24 @@ class PhraseTransformer(Transformer):
         tokens[-1] = states = self.encoder_norm(x)
         vectors.append(self.generators[-1](states, phrases))
         memory = self.remember(states, visible)
-        mixed = self._mixed(vectors, self.phrase_mixture)
+        mixed = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
         if self.token_mixture is not None:
-            mixed_tokens = self._mixed(tokens, self.token_mixture)
+            mixed_tokens = self._mixed(tokens, self.token_mixture, "token_mixture")
             memory["layers"] = [cast(DecoderLayer, layer).remember(mix) for layer, mix in zip(self.decoder, mixed_tokens, strict=True)]
         for module, own, mix in zip(self.decoder, memory["layers"], mixed, strict=True):
             own["phrases"] = cast(PhraseDecoderLayer, module).phrases.attention.source(mix)
             own["visible"] = phrases.visible
         return memory
 
-    def _mixed(self, levels: list[Tensor], weights: Tensor | None) -> list[Tensor]:
+    def _mixed(self, levels: list[Tensor], weights: Tensor | None, name: str) -> list[Tensor]:
         """What each decoder layer reads: a mixture (B, ·, D) of the levels, all of them in one product (Eq. 6); the top level without weights."""
         if weights is None:
             return [levels[-1]] * len(self.decoder)
         if self.training:
             weights = dropout(weights, self.settings.dropout)
-        shares = weights.softmax(0).t().to(levels[0].dtype)  # (L_dec, L+1)
+        shares = weights.softmax(0)
+        record(f"decoder.{name}", shares)
+        shares = shares.t().to(levels[0].dtype)  # (L_dec, L+1)
         return list((shares @ torch.stack(levels).flatten(1)).unflatten(1, levels[0].shape).unbind(0))
 
 

@@ -16,7 +16,7 @@ from nmtkit import console, files
 from nmtkit import run as runs
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
-from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
+from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
@@ -149,6 +149,9 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
     state.hardware = chosen
     torch.manual_seed(plan.train.seed)
     model = build_model(plan.variant, plan.model, loading.vocabulary_sizes(run))
+    if model.reads_spans and store.spans is None:
+        hint = "prepare them: nmtkit prep … --parses train=FILE (one bracketed tree a line) or --parser stanza"
+        raise ConfigError("this system reads parses of the source, and the training set has none", where=store.path, hint=hint)
     if path is not None:
         loading.check_vocabulary(path, run)
         loading.put_weights(model, weights, where=path)

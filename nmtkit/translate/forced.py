@@ -58,6 +58,7 @@ class GivenPairs:
 
     def __init__(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> None:
         self._src, self._tgt = src, tgt
+        self.spans = None
         self.src_lengths = np.fromiter(map(len, src), dtype=np.int64, count=len(src))
         self.tgt_lengths = np.fromiter(map(len, tgt), dtype=np.int64, count=len(tgt))
 

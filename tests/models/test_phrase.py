@@ -1,8 +1,10 @@
 """Source phrase representations against models.md sections 2 and 10: counts of the paper, and its equations phrase by phrase."""
 
 import contextlib
+import dataclasses
 import io
 import math
+import random
 import runpy
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 from nmtkit import settings
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, ngrams
+from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, given, ngrams
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters
 from tests.models import contract, test_transformer
@@ -40,13 +42,15 @@ def cut(n):
 class Slow(test_transformer.Slow):
     """Phrases one after another, as section 2 words it."""
 
+    cut = staticmethod(cut)
+
     def embed(self, name, ids):
         xs = super().embed(name, ids)
         return self.norm(name.replace("table.weight", "norm"), xs) if self.s.embed_norm else xs
 
     def generate(self, level, xs):
         s, vectors = self.s, []
-        for start, end in cut(len(xs)):
+        for start, end in self.cut(len(xs)):
             tokens = xs[start:end]
             columns = list(zip(*tokens, strict=True))
             view = [max(c) if s.glance == "max" else math.fsum(c) / len(c) for c in columns]
@@ -196,6 +200,64 @@ def test_cutting_by_the_batch_as_the_released_code_does():
     short, long = ([3, 4, 5, 6, EOS], [3, EOS]), (list(range(3, 22)) * 2 + [EOS], [4, EOS])
     alone, together = (contract.full(model, contract.collate(pairs))[0, :2] for pairs in ([short], [short, long]))
     assert not torch.allclose(alone, together)
+
+
+def drawn_spans(draw, n):
+    """A cut of n tokens into phrases of at most as many as are allowed; or none."""
+    most, lengths = max(min(8, math.ceil(n / 6)), 3), []
+    while draw.random() < 0.9 and sum(lengths) < n:
+        lengths.append(min(draw.randint(1, most), n - sum(lengths)))
+    return lengths if sum(lengths) == n else []
+
+
+def padded(lengths):
+    return torch.tensor([row + [0] * (max(map(len, lengths)) - len(row)) for row in lengths])
+
+
+def ends_of(lengths):
+    return [(sum(lengths[:i]), sum(lengths[: i + 1])) for i in range(len(lengths))]
+
+
+def test_phrases_that_come_with_the_batch():
+    draw = random.Random(2)
+    for _ in range(60):
+        lengths = [draw.randint(1, 60) for _ in range(draw.randint(1, 5))]
+        spans = [drawn_spans(draw, n) if draw.random() < 0.8 else [] for n in lengths]
+        columns = max(lengths) + draw.randint(0, 3)
+        for by_batch in (False, True):
+            own = ngrams(torch.tensor(lengths), columns, padded=True, by_batch=by_batch)
+            phrases = given(padded(spans), own, columns)
+            for row in range(len(lengths)):
+                assert as_spans(phrases, row) == (ends_of(spans[row]) or as_spans(own, row))
+
+
+PAIRS = [([3 + i % 19 for i in range(n - 1)] + [EOS], [4, 7, 9, EOS]) for n in (21, 12, 5, 1)]
+SPANS = [[4, 1, 2, 4, 3, 3, 1, 2, 1], [], [1, 1, 3], [1]]
+
+
+@pytest.mark.parametrize("values", [(), (("glance", "mean"), ("generator", "sigmoid_residual"), ("ta_tokens", True))])
+def test_parsed_sentences_equal_the_slow_way_whatever_their_neighbours(values):
+    model = contract.Case("pr", (*values, ("segmentation", "parse"))).build()
+    weights = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+    for more in (0, 2):
+        batch = dataclasses.replace(contract.collate(PAIRS, more), spans=padded(SPANS))
+        fast = contract.full(model, batch)
+        for row, ((src, tgt), spans) in enumerate(zip(PAIRS, SPANS, strict=True)):
+            slow = Slow(weights, model.settings)
+            if spans:
+                slow.cut = lambda n, s=spans: ends_of(s)
+            expected = torch.tensor(slow.logits(slow.decode(slow.encode(src), batch.tgt_in[row, : len(tgt)].tolist())), dtype=torch.float64)
+            contract.close(fast[row, : len(tgt)], expected)
+
+
+def test_without_parses_phrases_are_ngrams():
+    parse, ngram = (contract.Case("pr", (("segmentation", name),)).build() for name in ("parse", "ngram"))
+    plain = contract.collate(PAIRS)
+    parsed = dataclasses.replace(plain, spans=padded(SPANS))
+    assert torch.equal(contract.full(parse, plain), contract.full(ngram, plain))
+    assert torch.equal(contract.full(ngram, parsed), contract.full(ngram, plain))
+    assert not torch.allclose(contract.full(parse, parsed)[0], contract.full(parse, plain)[0])
+    assert (parse.reads_spans, ngram.reads_spans) == (True, False)
 
 
 def generator(**values):
