@@ -77,7 +77,7 @@ class DualContextAttention(Attention):
     """
 
     def __init__(self, width: int, heads: int, kernel: int, before: int, dropout: float, attention_dropout: float, bias: bool) -> None:
-        super().__init__(width, heads, attention_dropout, bias, groups=2)
+        super().__init__(width, heads, attention_dropout, bias, parts=("local", "global"))
         self.local = LocalContext(width, kernel, before, dropout)
         self.own = Linear(width, 4 * width, bias, blocks=4)  # both units' queries, the global unit's keys and values
         self.local_kv = Linear(width, 2 * width, bias, blocks=2)

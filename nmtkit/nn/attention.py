@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,16 @@ EXPLICIT_SCORES = 128 * 128
 """On a CPU the product written out is faster than torch's kernel while a head's score matrix has at most so many numbers."""
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, causal: bool = False, p: float = 0.0, name: str = "") -> Tensor:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None = None,
+    causal: bool = False,
+    p: float = 0.0,
+    name: str = "",
+    parts: Sequence[str] = (),
+) -> Tensor:
     """softmax(q·kᵀ/√C)·v for every head.
 
     Keys may belong to fewer rows than queries: with R = B·K, the K neighbours of a sentence attend to that sentence's keys, which are never copied.
@@ -33,6 +43,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, ca
         causal: query t sees keys up to t only, counted from the end if S > T (needs R = B).
         p: dropout on the attention weights (training only).
         name: under which the weights (B, H, K·T, S) are captured.
+        parts: of several groups of as many heads, side by side: each is captured apart, under NAME.PART.
     Returns: (R, T, H·C'); a query that may see nothing gets exactly zero.
     Source: Vaswani et al. 2017, Eq. 1.
     """
@@ -44,13 +55,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, ca
         if torch.is_grad_enabled() and q.requires_grad and not capturing() and not compiling:
             context = ShortAttention.apply(q, k.to(q.dtype), v.to(q.dtype), visible, causal, p)
         else:
-            context = _explicit(q, k, v, visible, causal, p, name)
+            context = _explicit(q, k, v, visible, causal, p, name, parts)
     else:
         context = _fused(q.transpose(1, 2), k, v, visible, causal, p)
     return context.reshape(rows, steps, -1)
 
 
-def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float, name: str) -> Tensor:
+def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float, name: str, parts: Sequence[str]) -> Tensor:
     """The product written out, (B, K·T, H, C'): on a CPU faster than torch's kernel for short sentences, and the weights can be read."""
     batch, queries, heads, width = q.shape
     keys = k.size(2)
@@ -67,8 +78,9 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: b
     weights = softmax_(block(scores.view(batch, heads, queries, keys), visible, causal))
     if visible is not None and visible.dtype == torch.bool:
         weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights up to here
-    if name:
-        record(name, weights)
+    if name and capturing():
+        for part, own in zip(parts or ("",), weights.chunk(len(parts) or 1, dim=1), strict=True):
+            record(f"{name}.{part}" if part else name, own)
     weights = (dropout(weights, p) if p else weights).to(v.dtype)
     if alone:
         return (weights.transpose(2, 3) * v).sum(2).unsqueeze(1)  # (B, 1, H, C')
@@ -100,23 +112,24 @@ class Attention(nn.Module):
         heads: H, a divisor of D.
         dropout: probability of dropping an attention weight.
         bias: whether the projections have biases.
-        groups: how many times H heads there are side by side.
+        parts: names of several groups of H heads side by side, under which `capture` sees them; none for a single group.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float, bias: bool, groups: int = 1) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, bias: bool, parts: Sequence[str] = ()) -> None:
         super().__init__()
         if width % heads:
             message = f"{heads} heads cannot share a width of {width}"
             raise ConfigError(message, where="model.heads, model.d_model", hint="make d_model a multiple of heads")
         self.heads = heads
         self.p = dropout
-        self.out = Linear(groups * width, width, bias)
+        self.parts = tuple(parts)
+        self.out = Linear((len(parts) or 1) * width, width, bias)
         self.name = ""
         """Under which `capture` sees the weights."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
         """`attention` of q (R, T, H, C) with this layer's dropout and name, then the output projection: (R, T, D)."""
-        return self.out(attention(q, k, v, visible, causal, self.p if self.training else 0.0, self.name))
+        return self.out(attention(q, k, v, visible, causal, self.p if self.training else 0.0, self.name, self.parts))
 
 
 class SelfAttention(Attention):

@@ -4,7 +4,11 @@
         model.decode(tgt_in, model.encode(batch))
     seen["decoder.0.cross"]   # a list of tensors, one a call
 
-A pass outside `capture` pays one comparison a site.
+A pass outside `capture` pays one comparison a site. What sites are called, so that analyses find them in any model:
+
+    encoder.0.self            the first number is the layer, from 0
+    NAME.local, NAME.global   groups of heads of one attention, to summaries of neighbourhoods and to the positions themselves
+    NAME_mixture              (levels, layers): what share of each level of the encoder a decoder layer reads
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.dual_context import DualContextAttention
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters
+from nmtkit.nn.capture import capture
 from tests.models import contract, test_transformer
 from tests.models.slow import affine, layer_norm, multi_head, plus, sigmoid, times
 
@@ -200,3 +201,17 @@ def test_one_attention_call_for_both_units(monkeypatch):
     batch: Batch = contract.collate(contract.pairs())
     contract.full(model, batch)
     assert shapes == [(8, 4)] * 2 + [(8, 4), (4, 4)] * 2
+
+
+def test_the_local_heads_and_the_global_ones_are_captured_under_names_of_their_own():
+    """The first H heads read the local summaries: with their keys and values at zero, their weights are even."""
+    module = DualContextAttention(8, 2, 2, 1, 0.0, 0.0, bias=False).double().eval()
+    module.name = "here"
+    module.local_kv.weight.data.zero_()
+    with capture() as seen:
+        module(torch.randn(1, 3, 8, dtype=torch.float64))
+    assert set(seen) == {"here.local", "here.global"}
+    (local,), (whole,) = seen["here.local"], seen["here.global"]
+    assert local.shape == whole.shape == (1, 2, 3, 3)
+    torch.testing.assert_close(local, torch.full_like(local, 1 / 3))
+    assert (whole - 1 / 3).abs().max() > 1e-3
