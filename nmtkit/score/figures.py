@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from nmtkit import console
 from nmtkit.score.tables import Estimate
+
+MARKERS = "osD^vP*X"
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A heat map: values (rows, columns), not negative, and the names of both."""
+
+    values: Sequence[Sequence[float]]
+    rows: Sequence[str]
+    columns: Sequence[str]
 
 
 def available() -> bool:
@@ -27,11 +42,9 @@ def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[Estimate]]
         xlabel, ylabel, title: texts.
     Returns: SVG, the same bytes for the same input.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
-    # Text stays text (searchable, small), and element ids do not change from run to run.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "nmtkit", "font.size": 9}):
+    with _reproducible():
         figure = Figure(figsize=(max(4.5, 0.28 * len(groups) * (len(series) + 1) + 1.2), 3.2), layout="constrained")
         axes = figure.add_subplot()
         step = 0.8 / max(1, len(series))
@@ -47,6 +60,72 @@ def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[Estimate]]
         axes.spines[["top", "right"]].set_visible(False)
         if len(series) > 1:
             axes.legend(frameon=False, fontsize=8, ncols=min(3, len(series)))
-        stream = io.StringIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None})
+        return _svg(figure)
+
+
+def lines(groups: Sequence[str], series: Mapping[str, Sequence[float | None]], xlabel: str, ylabel: str, title: str = "") -> str:
+    """A line for each series over groups that have an order.
+
+    Args:
+        groups: labels along the horizontal axis.
+        series: name -> one number a group; None leaves a gap.
+        xlabel, ylabel, title: texts.
+    Returns: SVG, the same bytes for the same input.
+    """
+    from matplotlib.figure import Figure
+
+    with _reproducible():
+        figure = Figure(figsize=(max(4.5, 0.5 * len(groups) + 1.5), 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        for number, (name, values) in enumerate(series.items()):
+            heights = [math.nan if value is None else value for value in values]
+            axes.plot(range(len(groups)), heights, MARKERS[number % len(MARKERS)] + "-", label=name, linewidth=1.2, markersize=4)
+        axes.set_xticks(range(len(groups)), groups)
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+        return _svg(figure)
+
+
+def heat_map(panels: Mapping[str, Heat], xlabel: str, ylabel: str) -> str:
+    """One heat map a panel, side by side, darker for more.
+
+    Args:
+        panels: title -> what is drawn.
+        xlabel, ylabel: texts.
+    Returns: SVG, the same bytes for the same input.
+    """
+    from matplotlib.figure import Figure
+
+    with _reproducible():
+        width = sum(0.22 * len(panel.columns) + 2.0 for panel in panels.values())
+        height = max(0.22 * len(panel.rows) for panel in panels.values()) + 1.8
+        figure = Figure(figsize=(max(3.5, width), max(2.5, height)), layout="constrained")
+        for axes, (title, panel) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+            mesh = axes.pcolormesh(panel.values, cmap="Greys", vmin=0, edgecolors="none", rasterized=False)
+            axes.set_xticks([i + 0.5 for i in range(len(panel.columns))], [_plain(c) for c in panel.columns], rotation=90)
+            axes.set_yticks([i + 0.5 for i in range(len(panel.rows))], [_plain(r) for r in panel.rows])
+            axes.invert_yaxis()
+            axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+            figure.colorbar(mesh, ax=axes, shrink=0.8)
+        return _svg(figure)
+
+
+@contextlib.contextmanager
+def _reproducible() -> Iterator[None]:
+    """Text stays text (searchable, small), and element ids do not change from run to run."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "nmtkit", "font.size": 9}):
+        yield
+
+
+def _svg(figure: Any) -> str:
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None})
     return stream.getvalue()
+
+
+def _plain(label: str) -> str:
+    """A label in which matplotlib sees no formula."""
+    return label.replace("$", r"\$")

@@ -16,6 +16,7 @@ from nmtkit.errors import ConfigError, nearest
 
 FORMATS = ("table", "json", "md", "tex", "csv")
 EMPTY = "–"
+SHADES = " ·░▒▓█"
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "Δ": r"$\Delta$",
@@ -190,3 +191,23 @@ def bar(value: float | None, top: float, width: int = 30) -> str:
         return ""
     eighths = round(8 * width * min(max(value / top, 0.0), 1.0))
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
+
+
+def heat(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> str:
+    """A heat map for a terminal: a block a cell, darker for more, its columns numbered and named below.
+
+    Args:
+        values: (rows, columns), not negative; the darkest shade is the largest of them.
+        rows, columns: names.
+    """
+    from rich.cells import cell_len  # a Chinese character takes two places
+
+    top = max((value for row in values for value in row), default=0.0) or 1.0
+    width = max(map(cell_len, rows), default=0)
+    lines = [" " * width + "".join(f"{number:3d}" for number in range(1, len(columns) + 1))]
+    for name, row in zip(rows, values, strict=True):
+        cells = "".join(" " + 2 * SHADES[round(5 * value / top)] for value in row).rstrip()
+        lines.append(" " * (width - cell_len(name)) + name + cells)
+    lines.append("columns: " + "  ".join(f"{number} {name}" for number, name in enumerate(columns, 1)))
+    lines.append("shades: about " + "  ".join(f"{2 * shade} {top * i / 5:.2f}" for i, shade in enumerate(SHADES) if i))
+    return "\n".join(lines)

@@ -90,6 +90,22 @@ def test_a_figure_is_reproducible_svg_with_text_as_text():
         assert word in first
 
 
+def test_lines_and_heat_maps_are_reproducible_svg_too():
+    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+
+    def draw():
+        return figures.lines(["1", "2"], {"a_1": [0.1, None], "b": [0.2, 0.3]}, "layer", "dv", "t")
+
+    assert draw() == draw()
+    for word in ("layer", "dv", "a_1", "b"):
+        assert f">{word}<" in draw()
+    panels = {"one": figures.Heat([[0.0, 1.0]], ["$x$"], ["a", "</s>"]), "two": figures.Heat([[0.5], [0.5]], ["p", "q"], ["r"])}
+    drawn = figures.heat_map(panels, "keys", "queries")
+    assert drawn == figures.heat_map(panels, "keys", "queries")
+    for word in ("one", "two", "$x$", "&lt;/s&gt;", "keys", "queries"):
+        assert f">{word}<" in drawn
+
+
 def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not figures.available()
