@@ -48,6 +48,14 @@ def prep(
     tgt: Annotated[
         Optional[str], typer.Option(metavar="LANG", help="Target language, such as en (default: the files' suffix).", rich_help_panel=OWN_FILES)
     ] = None,
+    parses: Annotated[
+        Optional[list[str]],
+        typer.Option(metavar="SET=FILE", help="Parses of a set's source (train, dev, or a test set): a bracketed tree for each line. Repeatable."),
+    ] = None,
+    parser: Annotated[
+        Optional[str],
+        typer.Option(metavar="stanza", help="Parse the sets that have no --parses (needs stanza and its models, which it doesn't fetch)."),
+    ] = None,
     preset: Annotated[Optional[str], preset_option("the data set's")] = None,
     config: Config = None,
     assignments: Annotated[Optional[list[str]], set_option("prep.merges=4000")] = None,
@@ -74,6 +82,8 @@ def prep(
         preset=preset,
         config=config,
         assignments=assignments or [],
+        parses=parses or [],
+        parser=parser,
         run_dir=run,
         force=force,
     )

@@ -20,7 +20,8 @@ MAGIC = b"nmtspan\x01"
 AGAIN = "prepare it again: nmtkit prep … --force"
 
 
-def _paths(path: Path) -> tuple[Path, Path]:
+def spans_files(path: Path) -> tuple[Path, Path]:
+    """Where the spans of a set are, if it has any: lengths and index."""
     return path.with_name(f"{path.name}.spans.bin"), path.with_name(f"{path.name}.spans.idx")
 
 
@@ -34,7 +35,7 @@ class Spans:
     """
 
     def __init__(self, path: Path, count: int) -> None:
-        lengths_path, index_path = _paths(path)
+        lengths_path, index_path = spans_files(path)
         try:
             with open(index_path, "rb") as stream:
                 magic = stream.read(len(MAGIC))
@@ -51,7 +52,7 @@ class Spans:
     @classmethod
     def beside(cls, path: Path, count: int) -> Spans | None:
         """The spans of a set, if it has any."""
-        return cls(path, count) if any(p.exists() for p in _paths(path)) else None
+        return cls(path, count) if any(p.exists() for p in spans_files(path)) else None
 
     def __getitem__(self, sentence: int) -> NDArray[np.uint8]:
         """Tokens of each span of a sentence (c), </s> included; empty if they are not known."""
@@ -68,7 +69,7 @@ class SpansWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._final = _paths(path)
+        self._final = spans_files(path)
         self._temporary = tuple(p.with_name(f".{p.name}.tmp-{os.getpid()}") for p in self._final)
         self._total = 0
         with self._writing():

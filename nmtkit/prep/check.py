@@ -83,7 +83,7 @@ def check_sets(sets: list[SetFiles], strict: bool, temporary: Path | None = None
     """
     facts: dict[str, Facts] = {}
     for one in sets:
-        for path in itertools.chain(*one.sides().values()):
+        for path in itertools.chain(*one.sides().values(), () if one.parses is None else (one.parses,)):
             if str(path) not in facts:
                 facts[str(path)] = inspect(path, strict)
                 if temporary is not None and path.is_relative_to(temporary):
@@ -93,6 +93,12 @@ def check_sets(sets: list[SetFiles], strict: bool, temporary: Path | None = None
         for name, paths in sides.items():
             if name != "src":
                 _same_lines(one, sides["src"], paths, facts)
+        if one.parses is not None and total((one.parses,), facts) != total(one.src, facts):
+            raise DataError(
+                f"{one.parses.name} has {total((one.parses,), facts):,} lines but the source has {total(one.src, facts):,} ({one.name} set)",
+                where=one.parses,
+                hint="give one tree for each line of the source, a blank line where there is none; nothing was written",
+            )
         if one.docs is not None:
             read_starts(one.docs, total(one.src, facts))
     return facts

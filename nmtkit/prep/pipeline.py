@@ -29,6 +29,7 @@ from nmtkit.prep import check
 from nmtkit.prep.encoders import BOTH, Encoded, Numberer, SetEncoder, TrainEncoder, keep_sides
 from nmtkit.prep.models import Models, Words, learn, numbered
 from nmtkit.prep.parallel import Meanwhile, ordered_map
+from nmtkit.prep.parsed import Kept, Parser, parse_text, write_spans
 from nmtkit.prep.parts import Part
 from nmtkit.prep.segmented import WordIds
 from nmtkit.prep.sources import Corpus, SetFiles
@@ -51,10 +52,18 @@ class Pipeline:
         settings: of prep.
         jobs: worker processes; the output doesn't depend on it.
         identity: what was asked for, kept in the manifest as `source`.
+        parser: of the source language, for the sets that have no file of parses; None: these have none.
     """
 
     def __init__(
-        self, folder: Path, corpus: Corpus, facts: dict[str, check.Facts], settings: PrepSettings, jobs: int, identity: dict[str, Any] | None = None
+        self,
+        folder: Path,
+        corpus: Corpus,
+        facts: dict[str, check.Facts],
+        settings: PrepSettings,
+        jobs: int,
+        identity: dict[str, Any] | None = None,
+        parser: Parser | None = None,
     ) -> None:
         self.folder = folder
         self.corpus = corpus
@@ -62,6 +71,7 @@ class Pipeline:
         self.settings = settings
         self.jobs = jobs
         self.identity = identity or {}
+        self.parser = parser
         self.tally = Tally()
         self._vocabulary_sizes = (0, 0)
         self._dropped = (array("q"), array("q"))  # rows dropped by cleaning, and among those kept then, by encoding
@@ -93,8 +103,9 @@ class Pipeline:
         for path in {part.path for part in parts} | set(self.folder.glob("train.words.*")):
             path.unlink()
         sets += [self._encode_set(one) for one in self.corpus.sets[1:]]
-        for one in self.corpus.sets:
+        for one, entry in zip(self.corpus.sets, sets, strict=True):
             self._write_documents(one)
+            self._write_spans(one, entry)
         for name, path in self.corpus.extras.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, self.folder / name)
@@ -225,6 +236,20 @@ class Pipeline:
         starts = np.unique(starts)
         (self.folder / "docs").mkdir(exist_ok=True)
         files.write_lines(self.folder / "docs" / f"{one.name}.txt", [str(start) for start in starts if start < lines])
+
+    def _write_spans(self, one: SetFiles, entry: dict[str, Any]) -> None:
+        """<set>.spans.*, the phrases of its source by its parses; how many there are goes into the set's entry of the manifest."""
+        dropped = self._dropped if one.split == "train" else ()
+        parses = one.parses
+        if parses is None and self.parser is not None:
+            parses = self.folder / "parses" / f"{one.name}.txt"
+            side = TextSide(self.corpus.src, self.settings)
+            with self.tally.timed(f"parsing {one.name}", entry["lines"]):
+                parse_text(self.parser, side, _chunks([one.src], max_rows=500), Kept(*dropped), parses)
+        if parses is not None:
+            with self.tally.timed(f"phrases of {one.name}", entry["lines"]):
+                chunks = _chunks([one.src, (parses,)])
+                entry["parses"] = write_spans(self.folder, one.name, chunks, Kept(*dropped), self.jobs if entry["lines"] > 2000 else 1)
 
     def _manifest(self) -> dict[str, Any]:
         corpus = self.corpus

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nmtkit import files, settings
-from nmtkit.errors import ConfigError
+from nmtkit.errors import ConfigError, nearest
 from nmtkit.prep.corpora import generated, published, table
+from nmtkit.prep.parser import PARSERS
 from nmtkit.prep.sources import Corpus, own_files
 from nmtkit.settings import PrepSettings
 
@@ -101,6 +102,17 @@ def _without_choice(what: str, chosen: PrepSettings, identity: dict[str, Any]) -
         hint = "they choose among the sets of a data set that is downloaded; own files: --dev SRC TGT --test SRC,TGT"
         raise ConfigError(f"prep.dev and prep.test have no effect on {what}", where="--set", hint=hint)
     return identity
+
+
+def parse_identity(parses: Mapping[str, Path], parser: str | None, known: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for of parses, as part of a corpus' identity; nothing where none are.
+
+    Raises: ConfigError for a parser that isn't one, DataError for a file that can't be read.
+    """
+    if parser is not None and parser not in PARSERS:
+        raise ConfigError(f"unknown parser '{parser}'", where="--parser", hint=nearest(parser, PARSERS))
+    trees = {name: _known_sha256(path, known) for name, path in parses.items()}
+    return ({"parses": trees} if trees else {}) | ({"parser": parser} if parser else {})
 
 
 def _known_sha256(path: Path, known: dict[str, Any]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nmtkit.errors import ConfigError
+from nmtkit.errors import ConfigError, nearest
 from nmtkit.files import COMPRESSED
 
 
@@ -24,6 +25,8 @@ class SetFiles:
     """Further references (.ref1, .ref2, …)."""
     docs: Path | None = None
     """0-based line numbers where documents start, one a line."""
+    parses: Path | None = None
+    """A bracketed tree for each line of the source; a blank line where there is none."""
 
     def sides(self) -> dict[str, tuple[Path, ...]]:
         """Every stream of the set by its name: src, ref, ref1, …"""
@@ -85,6 +88,35 @@ def own_files(
         set_name = _unused(_stem(paths, languages), taken)
         sets.append(SetFiles(set_name, "test", (paths[0],), (paths[1],), tuple((path,) for path in paths[2:])))
     return Corpus(name or "-".join(languages), languages[0], languages[1], preset, sets)
+
+
+def parse_files(assignments: list[str]) -> dict[str, Path]:
+    """The files of parses by set, from "SET=FILE" each.
+
+    Raises: ConfigError for what is not of this form, or a set named twice.
+    """
+    found: dict[str, Path] = {}
+    for text in assignments:
+        name, equals, file = text.partition("=")
+        if not name or not file or name in found:
+            what = f"'{name}' has two" if equals and name in found else f"'{text}' names no set and file"
+            raise ConfigError(what, where="--parses", hint="one for each set: --parses train=train.trees --parses dev=dev.trees")
+        found[name] = Path(file)
+    return found
+
+
+def with_parses(corpus: Corpus, parses: Mapping[str, Path]) -> Corpus:
+    """The corpus with parses of its sources, given by the names of sets ("test" is also the only test set).
+
+    Raises: ConfigError for a set that it has not.
+    """
+    tests = [one.name for one in corpus.sets if one.split == "test"]
+    names = {one.name: one.name for one in corpus.sets} | ({"test": tests[0]} if len(tests) == 1 else {})
+    for name in parses:
+        if name not in names:
+            raise ConfigError(f"'{corpus.name}' has no set '{name}'", where="--parses", hint=nearest(name, names))
+    given = {names[name]: path for name, path in parses.items()}
+    return replace(corpus, sets=[replace(one, parses=given.get(one.name)) for one in corpus.sets])
 
 
 def guess_language(path: Path, option: str) -> str:

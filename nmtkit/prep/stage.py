@@ -14,8 +14,11 @@ from nmtkit import console, files, settings
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.prep import check
 from nmtkit.prep.parallel import cores
+from nmtkit.prep.parsed import PARSED
+from nmtkit.prep.parser import load_parser
 from nmtkit.prep.pipeline import Pipeline
-from nmtkit.prep.request import SEED, own_request, refuse_ignored, registered_request
+from nmtkit.prep.request import SEED, own_request, parse_identity, refuse_ignored, registered_request
+from nmtkit.prep.sources import parse_files, with_parses
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 
@@ -35,6 +38,8 @@ def prep(
     preset: str | None = None,
     config: Path | None = None,
     assignments: list[str] | None = None,
+    parses: list[str] | None = None,
+    parser: str | None = None,
     run_dir: Path | None = None,
     force: bool = False,
 ) -> Run:
@@ -49,6 +54,8 @@ def prep(
         size, seed: of a generated corpus.
         jobs: worker processes, 0 = one a core; the output doesn't depend on it.
         preset, config, assignments: settings, weakest first, over those of the data set.
+        parses: "SET=FILE" each: bracketed trees of a set's source, one a line.
+        parser: parses the sets without a file: stanza.
         run_dir: the run; None: runs/NAME.
         force: prepare again whatever is there.
     Returns: the run.
@@ -64,20 +71,22 @@ def prep(
     run = _run_at(run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
-    identity = request.identity(old.get("inputs", {}), chosen)
+    trees = parse_files(parses or [])
+    identity = request.identity(old.get("inputs", {}), chosen) | parse_identity(trees, parser, old.get("inputs", {}))
     if old and not force and _up_to_date(run, old, identity, chosen):
         return run
     strict = chosen.on_bad_utf8 == "error"
     read = request.find(chosen)
-    corpus = None if request.writes else read(Path())
+    corpus = None if request.writes else with_parses(read(Path()), trees)
     facts = {} if corpus is None else check.check_sets(corpus.sets, strict)
     with _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
         start = time.perf_counter()
         if corpus is None:
             raw = work.with_name(work.name + "-raw")
-            corpus = read(raw)
+            corpus = with_parses(read(raw), trees)
             facts = check.check_sets(corpus.sets, strict, raw)
-        pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity)
+        loaded = load_parser(parser, corpus.src) if parser else None  # before the long work, which it would be a pity to lose
+        pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity, loaded)
         manifest = pipeline.run()
         _warn_of_systems(run, old, manifest)
         _publish(work, run.prep)
@@ -214,4 +223,8 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
     for entry in manifest["sets"][1:]:
         shares = (f"{name} {entry[f'{side}_unknown'] / max(entry[f'{side}_tokens'], 1):.2%}" for side, name in (("src", "source"), ("tgt", "target")))
         console.say(f"  {entry['split']:<5} {entry['name']}: {entry['lines']:,} lines, unknown subwords {', '.join(shares)}")
+    for entry in manifest["sets"]:
+        if "parses" in entry:
+            others = (f"{count:,} {reason}" for reason, count in entry["parses"].items() if reason != PARSED)
+            console.say(f"  parses of {entry['name']}: {entry['parses'][PARSED]:,} sentences; as n-grams: {', '.join(others) or 'none'}")
     console.say(f"prepared {run.prep} in {console.duration(seconds)} (fingerprint {manifest['fingerprint'][:12]})")

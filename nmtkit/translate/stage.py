@@ -16,6 +16,7 @@ import torch
 
 import nmtkit
 from nmtkit import console, files
+from nmtkit.data.spans import Spans, spans_files
 from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn import hardware
@@ -173,7 +174,11 @@ class _Stage:
             "checkpoints": group.checkpoints(),
             "source": {"lines": text_set.lines, "sha256": files.sha256(source)},
             "prep": self.run.manifest().get("fingerprint"),
-        }
+        } | ({} if self._spans(text_set) is None else {"spans": [files.sha256(path) for path in spans_files(self.run.prep / text_set.name)]})
+
+    def _spans(self, text_set: TextSet) -> Spans | None:
+        """How prep cut the sources of a set into parts."""
+        return Spans.beside(self.run.prep / text_set.name, text_set.lines)
 
     def _translate_set(self, group: Chosen, text_set: TextSet, translator: Translator, inputs: dict[str, Any]) -> None:
         folder = group.translation(text_set.name)
@@ -185,8 +190,10 @@ class _Stage:
             hyp, subwords = (open_files.enter_context(files.writing(folder / name)) for name in (HYP, SUBWORDS))
             nbest = open_files.enter_context(files.writing(folder / NBEST)) if group.settings.nbest > 1 else None
             number = 0
+            known = self._spans(text_set)
             for window in file_windows(str(self.run.source(text_set.name))):
-                for translation in translator.translate_window(window):
+                spans = None if known is None else [known[number + i].tolist() for i in range(len(window))]
+                for translation in translator.translate_window(window, spans):
                     number += 1
                     hyp.write(translation.text + "\n")
                     subwords.write(" ".join(translation.subwords) + "\n")
@@ -277,5 +284,6 @@ def _summary(counts: Counter[str], seconds: float) -> str:
         "no_output": "translated as nothing",
         "unknown": "unknown source subwords",
         "unknown_target": "unknown target subwords",
+        "no_spans": "read without a parse",
     }
     return ", ".join(said + [f"{counts[key]:,} {phrase}" for key, phrase in phrases.items() if counts[key]])

@@ -116,26 +116,37 @@ class Translator:
         self.src_side, self.tgt_side, self.src_vocab, self.tgt_vocab = src_side, tgt_side, src_vocab, tgt_vocab
         self.device = torch.device(device)
         self.jobs = jobs if self.device.type == "cpu" else 1
+        self._reads_spans = any(model.reads_spans for model in self.models)
         self.counts: Counter[str] = Counter()
         """lines, empty (blank lines), no_output (other lines translated as nothing), over_long (lines), pieces (of these), unfinished (lines
-        cut at the length limit), unknown (source subwords), src_tokens, tgt_tokens."""
+        cut at the length limit), unknown (source subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model reads)."""
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Translate lines, in their order, a window at a time."""
         for window in windowed(lines):
             yield from self.translate_window(window)
 
-    def translate_window(self, lines: list[str]) -> list[Translation]:
-        """Translate some lines together, in their order."""
+    def translate_window(self, lines: list[str], spans: Sequence[Sequence[int]] | None = None) -> list[Translation]:
+        """Translate some lines together, in their order.
+
+        Args:
+            lines: the window.
+            spans: of each line, where known (see `nmtkit.data.spans`); a line in pieces is translated without.
+        """
         pieces: list[list[int]] = []
+        parts: list[Sequence[int]] = []
         of_line: list[range] = []
-        for line in lines:
+        for number, line in enumerate(lines):
             start = len(pieces)
             pieces += self._pieces(line)
             of_line.append(range(start, len(pieces)))
+            own = spans[number] if spans is not None and len(pieces) == start + 1 else ()
+            parts += [own if sum(own) == len(piece) else () for piece in pieces[start:]]
+        if self._reads_spans:
+            self.counts["no_spans"] += sum(not len(own) for own in parts)
         batches = self._batches([len(piece) for piece in pieces])
         found: list[list[Hypothesis]] = [[] for _ in pieces]
-        searched = workers.mapped(self._search, [[pieces[i] for i in batch] for batch in batches], self.jobs)
+        searched = workers.mapped(self._search, [([pieces[i] for i in batch], [parts[i] for i in batch]) for batch in batches], self.jobs)
         for batch, hypotheses in zip(batches, searched, strict=True):
             for i, best in zip(batch, hypotheses, strict=True):
                 found[i] = best
@@ -167,8 +178,9 @@ class Translator:
             batches[-1].append(i)
         return batches
 
-    def _search(self, sources: list[list[int]]) -> list[list[Hypothesis]]:
-        return search(self.models, source_batch(sources, self.device), self.settings)
+    def _search(self, work: tuple[list[list[int]], list[Sequence[int]]]) -> list[list[Hypothesis]]:
+        sources, spans = work
+        return search(self.models, source_batch(sources, self.device, spans if self._reads_spans else None), self.settings)
 
     def _join(self, pieces: list[list[Hypothesis]]) -> Translation:
         """The translations of a line from those of its pieces: the best of each, the second best of each, …"""
@@ -211,6 +223,8 @@ class Translator:
         self.counts["over_long"] += sum(len(line) > self.settings.max_source + 1 for line in src)
         self.counts["unknown"] += sum(line.count(UNK) for line in src)
         self.counts["unknown_target"] += sum(line.count(UNK) for line in tgt)
+        if self._reads_spans:
+            self.counts["no_spans"] += len(src)
 
     def _score(self, pairs: tuple[list[list[int]], list[list[int]]]) -> list[list[float]]:
         return forced_scores(self.models, pair_batch(*pairs, self.device))

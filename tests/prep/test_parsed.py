@@ -1,0 +1,208 @@
+"""Parses from the command to the translation: rows that cleaning drops lose theirs, fallbacks are counted, workers change nothing."""
+
+import json
+import random
+import sys
+import types
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nmtkit.data.store import Store
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.prep import parser, pipeline
+from nmtkit.prep.parsed import Kept
+from nmtkit.prep.parses import Unusable, parse_phrases, read_tree
+from nmtkit.prep.stage import prep
+from nmtkit.prep.text import TextSide
+from nmtkit.prep.workers import row_chunks
+from nmtkit.train.stage import train
+from nmtkit.translate.stage import translate
+from tests.prep.test_parses import plain, treebank
+
+SMALL = ["model.d_model=16", "model.d_ff=32", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1", "model.combiner_hidden=16"]
+TRAIN = ["train.max_steps=20", "train.batch_size=300", "train.validate_every=20", "train.log_every=10", "train.warmup=5"]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=37))
+
+
+@pytest.fixture(scope="module")
+def sentences(shared):
+    """Text and tree of some sentences of the treebank."""
+    trees = [tree for tree in treebank(shared) if len(tree) < 900][:330]
+    return [(plain([leaf.text for leaf in read_tree(tree).leaves()]), tree) for tree in trees]
+
+
+def corpus(folder, sentences):
+    """Files of three sets and the options that name them; some trees are missing, broken, or of another sentence, some pairs are dropped."""
+    rows = [(text, text.upper(), tree) for text, tree in sentences]
+    train_rows = rows[:300]
+    train_rows[7] = (*train_rows[7][:2], "")
+    train_rows[11] = (*train_rows[11][:2], "(S (NP broken")
+    train_rows[13] = (*train_rows[13][:2], train_rows[14][2])
+    for place in (0, 36, 37, 150):
+        train_rows.insert(place, ("", "nothing", "(S (X dropped))"))
+    train_rows.insert(90, ("long " * 200, "long " * 200, "(S (X dropped))"))
+    sets = {"train": train_rows, "dev": rows[300:315], "news": rows[315:]}
+    folder.mkdir()
+    options = {"parses": []}
+    for name, own in sets.items():
+        for i, suffix in enumerate(("en", "xx", "trees")):
+            (folder / f"{name}.{suffix}").write_text("".join(row[i] + "\n" for row in own), "utf-8")
+        options["parses"].append(f"{name}={folder / name}.trees")
+    options |= {side: (folder / f"{side}.en", folder / f"{side}.xx") for side in ("train", "dev")}
+    return sets, options | {"test": [f"{folder / 'news.en'},{folder / 'news.xx'}"]}
+
+
+def prepared(folder, options, name="run", **more):
+    chosen = ["prep.merges=200", "prep.max_words=100", "prep.max_subwords=120"]
+    return prep("mine", **options, assignments=chosen, preset="tiny", run_dir=folder / name, **{"jobs": 1} | more)
+
+
+def expected_spans(run, rows):
+    """The slow way: one raw line after another, those that the store has no place for left out."""
+    side = TextSide.load(run.prep, "src")
+    found, reasons = [], Counter()
+    for text, target, tree in rows:
+        words = side.tokens(text)
+        sizes = [len(side.bpe.segment([word])) for word in words]
+        if not words or len(words) > 100 or sum(sizes) > 120 or len(TextSide.load(run.prep, "tgt").encode(target)) > 120:
+            continue
+        try:
+            found.append(parse_phrases(tree, words, sizes))
+            reasons["parsed"] += 1
+        except Unusable as why:
+            found.append([])
+            reasons[str(why)] += 1
+    return found, reasons
+
+
+def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
+    sets, options = corpus(tmp_path / "in", sentences)
+    run = prepared(tmp_path, options)
+    entries = {entry["name"]: entry for entry in run.manifest()["sets"]}
+    for name in ("train", "news"):
+        store = Store(run.prep / name)
+        found, reasons = expected_spans(run, sets[name])
+        assert [store.spans[i].tolist() for i in range(len(store))] == found
+        assert entries[name]["parses"] == dict(reasons)
+        assert all(sum(cut) in {0, n} for cut, n in zip(found, store.src_lengths, strict=True))
+    assert entries["train"]["lines"] < 300 and entries["train"]["parses"]["blank"] == entries["train"]["parses"]["not a tree"] == 1
+    assert entries["train"]["parses"]["parsed"] > 0.97 * entries["train"]["lines"]
+    assert f"parses of train: {entries['train']['parses']['parsed']}" in capsys.readouterr().err
+
+    train(run, variant="pr", assignments=[*SMALL, *TRAIN, "model.segmentation=parse"], device="cpu", preset="tiny")
+    translate(run, device="cpu", jobs=1, beam=2, assignments=["search.max_length_a=0", "search.max_length_b=8"])
+    folder = run.system("pr").translation("news")
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    missing = sum(count for reason, count in entries["news"]["parses"].items() if reason != "parsed")
+    assert (meta["counts"]["lines"], meta["counts"]["no_spans"]) == (15, missing)
+    capsys.readouterr()
+    translate(run, source=str(tmp_path / "in" / "news.en"), device="cpu", jobs=1, assignments=["search.max_length_a=0", "search.max_length_b=8"])
+    out = capsys.readouterr()
+    assert out.err.count("15 read without a parse") == 1
+
+
+def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_chunks):
+    _, options = corpus(tmp_path / "in", sentences)
+    one, three = (prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest() for jobs in (1, 3))
+    assert one["files"] == three["files"] and one["sets"] == three["sets"] and one["fingerprint"] == three["fingerprint"]
+    assert "train.spans.bin" in one["files"]
+
+
+def test_another_file_of_parses_is_another_corpus(tmp_path, sentences):
+    _, options = corpus(tmp_path / "in", sentences)
+    first = prepared(tmp_path, options).manifest()
+    assert prepared(tmp_path, options).manifest() == first
+    with open(tmp_path / "in" / "train.trees", "r+", encoding="utf-8") as stream:
+        stream.write("(X y)")
+    with pytest.raises(ConfigError, match="prepared differently"):
+        prepared(tmp_path, options)
+
+
+def test_mistakes_are_named(tmp_path, sentences):
+    _, options = corpus(tmp_path / "in", sentences)
+    trees = options.pop("parses")
+    for given, said in (
+        (["train=nowhere"], "nowhere"),
+        ([trees[0], trees[0]], "has two"),
+        (["train"], "names no set"),
+        ([trees[0].replace("train=", "trian=")], "no set 'trian'"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=said):
+            prepared(tmp_path, options, parses=given)
+    short = tmp_path / "short.trees"
+    short.write_text("(S a)\n", "utf-8")
+    with pytest.raises(DataError, match=r"short.trees has 1 lines but the source has 30[05]"):
+        prepared(tmp_path, options, parses=[f"train={short}"])
+    run = prepared(tmp_path, options)
+    with pytest.raises(ConfigError, match="reads parses"):
+        train(run, variant="pr", assignments=[*SMALL, *TRAIN, "model.segmentation=parse"], device="cpu", preset="tiny")
+    assert Store(run.prep / "train").spans is None
+
+
+def test_rows_are_kept_as_two_steps_of_dropping_left_them():
+    draw = random.Random(3)
+    for _ in range(50):
+        rows = np.arange(draw.randint(1, 90))
+        first = sorted(draw.sample(range(len(rows)), draw.randint(0, len(rows))))
+        left = np.delete(rows, first)
+        second = sorted(draw.sample(range(len(left)), draw.randint(0, len(left))))
+        expected = np.isin(rows, np.delete(left, second))
+        kept, found = Kept(pipeline.array("q", first), pipeline.array("q", second)), []
+        while len(found) < len(rows):
+            found += kept.following(min(draw.randint(1, 20), len(rows) - len(found))).tolist()
+        assert found == expected.tolist()
+    assert Kept().following(3).all()
+
+
+class FakeTree:
+    def __init__(self, label, *children):
+        self.label, self.children = label, children
+
+
+class FakePipeline:
+    """Makes a flat tree of each sentence, as stanza's classes would hold it."""
+
+    made: list = []
+
+    def __init__(self, lang, **options):
+        if lang != "en":
+            raise FileNotFoundError(f"resources.json is missing for {lang}")
+        self.made.append((lang, options))
+
+    def __call__(self, sentences):
+        trees = [FakeTree("ROOT", FakeTree("S", *(FakeTree("X", FakeTree(word)) for word in words))) for words in sentences]
+        return types.SimpleNamespace(sentences=[types.SimpleNamespace(constituency=tree) for tree in trees])
+
+
+def test_a_parser_parses_what_has_no_file(tmp_path, sentences, monkeypatch):
+    monkeypatch.setitem(sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline))
+    sets, options = corpus(tmp_path / "in", sentences)
+    options["parses"] = options["parses"][1:]
+    run = prepared(tmp_path, options, parser="stanza")
+    assert FakePipeline.made[-1][1]["tokenize_pretokenized"] and FakePipeline.made[-1][1]["download_method"] is None
+    entry = run.manifest()["sets"][0]
+    assert entry["parses"] == {"parsed": entry["lines"]}
+    trees = (run.prep / "parses" / "train.txt").read_text("utf-8").split("\n")[:-1]
+    assert len(trees) == len(sets["train"]) and trees[0] == trees[36] == ""
+    assert not (run.prep / "parses" / "dev.txt").exists()
+    again = prepared(tmp_path, options | {"parses": [*options["parses"], f"train={run.prep / 'parses' / 'train.txt'}"]}, "again")
+    assert again.manifest()["files"]["train.spans.bin"] == run.manifest()["files"]["train.spans.bin"]
+
+
+def test_an_absent_parser_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "stanza", None)
+    with pytest.raises(EnvironmentProblem) as caught:
+        parser.load_parser("stanza", "en")
+    assert "nmtkit[parse]" in caught.value.hint
+    monkeypatch.setitem(sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline))
+    with pytest.raises(EnvironmentProblem, match="'cs' here: resources.json") as caught:
+        parser.load_parser("stanza", "cs")
+    assert "stanza.download('cs'" in caught.value.hint
+    assert parser.load_parser("stanza", "en")([["(", "a", "@-@", "&apos;s"]]) == ["(ROOT (S (X -LRB-) (X a) (X -) (X 's)))"]
+    assert parser.load_parser("stanza", "en")([]) == []
