@@ -172,7 +172,8 @@ UNUSED = [  # a command, options that mean nothing there, why
     ("score --ref text.txt", ["--force"], "outside files are scored, without a run"),
     (
         "analyze",
-        ["--system toy", "--set-name test", "--buckets dc", "--measure", "--format table", "--run x", "--force"],
+        ["--system toy", "--set-name test", "--buckets dc", "--measure", "--format table", "--run x", "--force", "--pairs x", "--scores x"]
+        + ["--sentence 2", "--layer 1", "--head 1", "--gold a,b", "--alignments x"],
         "without a NAME the analyses are listed",
     ),
     ("settings train", ["--variant x"], "only the section model depends on the variant"),

@@ -17,9 +17,15 @@ ANALYSES: dict[str, Analysis] = {
     "lengths": Analysis("nmtkit.analyze.lengths:run", "BLEU and output length by the length of the source"),
     "cost": Analysis("nmtkit.analyze.cost:run", "parameters, multiply-accumulates, training and decoding speed beside the baseline's"),
     "agreement": Analysis("nmtkit.analyze.agreement:run", "right forms preferred to wrong ones, by kind of error, distance and frequency"),
+    "divergence": Analysis("nmtkit.analyze.divergence:run", "how far local and global attention are from each other, layer by layer"),
+    "layers": Analysis("nmtkit.analyze.layers:run", "which encoder levels each decoder layer reads, where a mixture of them is learned"),
+    "alignment": Analysis("nmtkit.analyze.alignment:run", "the attention of a sentence pair, and its alignment error rate on gold sets"),
 }
 """Every analysis by name. Its function is `run(run, systems, *, set_names, …) -> Finding`, where … are the options it has; another analysis is one
 file and one line."""
 
-OPTIONS: dict[str, object] = {"buckets": "dc", "measure": False, "pairs": "", "scores": ()}
+OPTIONS: dict[str, object] = {
+    **{"buckets": "dc", "measure": False, "pairs": "", "scores": ()},
+    **{"sentence": 1, "layer": "", "head": 0, "gold": "", "alignments": ()},
+}
 """The options that some analyses have, each with its default; an analysis gets those that its function declares."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.looking import one_set
 from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.store import Store
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import DataError
 from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.models.variants import build_model
 from nmtkit.run import Run, System
@@ -59,7 +60,7 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
     Raises: ConfigError for several sets; DataError, CheckpointError if a system cannot be built or loaded.
     """
     src_length, tgt_length = typical_lengths(run)
-    set_name = _set_name(run, set_names)
+    set_name = one_set(run, set_names, "decoding speed")
     costs = []
     with console.progress("counting multiply-accumulates", len(systems)) as advance:
         for name in systems:
@@ -96,16 +97,6 @@ def typical_lengths(run: Run) -> tuple[int, int]:
     if not len(store):
         raise DataError("the training set of this run is empty", where=run.prep, hint="nmtkit prep --force")
     return max(1, round(float(store.src_lengths.mean()))), max(1, round(float(store.tgt_lengths.mean())))
-
-
-def _set_name(run: Run, set_names: Sequence[str]) -> str:
-    if len(set_names) > 1:
-        what = f"decoding speed is that of one set, not of {', '.join(set_names)}"
-        raise ConfigError(what, where="--set-name", hint="name one")
-    if set_names:
-        return run.text_set(set_names[0]).name
-    candidates = [*run.sets("test"), *run.sets("dev"), *run.sets()]
-    return candidates[0].name
 
 
 def _cost(run: Run, system: System, src_length: int, tgt_length: int, set_name: str) -> Cost:

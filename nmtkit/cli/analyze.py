@@ -18,6 +18,9 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
         "nmtkit analyze lengths --buckets 10,20,40",
         "nmtkit analyze cost --measure --system baseline --system mine",
         "nmtkit analyze agreement --pairs lingeval97",
+        "nmtkit analyze divergence --system dc-2 --system dc-5",
+        "nmtkit analyze alignment --sentence 7 --layer 3",
+        "nmtkit analyze alignment --gold enfr.gold,enfr.src-tgt",
     ),
 )
 def analyze(
@@ -40,6 +43,20 @@ def analyze(
     scores: Annotated[
         Optional[list[str]], typer.Option(metavar="FILE", help="Of agreement: scores in Lingeval97's format, shown beside the systems. Repeatable.")
     ] = None,
+    sentence: Annotated[int, typer.Option(metavar="N", min=1, help="Of alignment: the sentence pair that is drawn, by its line.")] = 1,
+    layer: Annotated[
+        str,
+        typer.Option(metavar="N|NAME", help="Of alignment: a layer from 1, or any attention by its name (default: all; the last but one is drawn)."),
+    ] = "",
+    head: Annotated[int, typer.Option(metavar="N", min=0, help="Of alignment: one head from 1 (0: the mean over heads).")] = 0,
+    gold: Annotated[
+        str,
+        typer.Option(metavar="LINKS,PAIRS", help="Of alignment: gold links (i-j sure, ipj possible, from 1) and their 'source ||| target' lines."),
+    ] = "",
+    alignments: Annotated[
+        Optional[list[str]],
+        typer.Option(metavar="FILE", help="Of alignment: hypothesised links for the pairs of --gold, shown beside the systems. Repeatable."),
+    ] = None,
     output_format: Format = "table",
     run: Annotated[Optional[Path], run_option()] = None,
     force: Annotated[bool, force_option("Do an analysis again that is up to date.")] = False,
@@ -53,4 +70,5 @@ def analyze(
         console.print_table("", ["<analysis", "<what it shows"], [[name, entry.title] for name, entry in ANALYSES.items()])
         return
     options = {"buckets": buckets, "measure": measure, "pairs": pairs, "scores": tuple(scores or ())}
+    options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
     stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)

@@ -67,7 +67,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "without a NAME the analyses are listed",
             lambda values: values["analysis"] is None,
-            ("--system", "--set-name", "--buckets", "--measure", "--format", "--run", "--force"),
+            (
+                *("--system", "--set-name", "--buckets", "--measure", "--pairs", "--scores", "--format", "--run", "--force"),
+                *("--sentence", "--layer", "--head", "--gold", "--alignments"),
+            ),
             "name one of them: nmtkit analyze NAME …",
         ),
     ),

@@ -1,0 +1,275 @@
+"""Analysis `alignment`: the attention of a sentence pair as a heat map, and how well attention agrees with gold word alignments."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit import console
+from nmtkit.analyze import links, looking
+from nmtkit.analyze.finding import Finding
+from nmtkit.data.batches import Batch, collate
+from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import Vocabulary, load_vocabularies
+from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.models import loading
+from nmtkit.models.base import Model
+from nmtkit.prep.text import TextSide
+from nmtkit.run import Run
+from nmtkit.score import figures
+from nmtkit.score.figures import Heat
+from nmtkit.score.tables import Column, Table, heat
+from nmtkit.translate.forced import pair_batch
+
+CROSS = ("target", "source")
+
+
+@dataclass(frozen=True)
+class GoldSet:
+    """Gold alignments, and their sentence pairs as words."""
+
+    gold: list[links.Gold]
+    pairs: list[tuple[list[str], list[str]]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """Sentences of one language as a model reads them."""
+
+    ids: list[list[int]]
+    owners: list[list[int]]
+    """Of each subword the word it belongs to, </s> left out."""
+
+
+def read_goldset(where: str) -> GoldSet:
+    """Read "LINKS,PAIRS".
+
+    Raises: ConfigError for another number of files; DataError as `links` says.
+    """
+    parts = where.split(",")
+    if len(parts) != 2:
+        raise ConfigError(f"two files are wanted, not {len(parts)}", where="--gold", hint="--gold LINKS,PAIRS with source ||| target in PAIRS")
+    found = GoldSet(links.read_gold(Path(parts[0])), links.read_pairs(Path(parts[1])))
+    links.check(found.gold, found.pairs, parts[0])
+    return found
+
+
+def as_read(side: TextSide, vocabulary: Vocabulary, sentences: Sequence[Sequence[str]]) -> Side:
+    """Sentences of given words as subwords: each word is tokenized by itself, so that it is known whose a subword is."""
+    ids, owners = [], []
+    for words in sentences:
+        tokens = [(token, number) for number, word in enumerate(words) for token in side.tokenized(word).split()]
+        cased = [token for token, _ in tokens]
+        cased = side.truecaser.truecase(cased) if side.truecaser else cased
+        pieces = [
+            (piece, number)
+            for token, (_, number) in zip(cased, tokens, strict=True)
+            for piece in (side.bpe.segment([token]) if side.bpe else [token])
+        ]
+        ids.append(vocabulary.encode(piece for piece, _ in pieces))
+        owners.append([number for _, number in pieces])
+    return Side(ids, owners)
+
+
+def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> frozenset[links.Link]:
+    """For each target word the source word with the most attention, summed over the subwords of both; </s> takes no part.
+
+    Args:
+        weights: (T, S) or larger, of subwords.
+        src, tgt: (S), (T) the word that each subword belongs to.
+    """
+    if not src or not tgt:
+        return frozenset()
+    of_src, of_tgt = (torch.tensor(owners, device=weights.device) for owners in (src, tgt))
+    words = weights.new_zeros(int(of_tgt.max()) + 1, int(of_src.max()) + 1)
+    rows = weights.new_zeros(len(tgt), words.size(1)).index_add_(1, of_src, weights[: len(tgt), : len(src)])
+    words.index_add_(0, of_tgt, rows)
+    words[:, [i for i in range(words.size(1)) if i not in set(src)]] = -1  # words of which nothing is left
+    best = words.argmax(1).tolist()
+    return frozenset((best[j], j) for j in sorted(set(tgt)))
+
+
+def chosen_sites(model: Model, layer: str, only_cross: bool) -> dict[str, tuple[str, str]]:
+    """The attentions that are looked at: those from target to source of all layers, of one, or any by its name.
+
+    Raises: ConfigError naming what there is, if there is none like that.
+    """
+    everything = looking.sides(model, looking.device())
+    cross = {site: who for site, who in everything.items() if who == CROSS}
+    if not layer:
+        return cross
+    if layer in everything:
+        if only_cross and layer not in cross:
+            what = f"'{layer}' is no attention from the target to the source, so it aligns nothing"
+            raise ConfigError(what, where="--layer", hint=", ".join(cross))
+        return {layer: everything[layer]}
+    numbered = {site: who for site, who in cross.items() if str(looking.layer_of(site)) == layer}
+    if not numbered:
+        raise ConfigError(f"no layer '{layer}'", where="--layer", hint=f"{nearest(layer, everything)} there are: {', '.join(everything)}")
+    return numbered
+
+
+def of_head(weights: Tensor, head: int) -> Tensor:
+    """One head's weights, counted from 1, or the mean over heads for 0: (B, H, T, S) -> (B, T, S).
+
+    Raises: ConfigError if there are not so many.
+    """
+    if head > weights.size(1):
+        raise ConfigError(f"there are {weights.size(1)} heads", where="--head", hint=f"1 to {weights.size(1)}; without --head their mean")
+    return weights[:, head - 1] if head else weights.mean(1)
+
+
+def run(
+    run: Run,
+    systems: Sequence[str],
+    *,
+    set_names: Sequence[str] = (),
+    sentence: int = 1,
+    layer: str = "",
+    head: int = 0,
+    gold: str = "",
+    alignments: Sequence[str] = (),
+) -> Finding:
+    """The attention of each system on a sentence pair, and its alignment error rate.
+
+    Args:
+        run: the run; systems: those without attention to the source are left out. set_names: one set, whose references are the targets (default:
+            the first test set); not beside gold.
+        sentence: which pair is drawn, from 1.
+        layer: a layer, from 1, or the name of any attention; "" = every layer is compared, and the last but one is drawn.
+        head: from 1; 0 = the mean over heads.
+        gold: "LINKS,PAIRS", gold alignments; alignments: files of hypothesised ones for these pairs, shown beside the systems.
+    Raises: ConfigError, DataError as the parts say.
+    """
+    if gold and set_names:
+        raise ConfigError("the sentences are those of --gold", where="--set-name", hint="leave out one of them")
+    if alignments and not gold:
+        raise ConfigError("there is nothing to compare it with", where="--alignments", hint="--gold LINKS,PAIRS")
+    gold_set = read_goldset(gold) if gold else None
+    chosen = gold if gold_set else looking.one_set(run, set_names, "a sentence")
+    batch, sides = _sentence(run, chosen, gold_set, sentence)
+    vocabularies = load_vocabularies(run.prep)
+    rows: list[list[Any]] = [_rates_row(Path(file).name, "–", _hypothesised(file, gold_set), gold_set) for file in alignments if gold_set]
+    heats: dict[str, Heat] = {}
+    for name in systems:
+        model = loading.load_system(run, run.find_system(name), looking.device())
+        sites = chosen_sites(model, layer, only_cross=gold_set is not None)
+        if not sites:
+            console.say(f"left out, for it has no attention to the source: {name}")
+            continue
+        drawn = list(sites)[max(0, len(sites) - 2)]
+        heats[f"{name}, {drawn}"] = _heat(model, batch, drawn, sites[drawn], head, vocabularies)
+        if gold_set and sides:
+            found = _aligned(model, name, list(sites), head, *sides)
+            rows += [_rates_row(name, site, own, gold_set) for site, own in found.items()]
+        else:
+            rows += _strongest(name, drawn, heats[f"{name}, {drawn}"])
+    if not heats and not rows:
+        raise DataError(
+            "no system of this run attends to the source", where=", ".join(systems), hint="train one that does; `nmtkit variants` lists them"
+        )
+    of = f"head {head}" if head else "the mean over heads"
+    return Finding(
+        name="alignment",
+        title="attention and word alignment",
+        table=_rates_table(rows, chosen, of) if gold_set else _strongest_table(rows, f"{chosen}, line {sentence}", of),
+        text="A row of a heat map sums to 1. Attention is no alignment: it may read a word's neighbours, or rest on </s>; a low error rate says "
+        "that a layer reads what it translates, a high one does not say that the translation is bad.",
+        figure=figures.heat_map(heats, "keys", "queries") if heats and figures.available() else None,
+        bars="\n\n".join(f"{label} ({chosen}, line {sentence}; {of})\n{heat(h.values, h.rows, h.columns)}" for label, h in heats.items()),
+        facts={"sentences": chosen, "line": sentence, "layer": layer or "all", "head": head or "mean"},
+        attachments={f"weights.{label.replace(', ', '.')}.csv": _csv(h) for label, h in heats.items()},
+    )
+
+
+def _sentence(run: Run, chosen: str, gold_set: GoldSet | None, number: int) -> tuple[Batch, tuple[Side, Side] | None]:
+    """The batch of one sentence pair, and all gold pairs as they are read."""
+    store = None if gold_set else Store(run.prep / chosen)
+    count = len(gold_set.pairs) if gold_set else len(store or ())
+    if not 1 <= number <= count:
+        raise ConfigError(f"no line {number}: there are {count:,}", where="--sentence", hint=f"1 to {count}")
+    if store is not None:
+        return collate(store, torch.tensor([number - 1]).numpy(), looking.device()), None
+    assert gold_set is not None
+    vocabularies = load_vocabularies(run.prep)
+    texts = (TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt"))
+    src, tgt = (as_read(text, words, [pair[i] for pair in gold_set.pairs]) for i, (text, words) in enumerate(zip(texts, vocabularies, strict=True)))
+    return pair_batch([src.ids[number - 1]], [tgt.ids[number - 1]], looking.device()), (src, tgt)
+
+
+def _aligned(model: Model, name: str, sites: Sequence[str], head: int, src: Side, tgt: Side) -> dict[str, list[frozenset[links.Link]]]:
+    """The links of every gold pair by the attentions asked for."""
+    found: dict[str, list[frozenset[links.Link]]] = {site: [frozenset()] * len(src.ids) for site in sites}
+    order = sorted(range(len(src.ids)), key=lambda i: (-len(src.ids[i]), -len(tgt.ids[i])))
+    with console.progress(f"{name}: sentences", len(order)) as done:
+        while order:
+            size = max(1, looking.POSITIONS // len(src.ids[order[0]]))
+            own, order = order[:size], order[size:]
+            seen = looking.look(model, pair_batch([src.ids[i] for i in own], [tgt.ids[i] for i in own], looking.device()))
+            for site in sites:
+                weights = of_head(seen["decoder"][site], head).double().cpu()
+                for i, matrix in zip(own, weights, strict=True):
+                    found[site][i] = word_links(matrix, src.owners[i], tgt.owners[i])
+            done(len(own))
+    return found
+
+
+def _hypothesised(file: str, gold_set: GoldSet) -> list[frozenset[links.Link]]:
+    found = links.read_links(Path(file))
+    if len(found) != len(gold_set.gold):
+        raise DataError(f"{len(found):,} lines of links for {len(gold_set.gold):,} sentence pairs", where=file)
+    return found
+
+
+def _heat(model: Model, batch: Batch, site: str, who: tuple[str, str], head: int, vocabularies: tuple[Vocabulary, Vocabulary]) -> Heat:
+    """One attention on one pair, its rows and columns named by the tokens the model read or, where a target asks a source, will write."""
+    weights = next(seen[site] for seen in looking.look(model, batch).values() if site in seen)
+    values = of_head(weights, head)[0].double().cpu().tolist()
+    assert batch.tgt_in is not None and batch.tgt_out is not None
+    target = batch.tgt_out if who == CROSS else batch.tgt_in
+    tokens = {"source": [vocabularies[0][i] for i in batch.src[0].tolist()], "target": [vocabularies[1][i] for i in target[0].tolist()]}
+    names = [tokens.get(side) or [str(i + 1) for i in range(count)] for side, count in zip(who, (len(values), len(values[0])), strict=True)]
+    return Heat(values, *names)
+
+
+def _strongest(name: str, site: str, drawn: Heat) -> list[list[Any]]:
+    best = [max(range(len(row)), key=row.__getitem__) for row in drawn.values]
+    return [[name, site, i + 1, token, drawn.columns[b], drawn.values[i][b]] for i, (token, b) in enumerate(zip(drawn.rows, best, strict=True))]
+
+
+def _strongest_table(rows: list[list[Any]], what: str, of: str) -> Table:
+    columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("position", "position")]
+    columns += [Column("query", "query", left=True), Column("key", "attends most to", left=True), Column("weight", "weight", decimals=3)]
+    notes = ["where the target asks the source, the query is the token that is written at that step; the target is the reference"]
+    return Table("alignment", f"Strongest weight of each query, {of} ({what})", columns, rows, notes)
+
+
+def _rates_row(name: str, site: str, found: list[frozenset[links.Link]], gold_set: GoldSet) -> list[Any]:
+    rates = links.rates(found, gold_set.gold)
+    percent = [None if value is None else 100 * value for value in (rates.precision, rates.recall, rates.error)]
+    return [name, site, rates.links, *percent]
+
+
+def _rates_table(rows: list[list[Any]], what: str, of: str) -> Table:
+    columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("links", "links")]
+    columns += [Column(key, header, decimals=1) for key, header in (("precision", "precision"), ("recall", "recall"), ("aer", "AER"))]
+    notes = [
+        "AER: 1 - (|A∩S| + |A∩P|) / (|A| + |S|) over the whole set, in %; lower is better",
+        "attention: for each target word the source word with the most weight at the step that writes it, subwords summed onto words, without </s>",
+    ]
+    return Table("alignment", f"Agreement with gold word alignments, {of} ({what})", columns, rows, notes)
+
+
+def _csv(drawn: Heat) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["", *drawn.columns])
+    writer.writerows([name, *row] for name, row in zip(drawn.rows, drawn.values, strict=True))
+    return stream.getvalue()

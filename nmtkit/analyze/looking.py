@@ -1,0 +1,84 @@
+"""What the attentions of a model do on given sentence pairs, read by `capture`: any model's, found by what they record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmtkit.data.batches import Batch, collate
+from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.errors import ConfigError
+from nmtkit.models.base import Model
+from nmtkit.nn.capture import capture
+from nmtkit.run import Run
+from nmtkit.translate.forced import pair_batch
+
+POSITIONS = 1024
+"""A batch has at most so many source positions, padding included: its weights of all layers are held at once."""
+PROBE = (11, 17)
+"""Lengths of a source and a target that tell by a weight's shape who attends to whom."""
+
+
+def device() -> torch.device:
+    """Where systems are looked into."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def look(model: Model, batch: Batch) -> dict[str, dict[str, Tensor]]:
+    """What the model records on a batch with both sides.
+
+    Args:
+        model: in evaluation mode.
+    Returns: "encoder" and "decoder" -> site -> what was recorded while encoding and decoding; weights are (B, H, queries, keys).
+    """
+    assert batch.tgt_in is not None
+    with torch.inference_mode():
+        with capture() as encoding:
+            memory = model.encode(batch)
+        with capture() as decoding:
+            model.decode(batch.tgt_in, memory)
+    return {stack: {site: torch.cat(found, dim=-2) for site, found in seen.items()} for stack, seen in (("encoder", encoding), ("decoder", decoding))}
+
+
+def sides(model: Model, where: torch.device) -> dict[str, tuple[str, str]]:
+    """Who attends to whom at each attention of a model: site -> (queries, keys), each "source", "target" or "" for anything else."""
+    src, tgt = ([UNK] * (length - 1) + [EOS] for length in PROBE)
+    names = dict(zip(PROBE, ("source", "target"), strict=True))
+    seen = look(model, pair_batch([src], [tgt], where))
+    return {
+        site: (names.get(weights.size(-2), ""), names.get(weights.size(-1), ""))
+        for found in seen.values()
+        for site, weights in found.items()
+        if weights.dim() == 4
+    }
+
+
+def layer_of(site: str) -> int:
+    """The layer of a site, from 1: the first number in its name."""
+    return next((int(part) + 1 for part in site.split(".") if part.isdigit()), 1)
+
+
+def batches(store: Store, where: torch.device, positions: int = POSITIONS) -> Iterator[Batch]:
+    """All pairs of a set, the longest first, in batches of at most so many source positions."""
+    order = np.lexsort((store.tgt_lengths, store.src_lengths))[::-1]
+    start = 0
+    while start < len(order):
+        rows = order[start : start + max(1, positions // int(store.src_lengths[order[start]]))]
+        yield collate(store, rows, where)
+        start += len(rows)
+
+
+def one_set(run: Run, set_names: Sequence[str], what: str) -> str:
+    """The set that an analysis of one set reads: the one named, else the first test set, else dev, else any.
+
+    Raises: ConfigError if there are several, or none of that name.
+    """
+    if len(set_names) > 1:
+        raise ConfigError(f"{what} is of one set, not of {', '.join(set_names)}", where="--set-name", hint="name one of them")
+    if set_names:
+        return run.text_set(set_names[0]).name
+    return [*run.sets("test"), *run.sets("dev"), *run.sets()][0].name

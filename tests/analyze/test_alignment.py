@@ -1,0 +1,231 @@
+"""Word alignments: gold files, the error rate against hand-made cases, words from subwords, the stage on toy and real sets."""
+
+import csv
+import random
+from fractions import Fraction
+
+import pytest
+import torch
+
+from nmtkit.analyze import looking, stage
+from nmtkit.analyze.alignment import as_read, chosen_sites, of_head, word_links
+from nmtkit.analyze.links import Gold, check, rates, read_gold, read_links, read_pairs
+from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.nn.capture import capture
+from nmtkit.prep.text import TextSide
+from nmtkit.translate.forced import pair_batch
+
+from .conftest import SMALL
+from .test_stage import TOY, finding
+
+DEEP = {**SMALL, "encoder_layers": 2, "decoder_layers": 3}
+
+
+def gold(sure, possible=()):
+    return Gold(frozenset(sure), frozenset(sure) | frozenset(possible))
+
+
+def write(path, *lines):
+    path.write_text("".join(line + "\n" for line in lines), "utf-8")
+    return path
+
+
+def test_gold_counts_from_one_and_a_link_that_is_both_is_sure(tmp_path):
+    found = read_gold(write(tmp_path / "gold", "1-1 2p3 3p3 3-3", "", "4p1"))
+    assert found == [gold({(0, 0), (2, 2)}, {(1, 2)}), gold(set()), gold(set(), {(3, 0)})]
+    with pytest.raises(DataError, match="count from 1") as error:
+        read_gold(write(tmp_path / "gold", "1-1", "0-1"))
+    assert error.value.where.endswith("line 2")
+    with pytest.raises(DataError, match="not a link: '1:2'"):
+        read_gold(write(tmp_path / "gold", "1-1 1:2"))
+
+
+def test_hypothesised_links_count_from_zero_if_a_zero_occurs(tmp_path):
+    assert read_links(write(tmp_path / "a", "1-1 2-3", "1-2")) == [{(0, 0), (1, 2)}, {(0, 1)}]
+    assert read_links(write(tmp_path / "b", "1-1 2-3", "0-2")) == [{(1, 1), (2, 3)}, {(0, 2)}]
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "error", "precision", "recall"),
+    [
+        ([{(0, 0), (1, 1)}], [gold({(0, 0), (1, 1)})], 0, 1, 1),
+        ([{(0, 1), (1, 0)}], [gold({(0, 0), (1, 1)})], 1, 0, 0),
+        ([{(0, 0), (1, 1)}], [gold({(0, 0)}, {(1, 1)})], 0, 1, 1),  # a possible link costs nothing
+        ([{(0, 0)}], [gold({(0, 0)}, {(1, 1)})], 0, 1, 1),  # nor does leaving it out
+        ([{(0, 0), (0, 1), (2, 2)}], [gold({(0, 0), (1, 1)}, {(0, 1)})], Fraction(2, 5), Fraction(2, 3), Fraction(1, 2)),
+        ([{(0, 0)}, set()], [gold({(0, 0)}), gold({(0, 0), (1, 1), (2, 2)})], Fraction(3, 5), 1, Fraction(1, 4)),  # over the set, not its lines
+        ([set()], [gold({(0, 0)})], 1, None, 0),
+        ([{(3, 3)}], [gold(set(), {(3, 3)})], 0, 1, None),
+        ([set()], [gold(set())], None, None, None),
+    ],
+)
+def test_error_rate_of_cases_made_by_hand(found, wanted, error, precision, recall):
+    got = rates(found, wanted)
+    assert (got.error, got.precision, got.recall) == pytest.approx((error, precision, recall)) if error is not None else got.error is None
+    assert got.links == sum(map(len, found))
+
+
+def test_links_that_do_not_belong_to_the_sentences_are_refused(tmp_path):
+    pairs = read_pairs(write(tmp_path / "pairs", "a b   ||| A  ", "c ||| C D"))
+    assert pairs == [(["a", "b"], ["A"]), (["c"], ["C", "D"])]
+    check([gold({(1, 0)}), gold({(0, 1)})], pairs, "gold")
+    with pytest.raises(DataError, match="1 lines of links for 2"):
+        check([gold({(1, 0)})], pairs, "gold")
+    with pytest.raises(DataError, match="a link 1-2 where there are 2 and 1 words") as error:
+        check([gold({(0, 1)}), gold({(0, 1)})], pairs, "gold")
+    assert error.value.where == "gold, line 1"
+    with pytest.raises(DataError, match="not a sentence pair"):
+        read_pairs(write(tmp_path / "pairs", "a b ||| A ||| b"))
+
+
+def slow_links(weights, src, tgt):
+    found = set()
+    for j in sorted(set(tgt)):
+        sums = {}
+        for i in sorted(set(src)):
+            sums[i] = sum(weights[t][s] for t in range(len(tgt)) for s in range(len(src)) if tgt[t] == j and src[s] == i)
+        found.add((max(sums, key=sums.get), j))
+    return found
+
+
+def test_subwords_are_summed_onto_words():
+    weights = torch.tensor([[0.3, 0.25, 0.25, 0.2], [0.1, 0.1, 0.0, 0.8], [0.0, 0.0, 0.1, 0.9]])  # the last row and column are </s>
+    assert word_links(weights, [0, 1, 1], [0, 0]) == {(1, 0)}
+    assert word_links(weights, [0, 2, 2], [0, 1]) == {(2, 0), (0, 1)}  # nothing is left of word 1
+    assert word_links(weights, [], [0]) == word_links(weights, [0], []) == frozenset()
+    rng = random.Random(1)
+    for _ in range(50):
+        src, tgt = (sorted(rng.choices(range(6), k=rng.randint(1, 9))) for _ in range(2))
+        drawn = torch.rand(len(tgt) + 1, len(src) + 1, dtype=torch.float64)
+        assert word_links(drawn, src, tgt) == slow_links(drawn.tolist(), src, tgt)
+
+
+@pytest.fixture
+def goldset(tmp_path):
+    """Three pairs in words of the vocabulary, with links."""
+    pairs = write(tmp_path / "pairs", "w1 w2 w3 ||| w4 w5", "w6 ||| w7 w8 w9", "w1 w9 ||| w2 w2")
+    return ",".join(map(str, (write(tmp_path / "gold", "1-1 2p2", "1-1 1-2", "2-1 1-2"), pairs)))
+
+
+def test_error_rate_of_every_layer_by_one_pair_at_a_time(analysed, goldset, capsys):
+    model = analysed.system("base", "transformer", DEEP).eval()
+    stage.analyze(analysed.run, "alignment", gold=goldset)
+    rows = finding(analysed.run, "alignment")["table"]["rows"]
+    assert [row["attention"] for row in rows] == [f"decoder.{i}.cross" for i in range(3)]
+    links_path, pairs_path = goldset.split(",")
+    wanted, pairs = read_gold(links_path), read_pairs(pairs_path)
+    vocabulary = load_vocabularies(analysed.run.prep)[0]
+    for row in rows:
+        found = []
+        for src, tgt in pairs:
+            with torch.inference_mode(), capture() as seen:
+                batch = pair_batch([vocabulary.encode(src)], [vocabulary.encode(tgt)])
+                model.decode(batch.tgt_in, model.encode(batch))
+            weights = seen[row["attention"]][0][0].mean(0).tolist()
+            found.append({(max(range(len(src)), key=weights[j].__getitem__), j) for j in range(len(tgt))})
+        assert row["aer"] == pytest.approx(100 * rates(found, wanted).error)
+        assert row["links"] == 7
+    out = capsys.readouterr().out
+    assert "base, decoder.1.cross" in out  # the last layer but one is drawn
+    assert "lower is better" in out
+
+
+def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path):
+    analysed.system("base", "transformer", DEEP)
+    files = [str(write(tmp_path / "best.align", "0-0 1-1", "0-0 0-1", "1-0 0-1")), str(write(tmp_path / "worst.align", "3-1", "", "1-1"))]
+    stage.analyze(analysed.run, "alignment", gold=goldset, alignments=files, layer="2")
+    rows = finding(analysed.run, "alignment")["table"]["rows"]
+    assert [(row["system"], row["attention"]) for row in rows] == [("best.align", "–"), ("worst.align", "–"), ("base", "decoder.1.cross")]
+    assert [row["aer"] for row in rows[:2]] == pytest.approx([0, 100])
+    write(tmp_path / "short.align", "0-0")
+    with pytest.raises(DataError, match="1 lines of links for 3"):
+        stage.analyze(analysed.run, "alignment", gold=goldset, alignments=[str(tmp_path / "short.align")])
+    with pytest.raises(ConfigError, match="nothing to compare"):
+        stage.analyze(analysed.run, "alignment", alignments=files)
+
+
+def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
+    model = analysed.system("base", "transformer", DEEP).eval()
+    stage.analyze(analysed.run, "alignment", sentence=3, layer="3", head=2)
+    found = finding(analysed.run, "alignment")
+    length = len(analysed.lines["test"][2].split()) + 1
+    batch = pair_batch([[5] * (length - 1) + [2]], [[5] * (length - 1) + [2]])
+    weights = looking.look(model, batch)["decoder"]["decoder.2.cross"][0, 1]
+    folder = analysed.run.path / "analyze" / "alignment"
+    with open(folder / "weights.base.decoder.2.cross.csv", encoding="utf-8") as stream:
+        kept = list(csv.reader(stream))
+    assert kept[0][1:] == [row[0] for row in kept[1:]] == ["w1"] * (length - 1) + ["</s>"]
+    torch.testing.assert_close(torch.tensor([[float(v) for v in row[1:]] for row in kept[1:]]), weights, rtol=1e-5, atol=1e-7)
+    assert [row["weight"] for row in found["table"]["rows"]] == pytest.approx(weights.amax(1).tolist(), rel=1e-5)
+    assert "base, decoder.2.cross" in (folder / "figure.svg").read_text("utf-8")
+    assert "head 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("variant", "settings", "site"),
+    [
+        ("full-dc", DEEP, "encoder.1.attention.local"),
+        ("full-dc", DEEP, "decoder.2.attention.global"),
+        ("pr", DEEP, "decoder.0.phrases.attention"),
+        ("rnnsearch", {"d_hidden": 16}, "attention"),
+    ],
+)
+def test_any_attention_of_any_variant_by_its_name(analysed, variant, settings, site):
+    analysed.system("own", variant, settings)
+    stage.analyze(analysed.run, "alignment", layer=site, sentence=2)
+    found = finding(analysed.run, "alignment")
+    assert {row["attention"] for row in found["table"]["rows"]} == {site}
+    with open(analysed.run.path / "analyze" / "alignment" / f"weights.own.{site}.csv", encoding="utf-8") as stream:
+        kept = list(csv.reader(stream))
+    assert [sum(map(float, row[1:])) for row in kept[1:]] == pytest.approx([1] * (len(kept) - 1), rel=1e-5)
+
+
+def test_what_is_not_there_is_said(analysed, goldset):
+    model = analysed.system("base", "transformer", DEEP).eval()
+    for options, words in (
+        ({"layer": "4"}, "no layer '4'"),
+        ({"layer": "decoder.1.cros"}, "no layer"),
+        ({"layer": "encoder.0.attention", "gold": goldset}, "no attention from the target to the source"),
+        ({"head": 3}, "there are 2 heads"),
+        ({"sentence": 41}, "no line 41: there are 40"),
+        ({"gold": goldset, "sentence": 4}, "no line 4: there are 3"),
+        ({"gold": "one"}, "two files are wanted"),
+        ({"gold": goldset, "set_names": ["test"]}, "those of --gold"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            stage.analyze(analysed.run, "alignment", **options)
+    assert list(chosen_sites(model, "decoder.0.attention", False)) == ["decoder.0.attention"]
+    assert of_head(torch.tensor([[[[0.0]], [[1.0]]]]), 0).item() == 0.5
+
+
+def test_a_system_without_attention_is_left_out(analysed, capsys):
+    analysed.system("toy", TOY, {})
+    with pytest.raises(DataError, match="no system of this run attends to the source"):
+        stage.analyze(analysed.run, "alignment")
+    analysed.system("base", "transformer", SMALL)
+    stage.analyze(analysed.run, "alignment")
+    assert "left out, for it has no attention to the source: toy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "suffix", "lines"), [("enfr", "", 447), ("roen", "", 248), ("zhen", ".xz", 450)])
+def test_the_published_sets(shared, name, suffix, lines):
+    folder = shared / "data" / "word_alignment_gold"
+    wanted, pairs = read_gold(folder / f"{name}.gold"), read_pairs(folder / f"{name}.src-tgt{suffix}")
+    assert len(wanted) == len(pairs) == lines
+    check(wanted, pairs, name)
+    assert rates([own.sure for own in wanted], wanted).error == 0
+    diagonal = [{(round(j * (len(src) - 1) / max(1, len(tgt) - 1)), j) for j in range(len(tgt))} for src, tgt in pairs]
+    assert 0.3 < rates(diagonal, wanted).error < 0.9
+
+
+def test_words_of_a_published_set_keep_their_subwords(shared, multi30k_run):
+    _, pairs = zip(*read_pairs(shared / "data" / "word_alignment_gold" / "roen.src-tgt"), strict=True)
+    side = TextSide.load(multi30k_run.prep, "src")  # English
+    vocabulary = load_vocabularies(multi30k_run.prep)[0]
+    read = as_read(side, vocabulary, pairs)
+    for words, ids, owners in zip(pairs, read.ids, read.owners, strict=True):
+        assert len(ids) == len(owners) + 1
+        assert sorted(set(owners)) == list(range(len(words)))  # none is lost
+        assert owners == sorted(owners)
+    assert max(map(len, read.owners)) > max(map(len, pairs))

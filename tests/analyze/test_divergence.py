@@ -1,0 +1,148 @@
+"""Divergence of local and global attention: golden values, a slow loop, padding and batches, the stage."""
+
+import math
+
+import pytest
+import torch
+
+from nmtkit.analyze import divergence, looking, stage
+from nmtkit.analyze.divergence import REDUCTIONS, Sums, jensen_shannon, pairs_of
+from nmtkit.data.store import Store
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.nn.attention import attention
+from nmtkit.nn.capture import capture
+from nmtkit.translate.forced import pair_batch
+
+from .conftest import SMALL
+from .test_stage import finding
+
+GOLDEN = {"max_renorm": 0.090832, "max_raw": 0.152423, "peak_head": 0.203928, "per_head": 0.144111}  # models.md 10
+DUAL = {**SMALL, "encoder_layers": 2, "decoder_layers": 2}
+PAIRS = [([5, 6, 7, 8, 9, 2], [5, 9, 2]), ([7, 2], [8, 8, 8, 8, 2]), ([9, 5, 2], [6, 2])]
+
+
+def kl(p, q):
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
+
+
+def js(p, q):
+    m = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+    return 0.5 * kl(p, m) + 0.5 * kl(q, m)
+
+
+def slow(local, whole, mode):
+    """dv of one query from lists of heads, each a list of numbers."""
+    if mode == "per_head":
+        return sum(js(a, b) for a, b in zip(local, whole, strict=True)) / len(local)
+    if mode == "peak_head":
+        return js(max(local, key=max), max(whole, key=max))
+    p, q = ([max(column) for column in zip(*heads, strict=True)] for heads in (local, whole))
+    return js(p, q) if mode == "max_raw" else js([a / sum(p) for a in p], [b / sum(q) for b in q])
+
+
+@pytest.mark.parametrize("mode", REDUCTIONS)
+def test_golden_values(mode):
+    whole = torch.tensor([[[[0.7, 0.2, 0.1]], [[0.1, 0.1, 0.8]]]], dtype=torch.float64)
+    local = torch.tensor([[[[0.3, 0.4, 0.3]], [[0.2, 0.6, 0.2]]]], dtype=torch.float64)
+    assert float(divergence.divergence(local, whole, mode)) == pytest.approx(GOLDEN[mode], abs=5e-7)
+
+
+def test_bounds_natural_logarithm_and_zeros():
+    p, q = torch.tensor([[1.0, 0.0, 0.0]]).double(), torch.tensor([[0.0, 1.0, 0.0]]).double()
+    assert float(jensen_shannon(p, q)) == pytest.approx(math.log(2))
+    assert float(jensen_shannon(p, p)) == 0.0
+
+
+def test_the_two_groups_of_heads_are_recorded_apart():
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(2, *shape, dtype=torch.float64) for shape in ((3, 4, 5), (4, 3, 5), (4, 3, 5)))
+    with capture() as seen:
+        attention(q, k, v, name="all")
+        attention(q, k, v, name="all", parts=("local", "global"))
+    assert set(seen) == {"all", "all.local", "all.global"}
+    assert torch.equal(torch.cat([seen["all.local"][0], seen["all.global"][0]], dim=1), seen["all"][0])
+    assert pairs_of(list(seen)) == ["all"]
+
+
+def dual(analysed, name="dual", variant="full-dc", **settings):
+    return analysed.system(name, variant, {**DUAL, **settings}).eval()
+
+
+def oracle(model, without):
+    """E.g. ("encoder", 1) -> dv by mode: one sentence at a time, query by query, in loops."""
+    sums, counts = {}, {}
+    for src, tgt in PAIRS:
+        for stack, seen in looking.look(model, pair_batch([src], [tgt])).items():
+            for layer in (1, 2):
+                local, whole = (seen[f"{stack}.{layer - 1}.attention.{end}"][0].double().tolist() for end in ("local", "global"))
+                last = len(local[0]) - without
+                for t in range(last):
+                    rows = [[head[t][:last] for head in heads] for heads in (local, whole)]
+                    rows = [[[a / sum(row) for a in row] for row in heads] for heads in rows]
+                    for mode in REDUCTIONS:
+                        key = (stack, layer, mode)
+                        sums[key] = sums.get(key, 0) + slow(*rows, mode)
+                        counts[key] = counts.get(key, 0) + 1
+    return {key: sums[key] / counts[key] for key in sums}
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_means_equal_the_slow_loop_whatever_the_batch_and_padding(analysed, size):
+    model = dual(analysed)
+    sums = Sums()
+    for start in range(0, len(PAIRS), size):
+        sums.add(model, pair_batch(*map(list, zip(*PAIRS[start : start + size], strict=True))))
+    found = sums.means()
+    assert set(found) == {("encoder", "all"), ("encoder", "without </s>"), ("decoder", "all")}
+    for (stack, positions), layers in found.items():
+        wanted = oracle(model, int(positions != "all"))
+        for layer, values in layers.items():
+            for mode, value in zip(REDUCTIONS, values, strict=True):
+                assert value == pytest.approx(wanted[stack, layer, mode], rel=1e-5, abs=1e-9)
+                assert value > 0
+    assert found["encoder", "all"] != found["encoder", "without </s>"]
+
+
+def test_every_pair_of_a_set_is_read_once(analysed):
+    store = Store(analysed.run.prep / "test")
+    batches = list(looking.batches(store, torch.device("cpu"), positions=60))
+    assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(range(len(store)))
+    assert len(batches) > 5
+    assert all(batch.src.numel() <= 60 for batch in batches)
+
+
+def test_systems_of_several_kernels_side_by_side(analysed, capsys):
+    dual(analysed, "two", "enc-dc")
+    dual(analysed, "three", "enc-dc", kernel_size=3)
+    dual(analysed, "top", "enc-dc", layers="2-2")
+    analysed.system("base", "transformer", SMALL)
+    stage.analyze(analysed.run, "divergence", set_names=["other"])
+    out, err = capsys.readouterr()
+    assert "base" in err
+    found = finding(analysed.run, "divergence")
+    rows = found["table"]["rows"]
+    assert [c["key"] for c in found["table"]["columns"]][-4:] == list(GOLDEN)
+    assert {row["system"] for row in rows} == {"two", "three", "top"}
+    assert {(row["system"], row["settings"]) for row in rows} == {
+        ("two", "kernel_size=2"),
+        ("three", "kernel_size=3"),
+        ("top", "kernel_size=2, layers=2-2"),
+    }
+    of_two = [row for row in rows if row["system"] == "two" and row["positions"] == "all"]
+    assert [row["layer"] for row in of_two] == ["1", "2", "E_d"]
+    for mode in REDUCTIONS:
+        assert of_two[2][mode] == pytest.approx((of_two[0][mode] + of_two[1][mode]) / 2)
+    assert [row["layer"] for row in rows if row["system"] == "top" and row["positions"] == "all"] == ["2", "E_d"]
+    figure = (analysed.run.path / "analyze" / "divergence" / "figure.svg").read_text("utf-8")
+    assert "dv (max_renorm)" in figure
+    assert "kernel_size=3" in figure
+    assert "max_renorm" in out
+    assert found["facts"] | {"set": "other", "logarithm": "natural"} == found["facts"]
+
+
+def test_where_nobody_attends_twice_it_is_said(analysed):
+    analysed.system("base", "transformer", SMALL)
+    with pytest.raises(DataError, match="no system of this run attends locally and globally"):
+        stage.analyze(analysed.run, "divergence")
+    with pytest.raises(ConfigError, match="not of test, other"):
+        stage.analyze(analysed.run, "divergence", set_names=["test", "other"])
