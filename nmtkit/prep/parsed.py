@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,17 @@ from nmtkit.prep.text import TextSide
 
 PARSED = "parsed"
 """Sentences with phrases of their own, among the counts; the others' reasons are those of `Unusable`."""
-Parser = Callable[[list[list[str]]], list[str]]
-"""Sentences of words to bracketed trees, one line each; "" where there is none."""
+
+
+class Parser(Protocol):
+    """A constituency parser."""
+
+    tools: dict[str, str]
+    """What it is, and its version."""
+
+    def __call__(self, sentences: list[list[str]]) -> list[str]:
+        """Sentences of words to bracketed trees, one line each; "" where there is none."""
+        ...
 
 
 class Kept:

@@ -19,32 +19,42 @@ def load_parser(name: str, language: str) -> Parser:
         language: code of the text.
     Raises: EnvironmentProblem if it is not installed, or has no models here.
     """
-    assert name in PARSERS
-    try:
-        import stanza
-    except ImportError as error:
-        raise EnvironmentProblem(f"stanza is not installed: {error}", where="--parser stanza", hint="pip install 'nmtkit[parse]'") from error
-    processors = "tokenize,pos,constituency"
-    try:
-        pipeline = stanza.Pipeline(language, processors=processors, tokenize_pretokenized=True, download_method=None, verbose=False)
-    except Exception as error:  # stanza's own classes for this differ from version to version
-        reason = str(error).strip().splitlines()
-        hint = f"""python -c "import stanza; stanza.download('{language}', processors='{processors}')" where there is a network; """
-        raise EnvironmentProblem(
-            f"stanza has no constituency parser for '{language}' here: {reason[0] if reason else type(error).__name__}",
-            where="--parser stanza",
-            hint=hint + "STANZA_RESOURCES_DIR names the folder of its models",
-        ) from error
+    return {"stanza": Stanza}[name](language)
 
-    def parse(sentences: list[list[str]]) -> list[str]:
+
+class Stanza:
+    """Qi et al. 2020, *Stanza: a Python natural language processing toolkit for many human languages*, on words given to it.
+
+    Args:
+        language: code of the text.
+    Raises: EnvironmentProblem if it is not installed, or has no models here.
+    """
+
+    def __init__(self, language: str) -> None:
+        try:
+            import stanza
+        except ImportError as error:
+            raise EnvironmentProblem(f"stanza is not installed: {error}", where="--parser stanza", hint="pip install 'nmtkit[parse]'") from error
+        options = {"processors": "tokenize,pos,constituency", "tokenize_pretokenized": True, "download_method": None, "verbose": False}
+        try:
+            self._pipeline: Any = stanza.Pipeline(language, **options)
+        except Exception as error:  # stanza's own classes for this differ from version to version
+            reason = str(error).strip().splitlines()
+            raise EnvironmentProblem(
+                f"stanza has no constituency parser for '{language}' here: {reason[0] if reason else type(error).__name__}",
+                where="--parser stanza",
+                hint=f"python -c \"import stanza; stanza.download('{language}')\" gets it, if there is one for this language",
+            ) from error
+        self.tools = {"stanza": str(stanza.__version__)}
+
+    def __call__(self, sentences: list[list[str]]) -> list[str]:
+        """See `Parser`."""
         if not sentences:
             return []
-        document = pipeline([[_plain(word) for word in words] for words in sentences])
-        if len(document.sentences) != len(sentences):
-            raise EnvironmentProblem(f"stanza made {len(document.sentences)} sentences of {len(sentences)}", where="--parser stanza")
-        return [_bracketed(sentence.constituency) for sentence in document.sentences]
-
-    return parse
+        found = self._pipeline([[_plain(word) for word in words] for words in sentences]).sentences
+        if len(found) != len(sentences):
+            raise EnvironmentProblem(f"stanza made {len(found)} sentences of {len(sentences)}", where="--parser stanza")
+        return [_bracketed(sentence.constituency) for sentence in found]
 
 
 def _plain(word: str) -> str:

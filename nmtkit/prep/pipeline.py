@@ -277,7 +277,7 @@ class Pipeline:
             },
             "files": hashes,
             "inputs": self.corpus.published | check.as_json(self.facts),
-            "tools": tools(self.corpus),
+            "tools": tools(self.corpus) | (self.parser.tools if self.parser else {}),
             "speed": tally.speed,
             "jobs": self.jobs,
         }

@@ -1,5 +1,6 @@
 """Parses from the command to the translation: rows that cleaning drops lose theirs, fallbacks are counted, workers change nothing."""
 
+import dataclasses
 import json
 import random
 import sys
@@ -8,7 +9,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
+from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import parser, pipeline
@@ -18,6 +21,8 @@ from nmtkit.prep.stage import prep
 from nmtkit.prep.text import TextSide
 from nmtkit.prep.workers import row_chunks
 from nmtkit.train.stage import train
+from nmtkit.translate.beam import search
+from nmtkit.translate.chosen import choose
 from nmtkit.translate.stage import translate
 from tests.prep.test_parses import plain, treebank
 
@@ -63,6 +68,10 @@ def prepared(folder, options, name="run", **more):
     return prep("mine", **options, assignments=chosen, preset="tiny", run_dir=folder / name, **{"jobs": 1} | more)
 
 
+def scores(group, batch):
+    return [hypotheses[0].log_prob for hypotheses in search(group.load(torch.device("cpu")), batch, group.settings)]
+
+
 def expected_spans(run, rows):
     """The slow way: one raw line after another, those that the store has no place for left out."""
     side = TextSide.load(run.prep, "src")
@@ -96,11 +105,17 @@ def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
     assert f"parses of train: {entries['train']['parses']['parsed']}" in capsys.readouterr().err
 
     train(run, variant="pr", assignments=[*SMALL, *TRAIN, "model.segmentation=parse"], device="cpu", preset="tiny")
-    translate(run, device="cpu", jobs=1, beam=2, assignments=["search.max_length_a=0", "search.max_length_b=8"])
+    short = {"max_length_a": 0, "max_length_b": 8, "beam": 2, "nbest": 2}
+    translate(run, device="cpu", jobs=1, assignments=[f"search.{key}={value}" for key, value in short.items()])
     folder = run.system("pr").translation("news")
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     missing = sum(count for reason, count in entries["news"]["parses"].items() if reason != "parsed")
     assert (meta["counts"]["lines"], meta["counts"]["no_spans"]) == (15, missing)
+    group = choose(run, [], False, short, single=False)[0]
+    batch = collate(Store(run.prep / "news"), np.arange(15))
+    with_trees, without = (scores(group, dataclasses.replace(batch, spans=spans)) for spans in (batch.spans, None))
+    written = [json.loads(line)["nbest"][0]["log_prob"] for line in (folder / "nbest.jsonl").read_text("utf-8").splitlines()]
+    assert written == pytest.approx(with_trees, abs=1e-4) and written != pytest.approx(without, abs=1e-4)
     capsys.readouterr()
     translate(run, source=str(tmp_path / "in" / "news.en"), device="cpu", jobs=1, assignments=["search.max_length_a=0", "search.max_length_b=8"])
     out = capsys.readouterr()
@@ -181,11 +196,12 @@ class FakePipeline:
 
 
 def test_a_parser_parses_what_has_no_file(tmp_path, sentences, monkeypatch):
-    monkeypatch.setitem(sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline))
+    monkeypatch.setitem(sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9"))
     sets, options = corpus(tmp_path / "in", sentences)
     options["parses"] = options["parses"][1:]
     run = prepared(tmp_path, options, parser="stanza")
     assert FakePipeline.made[-1][1]["tokenize_pretokenized"] and FakePipeline.made[-1][1]["download_method"] is None
+    assert run.manifest()["tools"]["stanza"] == "9.9"
     entry = run.manifest()["sets"][0]
     assert entry["parses"] == {"parsed": entry["lines"]}
     trees = (run.prep / "parses" / "train.txt").read_text("utf-8").split("\n")[:-1]
@@ -200,7 +216,7 @@ def test_an_absent_parser_says_how_to_get_it(monkeypatch):
     with pytest.raises(EnvironmentProblem) as caught:
         parser.load_parser("stanza", "en")
     assert "nmtkit[parse]" in caught.value.hint
-    monkeypatch.setitem(sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline))
+    monkeypatch.setitem(sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9"))
     with pytest.raises(EnvironmentProblem, match="'cs' here: resources.json") as caught:
         parser.load_parser("stanza", "cs")
     assert "stanza.download('cs'" in caught.value.hint
