@@ -101,8 +101,9 @@ def children(pid: int) -> list[int]:
 
 
 SCRIPT = """
-import sys, time
+import signal, time
 from nmtkit.prep.parallel import ordered_map
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with it ignored
 def make():
     return lambda number: (time.sleep(0.1), number)[1]
 for value in ordered_map(make, range(10000), 2):
