@@ -112,7 +112,7 @@ def chosen_sites(model: Model, layer: str, only_cross: bool) -> dict[str, tuple[
         return {layer: everything[layer]}
     numbered = {site: who for site, who in cross.items() if str(looking.layer_of(site)) == layer}
     if not numbered:
-        raise ConfigError(f"no layer '{layer}'", where="--layer", hint=f"{nearest(layer, everything)} there are: {', '.join(everything)}")
+        raise ConfigError(f"no layer '{layer}'", where="--layer", hint=nearest(layer, everything))
     return numbered
 
 
@@ -153,7 +153,7 @@ def run(
     if alignments and not gold:
         raise ConfigError("there is nothing to compare it with", where="--alignments", hint="--gold LINKS,PAIRS")
     gold_set = read_goldset(gold) if gold else None
-    chosen = gold if gold_set else looking.one_set(run, set_names, "a sentence")
+    chosen = Path(gold.split(",")[0]).name if gold_set else looking.one_set(run, set_names, "a sentence")
     batch, sides = _sentence(run, chosen, gold_set, sentence)
     vocabularies = load_vocabularies(run.prep)
     rows: list[list[Any]] = [_rates_row(Path(file).name, "–", _hypothesised(file, gold_set), gold_set) for file in alignments if gold_set]

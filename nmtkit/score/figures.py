@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import io
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,7 +123,9 @@ def _reproducible() -> Iterator[None]:
 
 def _svg(figure: Any) -> str:
     stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # Chinese, say: it is written as text, for the reader's fonts
+        figure.savefig(stream, format="svg", metadata={"Date": None})
     return stream.getvalue()
 
 

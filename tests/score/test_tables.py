@@ -106,6 +106,12 @@ def test_lines_and_heat_maps_are_reproducible_svg_too():
         assert f">{word}<" in drawn
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_script_that_the_drawing_font_lacks_is_text_all_the_same():
+    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+    assert ">猫<" in figures.heat_map({"one": figures.Heat([[1.0]], ["猫"], ["a"])}, "keys", "queries")
+
+
 def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not figures.available()
