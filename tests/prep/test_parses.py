@@ -206,7 +206,7 @@ def treebank(shared):
 
 
 def test_real_trees(shared):
-    """All trees of the sample: equal to the slow algorithm with random subwords, and aligned with our tokenization but for a few."""
+    """All trees of the sample: equal to the slow algorithm with random subwords, and aligned with our tokenization but for one."""
     trees = treebank(shared)
     assert len(trees) == 3914
     draw, moses, missed = random.Random(1), Moses("en", True, True, False), []
@@ -226,7 +226,7 @@ def test_real_trees(shared):
             assert sum(found) == len(words) + 1
         except Unusable:
             missed.append(text)
-    assert len(missed) <= 0.02 * len(trees)
+    assert len(missed) <= 1  # a quotation mark that normalisation puts behind the full stop
 
 
 def plain(leaves):
