@@ -16,6 +16,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, given, ngrams
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters
+from nmtkit.nn.capture import capture
 from tests.models import contract, test_transformer
 from tests.models.slow import affine, plus, sigmoid, softmax
 
@@ -305,7 +306,9 @@ def test_a_mixture_of_one_level_is_that_level():
     with torch.no_grad():
         model.phrase_mixture.fill_(-1e9)
         model.phrase_mixture[1, 0] = model.phrase_mixture[2, 1] = 0
-    mixed = model._mixed(levels, model.phrase_mixture)
+    with capture() as seen:
+        mixed = model._mixed(levels, model.phrase_mixture, "phrase_mixture")
+    assert seen["decoder.phrase_mixture"][0][:, :2].tolist() == [[0, 0], [1, 0], [0, 1]]
     torch.testing.assert_close(mixed[0], levels[1])
     torch.testing.assert_close(mixed[1], levels[2])
 
