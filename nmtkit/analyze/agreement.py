@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,30 +26,10 @@ from nmtkit.translate import workers
 from nmtkit.translate.translator import Translator
 
 AGREEMENT = "subj_verb_agreement"
-POLARITY = {
-    "nicht_ins": "insertion",
-    "kein_ins": "insertion",
-    "affix_ins": "insertion",
-    "nicht_del": "deletion",
-    "kein_del": "deletion",
-    "affix_del": "deletion",
-}
+POLARITY = {"insertion": ("nicht_ins", "kein_ins", "affix_ins"), "deletion": ("nicht_del", "kein_del", "affix_del")}
 LONGEST = 15
 # The bins of Lingeval97's own evaluation, as it counts them: 5 belongs to >2.
-FREQUENCIES = [
-    (10000, None),
-    (5000, 10000),
-    (2000, 5000),
-    (1000, 2000),
-    (500, 1000),
-    (200, 500),
-    (100, 200),
-    (50, 100),
-    (20, 50),
-    (10, 20),
-    (5, 10),
-    (2, 5),
-]
+FREQUENCIES = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
 Group = tuple[str, str, Callable[[Error], bool]]
 
 
@@ -57,13 +38,12 @@ def groups(errors: Sequence[Error]) -> list[Group]:
     kinds = list(dict.fromkeys(error.kind for error in errors))
     found: list[Group] = [("all", "all", lambda e: True)]
     found += [("type", kind, lambda e, k=kind: e.kind == k) for kind in kinds]  # type: ignore[misc]
-    for merged in ("insertion", "deletion"):
-        found.append(("type", f"polarity, {merged}", lambda e, m=merged: any(e.kind.endswith(end) for end, kind in POLARITY.items() if kind == m)))  # type: ignore[misc]
+    found += [("type", f"polarity, {merged}", lambda e, ends=ends: e.kind.endswith(ends)) for merged, ends in POLARITY.items()]  # type: ignore[misc]
     for distance in range(LONGEST + 1):
         found.append(("distance", str(distance), lambda e, d=distance: e.kind == AGREEMENT and e.distance == d))  # type: ignore[misc]
     found.append(("distance", f">{LONGEST}", lambda e: e.kind == AGREEMENT and e.distance is not None and e.distance > LONGEST))
-    for low, high in FREQUENCIES:
-        found.append(("frequency", f">{low}", lambda e, a=low, b=high: e.frequency is not None and a < e.frequency <= (b or e.frequency)))  # type: ignore[misc]
+    for low, high in zip(FREQUENCIES, (math.inf, *FREQUENCIES), strict=False):
+        found.append(("frequency", f">{low}", lambda e, a=low, b=high: e.frequency is not None and a < e.frequency <= b))  # type: ignore[misc]
     for exactly in (2, 1, 0):
         found.append(("frequency", str(exactly), lambda e, f=exactly: e.frequency == f))  # type: ignore[misc]
     return [group for group in found if any(map(group[2], errors))]

@@ -94,9 +94,9 @@ class DualContextAttention(Attention):
         real = x if visible is None else x.masked_fill(~visible.transpose(1, 2), 0)
         local = self.local(real, past)
         q, own_kv = self.own(x).chunk(2, dim=-1)
-        kv = torch.stack([self.local_kv(local), own_kv], dim=2)  # (R, T, 2, 2·D): unit, key or value
-        k, v = kv.unflatten(-1, (2, heads, -1)).unbind(3)  # (R, T, 2, H, C) each
-        k, v = k.flatten(2, 3).transpose(1, 2), v.flatten(2, 3).transpose(1, 2)
+        both = [kv.unflatten(-1, (2, heads, -1)) for kv in (self.local_kv(local), own_kv)]  # (R, T, 2, H, C) each: key, value
+        k, v = torch.cat(both, dim=3).unbind(2)  # (R, T, 2·H, C) each
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
         if cache is not None:
             k, v = cache.append(layer, k, v)
             visible, causal = cache.visible, cache.visible is None

@@ -182,7 +182,10 @@ class PhraseSublayer(nn.Module):
 
     def forward(self, x: Tensor, keys: Keys, visible: Tensor | None) -> Tensor:
         """x (R, T, D) asks phrases, given as `attention.source` makes them (B rows), of which `visible` (B, 1, c) exist -> (R, T, D)."""
-        h = self.residual.enter(x)
+        return self.ask(x, self.residual.enter(x), keys, visible)
+
+    def ask(self, x: Tensor, h: Tensor, keys: Keys, visible: Tensor | None) -> Tensor:
+        """As `forward`, for an x that has entered the residual connection as h (R, T, D)."""
         found = self.attention(h, keys, visible)
         combined = self.outer(self.dropout(torch.sigmoid(self.inner(torch.cat([h, found], dim=-1)))))
         return self.residual.leave(x + found if self.both else x, combined)
@@ -195,9 +198,12 @@ class PhraseEncoderLayer(EncoderLayer):
         super().__init__(settings)
         self.phrases = PhraseSublayer(settings)
 
-    def read(self, x: Tensor, vectors: Tensor, phrases: Phrases, visible: Tensor | None) -> Tensor:
-        """One layer: tokens x (B, S, D), vectors (B, c, D) of the phrases -> (B, S, D)."""
-        return self(self.phrases(x, self.phrases.attention.source(vectors), phrases.visible), visible)
+    def read(self, x: Tensor, generator: nn.Module, phrases: Phrases, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+        """One layer: tokens x (B, S, D) -> (B, S, D), and the vectors (B, c, D) of the phrases that it has read."""
+        h = self.phrases.residual.enter(x)
+        vectors = generator(h, phrases)
+        x = self.phrases.ask(x, h, self.phrases.attention.source(vectors), phrases.visible)
+        return self(x, visible), vectors
 
 
 class PhraseDecoderLayer(DecoderLayer):
@@ -254,9 +260,8 @@ class PhraseTransformer(Transformer):
         x = self.src_embedder(batch.src)
         tokens, vectors = [x], []
         for module, generator in zip(self.encoder, self.generators, strict=False):
-            layer = cast(PhraseEncoderLayer, module)
-            vectors.append(generator(layer.phrases.residual.enter(x), phrases))
-            x = layer.read(x, vectors[-1], phrases, visible)
+            x, read = cast(PhraseEncoderLayer, module).read(x, generator, phrases, visible)
+            vectors.append(read)
             tokens.append(x)
         tokens[-1] = states = self.encoder_norm(x)
         vectors.append(self.generators[-1](states, phrases))
