@@ -66,6 +66,8 @@ def scored(run: Run, name: str, items: Sequence[Item]) -> tuple[list[list[float]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with workers.one_thread(device):
         model = loading.load_system(run, run.find_system(name), str(device))
+        if model.reads_spans:
+            console.warn(f"'{name}' reads parses, which the pairs have none of: it sees n-grams instead")
         translator = Translator([model], src, tgt, *load_vocabularies(run.prep), build(SearchSettings, {}, "search"), device, cores())
         start = time.perf_counter()
         with console.progress(f"{name}: pairs", len(items)) as translator.done:

@@ -6,7 +6,7 @@
 
 A pass outside `capture` pays one comparison a site. What sites are called, so that analyses find them in any model:
 
-    encoder.0.self            the first number is the layer, from 0
+    encoder.0.attention       the first number is the layer, from 0
     NAME.local, NAME.global   groups of heads of one attention, to summaries of neighbourhoods and to the positions themselves
     NAME_mixture              (levels, layers): what share of each level of the encoder a decoder layer reads
 """
@@ -44,7 +44,7 @@ def record(name: str, tensor: Tensor) -> None:
     """Hand a tensor to the open capture, if there is one.
 
     Args:
-        name: the site, for example "encoder.0.self".
+        name: the site, for example "encoder.0.attention".
         tensor: what to keep; attention weights are (B, H, T, S).
     """
     if _seen is not None:

@@ -187,6 +187,13 @@ def test_the_stage_shows_systems_and_score_files_side_by_side(analysed, document
     assert "100.0" in capsys.readouterr().out
 
 
+def test_a_system_that_reads_parses_is_said_to_have_none(analysed, documented, capsys, monkeypatch):
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    analysed.system("trees", "pr", {**SMALL, "segmentation": "parse"})
+    stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(documented)})
+    assert "'trees' reads parses" in capsys.readouterr().err
+
+
 def test_without_pairs_of_its_own_a_run_says_what_to_give(analysed):
     analysed.system("base", "transformer", SMALL)
     with pytest.raises(ConfigError, match="no contrastive set") as error:
