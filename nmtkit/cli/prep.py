@@ -20,6 +20,7 @@ OWN_FILES = "Own files"
         "nmtkit prep demo",
         "nmtkit prep multi30k-ende --from-dir /data/multi30k",
         "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --test test.de,test.en",
+        "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --docs train=train.docids --docs dev=blank",
         "nmtkit prep demo --size 5000 --set prep.merges=1000 --run runs/small-demo",
     ),
 )
@@ -47,6 +48,15 @@ def prep(
     ] = None,
     tgt: Annotated[
         Optional[str], typer.Option(metavar="LANG", help="Target language, such as en (default: the files' suffix).", rich_help_panel=OWN_FILES)
+    ] = None,
+    docs: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            metavar="SET=FILE|blank",
+            help="Where the documents of a set (train, dev, or a test set) start: a file with the document's id for each line of the text, or with "
+            "the line numbers (from 0) where documents start; or `blank`: lines blank on every side separate them. Repeatable.",
+            rich_help_panel=OWN_FILES,
+        ),
     ] = None,
     parses: Annotated[
         Optional[list[str]],
@@ -82,6 +92,7 @@ def prep(
         preset=preset,
         config=config,
         assignments=assignments or [],
+        docs=docs or [],
         parses=parses or [],
         parser=parser,
         run_dir=run,

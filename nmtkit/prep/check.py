@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from nmtkit import files
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.prep.documents import read_starts
 from nmtkit.prep.sources import SetFiles
 
 BLOCK = 1 << 20
@@ -83,7 +83,7 @@ def check_sets(sets: list[SetFiles], strict: bool, temporary: Path | None = None
     """
     facts: dict[str, Facts] = {}
     for one in sets:
-        for path in itertools.chain(*one.sides().values(), () if one.parses is None else (one.parses,)):
+        for path in (*itertools.chain(*one.sides().values()), *(path for path in (one.docs, one.parses) if path is not None)):
             if str(path) not in facts:
                 facts[str(path)] = inspect(path, strict)
                 if temporary is not None and path.is_relative_to(temporary):
@@ -158,26 +158,6 @@ def first_odd_line(src: list[int], tgt: list[int]) -> int:
     after = np.concatenate([np.cumsum(moved[::-1])[::-1], [0.0]])
     sums = before + after
     return int(np.flatnonzero(sums <= sums.min() + 1e-9)[-1])
-
-
-def read_starts(path: Path, lines: int) -> list[int]:
-    """Document starts: 0-based line numbers, one a line, rising.
-
-    Args:
-        path: the file.
-        lines: lines of the set.
-    Raises: DataError for anything else.
-    """
-    starts: list[int] = []
-    for number, text in enumerate(files.text_lines(path), 1):
-        value = -1
-        with contextlib.suppress(ValueError):
-            value = int(text)
-        if not (starts[-1] if starts else -1) < value < lines:
-            where = f"{path}, line {number}"
-            raise DataError(f"'{text[:40]}' cannot start a document of {lines:,} lines", where=where, hint="0-based, rising line numbers")
-        starts.append(value)
-    return starts
 
 
 def as_json(facts: dict[str, Facts]) -> dict[str, Any]:

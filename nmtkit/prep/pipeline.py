@@ -26,6 +26,7 @@ from nmtkit.data.store import StoreWriter, id_type
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.errors import DataError
 from nmtkit.prep import check
+from nmtkit.prep.documents import read_starts
 from nmtkit.prep.encoders import BOTH, Encoded, Numberer, SetEncoder, TrainEncoder, keep_sides
 from nmtkit.prep.models import Models, Words, learn, numbered
 from nmtkit.prep.parallel import Meanwhile, ordered_map
@@ -104,7 +105,7 @@ class Pipeline:
             path.unlink()
         sets += [self._encode_set(one) for one in self.corpus.sets[1:]]
         for one, entry in zip(self.corpus.sets, sets, strict=True):
-            self._write_documents(one)
+            self._write_documents(one, entry)
             self._write_spans(one, entry)
         for name, path in self.corpus.extras.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -223,19 +224,22 @@ class Pipeline:
                 advance(len(done.dropped) + (done.pairs if isinstance(done, Cleaned) else len(done.lengths) // 2))
                 yield done
 
-    def _write_documents(self, one: SetFiles) -> None:
-        """docs/<set>.txt: where documents start among the lines kept; a document of which nothing is left is left out."""
+    def _write_documents(self, one: SetFiles, entry: dict[str, Any]) -> None:
+        """docs/<set>.txt: where documents start among the lines kept; a document of which nothing is left is left out. How many there are goes
+        into the set's entry of the manifest."""
         if one.docs is None:
             return
-        starts = np.array(check.read_starts(one.docs, check.total(one.src, self.facts)), np.int64)
+        starts = np.array(read_starts(one.docs, check.total(one.src, self.facts)), np.int64)
         lines = check.total(one.src, self.facts)
         if one.split == "train":
             for dropped in self._dropped:
                 starts -= np.searchsorted(np.frombuffer(dropped, np.int64) if dropped else np.empty(0, np.int64), starts)
                 lines -= len(dropped)
         starts = np.unique(starts)
+        starts = starts[starts < lines]
+        entry["documents"] = len(starts)
         (self.folder / "docs").mkdir(exist_ok=True)
-        files.write_lines(self.folder / "docs" / f"{one.name}.txt", [str(start) for start in starts if start < lines])
+        files.write_lines(self.folder / "docs" / f"{one.name}.txt", [str(start) for start in starts])
 
     def _write_spans(self, one: SetFiles, entry: dict[str, Any]) -> None:
         """<set>.spans.*, the phrases of its source by its parses; how many there are goes into the set's entry of the manifest."""

@@ -11,8 +11,9 @@ from typing import Any
 from nmtkit import files, settings
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.prep.corpora import generated, published, table
+from nmtkit.prep.documents import BLANK, with_documents
 from nmtkit.prep.parser import PARSERS
-from nmtkit.prep.sources import Corpus, own_files
+from nmtkit.prep.sources import Corpus, SetFiles, own_files
 from nmtkit.settings import PrepSettings
 
 OWN_PRESET = "base"
@@ -76,21 +77,29 @@ def own_request(
     src: str | None,
     tgt: str | None,
     preset: str | None,
+    documents: Mapping[str, str],
 ) -> Request:
-    """A request for own files; arguments as of `stage.prep`.
+    """A request for own files; arguments as of `stage.prep`, but `documents`, which are read (`document_sources`).
 
     Raises: ConfigError if files or languages are missing, or the name is that of a data set.
     """
     if name in table.registered():
         hint = "for own files take another name; for the data set leave out --train, --dev and --test"
         raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev, --test", hint=hint)
-    corpus = own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET)
+    corpus = with_documents(own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET), documents)
 
     def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
-        sets = [{"name": s.name, "split": s.split, **{k: [_known_sha256(p, known) for p in v] for k, v in s.sides().items()}} for s in corpus.sets]
+        sets = [_set_identity(one, known) for one in corpus.sets]
         return _without_choice("own files", chosen, {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt, "sets": sets})
 
     return Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, writes=False)
+
+
+def _set_identity(one: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
+    """What a set of own files is; DataError for a file that can't be read."""
+    documents = BLANK if one.blank_between else _known_sha256(one.docs, known) if one.docs else None
+    sides = {side: [_known_sha256(path, known) for path in paths] for side, paths in one.sides().items()}
+    return {"name": one.name, "split": one.split, **sides} | ({"docs": documents} if documents else {})
 
 
 def _without_choice(what: str, chosen: PrepSettings, identity: dict[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.files import COMPRESSED
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,11 @@ class SetFiles:
     references: tuple[tuple[Path, ...], ...] = ()
     """Further references (.ref1, .ref2, …)."""
     docs: Path | None = None
-    """0-based line numbers where documents start, one a line."""
+    """Where documents start (`documents.read_starts`)."""
     parses: Path | None = None
     """A bracketed tree for each line of the source; a blank line where there is none."""
+    blank_between: bool = False
+    """Whether lines that are blank on every side separate documents, and are no sentences (`documents.cut_at_blank_lines`)."""
 
     def sides(self) -> dict[str, tuple[Path, ...]]:
         """Every stream of the set by its name: src, ref, ref1, …"""
@@ -95,13 +99,43 @@ def parse_files(assignments: list[str]) -> dict[str, Path]:
 
     Raises: ConfigError for what is not of this form, or a set named twice.
     """
-    found: dict[str, Path] = {}
+    found = assigned(assignments, "--parses", "--parses train=train.trees --parses dev=dev.trees")
+    return {name: Path(file) for name, file in found.items()}
+
+
+def assigned(assignments: list[str], option: str, example: str) -> dict[str, str]:
+    """What an option gives to each set, from "SET=FILE" each.
+
+    Args:
+        assignments: the values of the option.
+        option: its name.
+        example: how to write it, for the message.
+    Raises: ConfigError for what is not of this form, or a set named twice.
+    """
+    found: dict[str, str] = {}
     for text in assignments:
         name, equals, file = text.partition("=")
         if not name or not file or name in found:
             what = f"'{name}' has two" if equals and name in found else f"'{text}' names no set and file"
-            raise ConfigError(what, where="--parses", hint="one for each set: --parses train=train.trees --parses dev=dev.trees")
-        found[name] = Path(file)
+            raise ConfigError(what, where=option, hint=f"one for each set: {example}")
+        found[name] = file
+    return found
+
+
+def of_sets(corpus: Corpus, given: Mapping[str, T], option: str) -> dict[str, T]:
+    """What an option gives to sets, by their names, where "test" is also the only test set.
+
+    Raises: ConfigError for a set that the corpus has not, or that is named by both of its names.
+    """
+    tests = [one.name for one in corpus.sets if one.split == "test"]
+    names = {one.name: one.name for one in corpus.sets} | ({"test": tests[0]} if len(tests) == 1 else {})
+    found: dict[str, T] = {}
+    for name, value in given.items():
+        if name not in names:
+            raise ConfigError(f"'{corpus.name}' has no set '{name}'", where=option, hint=nearest(name, names))
+        if names[name] in found:
+            raise ConfigError(f"'{names[name]}' has two", where=option, hint=f"'test' is '{names[name]}' here: name it once")
+        found[names[name]] = value
     return found
 
 
@@ -110,12 +144,7 @@ def with_parses(corpus: Corpus, parses: Mapping[str, Path]) -> Corpus:
 
     Raises: ConfigError for a set that it has not.
     """
-    tests = [one.name for one in corpus.sets if one.split == "test"]
-    names = {one.name: one.name for one in corpus.sets} | ({"test": tests[0]} if len(tests) == 1 else {})
-    for name in parses:
-        if name not in names:
-            raise ConfigError(f"'{corpus.name}' has no set '{name}'", where="--parses", hint=nearest(name, names))
-    given = {names[name]: path for name, path in parses.items()}
+    given = of_sets(corpus, parses, "--parses")
     return replace(corpus, sets=[replace(one, parses=given.get(one.name)) for one in corpus.sets])
 
 

@@ -7,12 +7,14 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files, settings
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.prep import check
+from nmtkit.prep.documents import cut_at_blank_lines, document_sources
 from nmtkit.prep.parallel import cores
 from nmtkit.prep.parsed import PARSED
 from nmtkit.prep.parser import load_parser
@@ -38,6 +40,7 @@ def prep(
     preset: str | None = None,
     config: Path | None = None,
     assignments: list[str] | None = None,
+    docs: list[str] | None = None,
     parses: list[str] | None = None,
     parser: str | None = None,
     run_dir: Path | None = None,
@@ -54,6 +57,7 @@ def prep(
         size, seed: of a generated corpus.
         jobs: worker processes, 0 = one a core; the output doesn't depend on it.
         preset, config, assignments: settings, weakest first, over those of the data set.
+        docs: "SET=FILE" or "SET=blank" each: where documents start in own files (`documents.read_starts`), or that blank lines separate them.
         parses: "SET=FILE" each: bracketed trees of a set's source, one a line.
         parser: parses the sets without a file: stanza.
         run_dir: the run; None: runs/NAME.
@@ -63,10 +67,13 @@ def prep(
     """
     own = train is not None or dev is not None or bool(test)
     if own:
-        request = own_request(dataset, train, dev, test or [], src, tgt, preset)
+        request = own_request(dataset, train, dev, test or [], src, tgt, preset, document_sources(docs or []))
         refuse_ignored("own files are taken as they are", from_dir, size, seed)
     else:
         request = registered_request(dataset, from_dir, size, seed, preset, src, tgt)
+        if docs:
+            hint = "leave it out; it is for own files, a data set has the documents it was published with"
+            raise ConfigError(f"'{request.name}' is a registered data set: --docs has no effect", where="--docs", hint=hint)
     chosen = request.settings(config, assignments or [])
     run = _run_at(run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
@@ -81,10 +88,13 @@ def prep(
     facts = {} if corpus is None else check.check_sets(corpus.sets, strict)
     with _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
         start = time.perf_counter()
+        raw = work.with_name(work.name + "-raw")
         if corpus is None:
-            raw = work.with_name(work.name + "-raw")
             corpus = with_parses(read(raw), trees)
             facts = check.check_sets(corpus.sets, strict, raw)
+        if separated := {one.name: cut_at_blank_lines(one, raw) for one in corpus.sets if one.blank_between}:
+            facts |= check.check_sets(list(separated.values()), strict, raw)
+            corpus = replace(corpus, sets=[separated.get(one.name, one) for one in corpus.sets])
         loaded = load_parser(parser, corpus.src) if parser else None  # before the long work, which it would be a pity to lose
         pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity, loaded)
         manifest = pipeline.run()
@@ -224,6 +234,8 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
         shares = (f"{name} {entry[f'{side}_unknown'] / max(entry[f'{side}_tokens'], 1):.2%}" for side, name in (("src", "source"), ("tgt", "target")))
         console.say(f"  {entry['split']:<5} {entry['name']}: {entry['lines']:,} lines, unknown subwords {', '.join(shares)}")
     for entry in manifest["sets"]:
+        if "documents" in entry:
+            console.say(f"  documents of {entry['name']}: {entry['documents']:,}, of {entry['lines'] / max(entry['documents'], 1):.1f} lines")
         if "parses" in entry:
             others = (f"{count:,} {reason}" for reason, count in entry["parses"].items() if reason != PARSED)
             console.say(f"  parses of {entry['name']}: {entry['parses'][PARSED]:,} sentences; as n-grams: {', '.join(others) or 'none'}")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,10 @@ import pytest
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
-from nmtkit.prep import check, pipeline, stage
+from nmtkit.prep import check, pipeline
 from nmtkit.prep.corpora import table
 from nmtkit.prep.sources import guess_language, own_files
 from nmtkit.prep.stage import prep
-from nmtkit.prep.workers import row_chunks
 from nmtkit.run import Run, locked
 from tests.prep.corpora import pairs, write
 
@@ -141,6 +139,13 @@ def test_a_last_line_without_line_feed_counts(tmp_path, files):
         ({"dataset": None}, "nothing to prepare", "nmtkit datasets"),
         ({"dataset": "multi30k-ende", "size": 10}, "is not generated: --size has no effect", "demo"),
         ({"dataset": "multi30k-ende", "seed": 2}, "is not generated: --seed has no effect", "demo"),
+        ({"dataset": "multi30k-ende", "docs": ["train=blank"]}, "is a registered data set: --docs has no effect", "own files"),
+        ({"dataset": "demo", "docs": ["train=x.doc"]}, "is a registered data set: --docs has no effect", "own files"),
+        ({"train": "own", "docs": ["x.doc"]}, "'x.doc' names no set and file", "--docs train=train.doc"),
+        ({"train": "own", "docs": ["blank"]}, "'blank' names no set and file", "--docs dev=blank"),
+        ({"train": "own", "docs": ["dev=blank", "dev=x.doc"]}, "'dev' has two", "one for each set"),
+        ({"train": "own", "docs": ["test=blank"]}, "has no set 'test'", "dev"),
+        ({"train": "own", "docs": ["tain=blank"]}, "has no set 'tain'", "train"),
         ({"dataset": "demo", "from_dir": Path("x")}, "is generated: --from-dir has no effect", "downloaded"),
         ({"train": "own", "size": 10}, "own files .* --size has no effect", "demo"),
         ({"train": "own", "seed": 2}, "own files .* --seed has no effect", "demo"),
@@ -352,37 +357,7 @@ def test_a_file_is_not_a_run_folder(tmp_path, files, name):
     assert path.read_text() == "text"
 
 
-# documents and generated corpora
-
-
-def test_documents_are_renumbered_by_the_lines_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=7))
-    lines = pairs(30)
-    for i in (0, 1, 2, 12, 20, 29):  # document 0-2 vanishes, lines of others too
-        lines[i] = ("", "x")
-    lines[25] = (" ".join(f"{i}qz{i}vw" for i in range(40)), lines[25][1] * 4)  # goes only once it is segmented
-    train, dev = write(tmp_path / "in", "train", lines), write(tmp_path / "in", "dev", pairs(5))
-    (tmp_path / "in" / "starts").write_text("0\n3\n12\n21\n25\n26\n29\n")
-    (tmp_path / "in" / "dev.starts").write_text("0\n2\n")
-    corpus = own_files("mine", train, dev, [], None, None, "tiny")
-    docs = [tmp_path / "in" / "starts", tmp_path / "in" / "dev.starts"]
-    corpus = replace(corpus, sets=[replace(one, docs=path) for one, path in zip(corpus.sets, docs, strict=True)])
-    (tmp_path / "prep").mkdir()
-    settings = stage.PrepSettings(merges=10, max_ratio=40, max_words=80, max_subwords=150)
-    work = pipeline.Pipeline(tmp_path / "prep", corpus, check.check_sets(corpus.sets, True), settings, 1)
-    manifest = work.run()
-    assert manifest["cleaning"]["dropped"]["too many subwords"]["pairs"] == 1
-    kept = [i for i in range(30) if i not in (0, 1, 2, 12, 20, 29, 25)]
-    starts = [int(line) for line in (tmp_path / "prep" / "docs" / "train.txt").read_text().split()]
-    assert starts == [kept.index(3), kept.index(13), kept.index(21), kept.index(26)]
-    assert (tmp_path / "prep" / "docs" / "dev.txt").read_text() == "0\n2\n"
-
-
-@pytest.mark.parametrize("text", ["x\n", "1\n1\n", "5\n", "-1\n", "2\n1\n", "0.5\n"])
-def test_document_starts_that_are_none(tmp_path, text):
-    (tmp_path / "starts").write_text(text)
-    with pytest.raises(DataError, match="cannot start a document"):
-        check.read_starts(tmp_path / "starts", 5)
+# generated corpora
 
 
 def test_demo(tmp_path):

@@ -1,0 +1,237 @@
+"""Where documents start: told by a file or by blank lines, carried through cleaning, refused where it can't be right."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.prep import check, pipeline, stage
+from nmtkit.prep.documents import read_starts
+from nmtkit.prep.sources import own_files
+from nmtkit.prep.stage import prep
+from nmtkit.prep.workers import row_chunks
+from tests.prep.corpora import pairs, write
+
+MANY = "cleaning takes this line away " * 12
+
+
+def written(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+def corpus(seed=3):
+    """Three sets, each a list of documents of rows (source, reference, second reference, tree); some training rows do not survive cleaning."""
+    draw = random.Random(seed)
+    sets = {}
+    for name, sizes in {"train": [3, 1, 7, 2, 12, 1, 9, 4], "dev": [2, 1, 5], "news": [1, 4]}.items():
+        sets[name] = []
+        for size in sizes:
+            words = [[f"{draw.choice('abcdefgh')}{draw.choice('xyz')}" for _ in range(draw.randint(2, 6))] for _ in range(size)]
+            sets[name].append([(" ".join(w), " ".join(reversed(w)), " ".join(sorted(w)), f"(S {tree(w)})") for w in words])
+    documents = sets["train"]
+    documents[1] = [(MANY, "x", "x", "")]  # a whole document
+    documents[2][0] = (MANY, "x", "x", "")
+    documents[4][5] = ("x", MANY, "x", "")
+    documents[7][3] = (MANY, MANY, "x", "")
+    return sets
+
+
+def tree(words):
+    middle = len(words) // 2
+    return " ".join(f"(X {' '.join(f'(Y {word})' for word in part)})" for part in (words[:middle], words[middle:]) if part)
+
+
+def kept(name, row):
+    return name != "train" or MANY not in row
+
+
+def write_corpus(folder, sets, form):
+    """Files of a corpus in one form of telling its documents; returns the options of prep."""
+    folder.mkdir(parents=True)
+    options = {"docs": [], "parses": []}
+    for name, documents in sets.items():
+        separator = [("", " \t", "\r", "")] * (form == "blank")
+        rows = [row for number, document in enumerate(documents) for row in (*(separator * bool(number)), *document)]
+        if form == "blank":
+            rows = [*separator, *rows, *separator, *separator]
+        for i, suffix in enumerate(("en", "de", "de2", "trees")):
+            written(folder / f"{name}.{suffix}", [row[i] for row in rows])
+        options["parses"].append(f"{name}={folder / name}.trees")
+        sizes = list(map(len, documents))
+        lines = {"numbers": [sum(sizes[:i]) for i in range(len(sizes))], "ids": [f"doc {i} " for i, size in enumerate(sizes) for _ in range(size)]}
+        told = form if form == "blank" else written(folder / f"{name}.doc", lines[form])
+        options["docs"].append(f"{'test' if name == 'news' else name}={told}")
+    options |= {name: (folder / f"{name}.en", folder / f"{name}.de") for name in ("train", "dev")}
+    return options | {"test": [",".join(str(folder / f"news.{suffix}") for suffix in ("en", "de", "de2"))]}
+
+
+def prepared(folder, options, name="run", **more):
+    return prep("mine", **options, assignments=["prep.merges=10", "prep.max_words=30"], preset="tiny", run_dir=folder / name, jobs=1, **more)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=7))
+
+
+def test_three_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
+    """The prep folders are the same byte for byte, parses and references included, and the boundaries those of the rows that are left."""
+    sets = corpus()
+    runs = {form: prepared(tmp_path, write_corpus(tmp_path / form, sets, form), f"run-{form}") for form in ("numbers", "ids", "blank")}
+    manifests = {form: run.manifest() for form, run in runs.items()}
+    assert manifests["ids"]["files"] == manifests["numbers"]["files"] == manifests["blank"]["files"]
+    assert manifests["ids"]["fingerprint"] == manifests["numbers"]["fingerprint"] == manifests["blank"]["fingerprint"]
+    assert {"train.spans.idx", "news.spans.idx", "text/news.ref1", "docs/news.txt"} <= {*manifests["blank"]["files"]}
+    assert manifests["blank"]["sets"][0]["parses"]["parsed"] == manifests["blank"]["sets"][0]["lines"] == 35
+    assert [path.name for path in runs["blank"].path.iterdir() if path.name.startswith("prep.")] == []
+    for name, documents in sets.items():
+        starts, rows = [], 0
+        for document in documents:
+            left = sum(kept(name, row) for row in document)
+            starts += [rows] * bool(left)
+            rows += left
+        entry = next(one for one in manifests["blank"]["sets"] if one["name"] == name)
+        assert (entry["lines"], entry["documents"]) == (rows, len(starts))
+        for run in runs.values():
+            assert (run.prep / "docs" / f"{name}.txt").read_text().split() == list(map(str, starts))
+    assert manifests["blank"]["sets"][0]["documents"] == 7
+    assert "documents of train: 7, of 5.0 lines" in capsys.readouterr().err
+
+
+def test_documents_are_renumbered_by_the_lines_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=7))
+    lines = pairs(30)
+    for i in (0, 1, 2, 12, 20, 29):  # document 0-2 vanishes, lines of others too
+        lines[i] = ("", "x")
+    lines[25] = (" ".join(f"{i}qz{i}vw" for i in range(40)), lines[25][1] * 4)  # goes only once it is segmented
+    train, dev = write(tmp_path / "in", "train", lines), write(tmp_path / "in", "dev", pairs(5))
+    (tmp_path / "in" / "starts").write_text("0\n3\n12\n21\n25\n26\n29\n")
+    (tmp_path / "in" / "dev.starts").write_text("0\n2\n")
+    corpus = own_files("mine", train, dev, [], None, None, "tiny")
+    docs = [tmp_path / "in" / "starts", tmp_path / "in" / "dev.starts"]
+    corpus = replace(corpus, sets=[replace(one, docs=path) for one, path in zip(corpus.sets, docs, strict=True)])
+    (tmp_path / "prep").mkdir()
+    settings = stage.PrepSettings(merges=10, max_ratio=40, max_words=80, max_subwords=150)
+    work = pipeline.Pipeline(tmp_path / "prep", corpus, check.check_sets(corpus.sets, True), settings, 1)
+    manifest = work.run()
+    assert manifest["cleaning"]["dropped"]["too many subwords"]["pairs"] == 1
+    kept = [i for i in range(30) if i not in (0, 1, 2, 12, 20, 29, 25)]
+    starts = [int(line) for line in (tmp_path / "prep" / "docs" / "train.txt").read_text().split()]
+    assert starts == [kept.index(3), kept.index(13), kept.index(21), kept.index(26)]
+    assert (tmp_path / "prep" / "docs" / "dev.txt").read_text() == "0\n2\n"
+
+
+def test_line_numbers_and_ids(tmp_path):
+    assert read_starts(written(tmp_path / "numbers", [0, 2, 4]), 5) == [0, 2, 4]
+    assert read_starts(written(tmp_path / "one", [0]), 5) == [0]
+    assert read_starts(written(tmp_path / "ids", ["b 1\r", " b 1", "a", "a", "b 2"]), 5) == [0, 2, 4]
+    assert read_starts(written(tmp_path / "same", [7, 7, 7, 7, 7]), 5) == [0]
+    assert read_starts(written(tmp_path / "both", range(5)), 5) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("text", ["x\n", "1\n1\n", "0\n0\n", "5\n", "0\n5\n", "-1\n", "0\n3\n1\n", "0.5\n", "1\n3\n", "a\na\nb\nb\n", "0\n\n3\n"])
+def test_line_numbers_that_are_none(tmp_path, text):
+    (tmp_path / "starts").write_text(text)
+    with pytest.raises(DataError, match="cannot start a document in a text of 5 lines") as caught:
+        read_starts(tmp_path / "starts", 5)
+    assert f"it has {text.count(chr(10))} lines: give a document id for each of the 5, or the lines" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ("aabba", "document 'a' ended at line 2 and comes back at line 5"),
+        ("aa bb", "line 3 names no document"),
+        (" abcd", "line 1 names no document"),
+    ],
+)
+def test_ids_that_are_none(tmp_path, ids, message):
+    with pytest.raises(DataError, match=message) as caught:
+        read_starts(written(tmp_path / "ids", ids), 5)
+    assert (caught.value.where, bool(caught.value.hint)) == (str(tmp_path / "ids"), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "how", "message"),
+    [
+        ("train", "en", "blanked", "line 2 is blank in train.en but not in train.de [(]train set"),
+        ("dev", "de", "blanked", "line 2 is blank in dev.de but not in dev.en [(]dev set"),
+        ("news", "de2", "blanked", "line 2 is blank in news.de2 but not in news.en [(]news set"),
+        ("train", "de", "moved", "line 5 is blank in train.en but not in train.de"),
+        ("dev", "*", "none", "no line is blank, so none separates documents [(]dev set"),
+        ("dev", "*", "all", "all lines are blank, so none separates documents [(]dev set"),
+        ("train", "de", "shorter", "train.en has 49 lines but train.de has 48"),
+    ],
+)
+def test_blank_lines_that_cannot_separate(tmp_path, name, suffix, how, message):
+    """One clear error, of a line as the person's editor numbers it, and nothing is left behind."""
+    options = write_corpus(tmp_path / "in", corpus(), "blank")
+    changes = {
+        "blanked": lambda lines: [*lines[:1], "", *lines[2:]],
+        "moved": lambda lines: [*lines[:4], *lines[5:6], lines[4], *lines[6:]],
+        "none": lambda lines: [line for line in lines if line.strip()],
+        "all": lambda lines: [""] * len(lines),
+        "shorter": lambda lines: lines[:-1],
+    }
+    for path in (tmp_path / "in").glob(f"{name}.{suffix}"):
+        written(path, changes[how](path.read_text("utf-8").split("\n")[:-1]))
+    with pytest.raises(DataError, match=message) as caught:
+        prepared(tmp_path, options)
+    assert caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("form", "message"), [("numbers", "cannot start a document"), ("ids", "cannot start a document"), ("missing", "no such file")]
+)
+def test_a_file_of_documents_that_does_not_fit(tmp_path, form, message):
+    options = write_corpus(tmp_path / "in", corpus(), "ids" if form == "missing" else form)
+    path = tmp_path / "in" / "dev.doc"
+    if form == "missing":
+        path.unlink()
+    else:
+        written(path, [*path.read_text().split("\n")[:-1], "99"])
+    with pytest.raises(DataError, match=message) as caught:
+        prepared(tmp_path, options)
+    assert "dev.doc" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_other_documents_are_another_corpus(tmp_path, capsys):
+    options = write_corpus(tmp_path / "in", corpus(), "numbers")
+    first = prepared(tmp_path, options).manifest()["fingerprint"]
+    prepared(tmp_path, options)
+    prepared(tmp_path, options | {"docs": [told.replace("test=", "news=") for told in options["docs"]]})
+    assert capsys.readouterr().err.count("up to date") == 2
+
+    written(tmp_path / "in" / "news.doc", [0, 2])
+    with pytest.raises(ConfigError, match="prepared differently [(]1 difference:") as caught:
+        prepared(tmp_path, options)
+    assert "source.sets.news.docs" in caught.value.where
+    assert prepared(tmp_path, options, force=True).manifest()["fingerprint"] == first  # of a test set: no system depends on it
+    written(tmp_path / "in" / "dev.doc", [0, 4])
+    assert prepared(tmp_path, options, force=True).manifest()["fingerprint"] != first
+    with pytest.raises(ConfigError) as caught:
+        prepared(tmp_path, options | {"docs": []})
+    assert "source.sets.dev.docs" in caught.value.where and "-> -" in caught.value.where
+    without = prepared(tmp_path, options | {"docs": []}, force=True)
+    assert not (without.prep / "docs").exists() and "documents" not in without.manifest()["sets"][0]
+
+
+def test_blank_lines_are_up_to_date_and_noticed(tmp_path, capsys):
+    options = write_corpus(tmp_path / "in", corpus(), "blank")
+    run = prepared(tmp_path, options)
+    assert {str(path) for path in options["train"]} <= {*run.manifest()["inputs"]}
+    prepared(tmp_path, options)
+    assert "up to date" in capsys.readouterr().err
+    with pytest.raises(ConfigError) as caught:
+        prepared(tmp_path, options | {"docs": options["docs"][1:]})
+    assert "source.sets.train.docs: blank -> -" in caught.value.where
+
+
+def test_test_is_named_once(tmp_path):
+    options = write_corpus(tmp_path / "in", corpus(), "blank")
+    with pytest.raises(ConfigError, match="'news' has two"):
+        prepared(tmp_path, options | {"docs": [*options["docs"], "news=blank"]})
