@@ -114,6 +114,8 @@ class TrainSettings(Section):
     """Clip the global gradient norm; 0 = off."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 where the hardware multiplies it faster, else float32."""
+    deterministic: bool = False
+    """On a GPU, only algorithms that give the same bits every time, and slower ones where need be; a CPU gives the same bits anyway."""
     seed: int = Field(1, ge=0)
     """Of initialisation, dropout and the order of batches."""
     checkpoint_every: int = Field(1000, ge=1)

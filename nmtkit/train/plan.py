@@ -13,12 +13,13 @@ from nmtkit.models.variants import load_variant
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings, TrainSettings
 
-# Settings that may change when a training goes on: they decide how long it lasts, what is kept and shown, never what an update does.
+# Settings that may change when a training goes on: they decide how long it lasts, what is kept and shown, never what an update does
+# (`deterministic`: nothing but how it is rounded, as another GPU would).
 HARMLESS = {
     f"train.{key}"
     for key in (
         *("max_steps", "max_minutes", "patience", "log_every", "samples"),
-        *("checkpoint_every", "keep_checkpoints", "dev_bleu", "dev_sentences", "best_by"),
+        *("checkpoint_every", "keep_checkpoints", "dev_bleu", "dev_sentences", "best_by", "deterministic"),
     )
 }
 

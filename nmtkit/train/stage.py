@@ -23,6 +23,7 @@ from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.run import Run, System
 from nmtkit.train.compiling import check_compiler, compile_training
+from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.initial import copy_matching, find_source
 from nmtkit.train.loop import Trainer, write_best
@@ -69,14 +70,16 @@ def train(
     system = run.system(name or default_name(variant))
     if init_from:
         find_source(run, init_from)
-    if compile_model:
-        check_compiler(machines.pick_device(device))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(deterministic(plan.train.deterministic, device))  # before anything starts CUDA
+        if compile_model:
+            check_compiler(machines.pick_device(device))
         record: dict[str, object] = {}
         if ranks.first:
             record = stack.enter_context(run.recorded("train", device, plan.train.seed))
             record |= {"system": system.name, "processes": ranks.world}
             stack.enter_context(_held(run, system))
+        stack.enter_context(without_form_refused())
         ranks.first_does(lambda: _tidy(run, system))
         begun = bool(checkpoints.candidates(system.checkpoints)) and not force
         if begun:
@@ -141,8 +144,9 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
     device = ranks.device(device)
     chosen = ranks.first_does(lambda: machines.choose(device, plan.train.precision, width, state.hardware).values())
     hardware = machines.choose(device, plan.train.precision, width, chosen)  # on machines alike the choice of the first rank
-    opening = [f"nmtkit {nmtkit.__version__}, torch {torch.__version__}: {hardware.describe()}"]
-    console.say(hardware.describe())
+    machine = hardware.describe() + describe(plan.train.deterministic, hardware.device)
+    opening = [f"nmtkit {nmtkit.__version__}, torch {torch.__version__}: {machine}"]
+    console.say(machine)
     if state.hardware and state.hardware != chosen:
         console.warn("the hardware is not that of the last start: training goes on, but not with the same bits")
         state.split_from = None  # its memory may be larger

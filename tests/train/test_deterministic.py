@@ -1,0 +1,205 @@
+"""`train.deterministic` without a GPU: the flags are set while a training runs, and every variant trains under them, to the same bits."""
+
+import contextlib
+import os
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmtkit.errors import ConfigError, EnvironmentProblem
+from nmtkit.models.transformer import Transformer
+from nmtkit.models.variants import VARIANTS
+from nmtkit.nn import attention
+from nmtkit.nn.hardware import pick_device
+from nmtkit.train import deterministic as ours
+from nmtkit.train import stage
+from nmtkit.train.stage import train
+from tests.train.tiny import MODEL, TRAIN, make_run
+
+NAME = "CUBLAS_WORKSPACE_CONFIG"
+SHORT = ("train.max_steps=3", "train.validate_every=2", "train.checkpoint_every=3", "train.log_every=1")
+# What raises on a GPU, as torch.use_deterministic_algorithms documents it; cumsum does for floating-point numbers.
+RAISES = (
+    "put_?[.]|histc|bincount|median[.]dim|_?ctc_loss|nll_loss|grid_sampler|upsample|_?adaptive_|avg_pool3d|reflection_pad|"
+    "fractional_max|max_unpool|_?embedding_bag|scatter_reduce"
+)
+# Tiny sizes in the terms of each family.
+SIZES = {"rnnsearch": ["model.d_embedding=8", "model.d_hidden=16"]}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """As if there were a GPU that computes like this CPU."""
+    monkeypatch.setattr(ours, "pick_device", lambda device: torch.device("cuda"))
+    monkeypatch.delenv(NAME, raising=False)
+
+
+def flags():
+    cudnn = torch.backends.cudnn
+    fills = torch.utils.deterministic.fill_uninitialized_memory
+    return (
+        *(torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        *(cudnn.deterministic, cudnn.benchmark, fills, os.environ.get(NAME)),
+    )
+
+
+SET = (True, False, True, False, False, ":4096:8")
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_flags_are_set_and_restored(gpu, monkeypatch, warn_only):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    torch.use_deterministic_algorithms(warn_only, warn_only=warn_only)
+    try:
+        before = flags()
+        with ours.deterministic(True, "auto"):
+            assert flags() == SET
+        assert flags() == before
+        with pytest.raises(KeyError), ours.deterministic(True, "auto"):
+            raise KeyError
+        assert flags() == before
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_nothing_is_set_unless_asked_for_or_on_a_cpu(gpu, monkeypatch):
+    before = flags()
+    with ours.deterministic(False, "auto"):
+        assert flags() == before
+    monkeypatch.setattr(ours, "pick_device", pick_device)
+    with ours.deterministic(True, "cpu"):
+        assert flags() == before
+    if not torch.cuda.is_available():
+        with pytest.raises(EnvironmentProblem, match="no CUDA device"), ours.deterministic(True, "cuda"):
+            pass
+
+
+@pytest.mark.parametrize("value", [":4096:8", ":16:8"])
+def test_a_value_that_serves_stays(gpu, monkeypatch, value):
+    monkeypatch.setenv(NAME, value)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)  # it began with it
+    with ours.deterministic(True, "auto"):
+        assert os.environ[NAME] == value
+    assert os.environ[NAME] == value
+
+
+@pytest.mark.parametrize("value", [":4096:2", "", ":4096:8 "])
+def test_another_value_is_refused(gpu, monkeypatch, value):
+    monkeypatch.setenv(NAME, value)
+    before = flags()
+    with pytest.raises(ConfigError, match=f"{NAME} is '{value}' in the environment") as caught, ours.deterministic(True, "auto"):
+        pass
+    assert (caught.value.where, ":4096:8" in caught.value.hint) == ("train.deterministic", True)
+    assert flags() == before
+
+
+def test_cuda_that_has_started_otherwise_is_refused(gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(ConfigError, match="CUDA has started without") as caught, ours.deterministic(True, "auto"):
+        pass
+    assert "before this process starts" in caught.value.hint
+    assert NAME not in os.environ
+
+
+def test_cuda_that_starts_in_the_training_keeps_its_value(gpu, monkeypatch):
+    """A second training in the process must find it."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    with ours.deterministic(True, "auto"):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert os.environ[NAME] == ":4096:8"
+    with ours.deterministic(True, "auto"):
+        assert flags() == SET
+
+
+class Operations(TorchDispatchMode):
+    """Remembers the operations that are carried out."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.__name__
+        of_numbers = bool(args) and isinstance(args[0], torch.Tensor) and (args[0].is_floating_point() or "dtype" in (kwargs or {}))
+        self.seen.add(f"float {name}" if name.startswith("cumsum") and of_numbers else name)
+        return function(*args, **kwargs or {})
+
+    def refused(self):
+        return {name for name in self.seen if re.match(f"({RAISES})|float cumsum", name)}
+
+
+def trained(run, name, variant, *extra):
+    train(run, variant=variant, name=name, assignments=[*SIZES.get(variant, MODEL), *TRAIN, *SHORT, *extra], device="cpu")
+    checkpoint = run.system(name).checkpoints / "step-00000003"
+    return load_file(checkpoint / "model.safetensors"), load_file(checkpoint / "optimizer.safetensors")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("deterministic") / "run", pairs=40, dev=4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_trains_with_the_flags_set(run, variant, gpu, monkeypatch):
+    """The GPU's way through attention, training and validation: no operation that raises there, and no memory is read before it is written."""
+    monkeypatch.setattr(attention, "EXPLICIT_SCORES", 0)
+    plain = trained(run, f"{variant}-plain", variant)
+    operations, states = Operations(), []
+
+    @contextlib.contextmanager
+    def watched(wanted, device):
+        with ours.deterministic(wanted, device), operations:
+            states.append(flags())
+            monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+            yield
+
+    monkeypatch.setattr(stage, "deterministic", watched)
+    again = trained(run, variant, variant, "train.deterministic=true")
+    assert states == [SET]
+    for first, second in zip(plain, again, strict=True):
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+    assert {"embedding_dense_backward.default", "_fused_adamw_.default"} <= operations.seen  # backward and optimiser were seen too
+    assert operations.refused() == set()
+
+
+def test_the_watch_sees_what_raises():
+    x = torch.arange(6.0).view(2, 3).requires_grad_()
+    with Operations() as watch:
+        x.cumsum(1).sum().backward()
+        torch.arange(3).cumsum(0)
+        torch.zeros(3).put_(torch.tensor([1]), torch.tensor([2.0]))
+        x.detach().median(1)
+        torch.nn.functional.nll_loss(x, torch.tensor([0, 1]))
+    assert watch.refused() == {"float cumsum.default", "put_.default", "median.dim", "nll_loss_forward.default"}
+
+
+class Scattering(Transformer):
+    def encode(self, batch):
+        torch.zeros(3).put_(torch.tensor([1]), torch.tensor([2.0]))  # torch refuses it on a CPU too
+        return super().encode(batch)
+
+
+def test_an_operation_without_a_deterministic_form_is_named_before_the_training_begins(run, gpu):
+    with pytest.raises(ConfigError, match="the model uses put_, which has no deterministic form on a GPU") as caught:
+        trained(run, "scattering", f"{__name__}:Scattering", "train.deterministic=true")
+    assert (caught.value.where, caught.value.exit_code) == ("train.deterministic", 2)
+    assert '"exit": 2' in (run.path / "history.jsonl").read_text("utf-8").splitlines()[-1]
+    assert flags()[0] is False
+    trained(run, "scattering", f"{__name__}:Scattering")
+
+
+def test_it_is_recorded_and_said_and_may_change(run, gpu, capsys):
+    trained(run, "said", "transformer", "train.deterministic=true")
+    said = "deterministic as every CPU training (train.deterministic changes nothing here)"
+    assert said in capsys.readouterr().err
+    assert run.system("said").read_config()["train"]["deterministic"] is True
+    assert said in (run.system("said").path / "train.log").read_text("utf-8").splitlines()[0]
+    trained(run, "said", "transformer")
+    assert "train.deterministic: True -> False" in capsys.readouterr().err
+    assert run.system("said").read_config()["train"]["deterministic"] is False
+    assert ours.describe(True, "cuda") == ", deterministic algorithms"
+    assert ours.describe(False, "cuda") == ours.describe(False, "cpu") == ""
