@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Xu et al. 2020, the figure over subject-verb agreement: pairs of Lingeval97 told apart, by the distance of subject and verb (WMT14 English-German).
+# small takes the demo corpus, all of it: captions hardly have verbs far from their subjects, and it has pairs of its own, by distance.
+# PAIRS names another contrastive set (JSON as Lingeval97's, or SOURCES,RIGHT,WRONG), RUN a run with text of your own.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+corpus "$(at_scale demo demo wmt14-ende)" "$(at_scale tiny demo pr-base)"
+system transformer
+system pr --variant pr
+compare --test paired_bootstrap
+analysis agreement --pairs "${PAIRS:-$(at_scale "" "" lingeval97)}"

@@ -1,0 +1,99 @@
+"""Recipes run as a person runs them, but that the program `nmtkit` which they find passes its arguments on to this process.
+
+torch is loaded here already, so that a call costs what it does, and not seconds of importing.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from nmtkit.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted(path for path in (ROOT / "recipes").glob("*/*.sh") if path.read_text("utf-8").startswith("#!"))
+CLIENT = f"""#!{sys.executable} -SEXutf8
+import json, os, socket, sys
+with socket.create_connection(("127.0.0.1", int(os.environ["DOOR"]))) as connection, connection.makefile("rw") as stream:
+    print(json.dumps(sys.argv[1:]), file=stream, flush=True)
+    code, out, err = json.loads(stream.readline())
+sys.stdout.write(out), sys.stderr.write(err)
+sys.exit(code)
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A recipe that has ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    calls: list[list[str]]
+    """The arguments of each call of nmtkit."""
+
+    def options(self, command: str, option: str) -> list[str]:
+        """The values of an option in all calls of a command."""
+        return [value for call in self.calls if call[0] == command for key, value in zip(call, call[1:], strict=False) if key == option]
+
+
+def in_this_process(arguments: list[str]) -> tuple[int, str, str]:
+    """What nmtkit does."""
+    result = CliRunner().invoke(app, arguments)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def nothing(arguments: list[str]) -> tuple[int, str, str]:
+    """What recipes need of nmtkit, and no more: the folders of which they keep a copy, and a sign of parses where some were given."""
+    run = Path(arguments[arguments.index("--run") + 1])
+    made = {"prep": ["prep/train.spans.bin"] if {"--parses", "--parser"} & set(arguments) else [], "score": ["score/test/table.md"]}
+    for name in made.get(arguments[0], []) + ([f"analyze/{arguments[1]}/table.md"] if arguments[0] == "analyze" else []):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).touch()
+    return 0, "", ""
+
+
+def run_recipe(recipe: Path, folder: Path, answer=in_this_process, **environment: object) -> Done:
+    """Run a recipe.
+
+    Args:
+        folder: for the program that stands for nmtkit, and the recipe's output.
+        answer: what that does: arguments -> exit code, stdout, stderr.
+        environment: further variables.
+    """
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    program = folder / "bin" / "nmtkit"
+    program.write_text(CLIENT, "utf-8")
+    program.chmod(0o755)
+    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "recipes" / "requirements.lock").read_bytes()).hexdigest()
+    (folder / ".installed").write_text(wanted + "\n", "utf-8")  # the environment is there: nothing is to be installed
+    given = {"SCALE", "SEEDS", "STEPS", "FROM_DIR", "RUN", "RUNS", "PRESET", "PARSES", "PARSER", "PAIRS"}
+    variables = {key: value for key, value in os.environ.items() if key not in given}
+    variables |= {key: str(value) for key, value in environment.items()}
+    calls = []
+    with (
+        socket.create_server(("127.0.0.1", 0)) as door,
+        open(folder / "out", "w+", encoding="utf-8") as out,
+        open(folder / "err", "w+", encoding="utf-8") as err,
+    ):
+        door.settimeout(0.05)
+        variables |= {"DOOR": str(door.getsockname()[1]), "NMTKIT_VENV": str(folder)}
+        with subprocess.Popen(["bash", str(recipe)], env=variables, stdout=out, stderr=err, cwd=folder) as process:
+            while process.poll() is None:
+                try:
+                    connection, _ = door.accept()
+                except TimeoutError:
+                    continue
+                connection.settimeout(None)
+                with connection, connection.makefile("rw") as stream:
+                    calls.append(json.loads(stream.readline()))
+                    print(json.dumps(answer(calls[-1])), file=stream, flush=True)
+        out.seek(0)
+        err.seek(0)
+        return Done(process.returncode, out.read(), err.read(), calls)

@@ -1,0 +1,162 @@
+"""The lines of the recipes at the scales that no test can afford: what they ask of nmtkit exists, and has the papers' sizes and updates."""
+
+import functools
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.main import get_command
+
+from nmtkit.analyze import stage
+from nmtkit.cli import app
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import build_model, count_parameters
+from nmtkit.prep.corpora import table
+from nmtkit.score import lengths
+from nmtkit.score.significance import check_test
+from nmtkit.train.plan import make_plan
+from tests.recipes.door import ROOT, nothing, run_recipe
+
+DC_WMT, DC_TED, PR = Vocabularies(33432, 33432, True), Vocabularies(32000, 32000, True), Vocabularies(42875, 42875, True)
+EIGHT_TIMES = [15.565, 17.67, 17.67, 19.77] * 8
+FULL = {
+    "dual_context/table1": (DC_WMT, [61.26, 73.86, 73.86, 86.46], [160_000] * 4),
+    "dual_context/table2": (DC_TED, EIGHT_TIMES, [200_000] * 32),
+    "dual_context/table5": (DC_WMT, [61.26, 73.86, 63.36, 65.46, 67.56, 69.66, 71.76, 65.46, 67.56, 69.66], [160_000] * 10),
+    "dual_context/kernel_size": (DC_WMT, [61.26, 73.86, 77.01, 80.15, 83.30, 86.44, 89.59, 92.73], [160_000] * 8),
+    "phrase/table1": (PR, [88.05, 132.66, 264.13, 442.48] * 2, [100_000, 100_000, 300_000, 300_000] * 2),
+    "phrase/table2": (PR, [88.05, 128.98, 128.98, 132.66, 132.66, 132.66, 264.13], [100_000] * 6 + [300_000]),
+    "phrase/length": (PR, [88.05, 132.66, 264.13], [100_000, 100_000, 300_000]),
+    "phrase/agreement": (PR, [88.05, 132.66], [100_000] * 2),
+}
+"""Vocabulary, millions of parameters and updates of each training, in order: models.md 1.5 (2.1 million a layer with the module), 1.6, 2.7, 2.8."""
+
+
+@pytest.fixture(scope="module")
+def parses(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trees")
+    for name in ("train", "dev"):
+        (folder / f"{name}.trees").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_parses(parses, tmp_path_factory):
+    """A recipe's calls at a scale, asked for once."""
+
+    @functools.cache
+    def calls(name, scale):
+        done = asked(name, tmp_path_factory.mktemp("lines"), SCALE=scale, PARSES=parses)
+        assert done.code == 0, done.stderr
+        return done
+
+    return calls
+
+
+def asked(name, folder, **variables):
+    return run_recipe(ROOT / "recipes" / f"{name}.sh", folder, nothing, RUNS=folder / "runs", **variables)
+
+
+def planned(values):
+    """What a call of train resolves to."""
+    run = SimpleNamespace(manifest=lambda: {"preset": "", "fingerprint": ""})
+    return make_plan(run, values["variant"], values["preset"], values["config"], values["assignments"] or [], values["seed"])
+
+
+def understood(call):
+    """The options of a call, with defaults; what they name exists."""
+    values = get_command(app).commands[call[0]].make_context(call[0], list(call[1:])).params
+    if call[0] == "prep":
+        table.find(values["dataset"])
+    elif call[0] == "train":
+        planned(values)
+    elif call[0] == "score":
+        lengths.groups(values["buckets"] or "dc")
+        check_test(values["test"])
+    elif call[0] == "analyze":
+        options = ("buckets", "measure", "pairs")
+        stage.own_options(values["analysis"], stage.find(values["analysis"]), {name: values[name] for name in options})
+    return values
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+@pytest.mark.parametrize("name", FULL)
+def test_every_call_is_understood(name, scale, with_parses):
+    done = with_parses(name, scale)
+    calls = [(call[0], understood(call)) for call in done.calls]
+    trained = [values["name"] for command, values in calls if command == "train"]
+    last = {command: values for command, values in calls}
+    own = trained[-len(last["score"]["systems"]) :]
+    assert last["translate"]["systems"] == last["score"]["systems"] == own and last["score"]["against"] == own[0] == "transformer-s1"
+    assert all(values["systems"] == own for command, values in calls if command == "analyze")
+    assert all(values["measure"] for command, values in calls if command == "analyze" and values["analysis"] == "cost")
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_full_has_the_papers_sizes_and_updates(name, with_parses):
+    vocabularies, sizes, updates = FULL[name]
+    done = with_parses(name, "full")
+    assert "without a GPU" in done.stderr
+    plans = [planned(understood(call)) for call in done.calls if call[0] == "train"]
+    counted = {}
+    for plan in plans:
+        if repr(plan.model) not in counted:
+            with torch.device("meta"):
+                counted[repr(plan.model)] = count_parameters(build_model(plan.variant, plan.model, vocabularies))
+    assert [counted[repr(plan.model)] / 1e6 for plan in plans] == pytest.approx(sizes, abs=0.0051)
+    assert [plan.train.max_steps for plan in plans] == updates
+
+
+def test_big_french_has_the_smaller_dropout(tmp_path):
+    done = asked("phrase/table1", tmp_path, SCALE="full")
+    plans = [planned(understood(call)) for call in done.calls if call[0] == "train"]
+    assert [plan.model["dropout"] for plan in plans] == [0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
+    assert [plan.model["attention_dropout"] for plan in plans] == [0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
+    assert [call[1] for call in done.calls if call[0] == "prep"] == ["wmt14-ende", "wmt14-enfr"]
+
+
+def test_the_rung_of_parses_needs_parses(parses, tmp_path):
+    without = asked("phrase/table2", tmp_path, SCALE="small")
+    assert without.code == 0 and "the row +Parsing is left out" in without.stderr
+    assert "parse-s1" not in without.options("train", "--name")
+    given = asked("phrase/table2", tmp_path, SCALE="small", PARSES=parses)
+    assert given.options("prep", "--parses") == [f"{name}={parses / name}.trees" for name in ("dev", "train")]
+    assert given.options("prep", "--run") != without.options("prep", "--run")
+    assert "parse-s1" in given.options("train", "--name")
+    assert "parse-s1" in asked("phrase/table2", tmp_path, SCALE="small", PARSER="stanza").options("train", "--name")
+
+
+def test_what_the_caller_may_choose(tmp_path):
+    chosen = {"SEEDS": "3 5", "STEPS": 70, "PRESET": "tiny", "FROM_DIR": "/data", "PAIRS": "a,b,c"}
+    done = asked("phrase/agreement", tmp_path, SCALE="full", **chosen)
+    assert done.options("train", "--name") == ["transformer-s3", "transformer-s5", "pr-s3", "pr-s5"]
+    assert [planned(understood(call)).train.seed for call in done.calls if call[0] == "train"] == [3, 5, 3, 5]
+    assert {planned(understood(call)).train.max_steps for call in done.calls if call[0] == "train"} == {70}
+    assert done.options("prep", "--from-dir") == ["/data"] and done.options("prep", "--preset") == ["tiny"]
+    assert done.options("analyze", "--pairs") == ["a,b,c"]
+    assert done.options("score", "--group-by") == ["seed"] and done.options("score", "--against") == ["transformer-s3"]
+
+
+def test_a_prepared_run_keeps_its_corpus(tmp_path):
+    (tmp_path / "mine" / "prep").mkdir(parents=True)
+    (tmp_path / "mine" / "prep" / "manifest.json").touch()
+    done = asked("dual_context/table1", tmp_path, SCALE="small", RUN=tmp_path / "mine")
+    assert done.code == 0 and "prep" not in {call[0] for call in done.calls}
+    assert {value for call in done.calls for key, value in zip(call, call[1:], strict=False) if key == "--run"} == {str(tmp_path / "mine")}
+    several = asked("dual_context/table2", tmp_path, SCALE="small", RUN=tmp_path / "mine")
+    assert several.code == 2 and "leave RUN out" in several.stderr
+
+
+def test_a_recipe_stops_where_nmtkit_does(tmp_path):
+    def stops(call):
+        return (75, "", "stopped\n") if "enc-dc-s1" in call else nothing(call)
+
+    recipe = ROOT / "recipes" / "dual_context" / "table1.sh"
+    done = run_recipe(recipe, tmp_path, stops, SCALE="small", RUNS=tmp_path / "runs")
+    assert done.code == 75 and done.options("train", "--name") == ["transformer-s1", "enc-dc-s1"]
+
+
+@pytest.mark.parametrize("scale", ["", "tiny"])
+def test_the_scale_is_asked_for(scale, tmp_path):
+    done = asked("dual_context/table1", tmp_path, SCALE=scale)
+    assert done.code == 2 and "SCALE=smoke" in done.stderr and not done.calls
