@@ -239,12 +239,14 @@ class Translator:
         """
         src = [self.src_vocab.encode(self.src_side.encode(line)) for line in sources]
         tgt = [[self.tgt_vocab.encode(self.tgt_side.encode(line)) for line in lines] for lines in targets]
-        order = sorted(range(len(src)), key=lambda i: (len(tgt[i]), len(src[i]), max(map(len, tgt[i]))))
+        longest = [max(map(len, targets)) for targets in tgt]
+        order = sorted(range(len(src)), key=lambda i: (-len(tgt[i]), -len(src[i]), -longest[i]))
         batches: list[list[int]] = []
         for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):  # only sources with as many targets share a batch
             own = list(same)
-            size = max(1, self.settings.batch_size // count)
-            batches += [own[start : start + size] for start in range(0, len(own), size)]
+            # A source counts for all of its targets; those too short for the limit of positions count alike, so that they stay in their order.
+            positions = [count * max(POSITIONS, len(src[i]), longest[i]) for i in own]
+            batches += [[own[place] for place in batch] for batch in self._batches(positions)]
         work = [([src[i] for i in batch], [tgt[i] for i in batch]) for batch in batches]
         found: list[list[float]] = [[] for _ in src]
         for batch, scores in zip(batches, workers.mapped(self._score_alternatives, work, self.jobs), strict=True):

@@ -119,6 +119,40 @@ def test_long_sentences_come_in_smaller_batches():
     assert [len(batch) for batch in batches] == [1, 2, 4, 1]
 
 
+def forced_alone(translator, source, target):
+    return next(iter(translator.force([source], [target]))).log_prob
+
+
+def test_alternatives_come_in_batches_of_bounded_rows_and_positions(monkeypatch):
+    """Rows and target positions of every batch, padding included, as the limits on searches say; scores as of each pair by itself."""
+    translator = make(batch_size=6)
+    draw = torch.Generator().manual_seed(3)
+
+    def line(words):
+        return " ".join("abcdefghij"[i] for i in torch.randint(10, (words,), generator=draw).tolist())
+
+    lengths = [(3, 5), (400, 2), (2, 4), (30, 70), (2, 200), (1, 1), (4, 4), (90, 60), (5, 3), (3, 3), (2, 2), (64, 64)]
+    sources = [line(source) for source, _ in lengths]
+    targets = [[line(max(1, target - k)) for k in range(2 + (i % 3 == 0))] for i, (_, target) in enumerate(lengths)]
+    seen = []
+
+    def watched(work):
+        seen.append((len(work[0]), len(work[1][0]), max(map(len, work[0])), max(len(ids) for own in work[1] for ids in own)))
+        return whole(work)
+
+    whole = translator._score_alternatives
+    monkeypatch.setattr(translator, "_score_alternatives", watched)
+    found = translator.alternatives(sources, targets)
+    for source, own, scores in zip(sources, targets, found, strict=True):
+        assert scores == pytest.approx([forced_alone(translator, source, target) for target in own], abs=1e-10)
+    assert sum(count for count, *_ in seen) == len(sources)
+    for count, alternatives, source, target in seen:
+        assert count == 1 or (count * alternatives <= 6 and count * alternatives * max(source, target) <= 6 * 64)
+    # Of 2 targets: 401 and 201 positions alone, 91 with 65, then as full as rows allow. Of 3: 71 positions alone, then the same.
+    assert [count for count, alternatives, *_ in seen if alternatives == 2] == [1, 1, 2, 3, 1]
+    assert [count for count, alternatives, *_ in seen if alternatives == 3] == [1, 2, 1]
+
+
 def test_an_error_in_a_worker_is_an_error_here():
     def fail(chunk):
         if chunk == 2:
