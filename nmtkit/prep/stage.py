@@ -92,7 +92,7 @@ def prep(
         if corpus is None:
             corpus = with_parses(read(raw), trees)
             facts = check.check_sets(corpus.sets, strict, raw)
-        if separated := {one.name: cut_at_blank_lines(one, raw) for one in corpus.sets if one.blank_between}:
+        if separated := {one.name: cut_at_blank_lines(one, raw / "separated") for one in corpus.sets if one.blank_between}:
             facts |= check.check_sets(list(separated.values()), strict, raw)
             corpus = replace(corpus, sets=[separated.get(one.name, one) for one in corpus.sets])
         loaded = load_parser(parser, corpus.src) if parser else None  # before the long work, which it would be a pity to lose
