@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What the recipes of the papers' tables share. To be sourced by one, whose table SCALE makes in one of three sizes:
 #
-#   smoke   the demo corpus, tiny models, four updates: seconds. It shows that the recipe runs; its numbers mean nothing.
+#   smoke   the demo corpus, tiny models, two updates: seconds. It shows that the recipe runs; its numbers mean nothing.
 #   small   Multi30k English-German (if the recipe names no other), preset small: hours on two CPU cores.
 #   full    the paper's data, sizes and updates: days on a GPU, which it needs.
 #
@@ -56,9 +56,9 @@ corpus() {
   scoring=(--run "$run")
   options=(--run "$run" --preset "$preset")
   if [ "$SCALE" = smoke ]; then
-    options+=(--size 300 --set prep.merges=300)
-    training+=(--set train.max_steps=4 --set train.batch_size=500 --set train.log_every=1 --set train.dev_bleu=false --set train.samples=0)
-    training+=(--set train.precision=float32 --set search.beam=2 --set search.max_length_b=2)
+    options+=(--size 300)
+    training+=(--set train.max_steps=2 --set train.batch_size=1000 --set train.log_every=1 --set train.dev_bleu=false --set train.samples=0)
+    training+=(--set train.precision=float32 --set search.beam=1 --set search.max_length_a=0 --set search.max_length_b=5)
     scoring+=(--resamples 100 --trials 100)
   fi
   if [ -n "${STEPS:-}" ]; then training+=(--set train.max_steps="$STEPS"); fi

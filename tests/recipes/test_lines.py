@@ -32,6 +32,9 @@ FULL = {
 """Vocabulary, millions of parameters and updates of each training, in order: models.md 1.5 (2.1 million a layer with the module), 1.6, 2.7, 2.8."""
 
 
+KEYS = ("glance", "attentive", "transparent", "segmentation")
+
+
 @pytest.fixture(scope="module")
 def parses(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trees")
@@ -107,6 +110,32 @@ def test_full_has_the_papers_sizes_and_updates(name, with_parses):
     assert [plan.train.max_steps for plan in plans] == updates
 
 
+@pytest.mark.parametrize("name", FULL)
+def test_a_system_is_what_its_name_says(name, with_parses):
+    for call in with_parses(name, "full").calls:
+        if call[0] == "train":
+            values = understood(call)
+            system = values["name"].removesuffix("-s1")
+            module = next((variant for variant in ("enc-dc", "dec-dc", "full-dc") if system.startswith(variant)), "pr")
+            assert values["variant"] == ("transformer" if system in {"transformer", "big"} else module)
+            model = planned(values).model
+            if module == "enc-dc":
+                size, layers = system.partition("-f")[2] or "2", system.partition("-layers-")[2]
+                assert (str(model["kernel_size"]), model["layers"]) == (size, layers)
+
+
+def test_the_ladder_of_phrases(with_parses):
+    plans = {call[call.index("--name") + 1]: planned(understood(call)) for call in with_parses("phrase/table2", "full").calls if call[0] == "train"}
+    rungs = [tuple(plans[f"{name}-s1"].model[key] for key in KEYS) for name in ("mean", "max", "max-attn", "pr", "parse")]
+    assert rungs == [
+        ("mean", False, False, "ngram"),
+        ("max", False, False, "ngram"),
+        ("max", True, False, "ngram"),
+        ("max", True, True, "ngram"),
+        ("max", True, True, "parse"),
+    ]
+
+
 def test_big_french_has_the_smaller_dropout(tmp_path):
     done = asked("phrase/table1", tmp_path, SCALE="full")
     plans = [planned(understood(call)) for call in done.calls if call[0] == "train"]
@@ -135,6 +164,13 @@ def test_what_the_caller_may_choose(tmp_path):
     assert done.options("prep", "--from-dir") == ["/data"] and done.options("prep", "--preset") == ["tiny"]
     assert done.options("analyze", "--pairs") == ["a,b,c"]
     assert done.options("score", "--group-by") == ["seed"] and done.options("score", "--against") == ["transformer-s3"]
+
+
+def test_of_several_seeds_the_first_is_looked_into(tmp_path):
+    done = asked("dual_context/kernel_size", tmp_path, SCALE="small", SEEDS="3 5")
+    looked = [understood(call)["systems"] for call in done.calls if call[0] == "analyze"]
+    first = ["transformer-s3", "enc-dc-s3", *(f"enc-dc-f{size}-s3" for size in range(3, 9))]
+    assert looked == [first, first]
 
 
 def test_a_prepared_run_keeps_its_corpus(tmp_path):

@@ -1,0 +1,146 @@
+"""Every recipe of the papers' tables at SCALE=smoke: the lines of shell that larger scales run too, on one prepared demo corpus."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from nmtkit.prep.demo import generate
+from tests.recipes.door import RECIPES, ROOT, run_recipe
+
+DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
+TABLES = {
+    "dual_context/table1": (DC, ["cost"]),
+    "dual_context/table2": (DC, []),
+    "dual_context/table5": (["transformer", "enc-dc", "enc-dc-layers-1-1"], ["cost"]),
+    "dual_context/kernel_size": (["transformer", "enc-dc", "enc-dc-f3"], ["divergence", "cost"]),
+    "phrase/table1": (["transformer", "pr", "big", "big-pr"], []),
+    "phrase/table2": (["transformer", "mean", "max", "max-attn", "pr", "parse", "big"], ["cost", "layers"]),
+    "phrase/length": (["transformer", "pr", "big"], ["lengths"]),
+    "phrase/agreement": (["transformer", "pr"], ["agreement"]),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny products: a second thread only waits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def shared_run(tmp_path_factory):
+    """The variables that give all recipes one run, with a tree for each of its sentences: right-branching, as the grammar has none."""
+    folder = tmp_path_factory.mktemp("recipes")
+    generate(folder / "demo", size=300, seed=1)
+    (folder / "trees").mkdir()
+    for name in ("train", "dev", "test"):
+        trees = []
+        for line in (folder / "demo" / f"{name}.en").read_text("utf-8").splitlines():
+            leaves = [f"(X {leaf})" for leaf in re.findall(r"\w+|[^\w\s]", line)]
+            trees.append("".join(f"(S {leaf} " for leaf in leaves) + ")" * len(leaves) + "\n")
+        (folder / "trees" / f"{name}.trees").write_text("".join(trees), "utf-8")
+    return {"RUN": folder / "run", "PARSES": folder / "trees"}
+
+
+def smoke(name, folder, variables, **more):
+    done = run_recipe(ROOT / "recipes" / f"{name}.sh", folder, SCALE="smoke", **variables, **more)
+    assert done.code == 0, done.stderr[-2000:]
+    return done
+
+
+def test_every_recipe_is_here():
+    assert [str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in RECIPES] == sorted(TABLES)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
+    systems, analyses = TABLES[name]
+    systems = [f"{system}-s1" for system in systems]
+    done = smoke(name, tmp_path, shared_run)
+    kept = shared_run["RUN"] / "recipes" / name
+    assert sorted(path.name for path in kept.iterdir()) == sorted(["score", *analyses])
+    scores = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))
+    assert {row["name"] for row in scores["systems"]} == set(systems)
+    assert scores["made_from"]["baseline"] == systems[0] == "transformer-s1"
+    assert first_column(kept / "score" / "test" / "table.md") == {"system", *systems}
+    assert set(systems) <= {line.split(" ")[0] for line in done.stdout.splitlines()}
+    for analysis in analyses:
+        finding = json.loads((kept / analysis / "finding.json").read_text("utf-8"))
+        assert finding["name"] == analysis and (kept / analysis / "table.md").is_file()
+        if analysis == "cost":
+            assert [row["system"] for row in finding["table"]["rows"]] == systems
+    FURTHER.get(name, lambda kept: None)(kept)
+
+
+def first_column(table):
+    """What stands in the first column of a table in Markdown, its head included."""
+    return {line.split(" | ")[0].removeprefix("| ") for line in table.read_text("utf-8").splitlines() if line.startswith("| ")}
+
+
+def rows(kept, analysis):
+    return json.loads((kept / analysis / "finding.json").read_text("utf-8"))["table"]["rows"]
+
+
+def by_length_of_dc(kept):
+    lengths = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))["by_length"]
+    assert lengths["buckets"] == "dc" and {row["system"] for row in lengths["groups"]} == {f"{system}-s1" for system in DC}
+
+
+def kernels(kept):
+    found = {(row["system"], row["settings"], row["layer"]) for row in rows(kept, "divergence") if row["stack"] == "encoder"}
+    both = (("enc-dc-s1", "kernel_size=2"), ("enc-dc-f3-s1", "kernel_size=3"))
+    assert found == {(*system, layer) for system in both for layer in ("1", "2", "E_d")}
+
+
+def mixtures(kept):
+    assert {row["system"] for row in rows(kept, "layers")} == {"pr-s1", "parse-s1"}  # the rungs with transparent attention
+
+
+def groups_of_pr(kept):
+    found = rows(kept, "lengths")
+    assert {row["group"] for row in found} == {"≤15", "(15,30]", "(30,45]", ">45"}
+    assert {row["system"] for row in found} == {"transformer-s1", "pr-s1", "big-s1"}
+    assert (kept / "score" / "test" / "lengths.md").is_file()
+
+
+def distances(kept):
+    found = rows(kept, "agreement")
+    assert {str(distance) for distance in range(1, 16)} <= {row["label"] for row in found if row["section"] == "distance"}
+    assert {"transformer-s1", "pr-s1"} <= found[0].keys()
+    assert (kept / "agreement" / "pr-s1.scores").is_file()
+
+
+FURTHER = {
+    "dual_context/table1": by_length_of_dc,
+    "dual_context/kernel_size": kernels,
+    "phrase/table2": mixtures,
+    "phrase/length": groups_of_pr,
+    "phrase/agreement": distances,
+}
+"""What else comes of a recipe."""
+
+
+def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_path):
+    name = "dual_context/kernel_size"
+    kept = shared_run["RUN"] / "recipes" / name
+    smoke(name, tmp_path, shared_run)
+    before = {path: path.read_bytes() for path in kept.rglob("table.*")}
+    history = shared_run["RUN"] / "history.jsonl"
+    known = len(history.read_text("utf-8").splitlines())
+    again = smoke(name, tmp_path, shared_run)
+    records = [json.loads(line) for line in history.read_text("utf-8").splitlines()[known:]]
+    assert [record["steps"] for record in records if record["stage"] == "train"] == [[2, 2]] * 3
+    assert again.stderr.count("has translated test already") == 3
+    assert {path: path.read_bytes() for path in kept.rglob("table.*")} == before
+    assert "is prepared, its corpus is taken" in again.stderr and "prep" not in {call[0] for call in again.calls}
+
+
+def test_seeds_become_one_row(shared_run, tmp_path):
+    done = smoke("phrase/agreement", tmp_path, shared_run, SEEDS="1 2")
+    table = shared_run["RUN"] / "recipes" / "phrase" / "agreement" / "score" / "test" / "seeds.md"
+    assert first_column(table) == {"system", "transformer-s1", "pr-s1"}
+    assert "pr-s1: pr-s1 (seed 1), pr-s2 (seed 2)" in done.stdout
