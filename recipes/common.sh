@@ -30,7 +30,7 @@ run=""
 table=$(basename "$(cd "$(dirname "$0")" && pwd)")/$(basename "$0" .sh)
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 if [ "$SCALE" = full ]; then
-  echo "$table: SCALE=full is the paper's own setting; without a GPU it would take months" >&2
+  echo "$table: SCALE=full is the paper's own setting; without a GPU one system would take days to weeks" >&2
 fi
 
 # at_scale SMOKE SMALL FULL: the one that SCALE means.
@@ -44,13 +44,13 @@ at_scale() {
 
 # corpus DATASET PRESET: prepare the run that the systems to come belong to.
 corpus() {
-  local preset=${PRESET:-$2} options file
+  local preset=${PRESET:-$2} parsed=${PARSES:-}${PARSER:-} options file
   if [ -n "${RUN:-}" ] && [ -n "$run" ]; then
     echo "$table: RUN is one corpus, and at SCALE=$SCALE this table has several; leave RUN out" >&2
     exit 2
   fi
   dataset=$1
-  run=${RUN:-${RUNS:-runs}/$SCALE-$dataset-$preset${PARSES:+-parsed}${PARSER:+-parsed}}
+  run=${RUN:-${RUNS:-runs}/$SCALE-$dataset-$preset${parsed:+-parsed}}
   systems=() first_seed=() baseline=""
   training=(--run "$run" --preset "$preset")
   scoring=(--run "$run")
