@@ -105,7 +105,7 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
             order = list(models) if number % 2 else list(models)[::-1]
             for name in order:
                 update = _seconds(partial(_updates, models[name], batches, train, autocast), device)
-                decode = _seconds(partial(_decode, models[name], sources, searched, autocast), device)
+                decode = _seconds(partial(_decode, models[name], sources, searched), device)
                 if number:
                     spent[name].append((update, decode))
                 advance(1)
@@ -153,10 +153,9 @@ def _updates(model: Model, batches: Sequence[Batch], settings: TrainSettings, au
         model.zero_grad(set_to_none=True)
 
 
-def _decode(model: Model, sources: Batch, settings: SearchSettings, autocast: dict[str, Any]) -> None:
+def _decode(model: Model, sources: Batch, settings: SearchSettings) -> None:
     model.eval()
-    with torch.autocast(**autocast):
-        search([Endless(model).eval()], sources, settings)
+    search([Endless(model).eval()], sources, settings)
 
 
 def _seconds(work: Callable[[], None], device: torch.device) -> float:

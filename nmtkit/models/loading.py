@@ -13,6 +13,7 @@ from nmtkit.errors import CheckpointError
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.checkpoints import AGAIN, choose, load_weights, read_manifest
 from nmtkit.models.variants import build_model
+from nmtkit.nn.linear import pack
 from nmtkit.run import Run, System
 
 
@@ -24,7 +25,7 @@ def load_system(run: Run, system: System, device: torch.device | str = "cpu", pa
         system: the system.
         device: where it goes.
         paths: its checkpoints, as `choose` found them; None = the best one.
-    Returns: the model in evaluation mode.
+    Returns: the model in evaluation mode; its weights must not change any more (see `nmtkit.nn.linear.pack`).
     Raises: DataError if it was never trained; CheckpointError if its checkpoints are damaged or of another vocabulary.
     """
     config = system.read_config()
@@ -33,7 +34,9 @@ def load_system(run: Run, system: System, device: torch.device | str = "cpu", pa
         check_vocabulary(path, run)
     model = build_model(config["variant"], config["model"], vocabulary_sizes(run))
     put_weights(model, average(paths), where=paths[-1])
-    return model.to(device).eval()
+    model.to(device).eval()
+    pack(model)
+    return model
 
 
 def check_vocabulary(path: Path, run: Run) -> None:

@@ -20,6 +20,9 @@ from nmtkit.nn.products import ShortAttention, softmax_
 EXPLICIT_SCORES = 128 * 128
 """On a CPU the product written out is faster than torch's kernel while a head's score matrix has at most so many numbers."""
 
+TINY_PRODUCT = 400
+"""torch's batched products use no BLAS where each has fewer multiply-accumulates."""
+
 
 def attention(
     q: Tensor,
@@ -66,9 +69,9 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: b
     batch, queries, heads, width = q.shape
     keys = k.size(2)
     q = q.transpose(1, 2)  # (B, H, K·T, C)
-    # One query: torch's products of a row and many small matrices copy these first, three times as slow as multiplying and adding up here.
-    alone = queries == 1 and q.device.type == "cpu" and not capturing()
-    if alone and k.stride(-1) == 1:
+    # A row times a tiny matrix: torch multiplies these in a loop of its own, several times as slow as multiplying and adding up here.
+    tiny = queries == 1 and keys * width < TINY_PRODUCT and q.device.type == "cpu" and not capturing()
+    if tiny:
         scores = ((q / math.sqrt(width)) * k).sum(-1)  # (B, H, S)
     else:
         # Several queries meet keys that lie as (C, S) in memory nine times as fast as others (MKL's small products).
@@ -82,7 +85,7 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: b
         for part, own in zip(parts or ("",), weights.chunk(len(parts) or 1, dim=1), strict=True):
             record(f"{name}.{part}" if part else name, own)
     weights = (dropout(weights, p) if p else weights).to(v.dtype)
-    if alone:
+    if tiny:
         return (weights.transpose(2, 3) * v).sum(2).unsqueeze(1)  # (B, 1, H, C')
     return torch.bmm(weights.view(-1, queries, keys), v.reshape(-1, keys, v.size(3))).view(batch, heads, queries, -1).transpose(1, 2)
 

@@ -11,10 +11,13 @@ from nmtkit.nn.masks import additive, future
 
 
 def _room(like: Tensor, groups: int, heads: int, capacity: int, width: int, transposed: bool) -> Tensor:
-    """An empty buffer (G, H, capacity, C), in memory as (G, H, C, capacity) if transposed."""
+    """An empty buffer (G, H, capacity, C), in memory as (G, H, C, capacity) if transposed.
+
+    Each matrix has a line more than is used: at distances that are powers of two they would push one another out of a CPU's cache.
+    """
     if transposed:
-        return like.new_empty(groups, heads, width, capacity).transpose(2, 3)
-    return like.new_empty(groups, heads, capacity, width)
+        return like.new_empty(groups, heads, width + 1, capacity)[:, :, :width].transpose(2, 3)
+    return like.new_empty(groups, heads, capacity + 1, width)[:, :, :capacity]
 
 
 class Cache:
@@ -76,7 +79,9 @@ class Cache:
         if buffer is None:
             buffer = buffers[layer] = _room(new, self._groups, heads, self._capacity, width, self._several and buffers is self._keys)
         here = buffer[:, :, self._start : self._entries]  # (G, H, K·T, C)
-        here.unflatten(2, (-1, steps)).copy_(new.unflatten(0, (self._groups, -1)).transpose(1, 2))  # (G, H, K, T, C)
+        if self._several:
+            here, new = here.unflatten(2, (-1, steps)), new.unflatten(0, (self._groups, -1)).transpose(1, 2)  # (G, H, K, T, C)
+        here.copy_(new)
         return buffer[:, :, : self._entries]
 
     @property

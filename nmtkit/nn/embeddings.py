@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.nn.dropout import Dropout
+from nmtkit.nn.linear import Packable
 from nmtkit.nn.positions import Positions
 
 
@@ -56,7 +57,7 @@ class Embedder(nn.Module):
         return self.dropout(self.norm(torch.add(positions, vectors, alpha=self.table.scale)))
 
 
-class OutputLayer(nn.Module):
+class OutputLayer(Packable):
     """Scores over the vocabulary: hidden · Wᵀ (+ b), W its own or an embedding's.
 
     Args:
@@ -78,4 +79,4 @@ class OutputLayer(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(…, D) -> (…, V)."""
-        return F.linear(hidden, self.weight, self.bias)
+        return self.affine(hidden, self.weight, self.bias)

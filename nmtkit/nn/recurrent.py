@@ -22,6 +22,7 @@ from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import additive
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Product = Callable[[Tensor], Tensor]
 
 
 def eager(function: Function) -> Function:
@@ -58,6 +59,22 @@ def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return torch.matmul(x, matrix)
     return torch.addmm(bias, x, matrix) if x.dim() == 2 else torch.baddbmm(bias, x, matrix)
+
+
+def repeated(layers: Sequence[Linear], times: int, dtype: torch.dtype) -> Product:
+    """Layers of one shape made ready for a loop: (R, in) -> (R, out) for one, (N, R, in) -> (N, R, out) for several side by side.
+
+    Args:
+        layers: N of them.
+        times: steps, at most.
+        dtype: number type of the products.
+    """
+    if not torch.is_grad_enabled() and all(layer.packed is not None for layer in layers):
+        return layers[0] if len(layers) == 1 else lambda x: torch.stack([layer(own) for layer, own in zip(layers, x, strict=True)])
+    weights, biases = [layer.weight for layer in layers], [layer.bias.to(dtype) for layer in layers if layer.bias is not None]
+    weight = weights[0] if len(layers) == 1 else torch.stack(weights)
+    bias = None if not biases else biases[0] if len(layers) == 1 else torch.stack(biases).unsqueeze(1)
+    return Repeated(weight.to(dtype).mT, times, bias)
 
 
 class _Uses(torch.autograd.Function):
@@ -142,7 +159,7 @@ class Cell(nn.Module, abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def step(x: Tensor, h: Tensor, *products: Repeated) -> Tensor:
+    def step(x: Tensor, h: Tensor, *products: Product) -> Tensor:
         """The next state.
 
         Args:
@@ -170,14 +187,14 @@ class GRU(Cell):
 
     def inputs(self, v: Tensor) -> Tensor:
         """W_r v, W_u v, W v + b side by side: (…, E) -> (…, 3H)."""
-        return F.linear(v, self.input.weight, F.pad(self.bias, (2 * len(self.bias), 0)))
+        return self.input.affine(v, self.input.weight, F.pad(self.bias, (2 * len(self.bias), 0)))
 
     def products(self) -> tuple[Linear, ...]:
         """U_r and U_u in one, and U."""
         return self.gates, self.candidate
 
     @staticmethod
-    def step(x: Tensor, h: Tensor, *products: Repeated) -> Tensor:
+    def step(x: Tensor, h: Tensor, *products: Product) -> Tensor:
         """See `Cell.step`."""
         gates, candidate = products
         width = h.size(-1)
@@ -195,13 +212,7 @@ def loop(cells: Sequence[Cell], times: int, dtype: torch.dtype) -> Callable[[Ten
         dtype: number type of the products (under autocast that of the input-side products, while states keep that of the parameters).
     Returns: (x, h) -> next h; (R, G·H), (R, H) for one cell, (N, R, G·H), (N, R, H) for several.
     """
-    products = []
-    for layers in zip(*(cell.products() for cell in cells), strict=True):
-        weight, bias = layers[0].weight, layers[0].bias
-        if len(layers) > 1:
-            weight = torch.stack([layer.weight for layer in layers])
-            bias = None if bias is None else torch.stack([layer.bias for layer in layers]).unsqueeze(1)
-        products.append(Repeated(weight.to(dtype).mT, times, None if bias is None else bias.to(dtype)))
+    products = [repeated(layers, times, dtype) for layers in zip(*(cell.products() for cell in cells), strict=True)]
     step = cells[0].step
     return lambda x, h: step(x, h, *products)
 
@@ -305,7 +316,7 @@ class AdditiveAttention(nn.Module):
             dtype: number type of the product with the state.
         Returns: s (R, d_query) -> weights (B, K, S); uniform where nothing is visible.
         """
-        query = Repeated(self.query.weight.to(dtype).mT, times)
+        query = repeated([self.query], times, dtype)
         mask = None if visible is None else additive(visible, keys.dtype)
 
         def attend(s: Tensor) -> Tensor:

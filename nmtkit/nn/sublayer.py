@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from nmtkit.nn.dropout import Dropout, add_dropout
@@ -62,5 +61,5 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) -> (…, D)."""
-        hidden = self.inner(x.flatten(0, -2))  # a matrix: written over in place; a view of one would be copied three times in backward
-        return self.outer(self.dropout(torch.relu_(hidden))).view(x.shape)
+        hidden = self.inner(x.flatten(0, -2), relu=True)  # a matrix: written over in place; a view of one would be copied three times in backward
+        return self.outer(self.dropout(hidden)).view(x.shape)

@@ -28,7 +28,11 @@ from nmtkit.data.batches import Batch
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.errors import ConfigError, TrainingDiverged
 from nmtkit.models.base import Model
+from nmtkit.nn.linear import inference
 from nmtkit.translate.steps import Decoders, top_sorted
+
+ROUND = 16
+"""Sentences leave a batch so that such a multiple is left: every number of rows costs a CPU the preparation of its products anew."""
 
 
 class Search(Protocol):
@@ -89,7 +93,7 @@ def search(models: Sequence[Model], batch: Batch, settings: Search) -> list[list
         message = f"cannot give the {settings.nbest} best of a beam of {settings.beam}"
         raise ConfigError(message, where="search.nbest", hint="raise --beam or lower --nbest")
     limits = [length_limit(n, settings) for n in batch.src_lengths.tolist()]
-    with torch.inference_mode():
+    with inference(models):
         decoders = Decoders(models, batch)
         found = _greedy(decoders, limits, settings) if settings.beam == 1 else _beam(decoders, limits, settings)
     if not all(found):
@@ -127,8 +131,8 @@ def _greedy(decoders: Decoders, limits: list[int], settings: Search) -> list[lis
                 open_rows.discard(sentences[row])
             if not open_rows:
                 return found
-            if _worth_leaving(len(sentences), len(open_rows)):
-                keep = [row for row, s in enumerate(sentences) if s in open_rows]
+            keep = _stay([s in open_rows for s in sentences])
+            if len(keep) < len(sentences):
                 index = torch.tensor(keep, device=device)
                 sentences = [sentences[row] for row in keep]
                 total, last, tokens = total[index], last[index], [t[index] for t in tokens]
@@ -137,9 +141,24 @@ def _greedy(decoders: Decoders, limits: list[int], settings: Search) -> list[lis
     raise AssertionError("unreachable")
 
 
-def _worth_leaving(rows: int, still_open: int) -> bool:
-    """Whether enough sentences are finished to pay for copying the memory of the others."""
-    return (rows - still_open) * 8 >= rows
+def _stay(going: list[bool]) -> list[int]:
+    """Which sentences stay in the batch: all, until enough are finished to pay for copying the memory of the others.
+
+    Args:
+        going: whether each is still searched.
+    Returns: their indices, in order; finished ones may fill up the number to a multiple of ROUND.
+    """
+    rows, still_open = len(going), sum(going)
+    target = -(-still_open // ROUND) * ROUND if 2 * still_open > ROUND else still_open
+    if (rows - target) * 8 < rows:
+        return list(range(rows))
+    spare = target - still_open
+    keep = []
+    for i, goes in enumerate(going):
+        if goes or spare > 0:
+            keep.append(i)
+            spare -= not goes
+    return keep
 
 
 class _Results:
@@ -201,9 +220,10 @@ def _beam(decoders: Decoders, limits: list[int], settings: Search) -> list[list[
         if not all(going):
             live = live.masked_fill(~torch.tensor(going, device=device)[:, None], float("-inf"))
         offset = torch.arange(len(sentences), device=device)[:, None] * beams
-        if _worth_leaving(len(sentences), sum(going)):
-            keep = torch.tensor([m for m, goes in enumerate(going) if goes], device=device)
-            sentences = [s for s, goes in zip(sentences, going, strict=True) if goes]
+        staying = _stay(going)
+        if len(staying) < len(sentences):
+            keep = torch.tensor(staying, device=device)
+            sentences = [sentences[m] for m in staying]
             live, slots, prefix, token, parent, offset = (t[keep] for t in (live, slots, prefix, token, parent, offset))
             decoders.keep_sentences(keep)
         decoders.keep_rows((parent + offset).reshape(-1))

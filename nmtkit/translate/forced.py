@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate, source_batch
 from nmtkit.models.base import Model
+from nmtkit.nn.linear import inference
 from nmtkit.translate.steps import wide
 
 CHUNK_LOGITS = 1 << 22
@@ -32,7 +33,7 @@ def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
         raise ValueError("forced_scores needs a batch with targets")
     lengths = batch.tgt_lengths
     real = torch.arange(batch.tgt_out.size(1), device=lengths.device) < lengths[:, None]  # (B, T)
-    with torch.inference_mode():
+    with inference(models):
         of_models = [_token_scores(model, batch.tgt_in, batch.tgt_out[real], real, model.encode(batch)) for model in models]
         flat = torch.stack(of_models).logsumexp(0) - math.log(len(of_models))
     return [scores.tolist() for scores in torch.split(flat, lengths.tolist())]

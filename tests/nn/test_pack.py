@@ -1,0 +1,84 @@
+"""Weights laid out for a search give what plain ones give, and never come between a model and its gradients."""
+
+import pytest
+import torch
+
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import build_model
+from nmtkit.nn.embeddings import Embedding, OutputLayer
+from nmtkit.nn.linear import Linear, pack
+
+
+@pytest.fixture
+def packing():
+    """As on a CPU whose float32 products are oneDNN's."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("shape", [(1, 24), (7, 24), (130, 24), (3, 5, 24), (0, 24)])
+@pytest.mark.parametrize(("out", "bias"), [(40, True), (40, False), (1, True)])
+@pytest.mark.parametrize("relu", [False, True])
+def test_packed_equals_plain(packing, shape, out, bias, relu):
+    torch.manual_seed(1)
+    layer = Linear(24, out, bias)
+    if bias:
+        torch.nn.init.normal_(layer.bias)
+    x = torch.randn(shape)
+    exact = x.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)
+    exact = exact.clamp(min=0) if relu else exact
+    pack(layer)
+    assert layer.packed is not None
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x, relu).double(), exact, rtol=0, atol=1e-5)
+        columns = torch.randn(24, 9).T  # not contiguous
+        torch.testing.assert_close(layer(columns), torch.nn.functional.linear(columns, layer.weight, layer.bias), rtol=0, atol=1e-5)
+
+
+def test_packed_output_layer_keeps_its_tie(packing):
+    torch.manual_seed(1)
+    table = Embedding(50, 24)
+    layer = OutputLayer(50, 24, table, bias=True)
+    torch.nn.init.normal_(layer.bias)
+    x = torch.randn(6, 24)
+    pack(layer)
+    assert layer.packed is not None
+    assert layer.weight is table.weight
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), x @ table.weight.T + layer.bias, rtol=0, atol=1e-5)
+
+
+def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(packing):
+    torch.manual_seed(1)
+    layer = Linear(24, 40)
+    pack(layer)
+    layer.weight.data.add_(1)  # what is packed is stale now: whoever reads it shows it
+    x = torch.randn(6, 24)
+    plain = torch.nn.functional.linear(x, layer.weight, layer.bias)
+    y = layer(x)
+    assert torch.equal(y, plain)
+    y.sum().backward()
+    assert layer.weight.grad is not None
+    with torch.no_grad():
+        assert not torch.allclose(layer(x), plain)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+            torch.testing.assert_close(layer(x).float(), plain, rtol=0.02, atol=0.2)
+        assert torch.equal(layer.double()(x.double()), torch.nn.functional.linear(x.double(), layer.weight, layer.bias))
+
+
+def test_nothing_is_packed_where_plain_products_are_not_onednns():
+    assert torch.get_float32_matmul_precision() != "medium"
+    layer = Linear(24, 40)
+    pack(layer)
+    assert layer.packed is None
+
+
+def test_every_product_of_a_transformer_is_packed(packing):
+    settings = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    model = build_model("transformer", settings, Vocabularies(30, 30, True)).eval()
+    pack(model)
+    plain = [name for name, module in model.named_modules() if isinstance(module, (Linear, OutputLayer)) and module.packed is None]
+    assert plain == []
