@@ -196,7 +196,7 @@ def test_a_killed_rank_ends_the_others_and_is_named(base, tmp_path, lost):
 def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(base, tmp_path):
     run, _ = base
     system = run.system("still")
-    together = Together(tmp_path / "logs", 2, arguments(run, *ENDLESS, name=system.name), timeout=15)
+    together = Together(tmp_path / "logs", 2, arguments(run, *ENDLESS, name=system.name), timeout=8)
     together.wait_for(system.checkpoints / "step-00000005")
     begun, pid = time.monotonic(), together.processes[1].pid
     os.kill(pid, signal.SIGSTOP)
