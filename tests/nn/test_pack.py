@@ -10,12 +10,18 @@ from nmtkit.nn.linear import Linear, pack
 
 
 @pytest.fixture
-def packing():
-    """As on a CPU whose float32 products are oneDNN's."""
+def default_path():
+    """As on a CPU whose float32 products are not oneDNN's."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
+    torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def packing(default_path):
+    """As on a CPU whose float32 products are oneDNN's."""
+    torch.set_float32_matmul_precision("medium")
 
 
 @pytest.mark.parametrize("shape", [(1, 24), (7, 24), (130, 24), (3, 5, 24), (0, 24)])
@@ -69,8 +75,7 @@ def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(
         assert torch.equal(layer.double()(x.double()), torch.nn.functional.linear(x.double(), layer.weight, layer.bias))
 
 
-def test_nothing_is_packed_where_plain_products_are_not_onednns():
-    assert torch.get_float32_matmul_precision() != "medium"
+def test_nothing_is_packed_where_plain_products_are_not_onednns(default_path):
     layer = Linear(24, 40)
     pack(layer)
     assert layer.packed is None
