@@ -11,12 +11,15 @@ from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
+from nmtkit.nn.alignment import AdditiveAttention
 from nmtkit.nn.capture import record
+from nmtkit.nn.cells import GRU, loop, tanh
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import visible_positions
-from nmtkit.nn.recurrent import GRU, AdditiveAttention, Recurrent, Repeated, eager, loop, tanh
+from nmtkit.nn.recurrent import Recurrent
+from nmtkit.nn.repeated import Repeated, eager
 
 
 class RNNSearchSettings(ModelSettings):

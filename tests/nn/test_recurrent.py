@@ -1,6 +1,9 @@
 """Recurrent blocks against their equations, one sentence and one step at a time, and their gradients against plain autograd."""
 
+import contextlib
 import gc
+import io
+import runpy
 import weakref
 
 import pytest
@@ -8,37 +11,15 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmtkit.nn.linear import Linear
+from nmtkit.nn.alignment import AdditiveAttention
+from nmtkit.nn.cells import GRU, LSTM, MGU, CARUCell, loop, tanh
 from nmtkit.nn.masks import visible_positions
-from nmtkit.nn.recurrent import GRU, AdditiveAttention, Cell, Recurrent, Repeated, loop, tanh
+from nmtkit.nn.recurrent import CARU, Recurrent
+from nmtkit.nn.repeated import Repeated
 from tests.models.slow import affine, plus, sigmoid, softmax, times
 from tests.models.slow import tanh as slow_tanh
 
 LENGTHS = torch.tensor([4, 1, 6, 3])
-
-
-class CARU(Cell):
-    """A further cell (models.md section 4.1; after its first step): one short class."""
-
-    blocks = 2
-
-    def __init__(self, d_in, d_hidden):
-        super().__init__()
-        self.input = Linear(d_in, 2 * d_hidden, blocks=2)
-        self.state = Linear(d_hidden, 2 * d_hidden, blocks=2)
-
-    def inputs(self, v):
-        return self.input(v)
-
-    def products(self):
-        return (self.state,)
-
-    @staticmethod
-    def step(x, h, *products):
-        (state,) = products
-        x, of_z = x.chunk(2, -1)
-        n, z = state(h).chunk(2, -1)
-        return torch.lerp(h, tanh(x + n), torch.sigmoid(x) * torch.sigmoid(of_z + z))
 
 
 def shaken(module, seed=1):
@@ -51,7 +32,8 @@ def shaken(module, seed=1):
 
 
 def slow_gru(cell, v, h):
-    width = len(h)
+    width = cell.d_hidden
+    h = h or [0.0] * width
     w, u = cell.input.weight.tolist(), cell.gates.weight.tolist()
     reset = sigmoid(plus(affine(v, w[:width]), affine(h, u[:width])))
     update = sigmoid(plus(affine(v, w[width : 2 * width]), affine(h, u[width:])))
@@ -60,41 +42,160 @@ def slow_gru(cell, v, h):
 
 
 def slow_caru(cell, v, h):
-    width = len(h)
+    """models.md section 4.1; h = None where there is no history."""
+    width = cell.d_hidden
     w, b, u, c = (p.tolist() for p in (cell.input.weight, cell.input.bias, cell.state.weight, cell.state.bias))
     x = affine(v, w[:width], b[:width])
+    if h is None:
+        return slow_tanh(x) if cell.first_step == "tanh" else x
     n = slow_tanh(plus(x, affine(h, u[:width], c[:width])))
     z = sigmoid(plus(affine(v, w[width:], b[width:]), affine(h, u[width:], c[width:])))
     gate = times(sigmoid(x), z)
     return [(1 - g) * a + g * b for g, a, b in zip(gate, h, n, strict=True)]
 
 
+def slow_mgu(cell, v, h):
+    width = cell.d_hidden
+    h = h or [0.0] * width
+    w, b = cell.input.weight.tolist(), cell.input.bias.tolist()
+    forget = sigmoid(plus(affine(v, w[:width], b[:width]), affine(h, cell.forget.weight.tolist())))
+    new = slow_tanh(plus(affine(v, w[width:], b[width:]), affine(times(forget, h), cell.candidate.weight.tolist())))
+    return [(1 - f) * a + f * n for f, a, n in zip(forget, h, new, strict=True)]
+
+
+def slow_lstm(cell, v, state):
+    width = cell.d_hidden
+    h, c = (state[:width], state[width:]) if state else ([0.0] * width, [0.0] * width)
+    w, b, u = cell.input.weight.tolist(), cell.input.bias.tolist(), cell.state.weight.tolist()
+    rows = [slice(k * width, (k + 1) * width) for k in range(4)]
+    of = [plus(affine(v, w[r], b[r]), affine(h, u[r])) for r in rows]
+    i, f, o = (sigmoid(x) for x in of[:3])
+    c = plus(times(f, c), times(i, slow_tanh(of[3])))
+    return times(o, slow_tanh(c)) + c
+
+
+def linear_caru(d_in, d_hidden):
+    return CARUCell(d_in, d_hidden, "linear")
+
+
+KINDS = [(GRU, slow_gru), (CARUCell, slow_caru), (linear_caru, slow_caru), (MGU, slow_mgu), (LSTM, slow_lstm)]
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize(("kind", "slow"), [(GRU, slow_gru), (CARU, slow_caru)])
-def test_cells_read_sentences_as_their_equations_say(kind, slow, bidirectional):
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize(("kind", "slow"), KINDS)
+def test_cells_read_sentences_as_their_equations_say(kind, slow, history, bidirectional):
     d_in, width, steps = 3, 5, 8
     model = shaken(Recurrent(kind, d_in, width, bidirectional))
     v = torch.randn(len(LENGTHS), steps, d_in, dtype=torch.float64)
-    states, last = model(v, LENGTHS)
-    assert states.shape == (len(LENGTHS), steps, width * (1 + bidirectional)) and last.shape == (1 + bidirectional, len(LENGTHS), width)
+    whole = model.forwards.state_blocks * width
+    before = torch.randn(1 + bidirectional, len(LENGTHS), whole, dtype=torch.float64) if history else None
+    states, last = model(v, LENGTHS, True, before)
+    assert states.shape == (len(LENGTHS), steps, width * (1 + bidirectional)) and last.shape == (1 + bidirectional, len(LENGTHS), whole)
     for row, length in enumerate(LENGTHS.tolist()):
         for side, cell in enumerate([model.forwards] + [model.backwards] * bidirectional):
-            h = [0.0] * width
+            h = before[side, row].tolist() if history else None
             for t in range(length)[:: -1 if side else 1]:
                 h = slow(cell, v[row, t].tolist(), h)
-                torch.testing.assert_close(states[row, t, side * width : (side + 1) * width].tolist(), h, rtol=1e-12, atol=1e-12)
+                torch.testing.assert_close(states[row, t, side * width : (side + 1) * width].tolist(), h[:width], rtol=1e-12, atol=1e-12)
             torch.testing.assert_close(last[side, row].tolist(), h, rtol=1e-12, atol=1e-12)
-            assert (states[row, length:, side * width : (side + 1) * width] == last[side, row]).all(), "padding changed a state"
+            assert (states[row, length:, side * width : (side + 1) * width] == last[side, row, :width]).all(), "padding changed a state"
+
+
+@pytest.mark.parametrize(("kind", "slow"), KINDS)
+def test_a_cell_by_itself_is_called_as_torchs(kind, slow):
+    cell = shaken(kind(3, 5))
+    v, h = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 5 * cell.state_blocks, dtype=torch.float64)
+    for row in range(2):
+        for before in (None, h):
+            expected = slow(cell, v[row].tolist(), None if before is None else before[row].tolist())
+            torch.testing.assert_close(cell(v, before)[row].tolist(), expected, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(cell(v[row], None if before is None else before[row]).tolist(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_lstm_is_torchs():
+    cell, theirs = shaken(LSTM(3, 4)), nn.LSTMCell(3, 4).double()
+    v, h = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 8, dtype=torch.float64)
+    order = torch.cat([torch.arange(8), torch.arange(12, 16), torch.arange(8, 12)])  # theirs: i, f, c, o
+    with torch.no_grad():
+        for own, other in ((cell.input.weight, theirs.weight_ih), (cell.state.weight, theirs.weight_hh), (cell.input.bias, theirs.bias_ih)):
+            other.copy_(own[order])
+        theirs.bias_hh.zero_()
+        torch.testing.assert_close(cell(v, h), torch.cat(theirs(v, (h[:, :4], h[:, 4:])), dim=-1))
 
 
 def test_the_golden_step_of_a_caru_cell():
     """models.md section 10."""
-    cell = CARU(1, 1).double()
+    cell = CARUCell(1, 1).double()
     values = {"input.weight": [[0.5], [0.7]], "input.bias": [0.1, 0.05], "state.weight": [[0.3], [-0.4]], "state.bias": [-0.2, 0.0]}
     cell.load_state_dict({name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()})
     x = cell.inputs(torch.ones(1, 1, dtype=torch.float64))
     assert x[0, 0].item() == pytest.approx(0.6)
-    assert loop([cell], 1, torch.float64)(x, torch.full((1, 1), 0.8, dtype=torch.float64)).item() == pytest.approx(0.708032, abs=5e-7)
+    h = torch.full((1, 1), 0.8, dtype=torch.float64)
+    n, gate = cell.parts(x, h, *cell.products())
+    assert (n.item(), gate.item()) == (pytest.approx(0.5649, abs=5e-7), pytest.approx(0.391186, abs=5e-7))
+    assert loop([cell], 1, torch.float64)(x, h).item() == cell(torch.ones(1, 1).double(), h).item() == pytest.approx(0.708032, abs=5e-7)
+    assert cell(torch.ones(1, 1).double()).item() == pytest.approx(0.537050, abs=5e-7)
+    cell.first_step = "linear"
+    assert cell(torch.ones(1, 1).double()).item() == pytest.approx(0.6)
+
+
+def test_caru_has_the_audited_number_of_parameters(shared):
+    """reference/parameter_counts.py: 2EH + 2H² + 4H, two thirds of a GRU's."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
+    with torch.device("meta"):
+        found = [sum(p.numel() for p in module.parameters()) for module in (CARUCell(256, 1024), CARU(256, 1024, 2, bidirectional=True))]
+    assert found[0] == audit["caru"](256, 1024) == 2_625_536
+    assert found[1] == 2 * audit["caru"](256, 1024) + 2 * audit["caru"](2048, 1024)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_caru_layers_are_called_as_torchs_gru(batch_first, history, bidirectional):
+    """Shapes as nn.GRU's; packed, masked and single sequences give the same, and what the equations say; padding freezes the states."""
+    d_in, width, layers, n = 3, 4, 2, 1 + bidirectional
+    model = shaken(CARU(d_in, width, layers, batch_first=batch_first, bidirectional=bidirectional))
+    theirs = nn.GRU(d_in, width, layers, batch_first=batch_first, bidirectional=bidirectional).double()
+    v = torch.randn(len(LENGTHS), 6, d_in, dtype=torch.float64)
+    hx = torch.randn(layers * n, len(LENGTHS), width, dtype=torch.float64) if history else None
+    mask = torch.arange(6) < LENGTHS[:, None]
+    turned = (lambda t: t) if batch_first else (lambda t: t.transpose(0, 1))
+    masked, last = model(turned(v), hx, turned(mask))
+    packed, packed_last = model(nn.utils.rnn.pack_padded_sequence(turned(v), LENGTHS, batch_first=batch_first, enforce_sorted=False), hx)
+    unpacked, lengths = nn.utils.rnn.pad_packed_sequence(packed, batch_first=batch_first)
+    assert torch.equal(lengths, LENGTHS) and torch.equal(packed_last, last)
+    assert torch.equal(turned(unpacked)[mask], turned(masked)[mask])
+    plain, plain_last = model(turned(v), hx)
+    for found, other in zip((plain, plain_last), theirs(turned(v), hx), strict=True):
+        assert found.shape == other.shape
+    masked = turned(masked)
+    for row, length in enumerate(LENGTHS.tolist()):
+        x = v[row, :length].tolist()
+        for index, layer in enumerate(model.layers):
+            sides = []
+            for side, cell in enumerate([layer.forwards] + [layer.backwards] * bidirectional):
+                h, found = hx[index * n + side, row].tolist() if history else None, {}
+                for t in range(length)[:: -1 if side else 1]:
+                    h = found[t] = slow_caru(cell, x[t], h)
+                torch.testing.assert_close(last[index * n + side, row].tolist(), h, rtol=1e-12, atol=1e-12)
+                sides.append([found[t] for t in range(length)])
+            x = [sum(parts, []) for parts in zip(*sides, strict=True)]
+        torch.testing.assert_close(masked[row, :length].tolist(), x, rtol=1e-12, atol=1e-12)
+        single, single_last = model(v[row, :length], None if hx is None else hx[:, row])
+        assert single.shape == (length, n * width) and single_last.shape == (layers * n, width)
+        torch.testing.assert_close(single, masked[row, :length], rtol=1e-12, atol=1e-12)
+        assert (masked[row, length:, :width] == last[(layers - 1) * n, row]).all(), "padding changed a state"
+
+
+def test_caru_refuses_masks_that_it_cannot_follow():
+    model, v = CARU(3, 4, batch_first=True), torch.randn(1, 3, 3)
+    with pytest.raises(ValueError, match="holes"):
+        model(v, mask=torch.tensor([[True, False, True]]))
+    packed = nn.utils.rnn.pack_padded_sequence(v, torch.tensor([3]), batch_first=True)
+    with pytest.raises(ValueError, match="packed"):
+        model(packed, mask=torch.ones(1, 3, dtype=torch.bool))
 
 
 def test_the_gru_is_torchs_where_the_reset_gate_is_open():
@@ -117,7 +218,7 @@ def test_the_gru_is_torchs_where_the_reset_gate_is_open():
         torch.testing.assert_close(step(x, h), torch.gru_cell(v, h, theirs.weight_ih, theirs.weight_hh, bias, torch.zeros_like(bias)))
 
 
-@pytest.mark.parametrize("kind", [GRU, CARU])
+@pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
 def test_padding_costs_no_gradient_and_batches_equal_their_sentences(kind):
     model = shaken(Recurrent(kind, 3, 4, bidirectional=True))
     v = torch.randn(len(LENGTHS), 6, 3, dtype=torch.float64, requires_grad=True)

@@ -1,0 +1,111 @@
+"""Additive attention: weights over source positions, from a state and what is kept of each position.
+
+Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, A width of the alignment layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from nmtkit.nn.linear import Linear
+from nmtkit.nn.masks import additive
+from nmtkit.nn.repeated import repeated
+
+
+class AdditiveAttention(nn.Module):
+    """α = softmax(N·e) with e_i = vᵀ tanh(W s + U h_i) over the source positions i, or bounded: e_i = tanh(w s + u h_i), one number.
+
+    Args:
+        d_query: width of s.
+        d_source: width of h_i.
+        width: A.
+        bias: whether W s has a bias.
+        bounded: A = 1 and v = 1, which is no parameter.
+    Source: Bahdanau et al. 2015, A.1.2, without biases; bounded: Im & Chan 2024, as their alignment is printed. N = 1, or L1(exp(Nx)) there.
+    """
+
+    def __init__(self, d_query: int, d_source: int, width: int, bias: bool = False, bounded: bool = False) -> None:
+        super().__init__()
+        width = 1 if bounded else width
+        self.query = Linear(d_query, width, bias=bias)
+        self.key = Linear(d_source, width, bias=False)
+        self.score = None if bounded else Linear(width, 1, bias=False)
+
+    @property
+    def v(self) -> Tensor:
+        """(A)."""
+        return self.query.weight.new_ones(1) if self.score is None else self.score.weight[0]
+
+    def keys(self, states: Tensor) -> Tensor:
+        """U h_i, once per sentence: (B, S, d_source) -> (B, S, A); doubled (see `_Scores`), and in the parameters' number type."""
+        return 2 * self.key(states).to(self.query.weight.dtype)
+
+    def loop(self, keys: Tensor, visible: Tensor | None, times: int, dtype: torch.dtype, scale: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """Make the attention ready for a loop.
+
+        Args:
+            keys: from `keys`.
+            visible: bool (B, 1, S), the real source positions; None = all.
+            times: steps, at most.
+            dtype: number type of the product with the state.
+            scale: N of each sentence (B, 1, 1), or of all; None = 1.
+        Returns: s (R, d_query) -> weights (B, K, S); uniform where nothing is visible.
+        """
+        query, v = repeated([self.query], times, dtype), self.v
+        mask = None if visible is None else additive(visible, keys.dtype)
+
+        def attend(s: Tensor) -> Tensor:
+            scores = _Scores.apply(query(s).to(keys.dtype).view(len(keys), -1, keys.size(2)), keys, v)
+            return normalise(scores, mask, scale)
+
+        return attend
+
+
+def normalise(scores: Tensor, mask: Tensor | None, scale: Tensor | None) -> Tensor:
+    """L1(exp(N·e)) = softmax(N·e), stable for any size of N·e, in at least 32 bits.
+
+    Args:
+        scores: e (B, K, S).
+        mask: from `masks.additive` (B, 1, S), None = all positions are real.
+        scale: N (B, 1, 1), or one number of all; None = 1, the usual softmax.
+    Returns: weights (B, K, S).
+    Source: Im & Chan 2024, L1(exp(Nx)).
+    """
+    if scale is not None:
+        scores = scores * scale
+    return torch.softmax(scores if mask is None else scores + mask, dim=-1)
+
+
+class _Scores(torch.autograd.Function):
+    """2 vᵀσ(2q + 2k) = vᵀ tanh(q + k) + Σv, and the softmax does not see Σv.
+
+    The (B, K, S, A) numbers in between are computed again in backward, not kept for every step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+        """q (B, K, A), keys = 2k (B, S, A), v (A) -> (B, K, S)."""
+        ctx.save_for_backward(q, keys, v)
+        return torch.matmul(_sigmoid_of_sum(q, keys), v).mul_(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, keys, v = ctx.saved_tensors
+        grad = grads[0]  # (B, K, S)
+        sigma = _sigmoid_of_sum(q, keys)  # (B, K, S, A)
+        dv = torch.mv(sigma.view(-1, len(v)).t(), grad.flatten()).mul_(2)
+        slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v)  # d score / d 2k = 2vσ(1-σ)
+        dq = torch.matmul(grad.unsqueeze(2), slope).squeeze(2).mul_(2)
+        slope.mul_(grad.unsqueeze(3))
+        return dq, slope.squeeze(1) if slope.size(1) == 1 else slope.sum(1), dv
+
+
+def _sigmoid_of_sum(q: Tensor, keys: Tensor) -> Tensor:
+    """σ(2q + 2k), (B, K, S, A)."""
+    return torch.sigmoid_(keys.unsqueeze(1) + 2 * q.unsqueeze(2))
