@@ -22,6 +22,9 @@ VARIANTS: dict[str, str] = {
     "full-dc": "nmtkit.models.dual_context:FullDualContext",
     "pr": "nmtkit.models.phrase:PhraseTransformer",
     "rnnsearch": "nmtkit.models.rnnsearch:RNNSearch",
+    "caru": "nmtkit.models.caru:CARUAttention",
+    "gru-inv": "nmtkit.models.caru:GRUInv",
+    "gatt": "nmtkit.models.caru:GAtt",
 }
 
 

@@ -45,7 +45,9 @@ class AdditiveAttention(nn.Module):
         """U h_i, once per sentence: (B, S, d_source) -> (B, S, A); doubled (see `_Scores`), and in the parameters' number type."""
         return 2 * self.key(states).to(self.query.weight.dtype)
 
-    def loop(self, keys: Tensor, visible: Tensor | None, times: int, dtype: torch.dtype, scale: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    def loop(
+        self, keys: Tensor, visible: Tensor | None, times: int, dtype: torch.dtype, scale: Tensor | float | None = None
+    ) -> Callable[[Tensor], Tensor]:
         """Make the attention ready for a loop.
 
         Args:
@@ -66,7 +68,7 @@ class AdditiveAttention(nn.Module):
         return attend
 
 
-def normalise(scores: Tensor, mask: Tensor | None, scale: Tensor | None) -> Tensor:
+def normalise(scores: Tensor, mask: Tensor | None, scale: Tensor | float | None) -> Tensor:
     """L1(exp(N·e)) = softmax(N·e), stable for any size of N·e, in at least 32 bits.
 
     Args:

@@ -8,6 +8,7 @@ A pass outside `capture` pays one comparison a site. What sites are called, so t
 
     encoder.0.attention       the first number is the layer, from 0
     NAME.local, NAME.global   groups of heads of one attention, to summaries of neighbourhoods and to the positions themselves
+    NAME_gate                 (B, T, S) or (B, T): how open a gate is, mean over its numbers, NaN where it has no say
     NAME_mixture              (levels, layers): what share of each level of the encoder a decoder layer reads
 """
 

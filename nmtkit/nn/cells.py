@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.repeated import Product, repeated
+from nmtkit.nn.repeated import Product, Repeated, repeated
 
 FirstStep = Literal["tanh", "linear"]
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -64,9 +64,16 @@ class Cell(nn.Module, abc.ABC):
         super().__init__()
         self.d_in, self.d_hidden = d_in, d_hidden
 
-    @abc.abstractmethod
+    input: Linear
+    """The input-side product."""
+
+    def input_bias(self) -> Tensor | None:
+        """What is added to the input-side product (G·H)."""
+        return self.input.bias
+
     def inputs(self, v: Tensor) -> Tensor:
         """The input-side products of any number of steps: (…, E) -> (…, G·H)."""
+        return self.input.affine(v, self.input.weight, self.input_bias())
 
     @abc.abstractmethod
     def products(self) -> tuple[Linear, ...]:
@@ -112,9 +119,9 @@ class GRU(Cell):
         self.gates = Linear(d_hidden, 2 * d_hidden, bias=False, blocks=2)
         self.candidate = Linear(d_hidden, d_hidden, bias=False)
 
-    def inputs(self, v: Tensor) -> Tensor:
-        """W_r v, W_u v, W v + b side by side: (…, E) -> (…, 3H)."""
-        return self.input.affine(v, self.input.weight, F.pad(self.bias, (2 * len(self.bias), 0)))
+    def input_bias(self) -> Tensor:
+        """See `Cell.input_bias`: b, for W_r v, W_u v, W v side by side."""
+        return F.pad(self.bias, (2 * len(self.bias), 0))
 
     def products(self) -> tuple[Linear, ...]:
         """U_r and U_u in one, and U."""
@@ -140,13 +147,9 @@ class MGU(Cell):
 
     def __init__(self, d_in: int, d_hidden: int) -> None:
         super().__init__(d_in, d_hidden)
-        self.input = Linear(d_in, 2 * d_hidden, blocks=2)
+        self.input = Linear(d_in, 2 * d_hidden, blocks=2)  # W_f, W
         self.forget = Linear(d_hidden, d_hidden, bias=False)
         self.candidate = Linear(d_hidden, d_hidden, bias=False)
-
-    def inputs(self, v: Tensor) -> Tensor:
-        """W_f v + b_f, W v + b side by side: (…, E) -> (…, 2H)."""
-        return self.input(v)
 
     def products(self) -> tuple[Linear, ...]:
         """U_f and U."""
@@ -172,12 +175,8 @@ class LSTM(Cell):
 
     def __init__(self, d_in: int, d_hidden: int) -> None:
         super().__init__(d_in, d_hidden)
-        self.input = Linear(d_in, 4 * d_hidden, blocks=4)
+        self.input = Linear(d_in, 4 * d_hidden, blocks=4)  # of i, f, o, c̃
         self.state = Linear(d_hidden, 4 * d_hidden, bias=False, blocks=4)
-
-    def inputs(self, v: Tensor) -> Tensor:
-        """The inputs' side of i, f, o and c̃ side by side, with the biases: (…, E) -> (…, 4H)."""
-        return self.input(v)
 
     def products(self) -> tuple[Linear, ...]:
         """U of i, f, o and c̃ in one."""
@@ -210,12 +209,8 @@ class CARUCell(Cell):
     def __init__(self, d_in: int, d_hidden: int, first_step: FirstStep = "tanh") -> None:
         super().__init__(d_in, d_hidden)
         self.first_step = first_step
-        self.input = Linear(d_in, 2 * d_hidden, blocks=2)
+        self.input = Linear(d_in, 2 * d_hidden, blocks=2)  # W, W_zv
         self.state = Linear(d_hidden, 2 * d_hidden, blocks=2)
-
-    def inputs(self, v: Tensor) -> Tensor:
-        """x and W_zv v + B_z side by side: (…, E) -> (…, 2H)."""
-        return self.input(v)
 
     def products(self) -> tuple[Linear, ...]:
         """W_n and W_zh in one."""
@@ -253,3 +248,17 @@ def loop(cells: Sequence[Cell], times: int, dtype: torch.dtype) -> Step:
     products = [repeated(layers, times, dtype) for layers in zip(*(cell.products() for cell in cells), strict=True)]
     step = cells[0].step
     return lambda x, h: step(x, h, *products)
+
+
+def inputs_loop(cell: Cell, times: int, dtype: torch.dtype) -> Product:
+    """A cell's input-side product made ready for a loop in which the input depends on the state: (R, E) -> (R, G·H).
+
+    Args:
+        cell: whose.
+        times: steps, at most.
+        dtype: number type of the product.
+    """
+    if not torch.is_grad_enabled() and cell.input.packed is not None:
+        return cell.inputs
+    bias = cell.input_bias()
+    return Repeated(cell.input.weight.to(dtype).mT, times, None if bias is None else bias.to(dtype))

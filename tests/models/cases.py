@@ -23,5 +23,11 @@ MORE = [
         ),
     ),
     Case("rnnsearch", (("tie", "all"), ("d_alignment", 5), ("softmax_bias", False))),
+    Case("caru", (("caatt", False), ("caembed", "off"), ("attention_norm", "softmax"))),
+    Case("caru", (("caembed", "embed"), ("history", 3), ("caatt_first", "gated"), ("first_step", "linear"), ("cell", "gru"), ("tie", "none"))),
+    Case("caru", (("caembed", "replace"), ("history", 2), ("bidirectional", True), ("alignment_width", 5), ("cell", "lstm"))),
+    Case("caru", (("history", 3), ("bidirectional", True), ("cell", "lstm"), ("alignment", "bounded"), ("n_scale", "const"), ("n_constant", 3))),
+    Case("caru", (("cell", "mgu"), ("readout", "maxout"), ("tie", "all"), ("softmax_bias", False), ("caembed", "off"))),
+    Case("gru-inv", (("bidirectional", False), ("alignment_width", 5), ("cell", "mgu"))),
 ]
 CASES = [*map(Case, VARIANTS), *MORE, Case(TOY)]

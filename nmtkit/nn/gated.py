@@ -1,0 +1,235 @@
+"""Gated attention: at every step the decoder's state refines each source state before it is attended to; keys and values are the refined ones.
+
+What depends on the source alone is computed once per sentence. What a step makes of every source position, (B, K, S, W) numbers several times
+over, is not kept for the backward pass but computed again there.
+
+Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, H width of the decoder's state s, E_h of a source state h_i,
+W of a refined one g_i, A of the alignment layer, T steps.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from nmtkit.nn.alignment import AdditiveAttention, normalise
+from nmtkit.nn.capture import capturing
+from nmtkit.nn.cells import tanh
+from nmtkit.nn.linear import Linear
+from nmtkit.nn.masks import additive
+from nmtkit.nn.repeated import repeated
+
+
+class Gate(nn.Module, abc.ABC):
+    """How a decoder's state s refines the source states h_i, all side by side.
+
+    Args:
+        d_state: H.
+        d_source: E_h.
+    """
+
+    source: Linear
+    """Products of the source states, once per sentence."""
+    state: Linear
+    """Products of the decoder's state, once a step."""
+    width: int
+    """W."""
+
+    def prepare(self, h: Tensor) -> Tensor:
+        """What h (B, S, E_h) gives once per sentence: (B, S, ·)."""
+        return self.source(h)
+
+    @abc.abstractmethod
+    def mix(self, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, dtype: torch.dtype) -> Tensor:
+        """The refined states g.
+
+        Args:
+            h: source states (B, 1, S, E_h).
+            of_h: from `prepare` (B, 1, S, ·).
+            s: the decoder's state (B, K, 1, H).
+            of_s: `state` of it (B, K, 1, ·).
+            dtype: number type of products.
+        Returns: (B, K, S, W).
+        """
+
+    @abc.abstractmethod
+    def openness(self, h: Tensor, of_h: Tensor, of_s: Tensor) -> Tensor:
+        """The gate that lets the new in, mean over its W numbers (for `capture`): as for `mix` -> (B, K, S)."""
+
+    def first(self, of_s: Tensor) -> Tensor | None:
+        """What g is at every position of the first step (B, K, W), where that is another equation; None = the same one."""
+        return None
+
+
+class CARUGate(Gate):
+    """g_i = (1-l_i) ⊙ h_i + l_i ⊙ n_i, a CARU step with history h_i and input s.
+
+    x = W s + B, n_i = tanh(x + W_n h_i + B_n), l_i = σ(x) ⊙ σ(W_z [s|h_i] + B_z).
+
+    Args:
+        d_state: H.
+        d_source: E_h, which is W too.
+        linear_first: at the first step g_i = x for every i, as printed.
+    Source: Im & Chan 2024, Eqs. 4 and 5 (CAAtt).
+    """
+
+    def __init__(self, d_state: int, d_source: int, linear_first: bool) -> None:
+        super().__init__()
+        self.width, self.linear_first = d_source, linear_first
+        self.state = Linear(d_state, 2 * d_source, blocks=2)  # W and the half of W_z that meets s; B and B_z
+        self.source = Linear(d_source, 2 * d_source, bias=False, blocks=2)  # W_n and the other half of W_z
+        self.bias = nn.Parameter(torch.zeros(d_source))  # B_n
+
+    def prepare(self, h: Tensor) -> Tensor:
+        """See `Gate.prepare`: 2(W_n h_i + B_n) and W_zh h_i side by side; doubled, for tanh a = 2σ(2a) - 1."""
+        products = self.source(h).to(self.bias.dtype)
+        return torch.cat([2 * (products[..., : self.width] + self.bias), products[..., self.width :]], dim=-1)
+
+    def mix(self, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, dtype: torch.dtype) -> Tensor:
+        """See `Gate.mix`."""
+        x, z = of_s.chunk(2, dim=-1)
+        return _Mix.apply(h, of_h, torch.cat([2 * x, z], dim=-1), torch.sigmoid(x))
+
+    def openness(self, h: Tensor, of_h: Tensor, of_s: Tensor) -> Tensor:
+        """See `Gate.openness`: mean of l."""
+        x, z = of_s.chunk(2, dim=-1)
+        return (torch.sigmoid(x) * torch.sigmoid(z + of_h[..., self.width :])).mean(-1)
+
+    def first(self, of_s: Tensor) -> Tensor | None:
+        """See `Gate.first`: x."""
+        return of_s[..., : self.width] if self.linear_first else None
+
+
+class _Mix(torch.autograd.Function):
+    """g = h + w z (n - h), where n = 2u - 1 and [u|z] = σ(a + b); the passes over (B, K, S, W) numbers are what a step costs beside its product."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        """h (B, 1, S, W), a (B, 1, S, 2W), b (B, K, 1, 2W), w = σ(x) (B, K, 1, W) -> (B, K, S, W)."""
+        both = torch.sigmoid_(a + b)
+        u, z = both.chunk(2, dim=-1)
+        g = torch.add(-1 - h, u, alpha=2)  # n - h
+        g.mul_(z).mul_(w).add_(h)
+        ctx.save_for_backward(h, both, w)
+        return g
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        h, both, w = ctx.saved_tensors
+        grad = grads[0]
+        u, z = both.chunk(2, dim=-1)
+        moved = torch.add(-1 - h, u, alpha=2).mul_(grad)  # d/dl
+        dw = (moved * z).sum(-2, keepdim=True)
+        dl = grad * z
+        dl.mul_(w)  # d/dn
+        dboth = torch.empty_like(both)
+        du, dz = dboth.chunk(2, dim=-1)
+        torch.mul(dl, 2, out=du)
+        torch.mul(moved, w, out=dz)
+        dboth = torch.ops.aten.sigmoid_backward(dboth, both)
+        dh = torch.sub(grad, dl)
+        return dh.sum(1, keepdim=True), dboth.sum(1, keepdim=True), dboth.sum(-2, keepdim=True), dw
+
+
+class GRUGate(Gate):
+    """g_i is a GRU's step with history h_i and input s (GAtt), or inverted with history s and input h_i (GAtt-Inv, GRU-Inv; W = H).
+
+    Args:
+        d_state: H.
+        d_source: E_h.
+        inverted: which of the two is the history.
+    Source: Zhang, Xiong & Su 2017, *A GRU-gated attention model for neural machine translation*.
+    """
+
+    def __init__(self, d_state: int, d_source: int, inverted: bool) -> None:
+        super().__init__()
+        self.inverted = inverted
+        self.width = d_state if inverted else d_source
+        self.state = Linear(d_state, (2 if inverted else 3) * self.width, bias=not inverted, blocks=2 if inverted else 3)
+        self.source = Linear(d_source, (3 if inverted else 2) * self.width, bias=inverted, blocks=3 if inverted else 2)
+        self.candidate = Linear(self.width, self.width, bias=False)
+
+    def prepare(self, h: Tensor) -> Tensor:
+        """See `Gate.prepare`: its side of the gates r and u, and of the candidate where h is the input."""
+        return self.source(h).to(self.candidate.weight.dtype)
+
+    def mix(self, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, dtype: torch.dtype) -> Tensor:
+        """See `Gate.mix`; here the candidate's product is of every position at every step."""
+        history, new = (s, of_h) if self.inverted else (h, of_s)
+        gates = 2 * self.width
+        reset, update = torch.sigmoid(of_h[..., :gates] + of_s[..., :gates]).chunk(2, dim=-1)
+        candidate = tanh(F.linear((reset * history).to(dtype), self.candidate.weight.to(dtype)) + new[..., gates:])
+        return torch.lerp(history.expand_as(candidate), candidate, update)
+
+    def openness(self, h: Tensor, of_h: Tensor, of_s: Tensor) -> Tensor:
+        """See `Gate.openness`: mean of the update gate."""
+        return torch.sigmoid((of_h[..., : 2 * self.width] + of_s[..., : 2 * self.width])[..., self.width :]).mean(-1)
+
+
+class GatedAttention(nn.Module):
+    """c = Σ α_i g_i with α = softmax(N·e(g_i, s)) and g_i what the gate makes of h_i and s.
+
+    Args:
+        gate: refines the source states.
+        attention: of s to the refined states.
+    """
+
+    recompute = True
+    """Whether the backward pass computes a step's numbers of every source position again instead of keeping them."""
+
+    def __init__(self, gate: Gate, attention: AdditiveAttention) -> None:
+        super().__init__()
+        self.gate, self.attention = gate, attention
+
+    def prepare(self, h: Tensor) -> Tensor:
+        """What `loop` needs of source states (B, S, E_h), once per sentence: (B, S, ·)."""
+        return self.gate.prepare(h)
+
+    def loop(
+        self, h: Tensor, of_h: Tensor, visible: Tensor | None, times: int, dtype: torch.dtype, scale: Tensor | float | None = None
+    ) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, Tensor | None]]:
+        """Make the attention ready for a loop.
+
+        Args:
+            h: source states (B, S, E_h).
+            of_h: `prepare` of them.
+            visible: bool (B, 1, S), the real source positions; None = all.
+            times: steps, at most.
+            dtype: number type of the products.
+            scale: N of each sentence (B, 1, 1), or of all; None = 1.
+        Returns: s (R, H) and whether this is the first step of all -> context (R, W), weights (B, K, S), and, where somebody captures, how open
+            the gate is (B, K, S), NaN where it has no say; else None.
+        """
+        state, query = (repeated([layer], times, dtype) for layer in (self.gate.state, self.attention.query))
+        wide, h, of_h = of_h.dtype, h.to(of_h.dtype).unsqueeze(1), of_h.unsqueeze(1)
+        key, v = (2 * self.attention.key.weight).to(dtype), self.attention.v
+        mask = None if visible is None else additive(visible, wide)
+
+        def look(s: Tensor, of_s: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+            g = self.gate.mix(h, of_h, s.unsqueeze(2), of_s.unsqueeze(2), dtype)  # (B, K, S, W)
+            keys = F.linear(g.to(dtype), key).to(wide)  # (B, K, S, A); see `alignment._Scores` for the doubling
+            alpha = normalise(torch.sigmoid(keys + 2 * q.unsqueeze(2)) @ (2 * v), mask, scale)
+            return (alpha.unsqueeze(2) @ g).squeeze(2), alpha
+
+        def attend(s: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+            of_s = state(s).to(wide).view(len(h), -1, self.gate.state.out_features)
+            context = self.gate.first(of_s) if first else None
+            if context is not None:
+                alpha = normalise(s.new_zeros(*of_s.shape[:2], h.size(2)), mask, None)
+                return context.flatten(0, 1), alpha, alpha * torch.nan if capturing() else None
+            rows, q = s.view(*of_s.shape[:2], -1), query(s).to(wide).view(*of_s.shape[:2], -1)
+            if self.recompute and torch.is_grad_enabled():
+                context, alpha = checkpoint(look, rows, of_s, q, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
+            else:
+                context, alpha = look(rows, of_s, q)
+            return context.flatten(0, 1), alpha, self.gate.openness(h, of_h, of_s.unsqueeze(2)) if capturing() else None
+
+        return attend

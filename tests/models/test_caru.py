@@ -1,0 +1,491 @@
+"""CARU-gated attention against models.md sections 4, 5, 9 and 10: counts, equations step by step, what it becomes where its parts are off."""
+
+import contextlib
+import io
+import runpy
+
+import pytest
+import torch
+
+from nmtkit import settings
+from nmtkit.errors import ConfigError
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import build_model, count_parameters, load_variant
+from nmtkit.nn.capture import capture
+from nmtkit.nn.dropout import seed_dropout
+from tests.models import contract
+from tests.models.slow import affine, plus, sigmoid, softmax, tanh, times
+
+BASELINE = "rnnsearch"
+
+
+def lin(i, o):
+    return i * o + o
+
+
+def cell_count(kind, i, h):
+    """Of a cell that reads i numbers."""
+    return {
+        "caru": 2 * (lin(i, h) + lin(h, h)),
+        "gru": 3 * (i * h + h * h) + h,
+        "mgu": 2 * lin(i, h) + 2 * h * h,
+        "lstm": 4 * (lin(i, h) + h * h),
+    }[kind]
+
+
+def count(s, v):
+    """`caru_model` of reference/parameter_counts.py, with the other cells, gates, modes, readout and tying."""
+    e, h, a = s.d_embedding, s.d_hidden, s.alignment_width or s.d_hidden
+    hd = 2 * h if s.bidirectional else h
+    total = {"none": 2, "target": 2, "all": 1}[s.tie] * v * e
+    total += (2 if s.bidirectional else 1) * cell_count(s.cell, e, h) + (lin(h, h) if s.bidirectional else 0)
+    g = hd
+    if s.caatt and s.gate == "caru":
+        total += lin(h, hd) + lin(hd, hd) + lin(hd + h, hd)
+    elif s.caatt:
+        g = h if s.gate == "gru-inv" else hd
+        total += 3 * (h + hd) * g + 3 * g
+    total += lin(h + g, a) + a if s.alignment == "additive" else lin(h + g, 1)
+    read = {"off": g, "embed": e}.get(s.caembed, h)
+    if s.caembed != "off":
+        total += cell_count("caru", read, read) + (lin(g, read) if g != read else 0)
+    if s.caembed == "embed":
+        total += cell_count(s.cell, e, h)
+    elif s.caembed == "replace":
+        total += e * h
+    else:
+        total += cell_count(s.cell, e + read, h)
+    if s.readout == "maxout":
+        total += (e + h + g) * h + (h // 2) * e
+    width = h if s.readout == "linear" else e
+    return total + (0 if s.tie != "none" else v * width) + (v if s.softmax_bias else 0)
+
+
+class Slow:
+    """One sentence, one step at a time; vectors are lists of floats."""
+
+    def __init__(self, weights, s):
+        self.w, self.s = weights, s
+
+    def linear(self, name, x):
+        return affine(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
+
+    def part(self, weight, i, of):
+        """The i-th of so many matrices of equal height that are stored on top of each other (or of such vectors)."""
+        rows = len(self.w[weight]) // of
+        return self.w[weight][i * rows : (i + 1) * rows]
+
+    def caru(self, name, u, *inputs):
+        """Section 4.1 with v in parts, each a (name of W over W_zv, vector); u = None: no history."""
+        x = plus(*(affine(v, self.part(w, 0, 2)) for w, v in inputs), self.part(f"{name}.input.bias", 0, 2))
+        if u is None:
+            return tanh(x) if self.s.first_step == "tanh" else x
+        n = tanh(plus(affine(u, self.part(f"{name}.state.weight", 0, 2), self.part(f"{name}.state.bias", 0, 2)), x))
+        of_v = plus(*(affine(v, self.part(w, 1, 2)) for w, v in inputs), self.part(f"{name}.input.bias", 1, 2))
+        z = sigmoid(plus(of_v, affine(u, self.part(f"{name}.state.weight", 1, 2), self.part(f"{name}.state.bias", 1, 2))))
+        gate = times(sigmoid(x), z)
+        return [(1 - g) * old + g * new for g, old, new in zip(gate, u, n, strict=True)]
+
+    def cell(self, name, state, *inputs):
+        """The cell of encoder and decoder; the state of an LSTM is [h | c]."""
+        kind = self.s.cell
+        if kind == "caru":
+            return self.caru(name, state, *inputs)
+        blocks = {"gru": 3, "mgu": 2, "lstm": 4}[kind]
+        of = [plus(*(affine(v, self.part(w, i, blocks)) for w, v in inputs)) for i in range(blocks)]
+        state = state or [0.0] * ((2 if kind == "lstm" else 1) * self.s.d_hidden)
+        if kind == "lstm":
+            h, c = state[: self.s.d_hidden], state[self.s.d_hidden :]
+            of = [plus(of[i], affine(h, self.part(f"{name}.state.weight", i, 4)), self.part(f"{name}.input.bias", i, 4)) for i in range(4)]
+            i, f, o = (sigmoid(x) for x in of[:3])
+            c = plus(times(f, c), times(i, tanh(of[3])))
+            return times(o, tanh(c)) + c
+        if kind == "mgu":
+            update = sigmoid(plus(of[0], self.part(f"{name}.input.bias", 0, 2), affine(state, self.w[f"{name}.forget.weight"])))
+            reset, of_new = update, plus(of[1], self.part(f"{name}.input.bias", 1, 2))
+        else:
+            reset = sigmoid(plus(of[0], affine(state, self.part(f"{name}.gates.weight", 0, 2))))
+            update = sigmoid(plus(of[1], affine(state, self.part(f"{name}.gates.weight", 1, 2))))
+            of_new = plus(of[2], self.w[f"{name}.bias"])
+        new = tanh(plus(of_new, affine(times(reset, state), self.w[f"{name}.candidate.weight"])))
+        return [(1 - z) * a + z * b for z, a, b in zip(update, state, new, strict=True)]
+
+    def read(self, src):
+        """h_i, and the state that the decoder begins with."""
+        found, ends, h = {}, {}, self.s.d_hidden
+        for name in ["forwards", "backwards"][: 2 if self.s.bidirectional else 1]:
+            state, found[name] = None, {}
+            for i in range(len(src))[:: -1 if name == "backwards" else 1]:
+                word = self.w["src_table.weight"][src[i]]
+                state = self.cell(f"encoder.{name}", state, (f"encoder.{name}.input.weight", word))
+                found[name][i] = state[:h]
+            ends[name] = state
+        states = [sum((side[i] for side in found.values()), []) for i in range(len(src))]
+        if not self.s.bidirectional:
+            return states, ends["forwards"]
+        return states, tanh(self.linear("initial", ends["backwards"][:h])) + ends["backwards"][h:]
+
+    def refine(self, s, h, t):
+        """g_i, section 4.3 for CARU, section 5 for the two GRUs."""
+        if self.s.gate == "caru":
+            w, b = "attention.gate.state.weight", "attention.gate.state.bias"
+            x = affine(s, self.part(w, 0, 2), self.part(b, 0, 2))
+            if t == 0 and self.s.caatt_first == "linear":
+                return x, None
+            n = tanh(plus(x, affine(h, self.part("attention.gate.source.weight", 0, 2), self.w["attention.gate.bias"])))
+            of_z = plus(affine(s, self.part(w, 1, 2), self.part(b, 1, 2)), affine(h, self.part("attention.gate.source.weight", 1, 2)))
+            gate = times(sigmoid(x), sigmoid(of_z))
+            return [(1 - g) * old + g * new for g, old, new in zip(gate, h, n, strict=True)], gate
+        history, entry, names = (s, h, ("state", "source")) if self.s.gate == "gru-inv" else (h, s, ("source", "state"))
+        of_history = [affine(history, self.part(f"attention.gate.{names[0]}.weight", i, 2)) for i in range(2)]
+        w, b = f"attention.gate.{names[1]}.weight", f"attention.gate.{names[1]}.bias"
+        of_entry = [affine(entry, self.part(w, i, 3), self.part(b, i, 3)) for i in range(3)]
+        r, u = (sigmoid(plus(one, other)) for one, other in zip(of_history, of_entry[:2], strict=True))
+        new = tanh(plus(of_entry[2], affine(times(r, history), self.w["attention.gate.candidate.weight"])))
+        return [(1 - z) * a + z * n for z, a, n in zip(u, history, new, strict=True)], u
+
+    def attend(self, s, states, t):
+        """α = softmax(N e) and c = Σ α_i g_i; e = vᵀ tanh(W [s|g]), or tanh(w [s|g])."""
+        prefix, opened = "attention", None
+        if self.s.caatt:
+            prefix, found = "attention.attention", [self.refine(s, h, t) for h in states]
+            states = [g for g, _ in found]
+            opened = [None if gate is None else sum(gate) / len(gate) for _, gate in found]
+        scores = []
+        for g in states:
+            hidden = tanh(plus(self.linear(f"{prefix}.query", s), affine(g, self.w[f"{prefix}.key.weight"])))
+            scores.append(hidden[0] if self.s.alignment == "bounded" else sum(times(self.w[f"{prefix}.score.weight"][0], hidden)))
+        n = 1 if self.s.attention_norm == "softmax" else len(states) if self.s.n_scale == "length" else self.s.n_constant
+        alpha = softmax([n * e for e in scores])
+        return alpha, plus(*([a * x for x in g] for a, g in zip(alpha, states, strict=True))), opened
+
+    def write(self, src, tgt_in):
+        """Logits, attention weights and gates at every target position."""
+        states, state = self.read(src)
+        width, mode, p = self.s.d_hidden, self.s.caembed, self.s.history
+        written, words, logits, weights, gates = [state[:width]], [], [], [], []
+        for t, y in enumerate(tgt_in):
+            e, s = self.w["tgt_table.weight"][y], written[-1]
+            words.append(e)
+            alpha, c, opened = self.attend(s, states, t)
+            weights.append(alpha)
+            gates.append(opened)
+            u = c
+            if mode != "off":
+                last = self.linear("embed.project", c) if "embed.project.weight" in self.w else c
+                if mode == "replace":
+                    last = plus(last, affine(e, self.w["word.weight"]))
+                run = None
+                for v in [*(words if mode == "embed" else written)[-p:], last]:
+                    run = self.caru("embed.cell", run, ("embed.cell.input.weight", v))
+                u = run
+            if mode == "replace":
+                state = u
+            elif mode == "embed":
+                state = self.cell("cell", state, ("cell.input.weight", u))
+            else:
+                state = self.cell("cell", state, ("cell.input.weight", e), ("cell_context.weight", u))
+            written.append(state[:width])
+            read = state[:width]
+            if self.s.readout == "maxout":
+                units = affine(e + s + c, self.w["maxout.weight"])
+                half = len(units) // 2
+                read = affine([max(pair) for pair in zip(units[:half], units[half:], strict=True)], self.w["readout.weight"])
+            logits.append(affine(read, self.w["output.weight"], self.w.get("output.bias")))
+        return logits, weights, gates
+
+
+def slow_logits(weights, s, src, tgt_in):
+    return Slow(weights, s).write(src, tgt_in)[0]
+
+
+def small(variant="caru", **more):
+    """A model in float64 whose weights are moved off their initial values."""
+    return contract.Case(variant).build(**more)
+
+
+def weights_of(model):
+    return {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
+
+
+RNNSEARCH = {"caatt": False, "caembed": "off", "attention_norm": "softmax", "cell": "gru", "bidirectional": True, "readout": "maxout"}
+
+
+def without_idea(case):
+    """Gate, CAEmbed and L1(exp(Nx)) off, RNNSearch's cell, directions and readout: RNNSearch with the same weights."""
+    model = contract.Case(case.variant, (*case.values, *RNNSEARCH.items())).build(alignment="additive")
+    s = model.settings
+    sizes = {"d_embedding": s.d_embedding, "d_hidden": s.d_hidden, "d_alignment": s.alignment_width, "tie": s.tie, "softmax_bias": s.softmax_bias}
+    baseline = contract.Case("rnnsearch").build(**sizes)
+    with torch.no_grad():
+        model.attention.query.bias.zero_()  # RNNSearch has none
+        own, e, h = dict(model.named_parameters(remove_duplicate=False)), s.d_embedding, s.d_hidden
+        for name, parameter in baseline.named_parameters(remove_duplicate=False):
+            if name.endswith("words.bias"):
+                parameter.zero_()  # and its words' biases are here a part of the words
+            elif name.endswith("words.table.weight"):
+                parameter.copy_(own[f"{name[:3]}_table.weight"])
+            elif name == "maxout.weight":
+                parameter.copy_(own[name][:, : e + h])
+            elif name == "maxout_context.weight":
+                parameter.copy_(own["maxout.weight"][:, e + h :])
+            else:
+                parameter.copy_(own[name])
+    for more in (0, 2):
+        batch = contract.collate(contract.pairs(), more=more)
+        contract.close(contract.full(model, batch), contract.full(baseline, batch))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("caatt", "caembed"), [(False, "off"), (True, "off"), (True, "state")])
+def test_the_ladder_has_the_audited_counts(shared, caatt, caembed, bidirectional):
+    with contextlib.redirect_stdout(io.StringIO()):
+        audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
+    for v in (7850, 50_000):
+        with torch.device("meta"):
+            values = {"caatt": caatt, "caembed": caembed, "bidirectional": bidirectional}
+            model = build_model("caru", values, Vocabularies(v, v, shared=False))
+        expected = audit["caru_model"](v, bidirectional, caatt, caembed == "state")
+        assert count_parameters(model) == count(model.settings, v) == expected
+        if not bidirectional:  # models.md section 4.8
+            printed = {(7850, False, "off"): 21.51, (7850, True, "off"): 25.71, (7850, True, "state"): 29.91}
+            printed |= {(50_000, False, "off"): 86.30, (50_000, True, "off"): 90.49, (50_000, True, "state"): 94.69}
+            assert expected / 1e6 == pytest.approx(printed[v, caatt, caembed], abs=0.005)
+
+
+def test_settings_that_cannot_be():
+    vocabularies = Vocabularies(20, 20, shared=True)
+    with pytest.raises(ConfigError, match=r"cannot be one"):
+        build_model("caru", {"tie": "target", "d_embedding": 4, "d_hidden": 6}, vocabularies)
+    with pytest.raises(ConfigError, match="even"):
+        build_model("gatt", {"d_hidden": 7}, vocabularies)
+    same = build_model("caru", {"tie": "target", "d_embedding": 6, "d_hidden": 6}, vocabularies)
+    assert same.output.weight is same.tgt_table.weight
+
+
+def test_presets_of_other_families_are_adapted():
+    for preset in ("tiny", "small", "base"):
+        sizes = settings.load_preset(preset)["model"]
+        for variant, tie in (("caru", "none"), ("gru-inv", sizes["tie"]), ("gatt", sizes["tie"])):
+            s = build_model(variant, load_variant(variant).adapt(sizes | {"d_model": 8}), Vocabularies(20, 20, shared=True)).settings
+            assert (s.d_embedding, s.d_hidden, s.dropout, s.tie) == (8, 16, sizes["dropout"], tie)
+
+
+def test_the_papers_weights_are_drawn_from_one_normal_distribution():
+    torch.manual_seed(2)
+    model = build_model("caru", {"initial_weights": "normal", "d_embedding": 32, "d_hidden": 64}, Vocabularies(100, 100, shared=False))
+    numbers = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert abs(float(numbers.mean())) < 1e-4 and float(numbers.std()) == pytest.approx(0.01, rel=0.01)
+    assert all(0.002 < float(p.detach().abs().mean()) < 0.02 for p in model.parameters())
+
+
+def both(model, other):
+    """Two models with the same weights."""
+    other.load_state_dict(model.state_dict())
+    return model, other
+
+
+def test_l1_exp_nx_with_n_of_one_is_the_softmax():
+    one, other = both(small(n_scale="const", n_constant=1), small(attention_norm="softmax"))
+    batch = contract.collate(contract.pairs())
+    assert torch.equal(contract.full(one, batch), contract.full(other, batch))
+    assert not torch.allclose(contract.full(small(), batch), contract.full(other, batch))
+
+
+@pytest.mark.parametrize("scale", ["length", "const"])
+def test_a_hundred_words_with_large_scores_stay_finite(scale):
+    model = small(n_scale=scale, n_constant=100, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.attention.parameters():
+            parameter.mul_(200)
+    batch = contract.collate([([3 + i % 20 for i in range(99)] + [2], [4, 5, 6, 2]), ([7, 2], [8, 2])])
+    logits = contract.full(model, batch)
+    logits.square().sum().backward()
+    assert logits.isfinite().all() and all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("variant", ["caru", "gatt"])
+def test_a_closed_gate_leaves_the_source_states(variant):
+    """l -> 0: g = h, and the model is the one without the gate."""
+    model, plain = small(variant, caatt_first="gated"), small(variant, caatt=False)
+    with torch.no_grad():
+        own = dict(model.named_parameters())
+        for name, parameter in plain.named_parameters():
+            parameter.copy_(own[name.replace("attention.", "attention.attention.") if name.startswith("attention.") else name])
+        gate, w = model.attention.gate, model.attention.gate.width
+        gate.state.bias[w : 2 * w] = -1e4  # of z, and of the update gate
+    batch = contract.collate(contract.pairs())
+    contract.close(contract.full(model, batch), contract.full(plain, batch))
+
+
+def test_the_first_step_attends_to_everything_alike_and_its_context_is_linear():
+    """models.md section 4.3, t = 0 as printed: g_i = W s + B for every i."""
+    model, batch = small(), contract.collate(contract.pairs())
+    with capture() as seen:
+        contract.full(model, batch)
+    for row, (src, _) in enumerate(contract.pairs()):
+        torch.testing.assert_close(seen["attention"][0][row, 0, 0, : len(src)].tolist(), [1 / len(src)] * len(src))
+    assert seen["attention_gate"][0][:, 0].isnan().all() and seen["attention_gate"][0][:, 1:].isfinite().all()
+    changed = contract.collate([([5] * (len(src) - 1) + [2], tgt) for src, tgt in contract.pairs()])
+    memory, other = model.encode(batch), model.encode(changed)
+    with torch.no_grad():
+        other["initial"] = memory["initial"]  # the same state, other words: the first step sees no difference, the second does
+        a, b = (model.decode(batch.tgt_in, m)[0] for m in (memory, other))
+    assert torch.equal(a[:, 0], b[:, 0]) and not torch.allclose(a[:, 1], b[:, 1])
+
+
+@pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
+def test_sentences_of_one_word(variant):
+    model = small(variant)
+    for pair in (([2], [2]), ([2], [5, 6, 2]), ([7, 8, 2], [2])):
+        slow = torch.tensor(slow_logits(weights_of(model), model.settings, pair[0], [1, *pair[1][:-1]]), dtype=torch.float64)
+        with capture() as seen:
+            torch.testing.assert_close(contract.full(model, contract.collate([pair]))[0].detach(), slow, rtol=1e-10, atol=1e-10)
+        if len(pair[0]) == 1:
+            assert (seen["attention"][0] == 1).all()
+
+
+def gradients_of(model, batch):
+    seed_dropout(1, 1)
+    logits = contract.full(model, batch)
+    real = torch.arange(logits.size(1)) < batch.tgt_lengths[:, None]
+    loss = torch.nn.functional.cross_entropy(logits[real], batch.tgt_out[real], reduction="sum")
+    return [g.clone() for g in torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)]
+
+
+@pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
+def test_recomputing_changes_no_gradient(variant):
+    model, batch = small(variant, dropout=0.2).train(), contract.collate(contract.pairs())
+    assert model.attention.recompute
+    again = gradients_of(model, batch)
+    model.attention.recompute = False
+    for found, plain in zip(again, gradients_of(model, batch), strict=True):
+        torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("more", [0, 3])
+@pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
+def test_gradients_of_a_batch_are_the_sum_of_its_sentences(variant, more):
+    model, pairs = small(variant), contract.pairs()
+    together = gradients_of(model, contract.collate(pairs, more=more))
+    alone = [gradients_of(model, contract.collate([pair])) for pair in pairs]
+    for found, parts in zip(together, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(found, sum(parts), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("values", [{}, {"caembed": "embed", "history": 2}, {"caembed": "replace", "caatt_first": "gated"}], ids=str)
+def test_gradients_are_those_of_finite_differences(values):
+    """Every parameter of a tiny model, on a padded batch with two rows a sentence."""
+    torch.manual_seed(3)
+    model = build_model("caru", {"d_embedding": 2, "d_hidden": 3, "alignment_width": 2, "dropout": 0.2, **values}, Vocabularies(5, 5, shared=True))
+    model = model.double().train()
+    batch = contract.collate([([3, 4, 2], [4, 2]), ([2], [3, 3, 2])])
+    tgt_in = batch.tgt_in.repeat_interleave(2, dim=0)
+    names = [name for name, _ in model.named_parameters()]
+    numbers = tuple((p.detach() + 0.3 * torch.randn_like(p)).requires_grad_() for p in model.parameters())
+
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self):
+            seed_dropout(1, 1)
+            return self.model.logits(self.model.decode(tgt_in, self.model.encode(batch))[0])
+
+    whole = Whole()
+
+    def logits(*parameters):
+        return torch.func.functional_call(whole, {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}, ())
+
+    assert torch.autograd.gradcheck(logits, numbers)
+
+
+@pytest.mark.parametrize("values", [{"caatt_first": "gated"}, {"caembed": "embed", "history": 2}, {"caembed": "replace"}, {"caatt": False}], ids=str)
+def test_capture_reads_weights_and_gates(values):
+    model, pairs = small(**values), contract.pairs()
+    batch = contract.collate(pairs)
+    plain = contract.full(model, batch)
+    with capture() as seen:
+        assert torch.equal(contract.full(model, batch), plain)
+    assert set(seen) == {"attention", "caembed_gate", *(["attention_gate"] if model.settings.caatt else [])}
+    alpha, opened = seen["attention"][0], seen["caembed_gate"][0]
+    assert alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1)) and opened.shape == batch.tgt_in.shape
+    assert (opened > 0).all() and (opened < 1).all()
+    for row, (src, tgt) in enumerate(pairs):
+        _, weights, gates = Slow(weights_of(model), model.settings).write(src, batch.tgt_in[row, : len(tgt)].tolist())
+        torch.testing.assert_close(alpha[row, 0, : len(tgt), : len(src)].tolist(), weights, rtol=1e-9, atol=1e-11)
+        if model.settings.caatt:
+            found = seen["attention_gate"][0][row, : len(tgt), : len(src)]
+            for t, gate in enumerate(gates):
+                if gate[0] is None:
+                    assert t == 0 and found[t].isnan().all()
+                else:
+                    torch.testing.assert_close(found[t].tolist(), gate, rtol=1e-9, atol=1e-11)
+
+
+def test_nothing_of_every_pair_of_positions_is_kept_for_backward():
+    """Numbers for every source position at every step: T times as many as a sentence has, were they not computed again."""
+    model, batch = small(dtype=torch.float32).train(), contract.collate(contract.pairs(count=20, longest=30))
+    h, (b, s) = model.settings.d_hidden, batch.src.shape
+
+    def large():
+        found = set()
+
+        def pack(tensor):
+            if tensor.dim() == 4 and tensor.numel() >= b * s * h:
+                found.add(tensor.data_ptr())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            logits = contract.full(model, batch)
+        logits.sum().backward()
+        return len(found)
+
+    assert large() == 0
+    model.attention.recompute = False
+    assert large() >= batch.tgt_in.size(1)
+
+
+@pytest.mark.parametrize(
+    ("variant", "values"),
+    [
+        ("caru", {}),
+        ("caru", {"caembed": "embed", "history": 2}),
+        ("caru", {"caembed": "replace", "history": 3, "bidirectional": True}),
+        ("caru", {"caembed": "off", "caatt": False, "cell": "lstm"}),
+        ("gru-inv", {}),
+        ("gatt", {"cell": "mgu"}),
+    ],
+    ids=str,
+)
+def test_bfloat16_autocast_stays_near_float32(variant, values):
+    model = small(variant, dtype=torch.float32, dropout=0.1, **values).train()
+    batch, found = contract.collate(contract.pairs()), []
+    for enabled in (False, True):
+        seed_dropout(1, 1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            logits = contract.full(model, batch)
+        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch.tgt_out.flatten(), ignore_index=0)
+        found.append((loss, *torch.autograd.grad(loss, list(model.parameters()))))
+    (wide, *gradients), (narrow, *rounded) = found
+    assert wide != narrow and abs(float(wide.detach() - narrow.detach())) < 0.02 * float(wide.detach())
+    similarity = torch.nn.functional.cosine_similarity(torch.cat([g.flatten() for g in gradients]), torch.cat([g.flatten() for g in rounded]), dim=0)
+    assert similarity > 0.999
+    with torch.autocast("cpu", torch.bfloat16):
+        memory = model.encode(batch)
+        _, state = model.decode(batch.tgt_in, memory, {})
+    assert state["s"].dtype == memory["once"].dtype == memory["states"].dtype == torch.float32
+
+
+def test_compiling_leaves_the_loops_alone():
+    model, batch = small().train(), contract.collate(contract.pairs())
+    parameters = list(model.parameters())
+    plain = contract.full(model, batch)
+    expected = torch.autograd.grad(plain.square().sum(), parameters)
+    for verb in ("encode", "decode"):
+        setattr(model, verb, torch.compile(getattr(model, verb), dynamic=True, backend="eager"))
+    logits = contract.full(model, batch)
+    torch.testing.assert_close(logits, plain, rtol=1e-12, atol=1e-12)
+    for found, gradient in zip(torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True):
+        torch.testing.assert_close(found, gradient, rtol=1e-10, atol=1e-10)
