@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from nmtkit.nn.alignment import AdditiveAttention, normalise
 from nmtkit.nn.capture import capturing
@@ -46,16 +45,21 @@ class Gate(nn.Module, abc.ABC):
         """What h (B, S, E_h) gives once per sentence: (B, S, ·)."""
         return self.source(h)
 
+    def inner(self) -> tuple[Tensor, ...]:
+        """Weights of products inside `mix`."""
+        return ()
+
     @abc.abstractmethod
-    def mix(self, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, dtype: torch.dtype) -> Tensor:
+    def mix(self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor) -> Tensor:
         """The refined states g.
 
         Args:
+            dtype: number type of products.
             h: source states (B, 1, S, E_h).
             of_h: from `prepare` (B, 1, S, ·).
             s: the decoder's state (B, K, 1, H).
             of_s: `state` of it (B, K, 1, ·).
-            dtype: number type of products.
+            inner: from `inner`.
         Returns: (B, K, S, W).
         """
 
@@ -92,7 +96,7 @@ class CARUGate(Gate):
         products = self.source(h).to(self.bias.dtype)
         return torch.cat([2 * (products[..., : self.width] + self.bias), products[..., self.width :]], dim=-1)
 
-    def mix(self, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, dtype: torch.dtype) -> Tensor:
+    def mix(self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor) -> Tensor:
         """See `Gate.mix`."""
         x, z = of_s.chunk(2, dim=-1)
         return _Mix.apply(h, of_h, torch.cat([2 * x, z], dim=-1), torch.sigmoid(x))
@@ -108,35 +112,37 @@ class CARUGate(Gate):
 
 
 class _Mix(torch.autograd.Function):
-    """g = h + w z (n - h), where n = 2u - 1 and [u|z] = σ(a + b); the passes over (B, K, S, W) numbers are what a step costs beside its product."""
+    """g = h + l (n - h), where n = 2u - 1, l = w z and [u|z] = σ(a + b), in as few passes over (B, K, S, W) numbers as there can be."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
         """h (B, 1, S, W), a (B, 1, S, 2W), b (B, K, 1, 2W), w = σ(x) (B, K, 1, W) -> (B, K, S, W)."""
         both = torch.sigmoid_(a + b)
-        u, z = both.chunk(2, dim=-1)
-        g = torch.add(-1 - h, u, alpha=2)  # n - h
-        g.mul_(z).mul_(w).add_(h)
-        ctx.save_for_backward(h, both, w)
-        return g
+        n, z = both.chunk(2, dim=-1)
+        torch.add(n.new_tensor(-1.0), n, alpha=2, out=n)
+        gate = z * w
+        ctx.save_for_backward(h, both, w, gate)
+        return torch.lerp(h.expand_as(gate), n, gate)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        h, both, w = ctx.saved_tensors
+        h, both, w, gate = ctx.saved_tensors
         grad = grads[0]
-        u, z = both.chunk(2, dim=-1)
-        moved = torch.add(-1 - h, u, alpha=2).mul_(grad)  # d/dl
-        dw = (moved * z).sum(-2, keepdim=True)
-        dl = grad * z
-        dl.mul_(w)  # d/dn
+        n, z = both.chunk(2, dim=-1)
         dboth = torch.empty_like(both)
-        du, dz = dboth.chunk(2, dim=-1)
-        torch.mul(dl, 2, out=du)
-        torch.mul(moved, w, out=dz)
-        dboth = torch.ops.aten.sigmoid_backward(dboth, both)
-        dh = torch.sub(grad, dl)
-        return dh.sum(1, keepdim=True), dboth.sum(1, keepdim=True), dboth.sum(-2, keepdim=True), dw
+        da, dz = dboth.chunk(2, dim=-1)
+        dgate = (n - h).mul_(grad)
+        dw = torch.mul(dgate, z, out=da).sum(-2, keepdim=True)
+        dz.copy_(torch.ops.aten.sigmoid_backward(dgate.mul_(w), z))
+        dn = gate * grad
+        torch.mul(torch.ops.aten.tanh_backward(dn, n), 0.5, out=da)
+        return _over_rows(grad - dn), _over_rows(dboth), dboth.sum(-2, keepdim=True), dw
+
+
+def _over_rows(grad: Tensor) -> Tensor:
+    """Sum over the K rows of a sentence: (B, K, S, ·) -> (B, 1, S, ·)."""
+    return grad if grad.size(1) == 1 else grad.sum(1, keepdim=True)
 
 
 class GRUGate(Gate):
@@ -161,12 +167,17 @@ class GRUGate(Gate):
         """See `Gate.prepare`: its side of the gates r and u, and of the candidate where h is the input."""
         return self.source(h).to(self.candidate.weight.dtype)
 
-    def mix(self, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, dtype: torch.dtype) -> Tensor:
+    def inner(self) -> tuple[Tensor, ...]:
+        """See `Gate.inner`: U of the candidate."""
+        return (self.candidate.weight,)
+
+    def mix(self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor) -> Tensor:
         """See `Gate.mix`; here the candidate's product is of every position at every step."""
+        (weight,) = inner
         history, new = (s, of_h) if self.inverted else (h, of_s)
         gates = 2 * self.width
         reset, update = torch.sigmoid(of_h[..., :gates] + of_s[..., :gates]).chunk(2, dim=-1)
-        candidate = tanh(F.linear((reset * history).to(dtype), self.candidate.weight.to(dtype)) + new[..., gates:])
+        candidate = tanh(F.linear((reset * history).to(dtype), weight.to(dtype)) + new[..., gates:])
         return torch.lerp(history.expand_as(candidate), candidate, update)
 
     def openness(self, h: Tensor, of_h: Tensor, of_s: Tensor) -> Tensor:
@@ -210,26 +221,80 @@ class GatedAttention(nn.Module):
         """
         state, query = (repeated([layer], times, dtype) for layer in (self.gate.state, self.attention.query))
         wide, h, of_h = of_h.dtype, h.to(of_h.dtype).unsqueeze(1), of_h.unsqueeze(1)
-        key, v = (2 * self.attention.key.weight).to(dtype), self.attention.v
+        key, v, inner = (2 * self.attention.key.weight).to(dtype), self.attention.v, self.gate.inner()
         mask = None if visible is None else additive(visible, wide)
 
-        def look(s: Tensor, of_s: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-            g = self.gate.mix(h, of_h, s.unsqueeze(2), of_s.unsqueeze(2), dtype)  # (B, K, S, W)
-            keys = F.linear(g.to(dtype), key).to(wide)  # (B, K, S, A); see `alignment._Scores` for the doubling
-            alpha = normalise(torch.sigmoid(keys + 2 * q.unsqueeze(2)) @ (2 * v), mask, scale)
-            return (alpha.unsqueeze(2) @ g).squeeze(2), alpha
-
         def attend(s: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-            of_s = state(s).to(wide).view(len(h), -1, self.gate.state.out_features)
-            context = self.gate.first(of_s) if first else None
+            of_s = state(s).to(wide).view(len(h), -1, 1, self.gate.state.out_features)
+            context = self.gate.first(of_s.squeeze(2)) if first else None
             if context is not None:
-                alpha = normalise(s.new_zeros(*of_s.shape[:2], h.size(2)), mask, None)
+                alpha = normalise(s.new_zeros(*context.shape[:2], h.size(2)), mask, None)
                 return context.flatten(0, 1), alpha, alpha * torch.nan if capturing() else None
-            rows, q = s.view(*of_s.shape[:2], -1), query(s).to(wide).view(*of_s.shape[:2], -1)
-            if self.recompute and torch.is_grad_enabled():
-                context, alpha = checkpoint(look, rows, of_s, q, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
-            else:
-                context, alpha = look(rows, of_s, q)
-            return context.flatten(0, 1), alpha, self.gate.openness(h, of_h, of_s.unsqueeze(2)) if capturing() else None
+            rows, q = (x.to(wide).view(*of_s.shape[:3], -1) for x in (s, query(s)))
+            look = _Look.apply if self.recompute and torch.is_grad_enabled() else _look
+            context, alpha = look(self.gate, mask, scale, key, v, q, h, of_h, rows, of_s, *inner)
+            return context.flatten(0, 1), alpha, self.gate.openness(h, of_h, of_s) if capturing() else None
 
         return attend
+
+
+def _look(
+    gate: Gate, mask: Tensor | None, scale: Tensor | float | None, key: Tensor, v: Tensor, q: Tensor, *of_gate: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step: scores of the refined states, weights, and their mean.
+
+    Args:
+        gate: whose `mix` gets `of_gate`.
+        mask, scale: see `normalise`.
+        key: twice the keys' matrix (A, W) in the number type of products.
+        v: (A).
+        q: the query (B, K, 1, A).
+    Returns: context (B, K, W), weights (B, K, S).
+    """
+    g = gate.mix(key.dtype, *of_gate)  # (B, K, S, W)
+    low = g.to(key.dtype)
+    scores = torch.sigmoid(F.linear(low, key).to(g.dtype) + 2 * q) @ (2 * v)  # vᵀ tanh(W g + q) + Σv; the softmax does not see Σv
+    alpha = normalise(scores, mask, scale)
+    return torch.matmul(alpha.unsqueeze(2).to(low.dtype), low).squeeze(2).to(g.dtype), alpha
+
+
+class _Look(torch.autograd.Function):
+    """`_look`, of which only the weights and what came in are kept for backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gate: Gate, mask: Tensor | None, scale: Tensor | float | None, key: Tensor, v: Tensor, q: Tensor, *of_gate: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        context, alpha = _look(gate, mask, scale, key, v, q, *of_gate)
+        ctx.gate, ctx.scale = gate, scale
+        ctx.save_for_backward(alpha, key, v, q, *of_gate)
+        ctx.set_materialize_grads(False)
+        return context, alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        alpha, key, v, q, *of_gate = ctx.saved_tensors
+        of_gate = [x.detach().requires_grad_(needed) for x, needed in zip(of_gate, ctx.needs_input_grad[6:], strict=True)]
+        with torch.enable_grad():
+            mixed = ctx.gate.mix(key.dtype, *of_gate)
+        g = mixed.detach()
+        low = g.to(key.dtype)  # (B, K, S, W)
+        dcontext, dalpha = grads
+        if dcontext is None:
+            dcontext = g.new_zeros(*alpha.shape[:2], g.size(-1))
+        of_context = torch.matmul(low, dcontext.to(low.dtype).unsqueeze(-1)).squeeze(-1).to(alpha.dtype)
+        dalpha = of_context if dalpha is None else dalpha + of_context
+        dscores = torch._softmax_backward_data(dalpha, alpha, -1, alpha.dtype)
+        dscores = 2 * (dscores if ctx.scale is None else dscores * ctx.scale)  # (B, K, S)
+        sigma = torch.sigmoid_(F.linear(low, key).to(g.dtype) + 2 * q)  # (B, K, S, A)
+        dv = torch.mv(sigma.flatten(0, 2).t(), dscores.flatten())
+        slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(v).mul_(dscores.unsqueeze(-1))
+        dq = 2 * slope.sum(2, keepdim=True)
+        slope = slope.to(low.dtype).flatten(0, 2)
+        dkey = torch.mm(slope.t(), low.flatten(0, 2))
+        dg = torch.mm(slope, key).view(low.shape).to(g.dtype)
+        dg.addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
+        wanted = [x for x in of_gate if x.requires_grad]
+        found = iter(torch.autograd.grad(mixed, wanted, dg, allow_unused=True))
+        return None, None, None, dkey, dv, dq, *(next(found) if x.requires_grad else None for x in of_gate)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nmtkit import settings
+from nmtkit.analyze import macs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, count_parameters, load_variant
@@ -442,9 +443,9 @@ def test_nothing_of_every_pair_of_positions_is_kept_for_backward():
         logits.sum().backward()
         return len(found)
 
-    assert large() == 0
+    assert large() == 2  # the states of the source and their products, once a sentence
     model.attention.recompute = False
-    assert large() >= batch.tgt_in.size(1)
+    assert large() > 2 * batch.tgt_in.size(1)
 
 
 @pytest.mark.parametrize(
@@ -489,3 +490,18 @@ def test_compiling_leaves_the_loops_alone():
     torch.testing.assert_close(logits, plain, rtol=1e-12, atol=1e-12)
     for found, gradient in zip(torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True):
         torch.testing.assert_close(found, gradient, rtol=1e-10, atol=1e-10)
+
+
+def test_products_are_as_few_as_they_can_be():
+    """Multiply-accumulates of the closed formula: per step and source position only the key of the refined state, its score and its share."""
+    e, h, a, v, n, m = 6, 10, 8, 37, 5, 4
+    model = build_model("caru", {"d_embedding": e, "d_hidden": h, "alignment_width": a}, Vocabularies(v, v, shared=True))
+    found = macs.count_macs(model, n, m)
+    once = n * 2 * e * h + (n - 1) * 2 * h * h + n * 2 * h * h  # the reader, whose first step needs no state; what CAAtt makes of its states
+    gate, embed, cell = 2 * h * h, h * h + 2 * h * h + 2 * h * h, 2 * e * h + 2 * h * h + 2 * h * h
+    attend = h * a + n * (h * a + a + h)  # not at the first step, where everything is attended to alike
+    steps = m * (gate + embed + cell + h * v) + (m - 1) * attend
+    assert found.encode * n == pytest.approx(once, abs=1e-6)
+    assert found.step * m == pytest.approx(steps, abs=1e-6)
+    again = (m - 1) * n * h * a  # the keys, once more in the backward pass
+    assert found.train * m == pytest.approx(3 * (once + steps) + again, abs=1e-6)
