@@ -72,8 +72,11 @@ def own_files(
         test: "SRC,TGT[,TGT…]" each, further targets being further references.
         src, tgt: language codes; None: guessed from the suffix of the training files (news.de.gz -> de).
         preset: the preset of its systems.
-    Raises: ConfigError if files or languages are missing.
+    Raises: ConfigError if files or languages are missing, or the name is not one of a folder directly under ./runs, where runs are looked for.
     """
+    if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
+        hint = "use letters, digits, '-', '_' and '.'; the folder of the run is chosen with --run DIR"
+        raise ConfigError(f"'{name}' cannot name a corpus", where="nmtkit prep", hint=hint)
     if train is None or dev is None:
         missing = "training" if train is None else "development"
         raise ConfigError(f"own files need a {missing} set too", where="nmtkit prep", hint="--train SRC TGT --dev SRC TGT [--test SRC,TGT]")
