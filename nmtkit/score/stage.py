@@ -21,8 +21,8 @@ from nmtkit.score.formulas import Array
 from nmtkit.score.outside import score_files
 from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
-from nmtkit.score.tables import check_format
-from nmtkit.score.views import length_scores, tables
+from nmtkit.score.tables import SUFFIXES, check_format
+from nmtkit.score.views import STEMS, length_scores, tables
 
 __all__ = ["score", "score_files"]
 
@@ -312,6 +312,9 @@ def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> list[Outp
 
 def _write(folder: Path, evaluation: Evaluation, src_lengths: Array) -> None:
     result = evaluation.result
+    # An earlier call may have been of other systems: none of its tables may stand beside this one's.
+    for name in ("scores.json", "lengths.svg", *(f"{stem}.{suffix}" for stem in STEMS for suffix in SUFFIXES)):
+        (folder / name).unlink(missing_ok=True)
     files.write_lines(folder / "sentences.tsv", sentence_rows(evaluation, src_lengths))
     for stem, table in tables(result).items():
         table.write(folder, stem)

@@ -15,6 +15,8 @@ from nmtkit import console, files
 from nmtkit.errors import ConfigError, nearest
 
 FORMATS = ("table", "json", "md", "tex", "csv")
+SUFFIXES = ("md", "tex", "csv")
+"""Of the files that `Table.write` makes."""
 EMPTY = "–"
 SHADES = " ·░▒▓█"
 _TEX = {
@@ -128,7 +130,7 @@ class Table:
 
     def write(self, folder: Path, stem: str = "table") -> None:
         """Write STEM.md, STEM.tex and STEM.csv."""
-        for suffix, content in (("md", self.markdown()), ("tex", self.latex()), ("csv", self.csv())):
+        for suffix, content in zip(SUFFIXES, (self.markdown(), self.latex(), self.csv()), strict=True):
             files.write_text(folder / f"{stem}.{suffix}", content)
 
     def print(self, output_format: str = "table") -> None:

@@ -11,6 +11,9 @@ from nmtkit.score.metrics import METRICS
 from nmtkit.score.significance import TESTS
 from nmtkit.score.tables import Column, Estimate, Table
 
+STEMS = ("table", "significance", "seeds", "lengths")
+"""Of the files of every table that a result can have."""
+
 
 def tables(result: dict[str, Any]) -> dict[str, Table]:
     """Every table a result has, by the stem of its files, in the order in which they are printed."""

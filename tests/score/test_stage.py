@@ -19,6 +19,7 @@ from nmtkit.score.draws import Draws
 from nmtkit.score.metrics import METRICS, bleu
 from nmtkit.score.significance import TESTS, compare
 from nmtkit.score.stage import score, score_files
+from nmtkit.score.views import STEMS
 
 from .conftest import spoil, write
 
@@ -123,6 +124,34 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys,
     stored.write_text(json.dumps({**json.loads(stored.read_text("utf-8")), "format": 1}), "utf-8")  # of an older nmtkit
     score(fake.run, resamples=10)
     assert "written to" in capsys.readouterr().err
+
+
+def test_the_folder_never_holds_tables_of_an_earlier_call(fake_run):
+    fake = fake_run()
+    for seed, name in enumerate(["one", "two", "gone"]):
+        fake.add(name, 0.2, seed=seed)
+    score(fake.run, by_length=True, resamples=10, trials=10)
+    folder = fake.run.path / "score" / "test"
+    everything = {path.name for path in folder.iterdir()}
+    stems = {Path(name).stem for name in everything}
+    assert stems == {"scores", "sentences", *STEMS}, "every table is known to the stage that clears them away"
+    score(fake.run, systems=["one"], resamples=10, trials=10)
+    assert {path.name for path in folder.iterdir()} == {"scores.json", "sentences.tsv", "table.md", "table.tex", "table.csv"}
+    score(fake.run, systems=["one", "two"], resamples=10, trials=10)
+    assert {path.name for path in folder.iterdir()} == {name for name in everything if not name.startswith("lengths")}
+    assert not any("gone" in path.read_text("utf-8") for path in folder.iterdir())
+
+
+def test_scores_that_broke_off_are_not_up_to_date(fake_run, monkeypatch, capsys):
+    fake = fake_run()
+    fake.add("one", 0.2)
+    score(fake.run, resamples=10, trials=10)
+    monkeypatch.setattr("nmtkit.score.stage.tables", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        score(fake.run, resamples=11, trials=10)
+    monkeypatch.undo()
+    score(fake.run, resamples=10, trials=10)
+    assert "up to date" not in capsys.readouterr().err
 
 
 def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
