@@ -30,7 +30,7 @@ from nmtkit.prep.documents import read_starts
 from nmtkit.prep.encoders import BOTH, Encoded, Numberer, SetEncoder, TrainEncoder, keep_sides
 from nmtkit.prep.models import Models, Words, learn, numbered
 from nmtkit.prep.parallel import Meanwhile, ordered_map
-from nmtkit.prep.parsed import Kept, Parser, parse_text, write_spans
+from nmtkit.prep.parsed import PARSED, Kept, Parser, parse_text, write_spans
 from nmtkit.prep.parts import Part
 from nmtkit.prep.segmented import WordIds
 from nmtkit.prep.sources import Corpus, SetFiles
@@ -253,7 +253,12 @@ class Pipeline:
         if parses is not None:
             with self.tally.timed(f"phrases of {one.name}", entry["lines"]):
                 chunks = _chunks([one.src, (parses,)])
-                entry["parses"] = write_spans(self.folder, one.name, chunks, Kept(*dropped), self.jobs if entry["lines"] > 2000 else 1)
+                counts = write_spans(self.folder, one.name, chunks, Kept(*dropped), self.jobs if entry["lines"] > 2000 else 1)
+            if one.parses and not counts[PARSED]:  # a model of parses would be one of n-grams and still be called by their name
+                found = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+                hint = "a line is a bracketed tree of the source's line, such as (S (NP (DT the) (NN fox)) (VP (VBD ran))), or blank"
+                raise DataError(f"the parses of '{one.name}': none of them fits its sentence ({found})", where=parses, hint=hint)
+            entry["parses"] = counts
 
     def _manifest(self) -> dict[str, Any]:
         corpus = self.corpus

@@ -160,6 +160,18 @@ def test_mistakes_are_named(tmp_path, sentences):
     assert Store(run.prep / "train").spans is None
 
 
+@pytest.mark.parametrize(("spoilt", "reason"), [("news", "15 not a tree"), ("dev", "15 other text"), ("news", "15 blank")])
+def test_parses_of_which_none_fits_are_refused(tmp_path, sentences, spoilt, reason):
+    sets, options = corpus(tmp_path / "in", sentences)
+    line = {"15 not a tree": "17", "15 other text": sentences[-1][1], "15 blank": ""}[reason]
+    file = tmp_path / "in" / f"{spoilt}.trees"
+    file.write_text((line + "\n") * len(sets[spoilt]), "utf-8")
+    with pytest.raises(DataError, match=f"'{spoilt}'.*none") as caught:
+        prepared(tmp_path, options)
+    assert (reason in str(caught.value), caught.value.where, caught.value.exit_code) == (True, str(file), 2)
+    assert not (tmp_path / "run").exists()
+
+
 def test_rows_are_kept_as_two_steps_of_dropping_left_them():
     draw = random.Random(3)
     for _ in range(50):
