@@ -41,6 +41,14 @@ def _dependent(line: str) -> bool:
 
 
 @functools.cache
+def languages() -> frozenset[str]:
+    """Codes of the languages that have abbreviations of their own; for all others Moses takes those of English."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    return frozenset(NonbreakingPrefixes().available_langs.values())
+
+
+@functools.cache
 def _tokenizer_class() -> type[Any]:
     """sacremoses' tokenizer with the corrections; made on first use, as importing sacremoses takes half a second."""
     from sacremoses import MosesTokenizer

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.files import COMPRESSED
+from nmtkit.prep import chinese, moses
 
 T = TypeVar("T")
 
@@ -161,6 +162,30 @@ def guess_language(path: Path, option: str) -> str:
     if not re.fullmatch(r"[a-z]{2,3}", suffix) or suffix in {"txt", "tok", "raw"}:
         raise ConfigError(f"cannot tell the language of {path.name}", where=option, hint=f"pass {option} LANG, for example {option} de")
     return suffix
+
+
+def language_doubts(corpus: Corpus) -> list[str]:
+    """What looks like a slip in the languages of own files: no rules for one, or a file whose suffix is the code of another.
+
+    Returns: a line for each.
+    """
+    found = []
+    for option, language in (("--src", corpus.src), ("--tgt", corpus.tgt)):
+        if not chinese.is_chinese(language) and language not in moses.languages():
+            slip = f"if this is a slip, name the language with {option}"
+            found.append(f"Moses has no rules for '{language}': English abbreviations are taken; {slip}")
+    roles = {"src": "source", "ref": "reference 1"}
+    for one in corpus.sets:
+        for side, paths in one.sides().items():
+            language = corpus.src if side == "src" else corpus.tgt
+            role = roles.get(side) or f"reference {int(side.removeprefix('ref')) + 1}"
+            role = "target" if side == "ref" and not one.references else role
+            for path in paths:
+                suffix = Path(_plain(path)).suffix[1:]
+                same = suffix == language.lower() or (chinese.is_chinese(suffix) and chinese.is_chinese(language))
+                if suffix in moses.languages() and not same:
+                    found.append(f"{path} is taken for '{language}' ({role} of '{one.name}'), though its suffix says '{suffix}'")
+    return found
 
 
 def _plain(path: Path) -> str:

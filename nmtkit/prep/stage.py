@@ -20,7 +20,7 @@ from nmtkit.prep.parsed import PARSED
 from nmtkit.prep.parser import load_parser
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import SEED, own_request, parse_identity, refuse_ignored, registered_request
-from nmtkit.prep.sources import parse_files, with_parses
+from nmtkit.prep.sources import language_doubts, parse_files, with_parses
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 
@@ -85,6 +85,8 @@ def prep(
     strict = chosen.on_bad_utf8 == "error"
     read = request.find(chosen)
     corpus = None if request.writes else with_parses(read(Path()), trees)
+    for doubt in language_doubts(corpus) if corpus else []:
+        console.warn(doubt)
     facts = {} if corpus is None else check.check_sets(corpus.sets, strict)
     with _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
         start = time.perf_counter()

@@ -199,6 +199,35 @@ def test_names_of_own_test_sets():
     assert corpus.sets[4].references == ((Path("ref2.txt"),),)
 
 
+def warnings_of(capsys):
+    return [line.removeprefix("nmtkit: warning: ") for line in capsys.readouterr().err.split("\n") if "warning" in line]
+
+
+def test_a_language_without_rules_is_said(tmp_path, files, capsys):
+    run_prep(tmp_path, files, src="xx", tgt="de")
+    (said,) = [one for one in warnings_of(capsys) if "Moses" in one]
+    assert said.startswith("Moses has no rules for 'xx': English abbreviations are taken") and "--src" in said
+    run_prep(tmp_path, files, src="xx", tgt="de")  # up to date
+    run_prep(tmp_path, files, "plain")
+    run_prep(tmp_path, files, "chinese", src="en", tgt="zh-TW")
+    assert [one for one in warnings_of(capsys) if "Moses" in one] == []
+
+
+def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, capsys):
+    test = write(tmp_path / "in", "test", pairs(10, 3))
+    other = test[1].with_suffix(".fr.gz")
+    other.write_bytes(gzip.compress(test[1].read_bytes()))
+    run_prep(tmp_path, files, test=[",".join(map(str, (*test, other)))])
+    assert warnings_of(capsys) == [f"{other} is taken for 'de' (reference 2 of 'test'), though its suffix says 'fr'"]
+    run_prep(tmp_path, files, "swapped", src="de", tgt="en")
+    said = warnings_of(capsys)
+    assert len(said) == 4 and said[0] == f"{files['train'][0]} is taken for 'de' (source of 'train'), though its suffix says 'en'"
+    for name in ("x.1", "x.ref", "x.tok", "x"):
+        test[1].with_name(name).write_bytes(test[1].read_bytes())
+    run_prep(tmp_path, files, "others", test=[",".join(str(test[0].with_name(name)) for name in ("test.en", "x.1", "x.ref", "x.tok", "x"))])
+    assert warnings_of(capsys) == []
+
+
 # up to date, force, other settings
 
 
