@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtkit.errors import ConfigError, nearest
-from nmtkit.files import COMPRESSED
+from nmtkit.files import COMPRESSED, open_binary
 from nmtkit.prep import chinese, moses
 
 T = TypeVar("T")
@@ -155,8 +155,10 @@ def with_parses(corpus: Corpus, parses: Mapping[str, Path]) -> Corpus:
 def guess_language(path: Path, option: str) -> str:
     """The language a file's suffix names: news.de.gz -> de.
 
-    Raises: ConfigError if it names none.
+    Raises: ConfigError if it names none; DataError for a folder.
     """
+    if path.is_dir():
+        open_binary(path).close()  # says so
     name = _plain(path)
     suffix = Path(name).suffix[1:]
     if not re.fullmatch(r"[a-z]{2,3}", suffix) or suffix in {"txt", "tok", "raw"}:

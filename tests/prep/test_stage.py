@@ -190,6 +190,13 @@ def test_languages_from_suffixes(name, language):
         assert guess_language(Path(name), "--src") == language
 
 
+@pytest.mark.parametrize("given", [{}, {"src": "en", "tgt": "de"}])
+def test_a_folder_is_no_text(tmp_path, files, given, monkeypatch):
+    monkeypatch.chdir(tmp_path / "in")
+    with pytest.raises(DataError, match=r"is a directory, not a text file: \."):
+        run_prep(tmp_path, files | {"train": (Path("."), files["train"][1])}, **given)
+
+
 def test_names_of_own_test_sets():
     own = (Path("a.de"), Path("a.en"))
     tests = ["x/news.2014.de.gz,x/news.2014.en", "dev.de,dev.en", "source.txt,ref.txt,ref2.txt", "x/dev.de,y/dev.en", "ö b.de,ö b.en"]
