@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ VARIANTS: dict[str, str] = {
 def load_variant(name: str) -> type[Model]:
     """The class of a variant: a name of the table, or `package.module:Class` for one of your own.
 
-    Raises: ConfigError if there is no such variant, or it is not a Model.
+    Raises: ConfigError if there is no such variant, its module cannot be imported (naming the line), or it is not a Model.
     """
     target = VARIANTS.get(name, name)
     module_name, colon, class_name = target.partition(":")
@@ -42,16 +43,31 @@ def load_variant(name: str) -> type[Model]:
     if "" not in sys.path and here not in sys.path:
         sys.path.append(here)  # `nmtkit` itself does not look in the folder one stands in; `python -m nmtkit` does
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        module = importlib.import_module(module_name)
     except NmtkitError:
         raise
-    except ImportError as error:
-        raise ConfigError(f"cannot import variant '{name}': {error}", where="--variant", hint="is its folder on PYTHONPATH?") from error
-    except AttributeError:
-        raise ConfigError(f"module {module_name} has no class {class_name}", where="--variant") from None
+    except Exception as error:  # whatever the module does
+        if name in VARIANTS:
+            raise
+        raise _not_imported(name, module_name, error) from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise ConfigError(f"module {module_name} has no class {class_name}", where="--variant")
     if not (isinstance(found, type) and issubclass(found, Model)):
         raise ConfigError(f"{name} is not a subclass of nmtkit.models.base.Model", where="--variant", hint="see 'add your own' in the README")
     return found
+
+
+def _not_imported(name: str, module: str, error: Exception) -> ConfigError:
+    """What to say of a module of someone's own: it is not found, or it is and fails."""
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+        return ConfigError(f"cannot import variant '{name}': {error}", where="--variant", hint="is its folder on PYTHONPATH?")
+    where = next((f"{frame.filename}, line {frame.lineno}" for frame in extract_tb(error.__traceback__) if frame.name == "<module>"), "--variant")
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}, line {error.lineno}"
+    said = str(error).partition("\n")[0]
+    hint = "its module fails when it is imported: mend it there (--debug shows the traceback)"
+    return ConfigError(f"cannot import variant '{name}': {type(error).__name__}: {said}", where=where, hint=hint)
 
 
 def default_name(variant: str) -> str:

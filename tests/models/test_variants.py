@@ -79,6 +79,26 @@ def test_a_variant_that_is_not_there(name, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "line"),
+    [
+        ("x = 1\ndef f(:\n", "SyntaxError: invalid syntax", 2),
+        ("\nimport no_such_module_xyz\n", "No module named 'no_such_module_xyz'", 2),
+        ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError: division by zero", 4),
+        ("import json\njson.nothing\n", "AttributeError: module 'json' has no attribute 'nothing'", 2),
+    ],
+)
+def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp_path):
+    module = f"failing_in_line_{line}_of_{len(text)}"
+    (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load_variant(f"{module}:Mine")
+    assert said in caught.value.message
+    assert caught.value.where == f"{tmp_path / module}.py, line {line}"
+    assert "PYTHONPATH" not in caught.value.hint
+
+
 def test_the_readme_names_every_variant_and_every_preset():
     page = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
     named = set(" ".join(re.findall("`([^`]+)`", page.partition("\n## Variants\n")[2].partition("\n## ")[0])).split())
