@@ -249,6 +249,16 @@ def test_a_damaged_checkpoint_is_named(copy, damage):
     assert "toy" in said and "checkpoint" in said.lower()
 
 
+@pytest.mark.parametrize("command", ["translate --force --jobs 1", "analyze cost", "analyze layers"])
+def test_a_system_whose_class_is_not_found_is_named_with_a_way_on(copy, command):
+    config = copy / "systems/toy/config.toml"
+    config.write_text(config.read_text().replace("tests.toy_recurrent:", "elsewhere.toy_recurrent:"))
+    what, where, hint = wrong(*command.split(), "--run", copy).splitlines()[-3:]
+    assert "system 'toy': cannot import variant 'elsewhere.toy_recurrent:ToyRecurrent'" in what
+    assert where.strip() == str(copy / "systems/toy")
+    assert "PYTHONPATH" in hint and "--system transformer" in hint
+
+
 def test_the_newest_sound_checkpoint_is_taken_when_the_best_is_damaged(copy):
     folder = copy / "systems/toy"
     steps = sorted(p.name for p in (folder / "checkpoints").glob("step-*"))

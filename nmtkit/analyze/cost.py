@@ -16,8 +16,7 @@ from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
-from nmtkit.models.loading import vocabulary_sizes
-from nmtkit.models.variants import build_model
+from nmtkit.models.loading import build_untrained
 from nmtkit.run import Run, System
 from nmtkit.score import figures
 from nmtkit.score.tables import Column, Estimate, Table
@@ -100,10 +99,9 @@ def typical_lengths(run: Run) -> tuple[int, int]:
 
 
 def _cost(run: Run, system: System, src_length: int, tgt_length: int, set_name: str) -> Cost:
-    config = system.read_config()
-    model = build_model(config["variant"], config.get("model", {}), vocabulary_sizes(run)).eval()
+    model = build_untrained(run, system).eval()
     macs = count_macs(model, src_length, tgt_length)
-    beam = build(SearchSettings, config.get("search", {}), "search").beam
+    beam = build(SearchSettings, system.read_config().get("search", {}), "search").beam
     logged = Speed(logged_training_speed(system), logged_decoding_speed(system, set_name))
     return Cost(system.name, count_parameters(model), macs, beam, logged)
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from nmtkit import files
-from nmtkit.errors import CheckpointError
+from nmtkit.errors import CheckpointError, ConfigError
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.checkpoints import AGAIN, choose, load_weights, read_manifest
-from nmtkit.models.variants import build_model
+from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.linear import pack
 from nmtkit.run import Run, System
 
@@ -26,17 +26,32 @@ def load_system(run: Run, system: System, device: torch.device | str = "cpu", pa
         device: where it goes.
         paths: its checkpoints, as `choose` found them; None = the best one.
     Returns: the model in evaluation mode; its weights must not change any more (see `nmtkit.nn.linear.pack`).
-    Raises: DataError if it was never trained; CheckpointError if its checkpoints are damaged or of another vocabulary.
+    Raises: as `build_untrained`; CheckpointError if its checkpoints are damaged or of another vocabulary.
     """
-    config = system.read_config()
     paths = paths or choose(system)
     for path in paths:
         check_vocabulary(path, run)
-    model = build_model(config["variant"], config["model"], vocabulary_sizes(run))
+    model = build_untrained(run, system)
     put_weights(model, average(paths), where=paths[-1])
     model.to(device).eval()
     pack(model)
     return model
+
+
+def build_untrained(run: Run, system: System) -> Model:
+    """A model as a system's settings say, with weights just drawn.
+
+    Raises: DataError if the system was never trained; ConfigError if its class is not found here.
+    """
+    config = system.read_config()
+    try:
+        load_variant(config["variant"])
+    except ConfigError as error:  # which speaks of an option that the command at hand may not have
+        others = " ".join(f"--system {other.name}" for other in run.systems() if other.name != system.name)
+        where = f"{system.path} ({error.where})" if error.where != "--variant" else system.path
+        hint = f"{error.hint or 'where it was trained there was one'}{f'; or leave this system out: {others}' if others else ''}"
+        raise ConfigError(f"system '{system.name}': {error.message}", where=where, hint=hint) from error
+    return build_model(config["variant"], config.get("model", {}), vocabulary_sizes(run))
 
 
 def check_vocabulary(path: Path, run: Run) -> None:
