@@ -20,9 +20,12 @@ from nmtkit.prep.parsed import PARSED
 from nmtkit.prep.parser import load_parser
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import SEED, own_request, parse_identity, refuse_ignored, registered_request
-from nmtkit.prep.sources import language_doubts, parse_files, with_parses
+from nmtkit.prep.sources import Corpus, language_doubts, parse_files, with_parses
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
+
+FEW_PAIRS = 500_000
+"""Fewer than these are not what the preset of own files is made for."""
 
 
 def prep(
@@ -85,9 +88,9 @@ def prep(
     strict = chosen.on_bad_utf8 == "error"
     read = request.find(chosen)
     corpus = None if request.writes else with_parses(read(Path()), trees)
-    for doubt in language_doubts(corpus) if corpus else []:
-        console.warn(doubt)
     facts = {} if corpus is None else check.check_sets(corpus.sets, strict)
+    if corpus is not None:
+        _warn_of_slips(corpus, check.total(corpus.sets[0].src, facts), preset)
     with _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
         start = time.perf_counter()
         raw = work.with_name(work.name + "-raw")
@@ -156,6 +159,15 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 def _short(value: Any) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return "-" if value is None else text if len(text) <= 40 else text[:12] + "…"
+
+
+def _warn_of_slips(corpus: Corpus, pairs: int, preset: str | None) -> None:
+    """Say what may not be meant in the request for own files; `preset` is the one that was asked for."""
+    for doubt in language_doubts(corpus):
+        console.warn(doubt)
+    if preset is None and pairs < FEW_PAIRS:
+        size = f"meant for millions of pairs and a GPU; here are {pairs:,} training pairs"
+        console.warn(f"preset {corpus.preset}, taken for own files when none is named, is {size}: --preset small or tiny suits them better")
 
 
 @contextlib.contextmanager
@@ -241,4 +253,4 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
         if "parses" in entry:
             others = (f"{count:,} {reason}" for reason, count in entry["parses"].items() if reason != PARSED)
             console.say(f"  parses of {entry['name']}: {entry['parses'][PARSED]:,} sentences; as n-grams: {', '.join(others) or 'none'}")
-    console.say(f"prepared {run.prep} in {console.duration(seconds)} (fingerprint {manifest['fingerprint'][:12]})")
+    console.say(f"prepared {run.prep} in {console.duration(seconds)} (preset {manifest['preset']}, fingerprint {manifest['fingerprint'][:12]})")

@@ -11,11 +11,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from nmtkit.cli import app
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
-from nmtkit.prep import check, pipeline
+from nmtkit.prep import check, pipeline, stage
 from nmtkit.prep.corpora import table
 from nmtkit.prep.sources import guess_language, own_files
 from nmtkit.prep.stage import prep
@@ -218,6 +220,19 @@ def test_a_language_without_rules_is_said(tmp_path, files, capsys):
     run_prep(tmp_path, files, "plain")
     run_prep(tmp_path, files, "chinese", src="en", tgt="zh-TW")
     assert [one for one in warnings_of(capsys) if "Moses" in one] == []
+
+
+def test_the_preset_that_nobody_chose_is_said(tmp_path, files, capsys, monkeypatch):
+    run_prep(tmp_path, files)
+    assert "(preset tiny, fingerprint" in capsys.readouterr().err
+    prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
+    (said,) = warnings_of(capsys)
+    assert "preset base" in said and "60 training pairs" in said and "--preset small" in said
+    monkeypatch.setattr(stage, "FEW_PAIRS", 60)
+    prep("mine", **files, run_dir=tmp_path / "many", jobs=1, assignments=["prep.merges=20"])
+    assert warnings_of(capsys) == []
+    (option,) = [one for one in get_command(app).commands["prep"].params if one.name == "preset"]
+    assert "own files: base" in option.help
 
 
 def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, capsys):
