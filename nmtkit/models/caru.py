@@ -113,8 +113,10 @@ class CAEmbed(nn.Module):
             dtype: number type of the products.
         Returns: s_{t-1} (R, W) and the cell's products of the context (R, 2W) -> u (R, W).
         """
-        width = self.cell.d_hidden * (1 if self.history == 1 else 2)  # a first step reads one half only
-        product = Repeated(self.cell.input.weight[:width].to(dtype).mT, times, self.cell.input.bias[:width].to(dtype))
+        product = inputs_loop(self.cell, times, dtype)
+        if self.history == 1 and self.cell.input.packed is None:  # a first step reads one half only
+            weight, bias = (p[: self.cell.d_hidden].to(dtype) for p in (self.cell.input.weight, self.cell.input.bias))
+            product = Repeated(weight.mT, times, bias)
         state = repeated(self.cell.products(), times * self.history, dtype)
 
         def run(s: Tensor, x: Tensor) -> Tensor:

@@ -25,6 +25,10 @@ from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import additive
 from nmtkit.nn.repeated import repeated
 
+Project = Callable[[Tensor, Tensor], Tensor]
+PIECE = 1 << 20
+"""Numbers (B, K, S, W) of a search's step that are worked on at once."""
+
 
 class Gate(nn.Module, abc.ABC):
     """How a decoder's state s refines the source states h_i, all side by side.
@@ -221,7 +225,7 @@ class GatedAttention(nn.Module):
         """
         state, query = (repeated([layer], times, dtype) for layer in (self.gate.state, self.attention.query))
         wide, h, of_h = of_h.dtype, h.to(of_h.dtype).unsqueeze(1), of_h.unsqueeze(1)
-        key, v, inner = (2 * self.attention.key.weight).to(dtype), self.attention.v, self.gate.inner()
+        key, v, inner = self.attention.key.weight.to(dtype), self.attention.v, self.gate.inner()
         mask = None if visible is None else additive(visible, wide)
 
         def attend(s: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -231,29 +235,50 @@ class GatedAttention(nn.Module):
                 alpha = normalise(s.new_zeros(*context.shape[:2], h.size(2)), mask, None)
                 return context.flatten(0, 1), alpha, alpha * torch.nan if capturing() else None
             rows, q = (x.to(wide).view(*of_s.shape[:3], -1) for x in (s, query(s)))
-            look = _Look.apply if self.recompute and torch.is_grad_enabled() else _look
-            context, alpha = look(self.gate, mask, scale, key, v, q, h, of_h, rows, of_s, *inner)
+            of_gate = (h, of_h, rows, of_s, *inner)
+            if torch.is_grad_enabled():
+                look = _Look.apply if self.recompute else _look
+                context, alpha = look(self.gate, F.linear, mask, scale, key, v, q, *of_gate)
+            else:
+                context, alpha = self._in_pieces(mask, scale, key, v, q, *of_gate)
             return context.flatten(0, 1), alpha, self.gate.openness(h, of_h, of_s) if capturing() else None
 
         return attend
 
+    def _in_pieces(
+        self, mask: Tensor | None, scale: Tensor | float | None, key: Tensor, v: Tensor, q: Tensor, h: Tensor, of_h: Tensor, *more: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`_look` without gradients, a few sentences at a time: what many hypotheses make of long sources would not fit into memory, or caches."""
+        linear = self.attention.key
+        project: Project = F.linear if linear.packed is None or key.dtype != torch.float32 else lambda x, _: linear(x)
+        size = max(1, PIECE // (q.size(1) * h.size(2) * self.gate.width))
+        found = []
+        for start in range(0, len(q), size):
+            rows = slice(start, start + size)
+            own, of_s = (x[rows] for x in more[:2])
+            n = scale[rows] if isinstance(scale, Tensor) else scale
+            hidden = None if mask is None else mask[rows]
+            found.append(_look(self.gate, project, hidden, n, key, v, q[rows], h[rows], of_h[rows], own, of_s, *more[2:]))
+        return found[0] if len(found) == 1 else (torch.cat([c for c, _ in found]), torch.cat([alpha for _, alpha in found]))
+
 
 def _look(
-    gate: Gate, mask: Tensor | None, scale: Tensor | float | None, key: Tensor, v: Tensor, q: Tensor, *of_gate: Tensor
+    gate: Gate, project: Project, mask: Tensor | None, scale: Tensor | float | None, key: Tensor, v: Tensor, q: Tensor, *of_gate: Tensor
 ) -> tuple[Tensor, Tensor]:
     """One step: scores of the refined states, weights, and their mean.
 
     Args:
         gate: whose `mix` gets `of_gate`.
+        project: multiplies with `key`.
         mask, scale: see `normalise`.
-        key: twice the keys' matrix (A, W) in the number type of products.
+        key: the keys' matrix (A, W) in the number type of products.
         v: (A).
         q: the query (B, K, 1, A).
     Returns: context (B, K, W), weights (B, K, S).
     """
     g = gate.mix(key.dtype, *of_gate)  # (B, K, S, W)
     low = g.to(key.dtype)
-    scores = torch.sigmoid(F.linear(low, key).to(g.dtype) + 2 * q) @ (2 * v)  # vᵀ tanh(W g + q) + Σv; the softmax does not see Σv
+    scores = torch.sigmoid(torch.add(2 * q, project(low, key), alpha=2)) @ (2 * v)  # vᵀ tanh(W g + q) + Σv; the softmax does not see Σv
     alpha = normalise(scores, mask, scale)
     return torch.matmul(alpha.unsqueeze(2).to(low.dtype), low).squeeze(2).to(g.dtype), alpha
 
@@ -263,9 +288,9 @@ class _Look(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, gate: Gate, mask: Tensor | None, scale: Tensor | float | None, key: Tensor, v: Tensor, q: Tensor, *of_gate: Tensor
+        ctx: Any, gate: Gate, project: Project, mask: Tensor | None, scale: Tensor | float | None, key: Tensor, v: Tensor, q: Tensor, *of_gate: Tensor
     ) -> tuple[Tensor, Tensor]:
-        context, alpha = _look(gate, mask, scale, key, v, q, *of_gate)
+        context, alpha = _look(gate, project, mask, scale, key, v, q, *of_gate)
         ctx.gate, ctx.scale = gate, scale
         ctx.save_for_backward(alpha, key, v, q, *of_gate)
         ctx.set_materialize_grads(False)
@@ -275,7 +300,7 @@ class _Look(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         alpha, key, v, q, *of_gate = ctx.saved_tensors
-        of_gate = [x.detach().requires_grad_(needed) for x, needed in zip(of_gate, ctx.needs_input_grad[6:], strict=True)]
+        of_gate = [x.detach().requires_grad_(needed) for x, needed in zip(of_gate, ctx.needs_input_grad[7:], strict=True)]
         with torch.enable_grad():
             mixed = ctx.gate.mix(key.dtype, *of_gate)
         g = mixed.detach()
@@ -287,14 +312,14 @@ class _Look(torch.autograd.Function):
         dalpha = of_context if dalpha is None else dalpha + of_context
         dscores = torch._softmax_backward_data(dalpha, alpha, -1, alpha.dtype)
         dscores = 2 * (dscores if ctx.scale is None else dscores * ctx.scale)  # (B, K, S)
-        sigma = torch.sigmoid_(F.linear(low, key).to(g.dtype) + 2 * q)  # (B, K, S, A)
+        sigma = torch.sigmoid_(torch.add(2 * q, F.linear(low, key), alpha=2))  # (B, K, S, A)
         dv = torch.mv(sigma.flatten(0, 2).t(), dscores.flatten())
-        slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(v).mul_(dscores.unsqueeze(-1))
-        dq = 2 * slope.sum(2, keepdim=True)
+        slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v).mul_(dscores.unsqueeze(-1))
+        dq = slope.sum(2, keepdim=True)
         slope = slope.to(low.dtype).flatten(0, 2)
         dkey = torch.mm(slope.t(), low.flatten(0, 2))
         dg = torch.mm(slope, key).view(low.shape).to(g.dtype)
         dg.addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
         wanted = [x for x in of_gate if x.requires_grad]
         found = iter(torch.autograd.grad(mixed, wanted, dg, allow_unused=True))
-        return None, None, None, dkey, dv, dq, *(next(found) if x.requires_grad else None for x in of_gate)
+        return None, None, None, None, dkey, dv, dq, *(next(found) if x.requires_grad else None for x in of_gate)

@@ -12,8 +12,10 @@ from nmtkit.analyze import macs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, count_parameters, load_variant
+from nmtkit.nn import gated
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
+from nmtkit.nn.linear import inference, pack
 from tests.models import contract
 from tests.models.slow import affine, plus, sigmoid, softmax, tanh, times
 
@@ -505,3 +507,35 @@ def test_products_are_as_few_as_they_can_be():
     assert found.step * m == pytest.approx(steps, abs=1e-6)
     again = (m - 1) * n * (h * a - a - h)  # the keys, once more in the backward pass; gradients by outer products are no matrix products
     assert found.train * m == pytest.approx(3 * (once + steps) + again, abs=1e-6)
+
+
+@pytest.mark.parametrize("values", [{}, {"n_scale": "const"}, {"attention_norm": "softmax", "bidirectional": True}], ids=str)
+@pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
+def test_a_search_in_pieces_finds_the_same(variant, values, monkeypatch):
+    model, batch = small(variant, **values), contract.collate(contract.pairs(), more=1)
+    tgt_in = torch.randint(3, contract.V, (3 * len(batch.src), 5))
+    with torch.no_grad():
+        memory = model.encode(batch)
+        whole = model.decode(tgt_in, memory)[0]
+        calls = []
+        look = gated._look
+        monkeypatch.setattr(gated, "_look", lambda *args: calls.append(args) or look(*args))
+        monkeypatch.setattr(gated, "PIECE", 2 * 3 * batch.src.size(1) * model.attention.gate.width)  # two sentences
+        contract.close(model.decode(tgt_in, memory)[0], whole)
+    assert len(calls) == -(-len(batch.src) // 2) * (5 - (model.settings.gate == "caru"))
+
+
+@pytest.mark.parametrize("values", [{}, {"history": 2, "caembed": "replace"}, {"caembed": "embed", "cell": "gru"}], ids=str)
+def test_weights_laid_out_for_a_search_give_the_same(values):
+    model, batch = small(dtype=torch.float32, **values), contract.collate(contract.pairs())
+    with torch.inference_mode():
+        plain = contract.full(model, batch)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        pack(model)
+        assert not torch.backends.mkldnn.is_available() or model.attention.attention.key.packed is not None
+        with inference([model]):
+            torch.testing.assert_close(contract.full(model, batch), plain, rtol=0, atol=1e-5)
+    finally:
+        torch.set_float32_matmul_precision(before)
