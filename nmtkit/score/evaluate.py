@@ -17,7 +17,7 @@ from nmtkit.score.seeds import SeedGroup
 from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.score.tables import plain
 
-FORMAT = 2
+FORMAT = 3
 """Of scores.json; a stored result of another format is computed again."""
 
 

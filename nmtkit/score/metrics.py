@@ -23,6 +23,8 @@ from nmtkit.score.scripts import Mteval, MultiBleu
 # sacreBLEU's tokenizer by target language; any other language gets its default, 13a (mteval-v13a.pl).
 TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 _CODES = {"cmn": "zh", "zho": "zh", "jp": "ja", "jpn": "ja", "kor": "ko"}
+_UNSPACED = {"zh", "ja"}
+_LONGEST_WORDS = 4.0  # characters a word, on average: Chinese and Japanese words have fewer than 2, their text between two spaces far more
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]], what: str = 
 
 
 WESTERN = "13a"
-Counter = Callable[[Sequence[Sequence[str]], str, bool], Any]
+Counter = Callable[[Sequence[Sequence[str]], str, bool, bool], Any]
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ class Kind:
 
     Attributes:
         header: its name as the head of a column; name: in full.
-        counter: (references, sacreBLEU's tokenizer, lowercase) -> the object that counts, of sacreBLEU's class Metric.
+        counter: (references, sacreBLEU's tokenizer, lowercase, whether words end at spaces) -> the object that counts, of sacreBLEU's
+            class Metric.
         formula, sentence_formula: see `Metric`.
         of_tokens: it reads tokens, as the models work with them, not text for people.
         western: it makes sense only where sacreBLEU's tokenizer is 13a, for its own words end at spaces.
@@ -122,8 +125,13 @@ class Kind:
     higher_is_better: bool = True
 
 
-def _bleu(refs: Sequence[Sequence[str]], tokenizer: str, lowercase: bool) -> BLEU:
+def _bleu(refs: Sequence[Sequence[str]], tokenizer: str, lowercase: bool, _: bool) -> BLEU:
     return BLEU(tokenize=tokenizer, lowercase=lowercase, force=True, references=refs)
+
+
+def _ter(refs: Sequence[Sequence[str]], _: str, lowercase: bool, spaced: bool) -> TER:
+    """Words between spaces; without spaces sacreBLEU's splitting of Asian text, which it does only where it normalises."""
+    return TER(case_sensitive=not lowercase, normalized=not spaced, asian_support=not spaced, references=refs)
 
 
 METRICS = {
@@ -131,7 +139,7 @@ METRICS = {
     "tokenized_bleu": Kind(
         "tok. BLEU",
         "tokenised BLEU (multi-bleu.perl)",
-        lambda refs, _, lowercase: MultiBleu(refs, lowercase),
+        lambda refs, _, lowercase, __: MultiBleu(refs, lowercase),
         formulas.multi_bleu,
         formulas.sentence_multi_bleu,
         of_tokens=True,
@@ -139,7 +147,7 @@ METRICS = {
     "mteval": Kind(
         "NIST BLEU",
         "NIST BLEU (mteval-v13a.pl -c)",
-        lambda refs, _, lowercase: Mteval(refs, lowercase),
+        lambda refs, _, lowercase, __: Mteval(refs, lowercase),
         formulas.mteval_bleu,
         formulas.mteval_bleu,
         western=True,
@@ -152,17 +160,22 @@ METRICS = {
         formulas.mteval_bleu,
         western=True,
     ),
-    "chrf": Kind("chrF", "chrF2", lambda refs, _, lowercase: CHRF(lowercase=lowercase, references=refs), formulas.chrf, formulas.chrf),
-    "ter": Kind(
-        "TER",
-        "TER",
-        lambda refs, _, lowercase: TER(case_sensitive=not lowercase, references=refs),
-        formulas.ter,
-        formulas.ter,
-        higher_is_better=False,
-    ),
+    "chrf": Kind("chrF", "chrF2", lambda refs, _, lowercase, __: CHRF(lowercase=lowercase, references=refs), formulas.chrf, formulas.chrf),
+    "ter": Kind("TER", "TER", _ter, formulas.ter, formulas.ter, higher_is_better=False),
 }
 """Every metric that `score` computes, by its key in scores.json, in the order of the tables; another metric is one more entry."""
+
+
+def _base(lang: str) -> str:
+    """The language of a code with regions and scripts, in two letters where we know them."""
+    base = lang.lower().replace("_", "-").partition("-")[0]
+    return _CODES.get(base, base)
+
+
+def _has_words(refs: Sequence[Sequence[str]]) -> bool:
+    """Whether text in a language without spaces was cut into words."""
+    words = [len(word) for ref in refs for line in ref for word in line.split()]
+    return sum(words) <= _LONGEST_WORDS * len(words)
 
 
 def tokenizer_for(lang: str) -> tuple[str, str | None]:
@@ -172,12 +185,13 @@ def tokenizer_for(lang: str) -> tuple[str, str | None]:
         lang: language code; regions and scripts ("zh-TW", "zh_Hans") are ignored.
     Returns: its name, and what to tell the person when it is not the default 13a (None when it is).
     """
-    base = lang.lower().replace("_", "-").partition("-")[0]
-    base = _CODES.get(base, base)
+    base = _base(lang)
     name = TOKENIZERS.get(base, WESTERN)
     if name == WESTERN:
         return name, None
     without = "; NIST BLEU, whose words end at spaces, is left out"
+    if base in _UNSPACED:
+        without += "; TER of single Asian characters (norm:yes, asian:yes)"
     try:
         BLEU(tokenize=name)
     except (RuntimeError, ImportError) as error:
@@ -191,10 +205,10 @@ class Scorer:
 
     Args:
         refs: each a full reference stream of raw (detokenised) text; all of them are used.
-        lang: target language, which chooses BLEU's tokenizer.
+        lang: target language, which chooses BLEU's tokenizer, and TER of characters where words do not end at spaces.
         lowercase: compare without regard to case (the signature says so).
-        tokenized_refs: the references as tokens, for BLEU as multi-bleu.perl computes it; None if there are none.
-        tokenizer: overrides the choice by language.
+        tokenized_refs: the references as tokens, for BLEU as multi-bleu.perl computes it; None if there are none. Text in a language
+            without spaces that was not cut into words is none.
     Raises: DataError where the references differ in length or there are none.
     """
 
@@ -204,10 +218,13 @@ class Scorer:
         lang: str = "",
         lowercase: bool = False,
         tokenized_refs: Sequence[Sequence[str]] | None = None,
-        tokenizer: str | None = None,
     ) -> None:
         self.refs, self.tokenized_refs, self.lowercase = refs, tokenized_refs, lowercase
-        self.tokenizer, self.remark = (tokenizer, None) if tokenizer else tokenizer_for(lang)
+        self.tokenizer, self.remark = tokenizer_for(lang)
+        self._spaced = _base(lang) not in _UNSPACED
+        if tokenized_refs is not None and not self._spaced and not _has_words(tokenized_refs):
+            self.tokenized_refs = None
+            self.remark = f"{self.remark}; tokenised BLEU is left out: the references are not cut into words"
         check_lines(refs[0] if refs else [], refs, "reference 0")
         self._counters: dict[str, Any] = {}
 
@@ -232,7 +249,7 @@ class Scorer:
         refs = (self.tokenized_refs or []) if kind.of_tokens else self.refs
         check_lines(hyps, refs)
         if key not in self._counters:
-            self._counters[key] = kind.counter(refs, self.tokenizer, self.lowercase)
+            self._counters[key] = kind.counter(refs, self.tokenizer, self.lowercase, self._spaced)
         counter = self._counters[key]
         rows = counter._extract_corpus_statistics(hyps, None)
         found = counter._compute_score_from_stats([sum(column) for column in zip(*rows, strict=True)])

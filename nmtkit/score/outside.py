@@ -79,7 +79,7 @@ def score_files(
         buckets=buckets,
         commit=code_commit(),
     )
-    console.say(f"BLEU, chrF and TER take the files as detokenised text (language: {language or 'not known'}), tokenised BLEU as tokens")
+    console.say(f"BLEU, chrF and TER take the files as detokenised text (language: {language or 'not known'}), tok. BLEU as tokens")
     evaluation = evaluate(outputs, task)
     if len(names) == 1:
         console.say("one file: nothing to compare with; name another with --hyp")

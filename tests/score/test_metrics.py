@@ -128,6 +128,27 @@ def test_metrics_that_make_no_sense_are_left_out():
     assert metrics.Scorer([["a"]], "de").keys == ["bleu", "mteval", "mteval_uncased", "chrf", "ter"]
 
 
+@pytest.mark.parametrize("lang", ["zh", "zho", "zh_Hans", "ja"])
+def test_ter_of_a_language_without_spaces_counts_its_characters(lang):
+    refs, hyps = ["我们今天去学校。", "他昨天没有来这里"], ["我们明天去学校。", "他昨天来这里"]
+    metric = metrics.Scorer([refs], lang).score("ter", hyps)
+    assert metric.value == pytest.approx(100 * (1 + 2) / (8 + 8))  # 今 for 明; 没 and 有 are missing
+    assert metric.value == sacrebleu.corpus_ter(hyps, [refs], normalized=True, asian_support=True, case_sensitive=True).score
+    assert "norm:yes" in metric.signature and "asian:yes" in metric.signature
+    for spaced in ("de", "ko", ""):
+        metric = metrics.Scorer([refs], spaced).score("ter", hyps)
+        assert metric.value == 100.0 and "norm:no" in metric.signature and "asian:no" in metric.signature
+
+
+def test_tokenised_bleu_needs_tokens():
+    plain, tokens = ["我们今天去学校。", "OK 他昨天没有来这里"], ["我们 今天 去 学校 。", "OK 他 昨天 没有 来 这里"]
+    for lang, stream, present in (("zh", plain, False), ("zh", tokens, True), ("ja", plain, False), ("de", ["Donaudampfschifffahrt"] * 2, True)):
+        scorer = metrics.Scorer([stream], lang, tokenized_refs=[stream])
+        assert ("tokenized_bleu" in scorer.keys) is present
+        assert ("tokenised BLEU is left out" in (scorer.remark or "")) is not present
+    assert metrics.Scorer([["", " "]], "zh", tokenized_refs=[["", " "]]).score("tokenized_bleu", ["", ""]).value == 0.0
+
+
 def test_the_signature_always_travels_with_the_value():
     metric = metrics.bleu(["Ein Hund ."], [["Ein Hund ."], ["Der Hund ."]], "de")
     assert metric.signature == f"nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"

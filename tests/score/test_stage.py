@@ -303,6 +303,9 @@ def test_chinese_is_scored_by_characters_and_the_choice_is_said(tmp_path, capsys
     assert "100.00" in out
     assert "tok:zh" in out
     assert "tokenizer zh" in err
+    assert "asian:yes" in out
+    assert "tok. BLEU" not in out.split("BLEU: ")[0]
+    assert "tokenised BLEU is left out" in err
 
 
 def test_several_references_in_every_score_and_every_test(fake_run):
