@@ -27,6 +27,10 @@ from nmtkit.score.views import STEMS, length_scores, tables
 __all__ = ["score", "score_files"]
 
 GROUPINGS = ("seed",)
+WATCHING = ("log_every", "samples", "deterministic")
+"""Settings of a training that its weights do not depend on, but for their rounding, as on another GPU."""
+KEEPING = ("checkpoint_every", "keep_checkpoints")
+"""Those that only an average of the last checkpoints depends on: the best one is saved and kept whatever they are."""
 
 
 def score(
@@ -196,7 +200,7 @@ def _made_from(run: Run, chosen: TextSet, found: dict[str, Path], manifest: dict
 
 
 def seed_groups(run: Run, found: dict[str, Path]) -> list[seeds.SeedGroup]:
-    """The systems put together by what they were trained and translated with, the training seed aside.
+    """The systems put together by what they were trained and translated with, the training seed aside, and how it was watched.
 
     Args:
         found: system -> the folder of its translation, whose meta.json holds the settings of the search.
@@ -210,7 +214,10 @@ def seed_groups(run: Run, found: dict[str, Path]) -> list[seeds.SeedGroup]:
         config = system.read_config()
         train = dict(config.get("train", {}))
         seed = train.pop("seed", None)
-        search = _meta(path).get("settings") or config.get("search")
+        search = _meta(path).get("settings") or config.get("search") or {}
+        for key in (*WATCHING, *(KEEPING if search.get("average", 1) == 1 else ())):
+            train.pop(key, None)
+        config.pop("preset", None)  # only a name: what it sets is compared by itself
         settings[name] = ({**config, "train": train, "search": search}, seed)
     return seeds.group_systems(settings)
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import ConfigError
+from nmtkit.run import write_toml
 from nmtkit.score import metrics, seeds
 from nmtkit.score.draws import Draws
 from nmtkit.score.significance import compare
@@ -142,6 +143,31 @@ def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, capsys)
     score(seeded.run, resamples=10, trials=10, group_by="seed", output_format="json")
     groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
     assert [g["systems"] for g in groups] == [["base", "base-2"], ["new", "new-2", "new-9"], ["base-3"], ["other"]]
+
+
+def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
+    """What is shown and kept cannot change the weights; what ends a training, or chooses the best checkpoint, can."""
+    fake = fake_run()
+    same = [{"log_every": 7}, {"samples": 0}, {"checkpoint_every": 9}, {"keep_checkpoints": 2}, {"deterministic": True}]
+    others = [{"max_steps": 11}, {"patience": 3}, {"max_minutes": 1.0}, {"best_by": "dev_loss"}, {"dev_bleu": False}, {"dev_sentences": 3}]
+    plain = {"max_steps": 10, "log_every": 50, "samples": 2, "checkpoint_every": 5, "keep_checkpoints": 5}
+    plain |= {"deterministic": False, "patience": 0, "max_minutes": 0.0, "best_by": "dev_bleu", "dev_bleu": True, "dev_sentences": 0}
+
+    def groups(average):
+        for number, change in enumerate([{}, *same, *others]):
+            name = f"s{number:02d}"
+            folder = fake.add(name, 0.2)
+            train = {**plain, **change, "seed": number}
+            config = {"variant": "toy", "preset": f"p{number}", "train": train, "search": {"beam": 5, "average": average}}
+            write_toml(folder / "config.toml", config)
+            os.utime(folder / "config.toml", (number + 1, number + 1))
+        score(fake.run, resamples=2, trials=2, output_format="json", force=True)
+        return [group["systems"] for group in json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]]
+
+    apart = [[f"s{number:02d}"] for number in range(1 + len(same), 1 + len(same) + len(others))]
+    assert groups(1) == [["s00", "s01", "s02", "s03", "s04", "s05"], *apart]
+    # An average is of the checkpoints that were saved and kept.
+    assert groups(3) == [["s00", "s01", "s02", "s05"], ["s03"], ["s04"], *apart]
 
 
 def test_a_changed_seed_is_not_up_to_date_and_plain_scores_have_the_groups_too(seeded, capsys):
