@@ -15,6 +15,7 @@ import itertools
 import shutil
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from nmtkit.prep.parsed import PARSED, Kept, Parser, parse_text, write_spans
 from nmtkit.prep.parts import Part
 from nmtkit.prep.segmented import WordIds
 from nmtkit.prep.sources import Corpus, SetFiles
-from nmtkit.prep.tally import FORMAT, Tally, fingerprint, tools
+from nmtkit.prep.tally import FORMAT, Tally, as_counts, fingerprint, tools
 from nmtkit.prep.text import TextSide
 from nmtkit.prep.truecase import Truecaser
 from nmtkit.prep.workers import Cleaned, Cleaner, Counts, SideCounts, row_chunks
@@ -201,6 +202,7 @@ class Pipeline:
         streams = one.sides()
         unknown = np.zeros(2, np.int64)
         tokens = np.zeros(2, np.int64)
+        changed: dict[str, Counter[str]] = {side: Counter() for side in BOTH}
         (self.folder / "text").mkdir(exist_ok=True)
         make = functools.partial(SetEncoder, self.folder)
         chunks = _chunks(list(streams.values()), max_rows=500)
@@ -214,8 +216,8 @@ class Pipeline:
                 for text, part in zip(texts, encoded.texts, strict=True):
                     text.write(part)
                 for side, changes in zip(BOTH, encoded.changes, strict=True):
-                    self.tally.changes[side].update(changes)
-        return _set_entry(one, lines, tokens, unknown)
+                    changed[side].update(changes)
+        return _set_entry(one, lines, tokens, unknown) | {"changed": as_counts(changed)}
 
     def _map(self, make: Any, chunks: Any, label: str, total: int, jobs: int | None = None, handed_over: list[Any] | None = None) -> Iterator[Any]:
         """`ordered_map` with the progress display."""
@@ -282,7 +284,7 @@ class Pipeline:
                 "pairs_in": tally.pairs_in,
                 "pairs_kept": tally.pairs_kept,
                 "dropped": tally.dropped(),
-                "changed": {side: dict(sorted(tally.changes[side].items())) for side in BOTH},
+                "changed": as_counts(tally.changes),
             },
             "files": hashes,
             "inputs": self.corpus.published | check.as_json(self.facts),

@@ -24,6 +24,7 @@ from nmtkit.prep.sources import Corpus, language_doubts, parse_files, with_parse
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 
+SIDES = (("src", "source"), ("tgt", "target"))
 FEW_PAIRS = 500_000
 """Fewer than these are not what the preset of own files is made for."""
 
@@ -239,14 +240,17 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
     console.say(f"training pairs: {cleaning['pairs_in']:,} in, {cleaning['pairs_kept']:,} kept ({cleaning['pairs_kept'] / cleaning['pairs_in']:.2%})")
     for reason, count in cleaning["dropped"].items():
         console.say(f"  dropped: {reason:<18} {count['pairs']:>9,}  (source {count['src']:,}, target {count['tgt']:,})")
-    for side, name in (("src", "source"), ("tgt", "target")):
+    for side, name in SIDES:
         for kind, count in cleaning["changed"][side].items():
             console.say(f"  changed: {kind:<18} {count:>9,}  in the {name}")
     sizes = f"{vocabulary['src']:,}" if vocabulary["shared"] else f"{vocabulary['src']:,} + {vocabulary['tgt']:,}"
     console.say(f"{corpus['src_tokens']:,} + {corpus['tgt_tokens']:,} subwords, vocabulary {sizes}{' (shared)' * vocabulary['shared']}")
     for entry in manifest["sets"][1:]:
-        shares = (f"{name} {entry[f'{side}_unknown'] / max(entry[f'{side}_tokens'], 1):.2%}" for side, name in (("src", "source"), ("tgt", "target")))
+        shares = (f"{name} {entry[f'{side}_unknown'] / max(entry[f'{side}_tokens'], 1):.2%}" for side, name in SIDES)
         console.say(f"  {entry['split']:<5} {entry['name']}: {entry['lines']:,} lines, unknown subwords {', '.join(shares)}")
+        for side, name in SIDES:
+            for kind, count in entry["changed"][side].items():
+                console.say(f"  changed in {entry['name']}: {kind} {count:,}  in the {name}")
     for entry in manifest["sets"]:
         if "documents" in entry:
             console.say(f"  documents of {entry['name']}: {entry['documents']:,}, of {entry['lines'] / max(entry['documents'], 1):.1f} lines")

@@ -8,7 +8,7 @@ import importlib.metadata
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class Tally:
     pairs_kept: int = 0
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
     changes: dict[str, Counter[str]] = field(default_factory=lambda: {side: Counter() for side in BOTH})
+    """Of the training text, like all counts here; those of other sets are in their entries of the manifest."""
     speed: list[dict[str, Any]] = field(default_factory=list)
     corpus: dict[str, int] = field(default_factory=dict)
 
@@ -45,6 +46,11 @@ class Tally:
         seconds = max(time.perf_counter() - start, 1e-6)
         self.speed.append({"stage": stage, "lines": lines, "seconds": round(seconds, 3), "lines_per_second": round(lines / seconds)})
         console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({lines / seconds:,.0f} lines/s)")
+
+
+def as_counts(changes: Mapping[str, Counter[str]]) -> dict[str, dict[str, int]]:
+    """What was changed in the text of each side, as the manifest has it."""
+    return {side: dict(sorted(changes[side].items())) for side in BOTH}
 
 
 def fingerprint(manifest: dict[str, Any]) -> str:

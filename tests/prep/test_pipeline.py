@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -97,7 +98,6 @@ def test_dev_and_test_go_the_way_of_translation_and_keep_every_line(tmp_path, sm
             assert getattr(store, name)(i).tolist() == vocabularies[side].encode(text_side.encode(pair[side]))
     assert store.src(0).tolist() == [EOS]
     assert run.manifest()["sets"][2]["src_unknown"] > 0
-    assert run.manifest()["cleaning"]["changed"]["src"]["BOM"] == 1
 
 
 SEPARATE = {"merges": 60, "joint_vocab": False, "vocab_threshold": 20, "max_words": 8}
@@ -129,6 +129,18 @@ def test_every_drop_is_counted_by_reason_and_side(tmp_path):
         "word too long": {"pairs": 1, "src": 0, "tgt": 1},
     }
     assert run.manifest()["cleaning"]["pairs_kept"] == len(Store(run.prep / "train")) == 50
+
+
+def test_what_was_changed_is_counted_for_each_set(tmp_path, capsys):
+    pair, two_spaces = ("\ufeffThe dog.", "Der Hund."), ("The  dog.", "Der Hund.")
+    run = prepared(tmp_path, [*pairs(60), pair], test=[pair, two_spaces, ("a", "@@ b")], merges=10)
+    manifest = run.manifest()
+    assert manifest["cleaning"]["changed"] == {"src": {"BOM": 1}, "tgt": {}}
+    news = {"src": {"BOM": 1, "spaces": 1}, "tgt": {"joiner @@ in the text": 1}}
+    assert [entry.get("changed") for entry in manifest["sets"]] == [None, {"src": {}, "tgt": {}}, news]
+    said = capsys.readouterr().err
+    assert re.search(r"^nmtkit:   changed: BOM +1  in the source$", said, re.M)
+    assert re.search(r"^nmtkit:   changed in news: BOM +1  in the source$", said, re.M)
 
 
 def test_nasty_text_is_handled_and_counted(tmp_path):
@@ -176,7 +188,8 @@ def test_bad_utf8_can_be_replaced_or_dropped(tmp_path):
     assert dropped["sets"][1]["lines"] == 6
     replaced = prepared(tmp_path, lines, "replace", dev, merges=10, on_bad_utf8="replace").manifest()
     assert replaced["cleaning"]["pairs_kept"] == 43
-    assert replaced["cleaning"]["changed"]["src"]["lines not UTF-8"] == 3
+    assert replaced["cleaning"]["changed"]["src"]["lines not UTF-8"] == 2
+    assert replaced["sets"][1]["changed"] == {"src": {"lines not UTF-8": 1}, "tgt": {}}
     assert "The d\ufffdg." in (tmp_path / "replace" / "prep" / "text" / "dev.src").read_text("utf-8")
 
 
