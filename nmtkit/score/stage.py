@@ -152,9 +152,10 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
             raise DataError(f"'{name}' has no translation of {chosen.name}", where=run.system(name).path, hint=hint)
     if not found:
         raise _nothing(run, f"no system of this run has translated {chosen.name}", chosen.name)
-    for name in known - set(found):
+    for name in (system.name for system in run.systems() if system.name in known - set(found)):
         if not systems:
-            console.say(f"{chosen.name}: '{name}' is left out, it has no translation yet (nmtkit translate --system {name})")
+            hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
+            console.say(f"{chosen.name}: '{name}' is left out, it has no translation yet ({hint})")
     kept = {name: path for name, path in found.items() if not systems or name in wanted}
     for name, path in kept.items():
         _warn_if_trained_on(run, chosen, name, path)

@@ -234,6 +234,17 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run):
     assert set(history) == {2}
 
 
+def test_systems_without_a_translation_are_named_oldest_first_with_the_command_for_this_set(fake_run, capsys):
+    fake = fake_run(sets=("dev", "test"))
+    for age, name in enumerate(["zeta", "alpha", "mid", "done", "beta", "last"]):
+        folder = fake.add(name, 0.1, sets=["dev", "test"] if name == "done" else ["test"])
+        os.utime(folder / "config.toml", (age + 1, age + 1))
+    score(fake.run, set_names=["dev"], resamples=5, trials=5)
+    said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert [line.split("'")[1] for line in said] == ["zeta", "alpha", "mid", "beta", "last"]
+    assert said[0].endswith("(nmtkit translate --system zeta --set-name dev)")
+
+
 def test_empty_hypotheses_are_counted_and_shown(fake_run, capsys):
     fake = fake_run()
     folder = fake.add("a", 0)
