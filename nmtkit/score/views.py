@@ -125,7 +125,7 @@ def _test(result: dict[str, Any], test: str) -> str:
 def _main_notes(result: dict[str, Any], several: bool) -> list[str]:
     draws = result["resampling"]
     notes = _signatures(result)
-    notes.append(f"[95%]: percentile interval, {draws['resamples']} resamples of the test set, seed {draws['seed']}; other intervals: scores.json")
+    notes.append(f"[95%]: percentile interval, {draws['resamples']} resamples of the test set, seed {draws['seed']}; other intervals: --format json")
     if several:
         notes.append(f"Δ, p: BLEU against {result['baseline']}; {_test(result, result['test'])}")
     else:

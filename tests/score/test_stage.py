@@ -275,6 +275,8 @@ def test_outside_files(tmp_path, capsys):
     assert "2 references" in out
     assert "words of the source" in out
     assert "nothing to compare with" in err
+    assert "scores.json" not in out + err
+    assert "other intervals: --format json" in out
     assert len([p for p in tmp_path.iterdir()]) == 4  # nothing is written
 
 
