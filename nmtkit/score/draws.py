@@ -20,6 +20,17 @@ from nmtkit.score.tables import Estimate
 _BLOCK = 4_000_000  # draws held at once, so that memory does not grow with resamples x sentences
 
 
+def _refuse(wrong: bool, option: str, value: float, hint: str) -> None:
+    if wrong:
+        raise ConfigError(f"cannot draw from the test set with {option} {value:g}", where=f"--{option}", hint=hint)
+
+
+def _check_source(sentences: int, seed: int) -> None:
+    _refuse(seed < 0, "seed", seed, "a whole number from 0")
+    if sentences < 1:
+        raise ConfigError("cannot draw from a test set without sentences")
+
+
 @dataclass(frozen=True)
 class Resampling:
     """Resamples of a test set.
@@ -38,11 +49,9 @@ class Resampling:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if self.resamples < 1 or not 0 < self.ratio <= 1 or self.sentences < 1 or self.seed < 0:
-            raise ConfigError(
-                f"cannot draw {self.resamples} resamples of {self.ratio:g} x {self.sentences} sentences with seed {self.seed}",
-                hint="resamples >= 1, 0 < ratio <= 1, seed >= 0",
-            )
+        _refuse(self.resamples < 1, "resamples", self.resamples, "a whole number from 1, such as 1000")
+        _refuse(not 0 < self.ratio <= 1, "ratio", self.ratio, "a share of the test set above 0 and up to 1, such as 0.5")
+        _check_source(self.sentences, self.seed)
 
     @property
     def drawn(self) -> int:
@@ -102,8 +111,8 @@ class Swaps:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if self.trials < 1 or self.sentences < 1 or self.seed < 0:
-            raise ConfigError(f"cannot draw {self.trials} trials of {self.sentences} sentences with seed {self.seed}", hint="trials >= 1, seed >= 0")
+        _refuse(self.trials < 1, "trials", self.trials, "a whole number from 1, such as 10000")
+        _check_source(self.sentences, self.seed)
 
     @cached_property
     def _coins(self) -> list[Array]:

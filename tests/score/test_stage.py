@@ -408,8 +408,23 @@ def test_every_test_is_shown_under_its_name(fake_run, capsys):
     assert result["systems"][1]["tests"]["paired_bootstrap"]["bleu"]["setting"] == "200 resamples of 30 sentences, seed 1"
     with pytest.raises(ConfigError, match="unknown significance test 'koehn'"):
         score(fake.run, test="koehn")
-    with pytest.raises(ConfigError, match="cannot draw"):
-        score(fake.run, ratio=2.0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ratio": 2.0}, {"ratio": 0.0}, {"ratio": float("nan")}, {"ratio": -1.0}, {"resamples": 0}, {"trials": 0}, {"seed": -1}]
+)
+def test_a_draw_that_makes_no_sense_is_refused_by_the_name_of_its_option(fake_run, tmp_path, wrong):
+    fake = fake_run()
+    fake.add("a", 0.2)
+    write(tmp_path / "ref.de", ["ein Hund"])
+    ((name, value),) = wrong.items()
+    for call in (lambda: score(fake.run, **wrong), lambda: score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], **wrong)):
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert caught.value.where == f"--{name}"
+        assert f"{value:g}" in caught.value.message
+        assert "sentences" not in str(caught.value) and "resamples of" not in str(caught.value)
+    assert not (fake.run.path / "score").exists()
 
 
 def test_the_page_and_the_help_name_every_metric_and_every_test():
