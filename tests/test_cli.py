@@ -308,6 +308,21 @@ def test_the_reader_may_have_left_before_anything_is_printed(arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("arguments", [["settings", "train"], ["variants"], ["prep", "--help"], ["--help"], ["--version"]])
+def test_a_full_disk_behind_stdout_is_the_machines_fault(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "nmtkit", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr.splitlines()[:2] == ["nmtkit: No space left on device", "  stdout, or a file that was being written"]
+    assert "Traceback" not in done.stderr and "fault of nmtkit" not in done.stderr and "Exception ignored" not in done.stderr
+    assert done.returncode == 3
+
+
+def test_translations_into_a_full_disk(run):
+    command = f"echo A dog. | {sys.executable} -m nmtkit translate - --run {run} --system toy --jobs 1 -q > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[:2]) == (3, ["nmtkit: No space left on device", "  stdout, or a file that was being written"])
+
+
 COMMANDS = get_command(app).commands
 
 

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import nmtkit
 from nmtkit.cli.unused import refuse_unused
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import EnvironmentProblem, NmtkitError
 
 GENERAL = "General"
 """The part of a command's help that has the options of all commands."""
@@ -37,10 +37,13 @@ class Help:
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help.
 
-        Raises: typer.Exit with 0 when the reader of stdout has gone, for which rich has an exit code of 1.
+        Raises: typer.Exit with 0 when the reader of stdout has gone, for which rich has an exit code of 1; with 3 when stdout takes nothing.
         """
         try:
             super().format_help(ctx, formatter)  # type: ignore[misc]
+            sys.stdout.flush()
+        except OSError as error:
+            raise _of_the_machine(error) from None
         except SystemExit:
             raise typer.Exit(0) from None
 
@@ -55,7 +58,7 @@ class Door(Help, TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
-        Raises: typer.Exit with the code of the error (2, 3, 4, 75), 130 after Ctrl-C, 0 when the reader of stdout has gone.
+        Raises: typer.Exit with the code of the error (2, 3, 4, 75), 3 after an OSError, 130 after Ctrl-C, 0 when the reader of stdout has gone.
         """
         try:
             result = super().invoke(ctx)
@@ -63,13 +66,15 @@ class Door(Help, TyperGroup):
         except NmtkitError as error:
             if _debug:
                 raise
-            with contextlib.suppress(OSError):
-                print(f"nmtkit: {error}", file=sys.stderr)
+            _complain(error)
             raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:
-            # `nmtkit … | head`: nothing to say, and nothing may be flushed into the closed pipe at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # `nmtkit … | head`: nothing to say
+            _drop_stdout()
             raise typer.Exit(0) from None
+        except OSError as error:
+            if _debug:
+                raise
+            raise _of_the_machine(error) from None
         except KeyboardInterrupt:
             if _debug:
                 raise
@@ -77,9 +82,30 @@ class Door(Help, TyperGroup):
         except Exception as error:
             if _debug or type(error).__module__.startswith(("typer", "click")):
                 raise
-            print(f"nmtkit: internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug shows where", file=sys.stderr)
+            _complain(f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug shows where")
             raise typer.Exit(1) from None
         return result
+
+
+def _complain(what: object) -> None:
+    with contextlib.suppress(OSError):  # stderr is as full as the disk, or closed
+        print(f"nmtkit: {what}", file=sys.stderr)
+
+
+def _of_the_machine(error: OSError) -> typer.Exit:
+    """Say what the machine refused: a full disk behind stdout, too many open files, a network disk that went away."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_stdout()
+    where = error.filename or "stdout, or a file that was being written"  # of a stream that is open, errors do not say which it is
+    _complain(EnvironmentProblem(error.strerror or str(error), where=where, hint="free some space, or mend what refuses; --debug shows where"))
+    return typer.Exit(EnvironmentProblem.exit_code)
+
+
+def _drop_stdout() -> None:
+    """Let nothing be flushed at exit into a stdout that takes nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Command(Help, TyperCommand):
