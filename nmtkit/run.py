@@ -199,13 +199,13 @@ def choose(run: Path | None, root: Path = Path("runs")) -> Run:
 def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
     """Hold a folder for writing; a second writer is refused with the name of the first.
 
-    The lock is the kernel's (flock), so it ends with its process even after kill -9; the file only says who holds it.
+    The lock is the kernel's (flock), so it ends with its process even after kill -9; the file only says who holds it, a line each.
 
     Args:
         folder: the folder to hold; it is made. Prep holds the run, training and translation hold their system and share the run.
         what: the stage, for the message of whoever comes second.
         shared: several holders of this kind may be in at once (but none that holds it alone).
-    Raises: DataError naming host, process and age of the holder.
+    Raises: DataError naming host, process and age of each holder.
     """
     path = folder / ".lock"
     new = not folder.exists()
@@ -214,15 +214,15 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
         stream = open(path, "a+", encoding="utf-8")
     except OSError as error:
         raise EnvironmentProblem(f"cannot write in {folder}: {error.strerror}", hint="choose a run folder that is writable") from error
+    holder = {"host": socket.gethostname(), "pid": os.getpid(), "stage": what, "since": time.time()}
+    held = False
     try:
-        try:
-            fcntl.flock(stream, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except OSError:
-            raise DataError(f"{folder} is in use{_holder(stream)}", where=path, hint="wait for it to end, or stop it") from None
-        stream.seek(0)
-        stream.truncate()  # of several sharers the last one is named
-        stream.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "stage": what, "since": time.time()}))
-        stream.flush()
+        if not _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
+            raise DataError(f"{folder} is in use by {_holders(stream)}", where=path, hint="wait for it to end, or stop it")
+        held = True
+        if not shared:
+            stream.truncate(0)
+        _note(stream, holder)
         yield
     except BaseException:
         if new and folder.is_dir() and [p.name for p in folder.iterdir()] == [path.name]:  # nothing was begun: leave no trace
@@ -230,19 +230,51 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
             folder.rmdir()
         raise
     finally:
+        with contextlib.suppress(OSError):
+            if held:
+                _leave(stream, holder)
         stream.close()
 
 
-def _holder(stream: IO[str]) -> str:
+def _taken(stream: IO[str], kind: int) -> bool:
+    """Take a lock, if others leave it within a moment: the last one that goes holds it alone while it wipes its name."""
+    for pause in (0.02, 0.05, 0.1, 0.0):
+        with contextlib.suppress(OSError):
+            fcntl.flock(stream, kind | fcntl.LOCK_NB)
+            return True
+        time.sleep(pause)
+    return False
+
+
+def _note(stream: IO[str], holder: dict[str, Any]) -> None:
+    """Add a line to a lock's file, which several sharers may do at once."""
+    stream.write("\n" + json.dumps(holder))
+    stream.flush()
+
+
+def _leave(stream: IO[str], holder: dict[str, Any]) -> None:
+    """Take a holder's name out of a lock's file: by another line while others share it, by wiping it when this is the last."""
     try:
-        stream.seek(0)
-        holder = json.loads(stream.read())
-        age = max(0.0, time.time() - holder["since"])  # clocks are set back now and then
-        if holder["host"] == socket.gethostname() and not _alive(holder["pid"]):
-            return " by another process"
-        return f" by '{holder['stage']}' (process {holder['pid']} on {holder['host']}, for {age / 60:.0f} min)"
-    except (ValueError, KeyError, OSError):
-        return " by another process"
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stream.truncate(0)
+    except OSError:
+        _note(stream, {**holder, "left": True})
+
+
+def _holders(stream: IO[str]) -> str:
+    """Who holds a lock, by its file."""
+    found: dict[tuple[Any, ...], str] = {}
+    stream.seek(0)
+    for line in stream:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            holder = json.loads(line)
+            key = holder["host"], holder["pid"], holder["stage"], holder["since"]
+            age = max(0.0, time.time() - holder["since"])  # clocks are set back now and then
+            if holder.get("left") or (holder["host"] == socket.gethostname() and not _alive(holder["pid"])):
+                found.pop(key, None)
+            else:
+                found[key] = f"'{holder['stage']}' (process {holder['pid']} on {holder['host']}, for {age / 60:.0f} min)"
+    return ", ".join(found.values()) or "another process"
 
 
 def _alive(pid: int) -> bool:

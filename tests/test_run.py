@@ -1,7 +1,9 @@
 """The run directory: choosing it, holding it, and its history."""
 
+import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -90,6 +92,34 @@ def test_sharers_keep_out_only_who_wants_it_alone(tmp_path):
         with locked(tmp_path, "translate", shared=True):
             pass
         with pytest.raises(DataError, match="in use"), locked(tmp_path, "prep"):
+            pass
+
+
+def test_a_sharer_that_came_and_went_leaves_the_names_of_those_who_stay(tmp_path):
+    """As a second `train` of a system that is in training does: it shares the run for a moment, and is refused."""
+    code = HOLD.replace('"train")', '"train", shared=True)')
+    first = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == "held\n"
+    second = subprocess.run([sys.executable, "-c", code.replace('"train"', '"score"'), str(tmp_path)], input="", capture_output=True, check=True)
+    assert second.stdout == b"held\n"
+    with locked(tmp_path, "translate", shared=True), pytest.raises(DataError) as caught, locked(tmp_path, "prep"):
+        pass
+    named = rf"in use by 'train' \(process {first.pid} on [^,]+, for 0 min\), 'translate' \(process {os.getpid()} on [^,]+, for 0 min\)$"
+    assert re.search(named, caught.value.message)
+    with pytest.raises(DataError, match=rf"(?m)in use by 'train' \(process {first.pid} on [^,]+, for 0 min\)$"), locked(tmp_path, "prep"):
+        pass
+    first.kill()
+    first.wait()
+    with locked(tmp_path, "analyze", shared=True):
+        pass
+    assert (tmp_path / ".lock").read_text() == ""  # it does not grow with the years
+
+
+def test_who_comes_while_the_last_one_leaves_is_let_in(tmp_path, monkeypatch):
+    with open(tmp_path / ".lock", "a") as leaving:
+        fcntl.flock(leaving, fcntl.LOCK_EX)
+        monkeypatch.setattr("nmtkit.run.time.sleep", lambda seconds: fcntl.flock(leaving, fcntl.LOCK_UN))
+        with locked(tmp_path, "score", shared=True):
             pass
 
 
