@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -92,7 +94,7 @@ def prep(
     facts = {} if corpus is None else check.check_sets(corpus.sets, strict)
     if corpus is not None:
         _warn_of_slips(corpus, check.total(corpus.sets[0].src, facts), preset)
-    with _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
+    with _stoppable(run), _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
         start = time.perf_counter()
         raw = work.with_name(work.name + "-raw")
         if corpus is None:
@@ -169,6 +171,26 @@ def _warn_of_slips(corpus: Corpus, pairs: int, preset: str | None) -> None:
     if preset is None and pairs < FEW_PAIRS:
         size = f"meant for millions of pairs and a GPU; here are {pairs:,} training pairs"
         console.warn(f"preset {corpus.preset}, taken for own files when none is named, is {size}: --preset small or tiny suits them better")
+
+
+@contextlib.contextmanager
+def _stoppable(run: Run) -> Iterator[None]:
+    """End on SIGTERM, by which batch systems stop a job, as on Ctrl-C: what was begun is cleared away, and a line says so."""
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # the clearing away is not to be stopped by a second one
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()  # others may not ask for signals
+    before = signal.signal(signal.SIGTERM, stop) if main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.say(f"stopped; {f'{run.prep} is as it was' if run.prep.exists() else 'nothing was kept'}")
+        raise
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -391,6 +391,30 @@ def test_kill_at_any_time_leaves_no_half_prep(tmp_path, files):
     assert len(Store(run.prep / "train")) == 3000
 
 
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGTERM, 1), (signal.SIGTERM, 2), (signal.SIGINT, 2)])
+@pytest.mark.parametrize("before", ["fresh", "prepared"])
+def test_a_signal_stops_prep_and_nothing_is_left(tmp_path, files, number, jobs, before):
+    kept = snapshot(run_prep(tmp_path, files).prep) if before == "prepared" else None
+    write(tmp_path / "in", "train", pairs(100_000, 2))
+    options = ["--train", *map(str, files["train"]), "--dev", *map(str, files["dev"]), "--run", "run", "--preset", "tiny", "--jobs", str(jobs)]
+    code = "from nmtkit.cli import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", code, "prep", "mine", "--force", *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not list(tmp_path.glob("run/prep.tmp-*/train.tok*")):
+        time.sleep(0.01)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said.count("Traceback")) == (130, 0)
+    what = "nothing was kept" if kept is None else f"{Path('run') / 'prep'} is as it was"
+    assert said.rstrip("\n").split("\n")[-1] == f"nmtkit: stopped; {what}"
+    if kept is None:
+        assert names(tmp_path) == ["in"]
+        return
+    assert snapshot(tmp_path / "run" / "prep") == kept
+    assert names(tmp_path / "run") == [".lock", "history.jsonl", "prep", "run.toml"]
+    record = json.loads((tmp_path / "run" / "history.jsonl").read_text("utf-8").split("\n")[1])
+    assert (record["stage"], record["exit"]) == ("prep", 130)
+
+
 def test_a_run_in_use_is_refused(tmp_path, files):
     run = run_prep(tmp_path, files)
     with locked(run.path, "train", shared=True), pytest.raises(DataError, match="in use"):
