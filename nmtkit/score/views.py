@@ -83,10 +83,9 @@ def length_table(result: dict[str, Any]) -> Table:
     p = None
     if len(result["systems"]) > 1:
         p = _p_column(result, result["test"], "p", "p")
-        notes.append(
-            f"Δ, p: against {result['baseline']} inside the group, {_test(result, result['test'])}; no p below {lengths.FEWEST} sentences; "
-            f"of {sum(row['p'] is not None for row in result['by_length']['groups'])} such p one in twenty is below 0.05 by luck alone"
-        )
+        note = f"Δ, p: against {result['baseline']} inside the group, {_test(result, result['test'])}; no p below {lengths.FEWEST} sentences"
+        some = sum(row["p"] is not None for row in result["by_length"]["groups"])
+        notes.append(note + (f"; of {some} such p one in twenty is below 0.05 by luck alone" if some else ""))
     return lengths.table(length_scores(result), title, notes, p)
 
 

@@ -292,6 +292,32 @@ def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path
     assert "only used" not in capsys.readouterr().err
 
 
+def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_some(fake_run):
+    fake = fake_run(count=80)
+    fake.add("a", 0.2)
+    fake.add("b", 0.3)
+    for buckets, said in (("15", "of 2 such p one in twenty"), ("1,2,3,5,7,9,11,13,15,17,19,21,23,25", None)):
+        score(fake.run, buckets=buckets, by_length=True, resamples=5, trials=5)
+        note = next(line for line in read(fake.run, "test", "lengths.md").splitlines() if "no p below 30 sentences" in line)
+        assert (said in note) if said else ("one in twenty" not in note)
+
+
+def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
+    lines = [" ".join(["wort"] * (1 + 5 * number % 23)) for number in range(60)]
+    for name, text in (("ref.de", lines), ("hyp.de", lines[:20] + lines[21:]), ("empty.de", [])):
+        write(tmp_path / name, text)
+    ref, hyp, empty = (tmp_path / name for name in ("ref.de", "hyp.de", "empty.de"))
+    with pytest.raises(DataError, match="hyp.de has 59 lines but .*ref.de has 60") as caught:
+        score_files([ref, hyp], [ref])
+    assert caught.value.where == f"first odd pair: line 21 ({len(lines[21].split())} words vs {len(lines[20].split())})"
+    with pytest.raises(DataError, match="hyp.de has 59 lines but .*ref.de has 60") as caught:
+        score_files([ref], [ref], src=hyp, by_length=True)
+    assert caught.value.where.startswith("first odd pair: line 21 ")
+    with pytest.raises(DataError, match="empty.de has 0 lines but .*ref.de has 60") as caught:
+        score_files([empty], [ref])
+    assert "odd pair" not in str(caught.value)
+
+
 def test_outside_files_that_do_not_fit_are_refused(tmp_path):
     write(tmp_path / "a.txt", ["x", "y"])
     write(tmp_path / "ref.txt", ["x", "y", "z"])
