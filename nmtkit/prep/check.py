@@ -118,13 +118,13 @@ def _same_lines(one: SetFiles, src: tuple[Path, ...], tgt: tuple[Path, ...], fac
         names = [" + ".join(p.name for p in paths) for paths in (ours, theirs)]
         raise DataError(
             f"{names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,} ({one.name} set)",
-            where=_derailed(ours, theirs) if counts[0] and counts[1] else ours[0],
+            where=first_odd_pair(ours, theirs) if counts[0] and counts[1] else ours[0],
             hint="fix the files so that line i of one is the translation of line i of the other; nothing was written",
         )
 
 
-def _derailed(src: tuple[Path, ...], tgt: tuple[Path, ...]) -> str:
-    """The first line where the lengths of two sides stop agreeing, as text."""
+def first_odd_pair(src: tuple[Path, ...], tgt: tuple[Path, ...]) -> str:
+    """The first line where the lengths of two sides (neither of them empty) stop agreeing, as text."""
     sizes, words = [], []
     for paths in (src, tgt):
         lines = itertools.islice(itertools.chain.from_iterable(files.byte_lines(p) for p in paths), COMPARED_LINES)

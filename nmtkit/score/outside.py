@@ -10,6 +10,7 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.prep.check import first_odd_pair
 from nmtkit.run import code_commit
 from nmtkit.score import lengths
 from nmtkit.score.draws import Draws
@@ -62,8 +63,8 @@ def score_files(
     if by_length:
         counted = list(files.text_lines(src)) if src else streams[0]
         unit = "words of the source" if src else "words of the reference (no --src given)"
-        if len(counted) != len(streams[0]):
-            raise DataError(f"{src} has {len(counted):,} lines but {refs[0]} has {len(streams[0]):,}", hint="give the source of these translations")
+        if src is not None:
+            _check_lines(src, refs[0], (len(counted), len(streams[0])), "give the source of these translations")
         found = np.array([len(line.split()) for line in counted], dtype=np.int64)
     language = language if language is not None else _language(refs[0])
     task = Task(
@@ -95,10 +96,16 @@ def _translations(hyps: Sequence[Path], refs: Sequence[Path], streams: list[list
     for path in hyps:
         lines = list(files.text_lines(path))
         for ref, stream in zip(refs, streams, strict=True):
-            if len(stream) != len(lines):
-                raise DataError(f"{path} has {len(lines):,} lines but {ref} has {len(stream):,}", hint="line i of each must be sentence i")
+            _check_lines(path, ref, (len(lines), len(stream)), "line i of each must be sentence i")
         found.append(lines)
     return found
+
+
+def _check_lines(path: Path, other: Path, counts: tuple[int, int], hint: str) -> None:
+    """Refuse two files whose line counts differ, with the line from which on they do not seem to belong together."""
+    if counts[0] != counts[1]:
+        where = first_odd_pair((path,), (other,)) if all(counts) else None
+        raise DataError(f"{path} has {counts[0]:,} lines but {other} has {counts[1]:,}", where=where, hint=hint)
 
 
 def _language(path: Path) -> str:

@@ -20,6 +20,7 @@ from nmtkit.data.spans import Spans, spans_files
 from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn import hardware
+from nmtkit.prep.check import first_odd_pair
 from nmtkit.prep.parallel import cores
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run, TextSet, locked
@@ -117,7 +118,8 @@ def _check_parallel(source: Path, target: Path) -> None:
     counts = [sum(map(len, file_windows(str(path)))) for path in (source, target)]
     if counts[0] != counts[1]:
         message = f"{target} has {counts[1]:,} lines but {source} has {counts[0]:,}"
-        raise DataError(message, where="--force-target", hint="give one target line for each source line")
+        where = first_odd_pair((source,), (target,)) if all(counts) else "--force-target"
+        raise DataError(message, where=where, hint="--force-target wants one target line for each source line")
 
 
 class _Stage:

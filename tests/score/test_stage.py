@@ -327,7 +327,7 @@ def test_outside_files_that_do_not_fit_are_refused(tmp_path):
         score_files([tmp_path / "none"], [tmp_path / "ref.txt"])
     with pytest.raises(ConfigError, match="go together"):
         score_files([tmp_path / "a.txt"], [])
-    with pytest.raises(DataError, match=r"a\.txt has 2 lines.*\n.*give the source"):
+    with pytest.raises(DataError, match=r"a\.txt has 2 lines.*\n.*first odd pair.*\n.*give the source"):
         score_files([tmp_path / "ref.txt"], [tmp_path / "ref.txt"], src=tmp_path / "a.txt", by_length=True)
     with pytest.raises(ConfigError, match="twice"):
         score_files([tmp_path / "a.txt", tmp_path / "a.txt"], [tmp_path / "a.txt"])

@@ -171,8 +171,9 @@ def test_forced_scores(run, capsys):
 def test_forced_scores_need_as_many_lines(run, tmp_path):
     target = tmp_path / "target.txt"
     target.write_text("a\nb\n")
-    with pytest.raises(DataError, match=f"2 lines but .* has {len(LINES)}"):
+    with pytest.raises(DataError, match=f"2 lines but .* has {len(LINES)}") as caught:
         translate(run, systems=["one"], set_names=["test"], force_target=target)
+    assert caught.value.where.startswith("first odd pair: line ") and "--force-target" in caught.value.hint
     with pytest.raises(ConfigError, match="which set"):
         translate(run, systems=["one"], force_target=target)
     with pytest.raises(ConfigError, match="read twice"):
