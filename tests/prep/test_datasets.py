@@ -314,6 +314,12 @@ def test_what_is_and_is_no_evaluation_set(tmp_path):
         published.fetch("demo")
 
 
+def test_an_unknown_name_to_fetch_is_no_matter_of_prep():
+    with pytest.raises(ConfigError, match="unknown data set 'senteva'") as caught:
+        published.fetch("senteva")
+    assert (caught.value.where, caught.value.hint) == ("nmtkit datasets --fetch", "did you mean 'senteval'? (nmtkit datasets lists them)")
+
+
 def test_fetch_without_preparing(shared, tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
     raw = shared / "data" / "multi30k" / "raw"

@@ -72,7 +72,7 @@ def fetch(name: str, from_dir: Path | None = None) -> list[Path]:
     Returns: the files.
     Raises: ConfigError if it has none; DataError, EnvironmentProblem as Finder.find.
     """
-    dataset = table.find(name)
+    dataset = table.find(name, "nmtkit datasets --fetch")
     needed = list(dataset.needed())
     if not needed:
         raise ConfigError(f"'{name}' is generated, there is nothing to fetch", where="--fetch", hint=f"nmtkit prep {name}")

@@ -236,15 +236,18 @@ def expand(table: dict[str, Any]) -> dict[str, Dataset]:
     return found
 
 
-def find(name: str) -> Dataset:
+def find(name: str, where: str = "nmtkit prep") -> Dataset:
     """A registered data set by name.
 
+    Args:
+        name: of the data set.
+        where: the command that it is for; only prep takes own files instead.
     Raises: ConfigError naming the nearest one.
     """
     if name not in registered():
         near = nearest(name, registered(), f"{len(registered())} are registered")
-        hint = f"{near} (nmtkit datasets lists them; own files: --train SRC TGT --dev SRC TGT)"
-        raise ConfigError(f"unknown data set '{name}'", where="nmtkit prep", hint=hint)
+        own = "; own files: --train SRC TGT --dev SRC TGT" if where == "nmtkit prep" else ""
+        raise ConfigError(f"unknown data set '{name}'", where=where, hint=f"{near} (nmtkit datasets lists them{own})")
     return registered()[name]
 
 
