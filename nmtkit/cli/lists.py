@@ -87,7 +87,7 @@ def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> l
     return fields.describe(cls.Settings, cls.adapt(values), section)
 
 
-@command()
+@command(epilog=examples("nmtkit datasets --json", "nmtkit datasets --fetch senteval --from-dir /data"))
 def datasets(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with sets and notes.")] = False,
     fetch: Annotated[
@@ -99,6 +99,7 @@ def datasets(
 ) -> None:
     """List the registered data sets: size, licence, citation, whether cached."""
     import json
+    import textwrap
 
     from nmtkit.prep.corpora import published, table
 
@@ -111,11 +112,16 @@ def datasets(
     if as_json:
         print(json.dumps(rows, ensure_ascii=False, indent=1))
         return
-    columns = ["<data set", "pairs", "download", "<cached", "<licence", "<citation"]
     cells = []
+    sources: dict[tuple[str, str], int] = {}  # many data sets have one licence and citation: said once, below
     for row in rows:
-        pairs = f"{row['pairs']:,}" if row["pairs"] else ""
-        cells.append([row["name"], pairs, row["size"], "yes" if row["cached"] else "no", row["licence"], row["citation"]])
-    console.print_table("", columns, cells)
+        pairs = f"{'~' * row['approximate']}{row['pairs']:,}" if row["pairs"] else ""
+        number = sources.setdefault((row["citation"], row["licence"]), len(sources) + 1)
+        cells.append([row["name"], pairs, row["size"], "yes" if row["cached"] else "no", number])
+    console.print_table("", ["<data set", "pairs", "download", "<cached", "citation and licence"], cells)
+    print()
+    for (citation, licence), number in sources.items():
+        for line in (f"[{number}] {citation}", f"    Licence: {licence}"):
+            print(textwrap.fill(line, 79, subsequent_indent="    ", break_on_hyphens=False))
     if any("?" in row["size"] for row in rows):
         console.say("?: a size that is not published")

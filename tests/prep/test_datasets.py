@@ -8,7 +8,9 @@ from importlib import resources
 
 import pytest
 from sacrebleu.dataset import DATASETS
+from typer.testing import CliRunner
 
+from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import stage
 from nmtkit.prep.corpora import published, table
@@ -312,6 +314,23 @@ def test_what_is_and_is_no_evaluation_set(tmp_path):
         published.evaluation_set("multi30k-ende")
     with pytest.raises(ConfigError, match="nothing to fetch"):
         published.fetch("demo")
+
+
+def test_the_list_fits_80_columns_and_leaves_nothing_out():
+    listed = CliRunner().invoke(app, ["datasets"]).stdout
+    assert max(map(len, listed.split("\n"))) < 80
+    text = " ".join(listed.split())
+    assert "nmtkit datasets --fetch senteval" in CliRunner().invoke(app, ["datasets", "--help"]).stdout
+    for row in table.describe():
+        (line,) = [line for line in listed.split("\n") if line.split(" ")[0] == row["name"]]
+        number = line.split()[-1]
+        assert f"[{number}] {row['citation']} Licence: {row['licence']}" in text
+    assert re.search(r"^iwslt14-esen +~183,000 ", listed, re.M) and re.search(r"^iwslt14-deen +167,522 ", listed, re.M)
+
+
+def test_numbers_of_pairs_that_are_not_published_are_called_approximate():
+    rounded = {row["name"] for row in table.describe() if row["approximate"]}
+    assert rounded == {"iwslt14-esen", "iwslt14-enes", "iwslt14-roen", "iwslt14-enro", "iwslt15-fren", "iwslt15-enfr"}
 
 
 def test_an_unknown_name_to_fetch_is_no_matter_of_prep():

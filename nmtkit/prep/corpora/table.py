@@ -92,6 +92,8 @@ class Entry(Section):
     """Every ordered pair of these, instead of `pairs`."""
     train_pairs: int = 0
     """As published, for the list; prep counts."""
+    approximate: bool = False
+    """Whether the number of pairs is a round one."""
     licence: str
     citation: str
     homepage: str = ""
@@ -268,6 +270,7 @@ def _described(dataset: Dataset) -> dict[str, Any]:
         "kind": kind,
         "title": entry.title,
         "pairs": entry.train_pairs,
+        "approximate": entry.approximate,
         "bytes": None if None in sizes else known,
         "size": _size(sizes, known),
         "verified": all(resource.checksum for resource in needed.values()),
