@@ -116,7 +116,7 @@ def test_a_sharer_that_came_and_went_leaves_the_names_of_those_who_stay(tmp_path
 
 
 def test_who_comes_while_the_last_one_leaves_is_let_in(tmp_path, monkeypatch):
-    with open(tmp_path / ".lock", "a") as leaving:
+    with open(tmp_path / ".lock", "a", encoding="utf-8") as leaving:
         fcntl.flock(leaving, fcntl.LOCK_EX)
         monkeypatch.setattr("nmtkit.run.time.sleep", lambda seconds: fcntl.flock(leaving, fcntl.LOCK_UN))
         with locked(tmp_path, "score", shared=True):

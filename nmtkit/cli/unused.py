@@ -31,7 +31,15 @@ def _outside_files(values: Values) -> bool:
     return bool(values["hyp"] or values["ref"])
 
 
+def _wins(option: str, setting: str) -> Case:
+    """An option that says what a setting would say too."""
+    name = option.removeprefix("--").replace("-", "_")
+    hint = f"leave it out, or leave out {option}"
+    return Case(f"{option} is given too, and wins", lambda values: values[name] is not None, (f"--set {setting}",), hint)
+
+
 CASES: dict[str, tuple[Case, ...]] = {
+    "train": (_wins("--seed", "train.seed"),),
     "translate": (
         Case(
             "a file or stdin goes to stdout",
@@ -48,6 +56,7 @@ CASES: dict[str, tuple[Case, ...]] = {
             ),
             "leave it out, or leave out --force-target to translate",
         ),
+        *(_wins(f"--{key.replace('_', '-')}", f"search.{key}") for key in ("beam", "length_penalty", "nbest", "average")),
     ),
     "score": (
         Case(

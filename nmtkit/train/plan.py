@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import console, settings
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models.variants import load_variant
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings, TrainSettings
@@ -93,6 +93,17 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any
         elif before != after:
             found[section] = (before, after)
     return dict(sorted(found.items()))
+
+
+def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
+    """Refuse a key of --allow-change that is no setting, neither of this training nor of the one to be continued.
+
+    Raises: ConfigError naming the nearest one.
+    """
+    known = set(differences({}, plan.values())) | (set(differences({}, system.read_config())) if system.config.is_file() else set())
+    for key in allowed:
+        if key not in known:
+            raise ConfigError(f"unknown setting '{key}'", where="--allow-change", hint=nearest(key, known, "write it as section.key: train.lr, say"))
 
 
 def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[str] = ()) -> Plan:
