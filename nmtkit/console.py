@@ -10,6 +10,7 @@ from typing import Any
 
 _quiet = False
 _muted = False
+_listeners: list[Callable[[str], None]] = []
 
 
 def set_quiet(quiet: bool) -> None:
@@ -33,6 +34,18 @@ def say(message: str) -> None:
 def warn(message: str) -> None:
     """One line that the person should not miss, on stderr; --quiet does not hide it."""
     _emit(f"warning: {message}")
+    for listener in _listeners[-1:]:
+        listener(f"warning: {message}")
+
+
+@contextlib.contextmanager
+def warnings_told_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Tell every warning to a function as well (a log that stays); of several the innermost is told."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.pop()
 
 
 def _emit(message: str) -> None:

@@ -53,7 +53,12 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
             copied.append(key)
     if not copied:
         raise CheckpointError(f"nothing in {path} matches this model", where="--init-from", hint="name a system of the same family and sizes")
-    console.say(f"initialised from {path}: {len(copied)} of {len(own)} tensors, {sum(own[k].numel() for k in copied):,} numbers")
+    taken, all_numbers = sum(own[key].numel() for key in copied), sum(tensor.numel() for tensor in own.values())
+    said = f"initialised from {path}: {len(copied)} of {len(own)} tensors, {taken:,} of {all_numbers:,} numbers"
+    if taken < all_numbers / 2:
+        console.warn(f"{said}; the other {100 * (1 - taken / all_numbers):.1f}% begin at random")
+    else:
+        console.say(said)
     left = {
         "new here": own.keys() - theirs.keys(),
         "of another shape": other_shape,

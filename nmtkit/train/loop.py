@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from nmtkit import files
+from nmtkit import console, files
 from nmtkit.data.batches import Ids, Pairs
-from nmtkit.errors import EnvironmentProblem, Interrupted, TrainingDiverged
+from nmtkit.errors import EnvironmentProblem, Interrupted, NmtkitError, TrainingDiverged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn.hardware import Hardware
@@ -87,31 +87,41 @@ class Trainer:
             self.reporter.note(line)
         begun = self.state.step
         try:
-            if self.state.split_from is not None:
-                self._say_parts()
-            with self.stop.listening():
-                while not (told := self.told_to_stop()):
-                    ending = self.ending()
-                    if self.validation_due(ending):
-                        new_best = self.validate()
-                        ending = self.ending()  # a validation may have used up the patience
-                        if told := self.told_to_stop():
-                            break
-                    else:
-                        new_best = False
-                    if new_best or ending or (self.state.step and self.state.step % self.settings.checkpoint_every == 0):
-                        self.save()
-                    if ending:
-                        self.reporter.say(f"{'' if self.state.step > begun else 'already '}{ending.reason}; {ending.hint}")
-                        return ending
-                    self.update()
-                self.save()
-            message = f"stopped by {told} after step {self.state.step:,}; everything is saved"
-            raise Interrupted(message, where=self.system.path, hint="the same command continues")
+            with console.warnings_told_to(self.reporter.note):
+                return self._until_an_end(begun)
         except TrainingDiverged as error:
             raise (self._diverged(error) if self.ranks.first else error) from None
+        except NmtkitError as error:
+            self.reporter.note(error.message)
+            raise
         finally:
             self.reporter.close()
+
+    def _until_an_end(self, begun: int) -> Ending:
+        """Update, validate, save; all is written to train.log, also why it ends."""
+        if self.state.split_from is not None:
+            self._say_parts()
+        with self.stop.listening():
+            while not (told := self.told_to_stop()):
+                ending = self.ending()
+                if self.validation_due(ending):
+                    new_best = self.validate()
+                    ending = self.ending()  # a validation may have used up the patience
+                    if told := self.told_to_stop():
+                        break
+                else:
+                    new_best = False
+                if new_best or ending or (self.state.step and self.state.step % self.settings.checkpoint_every == 0):
+                    self.save()
+                if ending:
+                    if self.state.step > begun and self.state.step % self.settings.log_every:
+                        self._log(self._last[1], at_the_end=True)
+                    self.reporter.say(f"{'' if self.state.step > begun else 'already '}{ending.reason}; {ending.hint}")
+                    return ending
+                self.update()
+            self.save()
+        message = f"stopped by {told} after step {self.state.step:,}; everything is saved"
+        raise Interrupted(message, where=self.system.path, hint="the same command continues")
 
     def told_to_stop(self) -> str | None:
         """The signal that asked any of the ranks to stop; the clock of the first, too, becomes that of all, so that they decide alike."""
@@ -173,14 +183,16 @@ class Trainer:
             for name, value in vars(window).items():
                 setattr(target, name, getattr(target, name) + value)
 
-    def _log(self, rate: float) -> None:
+    def _log(self, rate: float, at_the_end: bool = False) -> None:
+        """Report the updates since the last report; at the end those since are not forgotten, as a longer training would not have reported them."""
         state, s = self.state, self.settings
         left = [(s.max_steps - state.step) * state.log.seconds / max(1, state.log.steps)]
         if s.max_minutes:
             left.append(60 * s.max_minutes - state.seconds)
         epoch = state.epoch + state.index / self.order.batches
-        self.reporter.progress(state.step, s.max_steps, epoch, state.log, rate, min(left))
-        state.log = Window()
+        self.reporter.progress(state.step, s.max_steps, epoch, state.log, rate, None if at_the_end else min(left))
+        if not at_the_end:
+            state.log = Window()
 
     def probe(self) -> None:
         """Compute the largest batch once, without an update, so that too little memory shows now and not after hours."""

@@ -45,8 +45,11 @@ class Reporter:
 
     def say(self, message: str, warning: bool = False) -> None:
         """One line on stderr and, with the time, in train.log (later, if the disk is full now)."""
-        (console.warn if warning else console.say)(message)
-        self.note(message)
+        if warning:
+            console.warn(message)  # which train.log hears, as it hears all warnings
+        else:
+            console.say(message)
+            self.note(message)
 
     def note(self, message: str) -> None:
         """One line in train.log alone."""
@@ -97,7 +100,7 @@ class Reporter:
         }
         self.record("train", step, values)
         self.say(
-            f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: loss {values['loss']:.3f}, perplexity {_perplexity(values['nll']):.4g}, "
+            f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: {_losses(values['loss'], values['nll'])}, "
             f"lr {rate:.3g}, {values['tgt_tokens_per_s']:,.0f} target tokens/s, {100 * values['padding']:.1f}% padding, "
             f"{values['memory_gib']:.2f} GiB"
             + (f" in the first of {self._processes} processes" if self._processes > 1 else "")
@@ -124,8 +127,12 @@ class Silent(Reporter):
         """Nothing."""
 
 
-def _perplexity(nll: float) -> float:
-    return math.exp(min(nll, 700.0))
+def _losses(smoothed: float, nll: float) -> str:
+    """The loss that is trained on, and the perplexity with the loss that it is of."""
+    perplexity = math.exp(min(nll, 700.0))
+    shown = f"perplexity {perplexity:,.0f}" if 1000 <= perplexity < 1e9 else f"perplexity {perplexity:.4g}"
+    same = f"{smoothed:.3f}" == f"{nll:.3f}"
+    return f"loss {nll:.3f}, {shown}" if same else f"loss {nll:.3f} ({smoothed:.3f} label-smoothed), {shown}"
 
 
 def memory() -> int:

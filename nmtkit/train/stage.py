@@ -28,7 +28,7 @@ from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.initial import copy_matching, find_source
 from nmtkit.train.loop import Trainer, write_best
 from nmtkit.train.optimizer import put_optimizer_tensors
-from nmtkit.train.plan import Plan, check_unchanged, make_plan
+from nmtkit.train.plan import Plan, check_known, check_unchanged, make_plan
 from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
@@ -68,6 +68,7 @@ def train(
     ranks = ranks or Ranks()
     plan = make_plan(run, variant, preset, config, assignments or [], seed, init_from)
     system = run.system(name or default_name(variant))
+    check_known(allow_change, system, plan)
     if init_from:
         find_source(run, init_from)
     with contextlib.ExitStack() as stack:
@@ -84,7 +85,9 @@ def train(
         begun = bool(checkpoints.candidates(system.checkpoints)) and not force
         if begun:
             plan = check_unchanged(system, plan, run, allow_change)
-        state, model, trainer = _start(run, system, plan, device, ranks, fresh=not begun)
+        warned: list[str] = []
+        with console.warnings_told_to(warned.append):
+            state, model, trainer = _start(run, system, plan, device, ranks, fresh=not begun)
         record["device"] = state.hardware["device"]
         if compile_model:
             compile_training(model, collate(trainer.store, np.arange(1), next(model.parameters()).device))
@@ -92,7 +95,8 @@ def train(
             trainer.probe()
         ranks.first_does(lambda: _begin(system, plan, state))
         first = state.step
-        console.say(f"step {first:,} of {plan.train.max_steps:,}: {'continuing' if first else 'starting'} '{system.name}' in {system.path}")
+        trainer.opening += [*warned, f"step {first:,} of {plan.train.max_steps:,}: {'continuing' if first else 'starting'} '{system.name}'"]
+        console.say(f"{trainer.opening[-1]} in {system.path}")
         try:
             trainer.run()
         finally:

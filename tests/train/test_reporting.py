@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from nmtkit.run import System
 from nmtkit.train.reporting import Reporter
+from nmtkit.train.state import Window
 
 MEASURED = {"dev_loss": 1.5, "dev_bleu": None, "dev_perplexity": float("inf"), "signature": "nrefs:1"}
 
@@ -40,3 +41,13 @@ def test_metrics_are_written_without_tensorboard(tmp_path, monkeypatch):
     wanted = {"step": 5, "kind": "dev", **MEASURED, "dev_perplexity": None}
     assert [json.loads(line) for line in system.metrics.read_text().splitlines()] == [wanted]
     assert not (system.path / "tensorboard").exists()
+
+
+def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, capsys):
+    reporter = Reporter(System(tmp_path / "a"), 0)
+    reporter.progress(2, 9, 0.5, Window(steps=2, smoothed=77.42, nll=75.39, tokens=10, positions=20, seconds=1.0), 0.1, None)
+    reporter.progress(4, 9, 0.5, Window(steps=2, smoothed=10.0, nll=10.0, tokens=10, positions=20, seconds=1.0), 0.1, None)
+    reporter.close()
+    first, second = capsys.readouterr().err.splitlines()
+    assert "loss 7.539 (7.742 label-smoothed), perplexity 1,880, " in first  # exp(7.539) = 1,880
+    assert "loss 1.000, perplexity 2.718, " in second

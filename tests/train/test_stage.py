@@ -1,16 +1,18 @@
 """The stage `train`: settings from their layers, beginning from other weights, beginning anew, endings, what is written."""
 
 import json
+import signal
 
 import pytest
 import torch
 
-from nmtkit import files, settings
-from nmtkit.errors import CheckpointError, ConfigError, DataError
+from nmtkit import console, files, settings
+from nmtkit.errors import CheckpointError, ConfigError, DataError, Interrupted
 from nmtkit.models import checkpoints, loading
 from nmtkit.run import Run
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loop
+from nmtkit.train.gradients import Gradients
 from nmtkit.train.order import Order
 from nmtkit.train.plan import make_plan
 from nmtkit.train.stage import train
@@ -107,6 +109,48 @@ def test_what_is_written(run):
     (progress,) = lines(run, "train")
     assert progress["step"] == 4
     assert {"loss", "nll", "lr", "tgt_tokens_per_s", "padding", "memory_gib", "grad_norm", "epoch"} <= progress.keys()
+
+
+def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(run, capsys):
+    train(run, assignments=[*SETTINGS, "train.max_steps=6", "train.log_every=4"])
+    assert [line["step"] for line in lines(run, "train")] == [4, 6]
+    assert "step 6/6, " in capsys.readouterr().err
+    train(run, assignments=[*SETTINGS, "train.max_steps=6", "train.log_every=4"])
+    assert [line["step"] for line in lines(run, "train")] == [4, 6]  # already there: nothing new
+    train(run, assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=4"])
+    train(run, name="straight", assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=4"])
+    straight = [json.loads(line) for line in run.system("straight").metrics.read_text().splitlines()]
+    at_8 = [
+        {k: v for k, v in line.items() if "second" not in k and "_s" not in k and k != "memory_gib"}
+        for line in (lines(run, "train")[-1], straight[1])
+    ]
+    assert at_8[0] == at_8[1]  # of the steps 5 to 8, both
+
+
+def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
+    compute = Gradients.compute
+
+    def told_to_stop(self, update, step, tokens):
+        if step == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return compute(self, update, step, tokens)
+
+    monkeypatch.setattr(Gradients, "compute", told_to_stop)
+    with pytest.raises(Interrupted):
+        train(run, assignments=SETTINGS)
+    monkeypatch.undo()
+    monkeypatch.setattr(loop.guard, "check_finite", lambda *_: console.warn("one update is skipped") or True)
+    train(run, assignments=SETTINGS)
+    log = (run.system(VARIANT).path / "train.log").read_text("utf-8")
+    told = [
+        "step 0 of 4: starting",
+        "warning: SIGTERM: finishing",
+        "stopped by SIGTERM after step 2",
+        "step 2 of 4: continuing",
+        "warning: one update",
+    ]
+    places = [log.find(words) for words in told]
+    assert -1 not in places and places == sorted(places)
 
 
 def test_a_variant_outside_the_package(run):
@@ -250,6 +294,20 @@ def test_init_from_says_what_did_not_match(run, capsys):
     with pytest.raises(ConfigError, match="no system or folder 'transformr'") as caught:
         train(run, name="third", assignments=SETTINGS, init_from="transformr")
     assert "transformer" in caught.value.hint
+
+
+def test_init_from_what_gives_little_is_a_warning(run, capsys):
+    train(run, assignments=SETTINGS)
+    capsys.readouterr()
+    train(run, name="wider", assignments=[*SETTINGS, "model.d_model=32", "train.max_steps=1"], init_from=VARIANT)
+    own, theirs = checkpoints.load_weights(last(run, "wider")), checkpoints.load_weights(last(run))
+    alike = sum(own[name].numel() for name in own if own[name].shape == theirs[name].shape)
+    everything = sum(tensor.numel() for tensor in own.values())
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "initialised from" in line]
+    assert line.startswith("nmtkit: warning: ")
+    assert f"{alike:,} of {everything:,} numbers; the other {100 * (1 - alike / everything):.1f}% begin at random" in line
+    train(run, name="alike", assignments=[*SETTINGS, "train.max_steps=1"], init_from=VARIANT)
+    assert "warning: initialised" not in capsys.readouterr().err
 
 
 def test_init_from_another_vocabulary_leaves_words_out(run, tmp_path, capsys):
