@@ -28,6 +28,7 @@ from nmtkit.score.tables import Estimate
 from nmtkit.settings import SearchSettings, TrainSettings, build
 from nmtkit.train import loss
 from nmtkit.train.gradients import autocast_arguments
+from nmtkit.train.plan import common_width
 from nmtkit.translate.beam import search
 
 ROUNDS, UPDATES, SENTENCES = 7, 3, 48
@@ -92,7 +93,7 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
     """
     baseline = systems[0].read_config()
     train, searched = build(TrainSettings, baseline.get("train", {}), "train"), build(SearchSettings, baseline.get("search", {}), "search")
-    chosen = hardware.choose()
+    chosen = hardware.choose(precision=train.precision, width=common_width(baseline))  # as the baseline was trained
     console.say(f"measuring on: {chosen.describe()}")
     device, autocast = torch.device(chosen.device), autocast_arguments(chosen)
     models = {s.name: load_system(run, s, device) for s in systems}

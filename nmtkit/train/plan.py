@@ -80,6 +80,19 @@ def make_plan(
     )
 
 
+def common_width(values: dict[str, Any]) -> int:
+    """D by which the arithmetic is chosen: that of the preset for every variant that has no `d_model` of its own, whatever the sizes it adapts it to.
+
+    So the systems of one preset compute alike, and what is compared is the models.
+
+    Args:
+        values: of config.toml.
+    Raises: ConfigError for a preset that there is no more.
+    """
+    preset = settings.load_preset(values["preset"]) if values.get("preset") else {}
+    return int(values.get("model", {}).get("d_model") or preset.get("model", {}).get("d_model") or 256)
+
+
 def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Settings that differ between two plans' values, as section.key -> (old, new); a missing one counts as its other's absence."""
     found = {}

@@ -28,7 +28,7 @@ from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.initial import copy_matching, find_source
 from nmtkit.train.loop import Trainer, write_best
 from nmtkit.train.optimizer import put_optimizer_tensors
-from nmtkit.train.plan import Plan, check_known, check_unchanged, make_plan
+from nmtkit.train.plan import Plan, check_known, check_unchanged, common_width, make_plan
 from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
@@ -144,7 +144,7 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
     if not len(store):
         raise DataError("the training set is empty", where=store.path, hint="see prep/manifest.json for what cleaning dropped")
     weights, moments, state, path = ({}, {}, TrainState(), None) if fresh else newest(system)
-    width = int(plan.model.get("d_model", 256))
+    width = common_width(plan.values())
     device = ranks.device(device)
     chosen = ranks.first_does(lambda: machines.choose(device, plan.train.precision, width, state.hardware).values())
     hardware = machines.choose(device, plan.train.precision, width, chosen)  # on machines alike the choice of the first rank

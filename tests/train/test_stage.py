@@ -9,12 +9,13 @@ import torch
 from nmtkit import console, files, settings
 from nmtkit.errors import CheckpointError, ConfigError, DataError, Interrupted
 from nmtkit.models import checkpoints, loading
+from nmtkit.nn import hardware
 from nmtkit.run import Run
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loop
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.order import Order
-from nmtkit.train.plan import make_plan
+from nmtkit.train.plan import common_width, make_plan
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best
 from nmtkit.train.validation import Validation, Validator, is_better
@@ -159,6 +160,15 @@ def test_a_variant_outside_the_package(run):
     model = loading.load_system(run, run.system("toy-recurrent"))
     assert type(model).__name__ == "ToyRecurrent"
     assert files.read_json(run.system("toy-recurrent").path / "best.json")["dev_bleu"] is not None
+
+
+@pytest.mark.parametrize("variant", ["transformer", "rnnsearch", "caru", "gatt"])
+def test_all_variants_of_a_preset_compute_with_one_arithmetic(run, variant, monkeypatch):
+    """On a CPU that multiplies bfloat16 faster, too: of `tiny` (d = 64) all are narrow, whatever their family calls its widths."""
+    monkeypatch.setattr(hardware, "_bfloat16_pays", lambda device, width: width >= 128)
+    train(run, variant=variant, preset="tiny", assignments=[*QUIET, "train.max_steps=1", "train.batch_size=64"])
+    assert files.read_json(last(run, variant) / "state.json")["hardware"]["precision"] == "float32"
+    assert common_width(make_plan(run, variant, "base", None, [], None).values()) == 512
 
 
 # One update
