@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from nmtkit.cli import app
 from nmtkit.cli.door import Command
 from nmtkit.cli.unused import CASES, refuse_unused
-from nmtkit.settings import SearchSettings
+from nmtkit.settings import STAGES
 
 TINY = ["--set", "model.d_model=16", "--set", "model.d_ff=32", "--set", "model.encoder_layers=1", "--set", "model.decoder_layers=1"]
 BRIEF = ["--set", "train.max_steps=6", "--set", "train.validate_every=3", "--set", "train.checkpoint_every=3", "--set", "search.max_length_b=5"]
@@ -140,6 +140,8 @@ def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, arguments, sai
         (["train", "--name", "../new"], "cannot name a system"),
         (["train", "--name", "new", "--set", "model.heads=3"], "multiple of heads"),
         (["train", *TINY, *BRIEF, "--set", "train.label_smoothing=0.2"], "label_smoothing"),
+        (["train", *TINY, *BRIEF, "--allow-change", "train.ler"], "did you mean 'train.lr'"),
+        (["train", "--name", "new", "--allow-change", "nosuch.setting"], "unknown setting 'nosuch.setting'"),
         (["translate", "--system", "ty"], "toy"),
         (["translate", "--set-name", "tset"], "did you mean 'test'"),
         (["translate", "nope.txt", "--system", "toy"], "nope.txt"),
@@ -164,6 +166,11 @@ UNUSED = [  # a command, options that mean nothing there, why
         ["--beam 5", "--nbest 1", "--length-penalty 0.6", *(f"--set search.{key}=1" for key in ("beam", "nbest", "length_penalty"))]
         + ["--set search.max_length_a=1.5", "--set search.max_length_b=9"],
         "with --force-target nothing is searched or kept",
+    ),
+    ("train --seed 2", ["--set train.seed=3"], "--seed is given too, and wins"),
+    *(
+        (f"translate --{key.replace('_', '-')} 2", [f"--set search.{key}=1"], f"--{key.replace('_', '-')} is given too, and wins")
+        for key in ("beam", "length_penalty", "nbest", "average")
     ),
     ("translate --force-target text.txt --set-name test", ["--force"], "with --force-target nothing is searched or kept"),
     ("score", ["--src text.txt", "--lang de"], "the translations of a run are scored"),
@@ -209,7 +216,8 @@ def test_every_case_of_the_table_is_tried():
         if not option.startswith("--set "):
             assert option in {spelled for parameter in COMMANDS[name].params for spelled in parameter.opts}
         else:
-            assert option.removeprefix("--set search.") in SearchSettings.model_fields
+            section, _, key = option.removeprefix("--set ").partition(".")
+            assert key in STAGES[section].model_fields
 
 
 def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):
@@ -310,7 +318,7 @@ def test_the_reader_may_have_left_before_anything_is_printed(arguments):
 
 @pytest.mark.parametrize("arguments", [["settings", "train"], ["variants"], ["prep", "--help"], ["--help"], ["--version"]])
 def test_a_full_disk_behind_stdout_is_the_machines_fault(arguments):
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run([sys.executable, "-m", "nmtkit", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.stderr.splitlines()[:2] == ["nmtkit: No space left on device", "  stdout, or a file that was being written"]
     assert "Traceback" not in done.stderr and "fault of nmtkit" not in done.stderr and "Exception ignored" not in done.stderr
