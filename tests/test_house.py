@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import nmtkit
+from nmtkit.models.variants import VARIANTS
 
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
@@ -59,8 +60,23 @@ def test_no_room_but_models_names_a_variant(path):
         return
     code = re.sub(r'""".*?"""', "", path.read_text("utf-8"), flags=re.S)
     code = re.sub(r"^def train\(.*?^\) -> None:", "", code, flags=re.S | re.M) if room in {"cli", "train"} else code  # the default of --variant
-    named = {n for n in ("transformer", "rnnsearch", "dual_context", "caru", "Transformer") if re.search(rf"\b{n}\b", code)}
-    assert named == set()
+    assert variants_named(code) == set()
+
+
+def variants_named(code: str) -> set[str]:
+    """The variants of the table that code names: by their name, their class, or an import of their module."""
+    found = {name for name in set(VARIANTS) - {"pr"} if re.search(rf"(?<![\w-]){name}(?![\w-])", code)}  # pr is a name of buckets of lengths, too
+    for module, _, cls in (target.removeprefix("nmtkit.models.").partition(":") for target in VARIANTS.values()):
+        found |= {name for name, wanted in ((cls, rf"\b{cls}\b"), (module, rf"\bmodels(\.| import ){module}\b")) if re.search(wanted, code)}
+    return found
+
+
+@pytest.mark.parametrize(
+    "code", ["if variant == 'enc-dc':", "isinstance(m, PhraseTransformer)", "from nmtkit.models import phrase", "'full-dc'", "RNNSearch()"]
+)
+def test_the_rule_of_variants_can_fail(code):
+    assert variants_named(code)
+    assert not variants_named("phrase = pr + latency_gatts")
 
 
 @pytest.mark.parametrize("module", ["nmtkit.cli", "nmtkit.run", "nmtkit.prep.stage", "nmtkit.prep.text", "nmtkit.score.stage", "nmtkit.data.store"])
