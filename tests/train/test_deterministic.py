@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.models.transformer import Transformer
-from nmtkit.models.variants import VARIANTS
+from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.nn import attention
 from nmtkit.nn.hardware import pick_device
 from nmtkit.train import deterministic as ours
@@ -26,8 +26,7 @@ RAISES = (
     "put_?[.]|histc|bincount|median[.]dim|_?ctc_loss|nll_loss|grid_sampler|upsample|_?adaptive_|avg_pool3d|reflection_pad|"
     "fractional_max|max_unpool|_?embedding_bag|scatter_reduce"
 )
-# Tiny sizes in the terms of each family.
-SIZES = {"rnnsearch": ["model.d_embedding=8", "model.d_hidden=16"]}
+RECURRENT = ["model.d_embedding=8", "model.d_hidden=16"]  # tiny sizes in the terms of that family
 
 
 @pytest.fixture
@@ -132,7 +131,8 @@ class Operations(TorchDispatchMode):
 
 
 def trained(run, name, variant, *extra):
-    train(run, variant=variant, name=name, assignments=[*SIZES.get(variant, MODEL), *TRAIN, *SHORT, *extra], device="cpu")
+    sizes = RECURRENT if "d_embedding" in load_variant(variant).Settings.model_fields else MODEL
+    train(run, variant=variant, name=name, assignments=[*sizes, *TRAIN, *SHORT, *extra], device="cpu")
     checkpoint = run.system(name).checkpoints / "step-00000003"
     return load_file(checkpoint / "model.safetensors"), load_file(checkpoint / "optimizer.safetensors")
 
