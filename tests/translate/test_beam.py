@@ -14,8 +14,9 @@ from toy_models import ByPosition, Table, batch_of, recurrent, sources
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.errors import ConfigError, TrainingDiverged
 from nmtkit.settings import SearchSettings
+from nmtkit.translate import beam as search_module
 from nmtkit.translate import steps
-from nmtkit.translate.beam import Hypothesis, length_limit, length_penalty, search
+from nmtkit.translate.beam import ROUND, Hypothesis, length_limit, length_penalty, search
 
 
 def options(beam=5, alpha=0.6, a=1.0, b=4, nbest=1):
@@ -134,6 +135,35 @@ def test_result_does_not_depend_on_batch():
         for a, b in zip(together, other, strict=True):
             assert [(h.ids, h.finished) for h in a] == [(h.ids, h.finished) for h in b]
             assert [h.log_prob for h in a] == pytest.approx([h.log_prob for h in b], abs=1e-10)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_finished_sentences_that_stay_to_fill_a_batch_change_nothing(beam, monkeypatch):
+    model = recurrent(7, 40, eos_bias=1.0)
+    ids = sources(7, 40, [1 + (5 * i) % 17 for i in range(3 * ROUND + 5)])
+    filled, stay = [], search_module._stay
+
+    def watched(going):
+        kept = stay(going)
+        filled.append(len(kept) < len(going) and not all(going[i] for i in kept))
+        return kept
+
+    monkeypatch.setattr(search_module, "_stay", watched)
+    together = search([model], batch_of(ids), options(beam, nbest=beam))
+    assert any(filled)
+    for source, found in zip(ids, together, strict=True):
+        (alone,) = search([model], batch_of([source]), options(beam, nbest=beam))
+        assert [(h.ids, h.finished) for h in found] == [(h.ids, h.finished) for h in alone]
+        assert [h.log_prob for h in found] == pytest.approx([h.log_prob for h in alone], abs=1e-10)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=100))
+def test_who_is_still_searched_stays(going):
+    kept = search_module._stay(going)
+    assert kept == sorted(set(kept))
+    assert {i for i, goes in enumerate(going) if goes} <= set(kept)
+    left = len(going) - len(kept)
+    assert left == 0 or (left * 8 >= len(going) and (len(kept) % ROUND == 0 or len(kept) == sum(going) <= ROUND // 2))
 
 
 def test_best_does_not_depend_on_nbest():
