@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
-from nmtkit.nn.alignment import AdditiveAttention
+from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.cells import GRU, LSTM, MGU, CARUCell, Cell, FirstStep, inputs_loop, loop, tanh
 from nmtkit.nn.dropout import Dropout
@@ -273,9 +273,11 @@ class CARUAttention(Model):
             s = s[:, : self.settings.d_hidden] if self.cell is None else s
         run = Run(recent)
         s = self._steps(words.transpose(0, 1), s, memory, run, first=not state)
-        record("attention", torch.stack(run.weights, dim=2).flatten(1, 2).unsqueeze(1))
+        record(SITE, torch.stack(run.weights, dim=2).flatten(1, 2).unsqueeze(1))
+        if capturing():
+            record(f"{SITE}_context", torch.stack(run.contexts, dim=1))
         if run.attention_gate:
-            record("attention_gate", torch.stack(run.attention_gate, dim=2).flatten(1, 2))
+            record(f"{SITE}_gate", torch.stack(run.attention_gate, dim=2).flatten(1, 2))
         if run.caembed_gate:
             record("caembed_gate", torch.stack(run.caembed_gate, dim=1))
         return self._readout(words, run), None if state is None else {"s": s, "recent": run.recent}

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
-from nmtkit.nn.alignment import AdditiveAttention
-from nmtkit.nn.capture import record
+from nmtkit.nn.alignment import SITE, AdditiveAttention
+from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.cells import GRU, loop, tanh
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedding, OutputLayer
@@ -101,15 +101,17 @@ class RNNSearch(Model):
 
         Returns: the decoder's first state (B, H), keys (B, S, A), visible bool (B, 1, S) or None, and what the source's states h_i give to
             the cell (B, S, 3H) and to the readout (B, S, H): W Σα_i h_i = Σα_i W h_i, so these products too are made once per sentence.
+            The states themselves only where somebody captures.
         """
         states, last = self.encoder(self.src_words(batch.src), batch.src_lengths, batch.src_padded)
-        return {
+        memory = {
             "initial": tanh(self.initial(last[1])),
             "keys": self.attention.keys(states),
             "visible": visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None,
             "to_cell": self.cell_context(states),
             "to_readout": self.maxout_context(states),
         }
+        return memory | {"states": states} if capturing() else memory
 
     def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
         """See `Model.decode`; the state is s (R, H).
@@ -120,7 +122,9 @@ class RNNSearch(Model):
         x = self.cell.inputs(words.transpose(0, 1))  # (T, R, 3H)
         start = state["s"] if state else memory["initial"].to(self.cell.bias.dtype).repeat_interleave(len(tgt_in) // len(memory["initial"]), dim=0)
         states, alpha, last = self._steps(x, start, memory, further=state is not None)
-        record("attention", alpha.unsqueeze(1))
+        record(SITE, alpha.unsqueeze(1))
+        if capturing() and "states" in memory:
+            record(f"{SITE}_context", torch.matmul(alpha, memory["states"].to(alpha.dtype)).view(*tgt_in.shape, -1))
         return self._readout(words, states, alpha, memory["to_readout"]), None if state is None else {"s": last}
 
     @eager

@@ -12,9 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from nmtkit.nn.capture import changed
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import additive
 from nmtkit.nn.repeated import repeated
+
+SITE = "attention"
+"""What `capture` calls these weights: a decoder has one such attention."""
 
 
 class AdditiveAttention(nn.Module):
@@ -75,12 +79,12 @@ def normalise(scores: Tensor, mask: Tensor | None, scale: Tensor | float | None)
         scores: e (B, K, S).
         mask: from `masks.additive` (B, 1, S), None = all positions are real.
         scale: N (B, 1, 1), or one number of all; None = 1, the usual softmax.
-    Returns: weights (B, K, S).
+    Returns: weights (B, K, S), as an open `capture` changes them.
     Source: Im & Chan 2024, L1(exp(Nx)).
     """
     if scale is not None:
         scores = scores * scale
-    return torch.softmax(scores if mask is None else scores + mask, dim=-1)
+    return changed(SITE, torch.softmax(scores if mask is None else scores + mask, dim=-1))
 
 
 class _Scores(torch.autograd.Function):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from nmtkit.errors import ConfigError
 from nmtkit.nn.cache import Cache
-from nmtkit.nn.capture import capturing, record
+from nmtkit.nn.capture import capturing, changed, record
 from nmtkit.nn.dropout import dropout
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import block, future
@@ -61,7 +61,10 @@ def attention(
             context = _explicit(q, k, v, visible, causal, p, name, parts)
     else:
         context = _fused(q.transpose(1, 2), k, v, visible, causal, p)
-    return context.reshape(rows, steps, -1)
+    context = context.reshape(rows, steps, -1)
+    if name and capturing():
+        record(f"{name}_context", context)
+    return context
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float, name: str, parts: Sequence[str]) -> Tensor:
@@ -82,8 +85,11 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: b
     if visible is not None and visible.dtype == torch.bool:
         weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights up to here
     if name and capturing():
-        for part, own in zip(parts or ("",), weights.chunk(len(parts) or 1, dim=1), strict=True):
-            record(f"{name}.{part}" if part else name, own)
+        names = [f"{name}.{part}" for part in parts] or [name]
+        used = [changed(of, own) for of, own in zip(names, weights.chunk(len(names), dim=1), strict=True)]
+        for of, own in zip(names, used, strict=True):
+            record(of, own)
+        weights = torch.cat(used, dim=1)
     weights = (dropout(weights, p) if p else weights).to(v.dtype)
     if tiny:
         return (weights.transpose(2, 3) * v).sum(2).unsqueeze(1)  # (B, 1, H, C')

@@ -8,37 +8,60 @@ A pass outside `capture` pays one comparison a site. What sites are called, so t
 
     encoder.0.attention       the first number is the layer, from 0
     NAME.local, NAME.global   groups of heads of one attention, to summaries of neighbourhoods and to the positions themselves
+    NAME_context              (B, T, C): what an attention gives, the heads side by side
     NAME_gate                 (B, T, S) or (B, T): how open a gate is, mean over its numbers, NaN where it has no say
     NAME_mixture              (levels, layers): what share of each level of the encoder a decoder layer reads
+
+Whoever captures may also change attention weights on their way, to see what hangs on them:
+
+    with capture(lambda name, weights: weights if name != "decoder.0.cross" else uniform(weights)):
+        hidden, _ = model.decode(tgt_in, memory)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
 
+Change = Callable[[str, Tensor], Tensor]
+"""The name of an attention and its weights (B, H, T, S), or (B, T, S) of one without heads -> those to use instead."""
+
 _seen: dict[str, list[Tensor]] | None = None
+_change: Change | None = None
 
 
 @contextmanager
-def capture() -> Iterator[dict[str, list[Tensor]]]:
+def capture(change: Change | None = None) -> Iterator[dict[str, list[Tensor]]]:
     """Collect what the models record while the context is open.
 
+    Args:
+        change: what becomes of attention weights before they are used, and recorded; None = they stay.
     Yields: name of the site -> the tensors recorded there, in order, detached; captures do not nest, the inner one collects.
     """
-    global _seen
-    outer, _seen = _seen, {}
+    global _seen, _change
+    outer = _seen, _change
+    _seen, _change = {}, change
     try:
         yield _seen
     finally:
-        _seen = outer
+        _seen, _change = outer
 
 
 def capturing() -> bool:
     """Whether anybody is listening (so that a site may skip making what it would record)."""
     return _seen is not None
+
+
+def changing() -> bool:
+    """Whether weights may be changed."""
+    return _change is not None
+
+
+def changed(name: str, weights: Tensor) -> Tensor:
+    """The weights of an attention that are to be used: as the open capture changes them, else those given."""
+    return weights if _change is None else _change(name, weights)
 
 
 def record(name: str, tensor: Tensor) -> None:

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nmtkit.nn.alignment import AdditiveAttention, normalise
-from nmtkit.nn.capture import capturing
+from nmtkit.nn.capture import capturing, changing
 from nmtkit.nn.cells import tanh
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import additive
@@ -233,6 +233,8 @@ class GatedAttention(nn.Module):
             context = self.gate.first(of_s.squeeze(2)) if first else None
             if context is not None:
                 alpha = normalise(s.new_zeros(*context.shape[:2], h.size(2)), mask, None)
+                if changing():  # Σ α_i g with one g for all i is g only as long as the weights sum to one
+                    context = context * alpha.sum(-1, keepdim=True)
                 return context.flatten(0, 1), alpha, alpha * torch.nan if capturing() else None
             rows, q = (x.to(wide).view(*of_s.shape[:3], -1) for x in (s, query(s)))
             of_gate = (h, of_h, rows, of_s, *inner)
@@ -251,7 +253,7 @@ class GatedAttention(nn.Module):
         """`_look` without gradients, a few sentences at a time: what many hypotheses make of long sources would not fit into memory, or caches."""
         linear = self.attention.key
         project: Project = F.linear if linear.packed is None or key.dtype != torch.float32 else lambda x, _: linear(x)
-        size = max(1, PIECE // (q.size(1) * h.size(2) * self.gate.width))
+        size = len(q) if changing() else max(1, PIECE // (q.size(1) * h.size(2) * self.gate.width))
         found = []
         for start in range(0, len(q), size):
             rows = slice(start, start + size)

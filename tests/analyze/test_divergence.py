@@ -59,7 +59,7 @@ def test_the_two_groups_of_heads_are_recorded_apart():
     with capture() as seen:
         attention(q, k, v, name="all")
         attention(q, k, v, name="all", parts=("local", "global"))
-    assert set(seen) == {"all", "all.local", "all.global"}
+    assert set(seen) == {"all", "all_context", "all.local", "all.global"}
     assert torch.equal(torch.cat([seen["all.local"][0], seen["all.global"][0]], dim=1), seen["all"][0])
     assert pairs_of(list(seen)) == ["all"]
 

@@ -411,10 +411,14 @@ def test_capture_reads_weights_and_gates(values):
     plain = contract.full(model, batch)
     with capture() as seen:
         assert torch.equal(contract.full(model, batch), plain)
-    assert set(seen) == {"attention", "caembed_gate", *(["attention_gate"] if model.settings.caatt else [])}
+    assert set(seen) == {"attention", "attention_context", "caembed_gate", *(["attention_gate"] if model.settings.caatt else [])}
     alpha, opened = seen["attention"][0], seen["caembed_gate"][0]
     assert alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1)) and opened.shape == batch.tgt_in.shape
     assert (opened > 0).all() and (opened < 1).all()
+    (context,) = seen["attention_context"]
+    assert context.shape[:2] == batch.tgt_in.shape
+    if not model.settings.caatt:
+        torch.testing.assert_close(context, alpha[:, 0] @ model.encode(batch)["states"], rtol=1e-9, atol=1e-11)
     for row, (src, tgt) in enumerate(pairs):
         _, weights, gates = Slow(weights_of(model), model.settings).write(src, batch.tgt_in[row, : len(tgt)].tolist())
         torch.testing.assert_close(alpha[row, 0, : len(tgt), : len(src)].tolist(), weights, rtol=1e-9, atol=1e-11)

@@ -210,7 +210,7 @@ def test_the_local_heads_and_the_global_ones_are_captured_under_names_of_their_o
     module.local_kv.weight.data.zero_()
     with capture() as seen:
         module(torch.randn(1, 3, 8, dtype=torch.float64))
-    assert set(seen) == {"here.local", "here.global"}
+    assert set(seen) == {"here.local", "here.global", "here_context"}
     (local,), (whole,) = seen["here.local"], seen["here.global"]
     assert local.shape == whole.shape == (1, 2, 3, 3)
     torch.testing.assert_close(local, torch.full_like(local, 1 / 3))

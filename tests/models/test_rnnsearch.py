@@ -183,13 +183,16 @@ def test_capture_reads_the_attention_weights():
     with capture() as seen:
         assert torch.equal(contract.full(model, batch), plain)
     (alpha,) = seen["attention"]
-    assert list(seen) == ["attention"] and alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1))
+    assert list(seen) == ["attention", "attention_context"] and alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1))
     weights = {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
     for row, (src, tgt) in enumerate(pairs):
         slow = torch.tensor(Slow(weights, model.settings).write(src, batch.tgt_in[row, : len(tgt)].tolist())[1], dtype=torch.float64)
         torch.testing.assert_close(alpha[row, 0, : len(tgt), : len(src)], slow, rtol=1e-10, atol=1e-12)
         assert (alpha[row, :, :, len(src) :] == 0).all()
     memory = model.encode(batch)
+    assert "states" not in memory
+    (context,) = seen["attention_context"]  # W Σα_i h_i = Σα_i W h_i
+    torch.testing.assert_close(model.maxout_context(context), alpha[:, 0] @ memory["to_readout"], rtol=1e-10, atol=1e-12)
     with capture() as seen:  # three rows a sentence: K·T queries
         model.decode(batch.tgt_in.repeat_interleave(3, dim=0), memory)
     torch.testing.assert_close(seen["attention"][0].unflatten(2, (3, -1)).mean(2), alpha)

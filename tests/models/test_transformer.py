@@ -178,10 +178,11 @@ def test_capture_reads_every_attention_and_nothing_changes():
         torch.testing.assert_close(contract.full(model, batch), plain, rtol=1e-12, atol=1e-12)
     b, s, t = len(batch.src), batch.src.size(1), batch.tgt_in.size(1)
     shapes = {"encoder.{}.attention": (b, 4, s, s), "decoder.{}.attention": (b, 4, t, t), "decoder.{}.cross": (b, 4, t, s)}
+    contexts = {f"{name}_context": (*shape[::2], 16) for name, shape in shapes.items()}
     assert {name: [w.shape for w in found] for name, found in seen.items()} == {
-        name.format(i): [shape] for i in range(2) for name, shape in shapes.items()
+        name.format(i): [shape] for i in range(2) for name, shape in (shapes | contexts).items()
     }
-    for found in seen.values():
+    for found in (found for name, found in seen.items() if not name.endswith("_context")):
         torch.testing.assert_close(found[0].sum(-1), torch.ones(found[0].shape[:-1], dtype=torch.float64))
     real = torch.arange(s) < batch.src_lengths[:, None]
     assert (seen["decoder.0.cross"][0].amax((1, 2)) > 0).equal(real)

@@ -133,11 +133,31 @@ def test_flops_are_counted_as_those_of_the_plain_products():
 def test_capture_takes_weights_before_dropout_and_nothing_outside():
     q, k, v = tensors(4, 4, 4, 4)
     with capture() as seen:
-        attention(q, k, v, visible_positions(LENGTHS, 4), p=0.5, name="here")
+        context = attention(q, k, v, visible_positions(LENGTHS, 4), p=0.5, name="here")
         attention(q, k, v)
     (weights,) = seen["here"]
-    assert set(seen) == {"here"} and weights.shape == (4, H, 4, 4) and not weights.requires_grad
+    assert set(seen) == {"here", "here_context"} and torch.equal(seen["here_context"][0], context)
+    assert weights.shape == (4, H, 4, 4) and not weights.requires_grad
     torch.testing.assert_close(weights.sum(-1)[[0, 1, 3]], torch.ones(3, H, 4, dtype=torch.float64))
     assert (weights[2] == 0).all()
     attention(q, k, v, name="here")
     assert len(seen["here"]) == 1
+
+
+@pytest.mark.parametrize("parts", [(), ("first", "second")])
+def test_weights_changed_on_their_way_are_those_used_and_recorded(parts):
+    q, k, v = tensors(4, 4, 4, 4)
+    names = [f"here.{part}" for part in parts] or ["here"]
+
+    def second_key_only(name, weights):
+        assert name in names
+        return torch.eye(4, dtype=weights.dtype)[1].expand_as(weights) if name == names[-1] else weights
+
+    plain = attention(q, k, v, name="here", parts=parts)
+    with capture(second_key_only) as seen:
+        found = attention(q, k, v, name="here", parts=parts)
+    wanted = plain.unflatten(-1, (H, -1)).clone()
+    wanted[:, :, len(parts) // 2 :] = v[:, :, 1].unsqueeze(1)[:, :, len(parts) // 2 :]
+    torch.testing.assert_close(found, wanted.flatten(2), rtol=1e-12, atol=1e-12)
+    assert (seen[names[-1]][0][..., 1] == 1).all()
+    assert torch.equal(attention(q, k, v, name="here", parts=parts), plain)  # over, and nothing stays
