@@ -87,6 +87,7 @@ class Reporter:
         tokens, seconds = max(1, window.tokens), max(1e-9, window.seconds)
         values = {
             "epoch": round(epoch, 4),
+            "updates": window.steps,
             "loss": window.smoothed / tokens,
             "nll": window.nll / tokens,
             "lr": rate,
