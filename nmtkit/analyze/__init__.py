@@ -20,6 +20,7 @@ ANALYSES: dict[str, Analysis] = {
     "divergence": Analysis("nmtkit.analyze.divergence:run", "how far local and global attention are from each other, layer by layer"),
     "layers": Analysis("nmtkit.analyze.layers:run", "which encoder levels each decoder layer reads, where a mixture of them is learned"),
     "alignment": Analysis("nmtkit.analyze.alignment:run", "the attention of a sentence pair, and its alignment error rate on gold sets"),
+    "convergence": Analysis("nmtkit.analyze.convergence:run", "loss and dev BLEU by updates, epochs and time, and what it took to reach a BLEU"),
 }
 """Every analysis by name. Its function is `run(run, systems, *, set_names, …) -> Finding`, where … are the options it has; another analysis is one
 file and one line."""
@@ -27,5 +28,6 @@ file and one line."""
 OPTIONS: dict[str, object] = {
     **{"buckets": "dc", "measure": False, "pairs": "", "scores": ()},
     **{"sentence": 1, "layer": "", "head": 0, "gold": "", "alignments": ()},
+    **{"levels": ""},
 }
 """The options that some analyses have, each with its default; an analysis gets those that its function declares."""

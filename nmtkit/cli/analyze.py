@@ -21,6 +21,7 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
         "nmtkit analyze divergence --system dc-2 --system dc-5",
         "nmtkit analyze alignment --sentence 7 --layer 3",
         "nmtkit analyze alignment --gold enfr.gold,enfr.src-tgt",
+        "nmtkit analyze convergence --levels 20,25,30",
     ),
 )
 def analyze(
@@ -57,6 +58,13 @@ def analyze(
         Optional[list[str]],
         typer.Option(metavar="FILE", help="Of alignment: hypothesised links for the pairs of --gold, shown beside the systems. Repeatable."),
     ] = None,
+    levels: Annotated[
+        str,
+        typer.Option(
+            metavar="BLEU,…",
+            help="Of convergence: levels of dev BLEU, such as 20,25,30 (default: shares of the best of the weakest system).",
+        ),
+    ] = "",
     output_format: Format = "table",
     run: Annotated[Optional[Path], run_option()] = None,
     force: Annotated[bool, force_option("Do an analysis again that is up to date.")] = False,
@@ -71,4 +79,5 @@ def analyze(
         return
     options = {"buckets": buckets, "measure": measure, "pairs": pairs, "scores": tuple(scores or ())}
     options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
+    options |= {"levels": levels}
     stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)

@@ -26,6 +26,25 @@ class Heat:
     columns: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Curve:
+    """Points of one thing, joined in order: `y` over `x`; curves of one name have one colour, a `faint` one is thin and without markers."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    faint: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves on one pair of axes."""
+
+    xlabel: str
+    ylabel: str
+    curves: Sequence[Curve]
+
+
 def available() -> bool:
     """Whether figures can be drawn; if not, one line says how to get them."""
     if importlib.util.find_spec("matplotlib") is not None:
@@ -85,6 +104,36 @@ def lines(groups: Sequence[str], series: Mapping[str, Sequence[float | None]], x
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
+        return _svg(figure)
+
+
+def curves(panels: Sequence[Sequence[Panel]]) -> str:
+    """Panels in rows, with one legend for all; a row shares its vertical axis, and every horizontal one begins at 0.
+
+    Args:
+        panels: rows of as many panels each.
+    Returns: SVG, the same bytes for the same input.
+    """
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(curve.name for row in panels for panel in row for curve in panel.curves))
+    with _reproducible():
+        figure = Figure(figsize=(max(4.5, 3.2 * len(panels[0])), 2.6 * len(panels) + 0.4), layout="constrained")
+        shown: dict[str, Any] = {}
+        for line, row in zip(figure.subplots(len(panels), len(panels[0]), squeeze=False, sharey="row"), panels, strict=True):
+            for axes, panel in zip(line, row, strict=True):
+                for curve in panel.curves:
+                    number = names.index(curve.name)
+                    marker = "" if curve.faint else MARKERS[number % len(MARKERS)]
+                    width = 0.7 if curve.faint else 1.2
+                    drawn = axes.plot(curve.x, curve.y, f"{marker}-", color=f"C{number % 10}", linewidth=width, markersize=3)
+                    if not curve.faint:
+                        shown.setdefault(curve.name, drawn[0])
+                axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel if axes is line[0] else "")
+                axes.set_xlim(left=0)
+                axes.spines[["top", "right"]].set_visible(False)
+        if shown:
+            figure.legend(shown.values(), map(_plain, shown), loc="outside upper center", ncols=min(4, len(shown)), frameon=False, fontsize=8)
         return _svg(figure)
 
 

@@ -106,6 +106,16 @@ def test_lines_and_heat_maps_are_reproducible_svg_too():
         assert f">{word}<" in drawn
 
 
+def test_curves_share_a_legend():
+    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+    points = [figures.Curve("a$1$", [1, 2], [3.0, 4.0], faint=True), figures.Curve("a$1$", [2], [5.0]), figures.Curve("b", [1], [2.0])]
+    rows = [[figures.Panel("updates", "loss", points), figures.Panel("epochs", "loss", points[:1])]]
+    drawn = figures.curves(rows)
+    assert drawn == figures.curves(rows)
+    assert [drawn.count(f">{word}<") for word in ("a$1$", "b", "updates", "epochs", "loss")] == [1] * 5
+    assert ">updates<" in figures.curves([[figures.Panel("updates", "loss", [])]])
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_script_that_the_drawing_font_lacks_is_text_all_the_same():
     pytest.importorskip("matplotlib", reason="figures need the extra [plots]")

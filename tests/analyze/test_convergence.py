@@ -1,0 +1,294 @@
+"""Curves of trainings: read from the log with each update once, levels of BLEU found where a slow search finds them."""
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from nmtkit.analyze import convergence, curves, stage
+from nmtkit.analyze.convergence import FIRST, INTERPOLATED, NEVER, default_levels, parse_levels, reach
+from nmtkit.cli import app
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.models import checkpoints
+from nmtkit.run import System, write_toml
+from nmtkit.train.reporting import Reporter
+from nmtkit.train.state import Window
+from tests.score.conftest import write
+
+from .test_stage import finding
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+
+
+def train(step, seconds=60.0, **more):
+    return {"step": step, "kind": "train", "epoch": step / 100, "nll": 5.0 - step / 100, "loss": 6.0, "seconds": seconds, **more}
+
+
+def dev(step, bleu, loss=2.0, signature=SIGNATURE):
+    return {"step": step, "kind": "dev", "dev_loss": loss, "dev_bleu": bleu, "signature": signature}
+
+
+def log(path, records):
+    write(path, [record if isinstance(record, str) else json.dumps(record) for record in records])
+    return path
+
+
+# What the log says
+
+
+def test_a_plain_log(tmp_path):
+    found = curves.read(log(tmp_path / "m", [train(50, updates=50), train(100, 30.0, updates=50), dev(100, 7.5), train(150, updates=50)]))
+    assert [(s.begin, s.end, s.seconds, s.loss) for s in found.train] == [(0, 50, 60.0, 4.5), (50, 100, 30.0, 4.0), (100, 150, 60.0, 3.5)]
+    assert found.measured == [(100, 7.5)] and found.dev[0].loss == 2.0 and found.dev[0].signature == SIGNATURE
+    assert found.minutes([0, 25, 50, 75, 100, 150, 151]) == pytest.approx([0, 0.5, 1.0, 1.25, 1.5, 2.5, None])
+    assert found.epochs([0, 50, 125, 151]) == pytest.approx([0, 0.5, 1.25, None])
+    assert (found.last, found.unlogged) == (150, 0)
+
+
+@pytest.mark.parametrize("updates", [True, False])
+def test_the_closing_line_of_a_training_that_went_on_is_counted_once(updates, tmp_path):
+    """At its end a training tells of the updates since the last line; one that continues tells of them again."""
+    lines = [(50, 50, 60.0), (87, 37, 44.4), (100, 50, 61.0), (150, 50, 59.0)]
+    records = [train(step, seconds, **({"updates": n} if updates else {})) for step, n, seconds in lines]
+    found = curves.read(log(tmp_path / "m", records), 50)
+    assert [(s.begin, s.end) for s in found.train] == [(0, 50), (50, 100), (100, 150)]
+    assert found.minutes([150]) == pytest.approx([3.0])
+    unfinished = curves.read(log(tmp_path / "m", records[:2]), 50)
+    assert [(s.begin, s.end) for s in unfinished.train] == [(0, 50), (50, 87)]
+
+
+def test_of_updates_made_again_the_later_count(tmp_path):
+    first = [train(50, 10.0), train(100, 10.0), dev(100, 5.0), train(150, 10.0), dev(150, 6.0), train(200, 10.0), dev(200, 9.0)]
+    again = [dev(125, 5.5), train(150, 40.0), dev(150, 6.5), '{"step": 200, "kind": "tra', train(200, 50.0)]
+    found = curves.read(log(tmp_path / "m", first + again), 50)
+    assert [(s.end, s.seconds) for s in found.train] == [(50, 10.0), (100, 10.0), (150, 40.0), (200, 50.0)]
+    assert found.measured == [(100, 5.0), (125, 5.5), (150, 6.5)]
+
+
+def test_another_distance_of_lines_after_a_restart(tmp_path):
+    """What an earlier line tells of beyond the restart is taken off it, with its share of the time."""
+    found = curves.read(log(tmp_path / "m", [train(50, 50.0, updates=50), train(100, 50.0, updates=50), train(130, 30.0, updates=60)]))
+    assert [(s.begin, s.end, s.seconds) for s in found.train] == [(0, 50, 50.0), (50, 70, 20.0), (70, 130, 30.0)]
+    assert found.minutes([70, 100, 130]) == pytest.approx([70 / 60, 85 / 60, 100 / 60])
+
+
+def test_what_is_no_measurement_is_passed_over(tmp_path):
+    odd = ["", "no", "[]", '{"step": "5", "kind": "dev"}', '{"step": true, "kind": "dev"}', '{"step": 5, "kind": "other"}', '{"kind": "dev"}']
+    records = [*odd, dev(5, None), dev(6, 3.0, loss=None), {**train(7, None), "nll": "x"}, {"step": 8, "kind": "train"}]
+    found = curves.read(log(tmp_path / "m", records))
+    assert [(look.step, look.loss, look.bleu) for look in found.dev] == [(5, 2.0, None), (6, None, 3.0)]
+    assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 7, None), (7, 8, None)]
+    assert found.minutes([5]) == [None] and found.epochs([8]) == [None]
+    assert curves.read(tmp_path / "none").last == 0
+
+
+def test_a_gap_in_the_log_is_counted(tmp_path):
+    found = curves.read(log(tmp_path / "m", [train(50, updates=50), train(150, updates=47)]))
+    assert found.unlogged == 53 and found.minutes([100]) == [1.0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans(), st.floats(0.1, 9)), max_size=20))
+def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, moves):
+    """Against the list of updates as they were made: restarts anywhere, a line every 7, a closing line or none."""
+    step, window, records, clock = 0, 0, [], {}
+    for forward, back, pace in moves:
+        if back:
+            step, window = step // 7 * 7, 0
+        for _ in range(forward):
+            step, window = step + 1, window + 1
+            clock = {s: t for s, t in clock.items() if s < step} | {step: pace}
+            if step % 7 == 0:
+                records.append(train(step, sum(clock[s] for s in range(step - window + 1, step + 1)), updates=window))
+                window = 0
+        if window:
+            records.append(train(step, sum(clock[s] for s in range(step - window + 1, step + 1)), updates=window))
+    found = curves.read(log(tmp_path_factory.mktemp("log") / "m", records))
+    ends = [s.end for s in found.train]
+    assert [s.begin for s in found.train] == [0, *ends[:-1]][: len(ends)]
+    for end in ends:
+        if end % 7 == 0 or end == ends[-1]:
+            assert found.minutes([end])[0] == pytest.approx(sum(clock[s] for s in range(1, end + 1)) / 60)
+
+
+def test_what_the_reporter_writes_is_read(tmp_path, capsys):
+    system = System(tmp_path / "a")
+    reporter = Reporter(system, 0)
+    for step, steps in ((20, 20), (33, 13)):
+        reporter.progress(step, 99, step / 30, Window(steps=steps, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=steps), 0.1, None)
+    reporter.close()
+    reporter = Reporter(system, 33)
+    reporter.progress(40, 99, 40 / 30, Window(steps=20, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=20), 0.1, None)
+    reporter.close()
+    found = curves.read(system.metrics)
+    assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]
+    assert found.minutes([40]) == pytest.approx([40 / 60])
+
+
+# When a level was reached
+
+
+@pytest.mark.parametrize(
+    ("level", "wanted"),
+    [(5, (100, FIRST)), (10, (100, FIRST)), (15, (125, INTERPOLATED)), (20, (150, INTERPOLATED)), (25, (300, INTERPOLATED)), (31, (None, NEVER))],
+)
+def test_the_first_time_counts(level, wanted):
+    points = [(100, 10.0), (150, 20.0), (200, 12.0), (250, 20.0), (350, 30.0)]
+    assert reach(points, level) == (pytest.approx(wanted[0]) if wanted[0] else None, wanted[1])
+    assert reach([], level) == (None, NEVER)
+
+
+@given(st.lists(st.floats(0, 60), min_size=1, max_size=12), st.floats(0.1, 60))
+def test_a_level_is_reached_where_a_slow_walk_finds_it(bleus, level):
+    points = [(10 * (i + 1), bleu) for i, bleu in enumerate(bleus)]
+    steps, how = reach(points, level)
+    walked = next((step for step, bleu in points if bleu >= level), None)
+    assert (how == NEVER) == (walked is None) == (steps is None)
+    if how == FIRST:
+        assert steps == walked == 10
+    elif steps is not None:
+        assert walked - 10 <= steps <= walked
+        below, there = dict(points)[walked - 10], dict(points)[walked]
+        assert below + (there - below) * (steps - walked + 10) / 10 == pytest.approx(level)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=5))
+def test_all_systems_reach_the_default_levels(bests):
+    levels = default_levels(bests)
+    assert levels == sorted(set(levels)) and all(0 < level <= min(bests) for level in levels)
+    assert levels or min(bests) < 0.1
+
+
+def test_levels_as_a_person_gives_them():
+    assert default_levels([36.33, 36.99]) == [18.1, 27.2, 32.6, 36.3]
+    assert parse_levels("30, 20,20.5,30") == [20.0, 20.5, 30.0]
+    for wrong in ("x", "20,", "0", "-1", "101", "nan", "inf"):
+        with pytest.raises(ConfigError, match="no level of BLEU") as error:
+            parse_levels(wrong)
+        assert error.value.where == "--levels"
+
+
+# The stage
+
+
+@pytest.fixture
+def trained(analysed):
+    """Two trainings, the second as good in half the updates, and one without dev BLEU."""
+    for name, every, bleus in (("base", 50, [4, 8, 16, 20]), ("fast", 25, [4, 8, 16, 20]), ("mute", 50, [None] * 4)):
+        folder = analysed.add(name, 0.3, sets=[])
+        write_toml(folder / "config.toml", {"variant": "toy", "train": {"log_every": every, "dev_sentences": 0}})
+        records = [r for i, bleu in enumerate(bleus, 1) for r in (train(every * i, updates=every), dev(every * i, bleu, 5.0 - i))]
+        log(folder / "metrics.jsonl", records)
+    return analysed
+
+
+def run_cli(run, *arguments):
+    return CliRunner().invoke(app, ["analyze", "convergence", "--run", str(run.path), *arguments])
+
+
+def test_systems_side_by_side(trained, capsys):
+    stage.analyze(trained.run, "convergence", systems=["base", "fast", "mute"], levels="12,20,21")
+    found = finding(trained.run, "convergence")
+    rows = {(r["point"], r["bleu"], r["system"]): r for r in found["table"]["rows"]}
+    assert list(rows) == [
+        *(("level", level, name) for level in (12.0, 20.0, 21.0) for name in ("base", "fast")),
+        *(("best", 20.0, "base"), ("best", 20.0, "fast"), ("best", None, "mute")),
+    ]
+    base, fast = rows["level", 12.0, "base"], rows["level", 12.0, "fast"]
+    assert [base[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [125.0, 1.25, 2.5, 1.0, INTERPOLATED]
+    assert [fast[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [62.5, 0.625, 2.5, 0.5, INTERPOLATED]
+    never = rows["level", 21.0, "fast"]
+    assert [never[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [None, None, None, None, NEVER]
+    assert rows["best", None, "mute"]["dev_loss"] == 1.0 and rows["best", None, "mute"]["updates"] == 200
+    assert found["facts"]["levels"] == [12.0, 20.0, 21.0] and found["facts"]["levels_from"] == "given"
+    assert found["facts"]["logged"]["fast"] == {"updates": 100, "epochs": 1.0, "minutes": 4.0, "unlogged": 0}
+    out = capsys.readouterr().out
+    assert "not reached" in out and "without dev BLEU, so without levels: mute" in out and found["text"] in out
+    assert out.count("best 20.00") == 2
+    points = list(csv.DictReader(io.StringIO((trained.run.path / "analyze" / "convergence" / "curves.csv").read_text("utf-8"))))
+    assert [p["bleu"] for p in points if (p["system"], p["kind"]) == ("fast", "dev")] == ["4.0", "8.0", "16.0", "20.0"]
+    assert [p["minutes"] for p in points if (p["system"], p["kind"]) == ("base", "train")] == ["1.0", "2.0", "3.0", "4.0"]
+
+
+def test_the_first_validation_is_a_bound_and_no_ratio_is_made_of_it(trained):
+    stage.analyze(trained.run, "convergence", systems=["base", "fast"], levels="3")
+    rows = [r for r in finding(trained.run, "convergence")["table"]["rows"] if r["point"] == "level"]
+    assert [(r["updates"], r["ratio"], r["how"]) for r in rows] == [(50.0, None, FIRST), (25.0, None, FIRST)]
+
+
+def test_levels_of_its_own_and_the_figure(trained):
+    stage.analyze(trained.run, "convergence")
+    found = finding(trained.run, "convergence")
+    assert found["facts"]["levels"] == [10.0, 15.0, 18.0, 20.0] and "weakest" in found["facts"]["levels_from"]
+    figure = (trained.run.path / "analyze" / "convergence" / "figure.svg").read_text("utf-8")
+    for text in ("updates", "epochs", "minutes", "dev BLEU", "loss per target token (thin: training)", ">base<", ">fast<", ">mute<"):
+        assert text in figure
+    assert figure.count(">base<") == 1
+
+
+def test_without_times_there_is_no_axis_of_minutes(trained):
+    folder = trained.run.path / "systems" / "base"
+    log(folder / "metrics.jsonl", [train(50, None), dev(50, 3.0), dev(60, 6.0)])
+    stage.analyze(trained.run, "convergence", systems=["base"], levels="3,6")
+    rows = finding(trained.run, "convergence")["table"]["rows"]
+    assert [(r["updates"], r["epochs"], r["minutes"]) for r in rows] == [(50.0, 0.5, None), (60.0, None, None), (60.0, None, None)]
+    assert "minutes" not in (trained.run.path / "analyze" / "convergence" / "figure.svg").read_text("utf-8")
+
+
+def test_where_nobody_measured_bleu_losses_are_shown(trained, capsys):
+    stage.analyze(trained.run, "convergence", systems=["mute"])
+    assert [r["point"] for r in finding(trained.run, "convergence")["table"]["rows"]] == ["best"]
+    assert "no training here measured BLEU" in capsys.readouterr().out
+    assert "dev BLEU" not in (trained.run.path / "analyze" / "convergence" / "figure.svg").read_text("utf-8")
+
+
+def test_bleu_measured_in_two_ways_is_said(trained, capsys):
+    folder = trained.run.path / "systems" / "fast"
+    log(folder / "metrics.jsonl", [train(50), dev(50, 3.0, signature="nrefs:1|case:lc"), dev(60, 6.0, signature="nrefs:1|case:lc")])
+    stage.analyze(trained.run, "convergence", systems=["base", "fast"])
+    streams = capsys.readouterr()
+    assert "was measured in several ways" in streams.err and "NOT measured in one way" in streams.out
+    assert finding(trained.run, "convergence")["facts"]["dev_bleu"]["fast"]["signatures"] == ["nrefs:1|case:lc"]
+    write_toml(folder / "config.toml", {"variant": "toy", "train": {"log_every": 50, "dev_sentences": 100}})
+    log(folder / "metrics.jsonl", [train(50), dev(50, 3.0), dev(60, 6.0)])
+    stage.analyze(trained.run, "convergence", systems=["base", "fast"])
+    assert "was measured in several ways" in capsys.readouterr().err
+
+
+def test_a_system_that_has_not_begun_is_left_out(trained, capsys):
+    (trained.run.path / "systems" / "fast" / "metrics.jsonl").unlink()
+    stage.analyze(trained.run, "convergence", systems=["fast", "base"])
+    assert "'fast' is left out" in capsys.readouterr().err
+    assert {r["system"] for r in finding(trained.run, "convergence")["table"]["rows"]} == {"base"}
+    with pytest.raises(DataError, match="no training of this run has logged anything"):
+        stage.analyze(trained.run, "convergence", systems=["fast"])
+
+
+def test_from_the_command_line(trained):
+    marks = {"json": '"convergence"', "md": "| level |", "tex": r"\toprule", "csv": "point,bleu,system", "table": "█ best 20.00"}
+    for output_format, mark in marks.items():
+        done = run_cli(trained.run, "--levels", "10", "--format", output_format)
+        assert done.exit_code == 0 and mark in done.stdout, done.output
+    assert json.loads(run_cli(trained.run, "--levels", "10", "--format", "json").stdout)["facts"]["levels"] == [10.0]
+    for wrong in (("--levels", "ten"), ("--set-name", "test"), ("--buckets", "10")):
+        done = run_cli(trained.run, *wrong)
+        assert done.exit_code == 2 and wrong[0] in done.stderr
+
+
+def test_a_training_that_goes_on_is_read_anew(trained, capsys):
+    stage.analyze(trained.run, "convergence")
+    with open(trained.run.path / "systems" / "base" / "metrics.jsonl", "a", encoding="utf-8") as stream:
+        stream.write(json.dumps(dev(250, 40.0)) + "\n")
+    stage.analyze(trained.run, "convergence")
+    assert capsys.readouterr().err.count("written to") == 2
+    assert checkpoints.find_checkpoints(System(trained.run.path / "systems" / "base")) == []  # and needs no weights
+
+
+def test_a_line_for_a_terminal():
+    drawn = convergence.sparklines({"a": [(30, 5.0), (60, 10.0)], "long": [(60, 2.5)]}).splitlines()
+    assert drawn[0] == "dev BLEU, 0 to 10.0, over 60 updates"
+    assert drawn[1].startswith("   a " + " " * 29 + "▄") and drawn[1].endswith("█ best 10.00") and drawn[2].endswith("  ▂ best 2.50")
+    assert convergence.sparklines({}) == ""
