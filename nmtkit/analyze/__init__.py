@@ -21,6 +21,7 @@ ANALYSES: dict[str, Analysis] = {
     "layers": Analysis("nmtkit.analyze.layers:run", "which encoder levels each decoder layer reads, where a mixture of them is learned"),
     "alignment": Analysis("nmtkit.analyze.alignment:run", "the attention of a sentence pair, and its alignment error rate on gold sets"),
     "convergence": Analysis("nmtkit.analyze.convergence:run", "loss and dev BLEU by updates, epochs and time, and what it took to reach a BLEU"),
+    "phrases": Analysis("nmtkit.analyze.phrases:run", "multi-word expressions translated as the reference does"),
 }
 """Every analysis by name. Its function is `run(run, systems, *, set_names, …) -> Finding`, where … are the options it has; another analysis is one
 file and one line."""
@@ -28,6 +29,6 @@ file and one line."""
 OPTIONS: dict[str, object] = {
     **{"buckets": "dc", "measure": False, "pairs": "", "scores": ()},
     **{"sentence": 1, "layer": "", "head": 0, "gold": "", "alignments": ()},
-    **{"levels": ""},
+    **{"levels": "", "expressions": "", "match_case": False},
 }
 """The options that some analyses have, each with its default; an analysis gets those that its function declares."""

@@ -22,6 +22,7 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
         "nmtkit analyze alignment --sentence 7 --layer 3",
         "nmtkit analyze alignment --gold enfr.gold,enfr.src-tgt",
         "nmtkit analyze convergence --levels 20,25,30",
+        "nmtkit analyze phrases --expressions verbs.tsv",
     ),
 )
 def analyze(
@@ -65,6 +66,14 @@ def analyze(
             help="Of convergence: levels of dev BLEU, such as 20,25,30 (default: shares of the best of the weakest system).",
         ),
     ] = "",
+    expressions: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Of phrases: lines of source phrase, tab, target phrases with ' | ' between; '...' is a gap (default: the corpus's own).",
+        ),
+    ] = "",
+    match_case: Annotated[bool, typer.Option("--match-case", help="Of phrases: case counts (default: it is ignored).")] = False,
     output_format: Format = "table",
     run: Annotated[Optional[Path], run_option()] = None,
     force: Annotated[bool, force_option("Do an analysis again that is up to date.")] = False,
@@ -79,5 +88,5 @@ def analyze(
         return
     options = {"buckets": buckets, "measure": measure, "pairs": pairs, "scores": tuple(scores or ())}
     options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
-    options |= {"levels": levels}
+    options |= {"levels": levels, "expressions": expressions, "match_case": match_case}
     stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)

@@ -6,6 +6,6 @@ become a lexicon with all forms; `nominals`, `grammar` and `sentences` draw what
 """
 
 from nmtkit.prep.demo.data_set import generate
-from nmtkit.prep.demo.glossary import dictionary, separable_verbs
+from nmtkit.prep.demo.glossary import dictionary, separable_expressions, separable_verbs
 
-__all__ = ["dictionary", "generate", "separable_verbs"]
+__all__ = ["dictionary", "generate", "separable_expressions", "separable_verbs"]

@@ -52,3 +52,36 @@ def separable_verbs() -> list[tuple[str, str]]:
             preposition = next((c.en for c in verb.complements if c.role == "pp"), "")
             found.append((f"{verb.english_name} {preposition}".strip(), verb.de.infinitive))
     return list(dict.fromkeys(found))
+
+
+def separable_expressions() -> list[tuple[str, list[str], str]]:
+    """The separable verbs in running text, for `nmtkit analyze phrases`.
+
+    An English form goes with all German forms that the grammar may put for it: finite ones apart ("schlägt ... nach", the prefix at the
+    end of its clause) and together ("nachschlägt"), infinitive and participle.
+
+    Returns: English phrase ("looked up", "looked ...10 up" round an object), its German phrases, and the verb's name ("look up = nachschlagen").
+    """
+    words = lexicon()
+    found: dict[str, tuple[list[str], str]] = {}
+    for verb in [*words.verbs, *words.clause_verbs]:  # the copula "look" is one word, and that of "look for" too
+        prefix, en, de = verb.de.prefix, verb.en, verb.de
+        if not prefix:
+            continue
+        preposition = next((c.en for c in verb.complements if c.role == "pp"), "")
+        present, past = ([german for form in dict.fromkeys(forms) for german in _finite(form, prefix)] for forms in (de.present, de.preterite))
+        bare = [de.infinitive, de.zu]
+        forms = [(form, present) for form in en.present] + [(form, [*past, de.participle]) for form in (*en.past, en.participle)]
+        forms += [(en.base, [*bare, *present, *past]), (en.ing, [*present, *past])]  # "did not look up": schlug ... nach
+        shifts = verb.particle and not verb.fixed and any(c.role == "acc" for c in verb.complements)
+        for form, german in forms:
+            for gap in [" ", " ...10 "] if shifts else [" "]:
+                phrase = f"{form}{gap}{verb.particle}".strip() + (f" {preposition}" if preposition else "")
+                accepted, _ = found.setdefault(phrase, ([], f"{verb.english_name} {preposition}".strip() + f" = {de.infinitive}"))
+                accepted += [one for one in german if one not in accepted]
+    return [(phrase, accepted, name) for phrase, (accepted, name) in found.items()]
+
+
+def _finite(form: str, prefix: str) -> list[str]:
+    """A finite form and its prefix: apart in a main clause, whose end may be seen by the clause that follows, and together in others."""
+    return [f"{form} ... {prefix} $", f"{form} ... {prefix} und", prefix + form]

@@ -1,0 +1,218 @@
+"""Lists of expressions and where their phrases stand: hand-made lines, a slow search beside the fast one, and the demo grammar's own trees."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtkit.analyze.expressions import occurrences, parse, phrase, read, spaced, translations, words
+from nmtkit.errors import DataError
+from nmtkit.prep.demo import separable_expressions, separable_verbs
+from nmtkit.prep.demo.corpus import Writer
+from nmtkit.prep.demo.draw import Draw
+from nmtkit.prep.demo.lexicon import Verb
+
+
+def found(text, line, match_case=False):
+    """The parts of each match as text."""
+    inside = spaced(line, match_case)
+    return [tuple(inside[a:b].strip() for a, b in match.parts) for match in phrase(text, match_case).find(inside)]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("Anna's E-Mail kam um 9.30 Uhr.", ["anna", "'", "s", "e", "-", "mail", "kam", "um", "9", ".", "30", "uhr", "."]),
+        ("don’t", ["don", "'", "t"]),  # noqa: RUF001
+        ("Straße", ["strasse"]),
+        ("A\u0308pfel", ["äpfel"]),
+        ("हिन्दी है", ["हिन्दी", "है"]),
+        ("他放弃了2次。", ["他", "放", "弃", "了", "2", "次", "。"]),
+        ("  \t ", []),
+    ],
+)
+def test_words(line, wanted):
+    assert words(line, match_case=False) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "wanted"),
+    [
+        ("look up", "We look up the word. Look up!", [("look up",)] * 2),
+        ("look up", "We overlook upper rooms; the look, up there", []),
+        ("give up", "give\u00a0 up", [("give up",)]),
+        ("schlägt ... nach", "Sie schlägt das alte Wort nach.", [("schlägt", "nach")]),
+        ("schlägt ... nach", "Sie schlägt nach.", [("schlägt", "nach")]),
+        ("schlägt … nach", "Sie schlägt es nach und er schlägt es nach", [("schlägt", "nach")] * 2),
+        ("schlägt ... nach", "Sie schlägt ihn. Er geht nach Hause.", []),
+        ("schlägt ... nach", "Wer schlägt, schlägt das nach", [("schlägt", "nach")]),
+        ("schlägt ... nach", "Sie schlägt danach", []),
+        ("schlägt ... nach $", "Sie schlägt es nach dem Essen auf.", []),
+        ("schlägt ... nach $", "Sie schlägt es nach dem Essen nach, dann schlägt er es nach", [("schlägt", "nach")] * 2),
+        ("look ...2 up", "look the word up", [("look", "up")]),
+        ("look ...2 up", "look the old word up", []),
+        ("look ...0 up", "look up", [("look", "up")]),
+        ("nimmt ... in Kauf ... und", "Er nimmt das in Kauf, das auch und", [("nimmt", "in kauf", "und")]),
+        ("放弃", "他放弃了", [("放 弃",)]),
+        ("a.b (c)", "so a.b (c) is", [("a . b ( c )",)]),
+        ("nach $", "es nach", [("nach",)]),
+        ("nach $", "es nach »dem« nach »", [("nach",)] * 2),
+    ],
+)
+def test_places_of_a_phrase(text, line, wanted):
+    assert found(text, line) == wanted
+
+
+def test_the_nearest_beginning_is_taken():
+    line = spaced("er schlägt ihn , sie schlägt es nach", False)
+    (match,) = phrase("schlägt ... nach", False).find(line)
+    assert line[: match.parts[0][0]].split() == ["er", "schlägt", "ihn", ",", "sie"]
+    assert not match.in_one_piece
+    assert phrase("schlägt ... nach", False).find(spaced("er schlägt nach", False))[0].in_one_piece
+
+
+def test_case_is_a_choice():
+    assert found("das Aufgeben", "Das AUFGEBEN, das aufgeben", False) == [("das aufgeben",)] * 2
+    assert found("das Aufgeben", "das Aufgeben, das aufgeben", True) == [("das Aufgeben",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "without words"),
+        (" $", "without words"),
+        ("...", "between words"),
+        ("... a", "between"),
+        ("a ...", "between"),
+        ("a ... ... b", "between"),
+    ],
+)
+def test_phrases_that_are_none(text, what):
+    with pytest.raises(ValueError, match=what):
+        phrase(text, False)
+    with pytest.raises(ValueError, match="at the end"):
+        phrase("a $ b", False)
+
+
+TOKENS = st.lists(st.sampled_from("ab.,x"), max_size=9)
+PART = st.lists(st.sampled_from("ab"), min_size=1, max_size=2)
+
+
+def slow(first, second, most, ends, tokens):
+    """All (start, start of the second part) that a definition allows: (first, gap, second), nothing clever."""
+    good = []
+    for i in range(len(tokens)):
+        for j in range(i + len(first), len(tokens) - len(second) + 1):
+            gap, after = tokens[i + len(first) : j], tokens[j + len(second) :]
+            here = tokens[i : i + len(first)] == first and tokens[j : j + len(second)] == second
+            if here and "." not in gap and len(gap) <= most and (not ends or not after or after[0] in ".,"):
+                good.append((i, j))
+    return good
+
+
+@given(PART, PART, st.integers(0, 4), st.booleans(), TOKENS)
+def test_a_phrase_with_a_gap_is_found_where_a_slow_search_finds_it(first, second, most, ends, tokens):
+    text = f"{' '.join(first)} ...{most} {' '.join(second)}{' $' if ends else ''}"
+    line = spaced(" ".join(tokens), False)
+    ours = [tuple(line[: a + 1].count(" ") - 1 for a, _ in match.parts) for match in phrase(text, False).find(line)]
+    wanted = slow(first, second, most, ends, tokens)
+    assert set(ours) <= set(wanted)
+    assert bool(ours) == bool(wanted)
+    for _, j in ours:
+        assert all(b >= j + len(second) for (_, j), (b, _) in zip(ours, ours[1:], strict=False))  # none shares a word with the next
+
+
+@given(PART, TOKENS)
+def test_a_phrase_without_a_gap_is_counted_as_str_count_does(part, tokens):
+    line = spaced(" ".join(tokens), False)
+    count, at = 0, 0
+    while at < len(tokens):
+        hit = tokens[at : at + len(part)] == part
+        count, at = count + hit, at + (len(part) if hit else 1)
+    assert len(phrase(" ".join(part), False).find(line)) == count
+
+
+def test_translations_share_no_word_and_are_as_many_as_wanted():
+    listed = parse(["give up\tgeben ... auf $ | aufgeben", "gives up\tgibt ... auf $ | gibt ... auf", "drop\taufgeben"], False, "list")
+
+    def shown(line, wanted):
+        line = spaced(line, False)
+        found = translations(listed, wanted, line)
+        return {which: [line[m.parts[0][0] : m.parts[-1][1]].strip() for m in matches] for which, matches in found.items()}
+
+    assert shown("Sie geben und er gibt auf.", {0: 1, 1: 1}) == {0: [], 1: ["gibt auf"]}
+    assert shown("Sie geben und er gibt auf.", {0: 1}) == {0: ["geben und er gibt auf"]}
+    assert shown("Sie geben es auf, und er gibt es auf.", {1: 2, 0: 2}) == {0: ["geben es auf"], 1: ["gibt es auf"]}
+    assert shown("aufgeben, aufgeben", {0: 1, 2: 2}) == {0: ["aufgeben"], 2: ["aufgeben"]}
+    assert shown("aufgeben, aufgeben", {2: 1, 0: 0}) == {0: [], 2: ["aufgeben"]}
+
+
+LIST = ["# verbs", "", "look\tsieht\tlook", "look up\tschlägt ... nach $ | nachschlägt", "look ...3 up\tnachschlägt\tlook up", "up\tauf"]
+
+
+def test_longer_expressions_take_their_words():
+    listed = parse(LIST, False, "list")
+    assert [(one.name, one.source.text) for one in listed] == [("look", "look"), ("look up", "look up"), ("look up", "look ...3 up"), ("up", "up")]
+    assert [target.text for target in listed[1].targets] == ["schlägt ... nach $", "nachschlägt"]
+    assert occurrences(listed, spaced("Look up, and look it up; look at all that is up.", False)) == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert occurrences(listed, spaced("nothing", False)) == {}
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "what"),
+    [
+        (["look up"], 1, "1 columns"),
+        (["", "a\tb\tc\td"], 2, "4 columns"),
+        (["a\t"], 1, "without words"),
+        (["\tb"], 1, "without words"),
+        (["a\tb | "], 1, "without words"),
+        (["a\tb | | c"], 1, "without words"),
+        (["# x", "a\tb ..."], 2, "between words"),
+        (["a\tb $ c"], 1, "at the end"),
+        (["Give up\tx", "give  up\ty"], 2, "stands in line 1 already"),
+    ],
+)
+def test_a_line_that_is_no_expression_is_named(lines, line, what, tmp_path):
+    path = tmp_path / "list.tsv"
+    path.write_text("".join(one + "\n" for one in lines), "utf-8")
+    with pytest.raises(DataError, match=what) as error:
+        read(path, False)
+    assert error.value.where == f"{path}, line {line}"
+    assert error.value.hint
+
+
+def test_lists_that_cannot_be_read(tmp_path):
+    path = tmp_path / "list.tsv"
+    path.write_text("# nothing\n", "utf-8")
+    with pytest.raises(DataError, match="no expressions"):
+        read(path, False)
+    path.write_bytes(b"gib\tauf\ngeh\t\xff\n")
+    with pytest.raises(DataError) as error:
+        read(path, False)
+    assert "line 2" in str(error.value)
+    with pytest.raises(DataError, match="no such file"):
+        read(tmp_path / "none", False)
+    path.write_text("Give up\tx\r\ngive up\ty\r\n", "utf-8")
+    assert [one.targets[0].text for one in read(path, True)] == ["x", "y"]
+
+
+def test_the_separable_verbs_of_the_demo_grammar_are_found_where_its_trees_have_them():
+    listed = parse(("\t".join([source, " | ".join(targets), name]) for source, targets, name in separable_expressions()), False, "built in")
+    assert {tuple(one.name.split(" = ")) for one in listed} == set(separable_verbs()) - {("look", "aussehen")}
+    total = apart = 0
+    for document in Writer(Draw(7, 5)).documents(1500):
+        for pair in document:
+            verbs = [
+                leaf.lex.lemma for leaf in pair.de_leaves if isinstance(leaf.lex, Verb) and leaf.lex.de.prefix and leaf.role in {"fin", "verb", "zu"}
+            ]
+            ours = Counter()
+            theirs = translations(listed, occurrences(listed, spaced(pair.source, False)), spaced(pair.target, False))
+            for i, matches in theirs.items():
+                ours[listed[i].name.split(" = ")[1]] += len(matches)
+                apart += sum(not match.in_one_piece for match in matches)
+            gold = Counter(verb for verb in verbs if verb != "aussehen")
+            assert +ours == gold, (pair.source, pair.target)
+            total += gold.total()
+    assert total > 300
+    assert apart > 100

@@ -1,0 +1,209 @@
+"""Expressions translated as the reference does: hand-made sets whose answers are known, through the stage and the command line."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from nmtkit.analyze import phrases, stage
+from nmtkit.analyze.expressions import parse
+from nmtkit.cli import app
+from nmtkit.errors import ConfigError, DataError
+from tests.score.conftest import write
+
+from .test_stage import finding
+
+SOURCE = [
+    "She looks up the word.",  # reference apart, both systems right
+    "He says that she looks up words.",  # reference together; only the second is right
+    "Look: she looks up at him.",  # reference has none: does not count
+    "They give up and he gives up.",  # two; the first has one of them, the second both
+    "We give up.",  # the reference is accepted, neither system
+    "Nothing here.",
+]
+REFERENCE = [
+    "Sie schlägt das Wort nach.",
+    "Er sagt, dass sie Wörter nachschlägt.",
+    "Schau: Sie schaut zu ihm auf.",
+    "Sie geben auf und er gibt auf.",
+    "Wir geben auf.",
+    "Hier ist nichts.",
+]
+FIRST = ["Sie schlägt Wörter nach.", "Er schlägt nach dem.", "Sie schlägt nach.", "Sie geben und er gibt auf.", "Wir geben nach.", "x"]
+SECOND = ["sie Schlägt das nach", "Er: sie schlägt nach.", "x", "Sie geben auf, er gibt es auf.", "Aufgeben? Nein, wir gehen.", "x"]
+LIST = [
+    "looks up\tschlägt ... nach $ | nachschlägt\tlook up",
+    "give up\tgeben ... auf $ | geben ... auf und\tgive up",
+    "gives up\tgibt ... auf $\tgive up",
+    "get up\taufstehen",
+]
+
+
+@pytest.fixture
+def judged(analysed, tmp_path):
+    """A run whose only test sets are the lines above, twice over, with two systems."""
+    prep = analysed.run.path / "prep"
+    manifest = json.loads((prep / "manifest.json").read_text("utf-8"))
+    for one in manifest["sets"]:
+        if one["split"] == "test":
+            one["lines"] = len(SOURCE)
+            write(prep / "text" / f"{one['name']}.src", SOURCE)
+            write(prep / "text" / f"{one['name']}.ref", REFERENCE)
+    (prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    for name, output in (("first", FIRST), ("second", SECOND)):
+        folder = analysed.add(name, 0.0, sets=[])
+        write(folder / "translate" / "test" / "hyp.txt", output)
+    write(tmp_path / "list.tsv", LIST)
+    return analysed
+
+
+def rows_of(run):
+    return {(r["set"], r["section"], r["label"]): r for r in finding(run, "phrases")["table"]["rows"]}
+
+
+def test_known_answers(judged, tmp_path, capsys):
+    stage.analyze(judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv"))
+    rows = rows_of(judged.run)
+    shares = {key[1:]: (r["in_source"], r["in_reference"], r["first"]["value"], r["second"]["value"]) for key, r in rows.items()}
+    assert shares == {
+        ("all", "all"): (6, 5, pytest.approx(40), pytest.approx(80)),
+        ("reference", "in one piece"): (4, 4, pytest.approx(25), pytest.approx(75)),
+        ("reference", "with words between"): (1, 1, 100, 100),
+        ("expression", "give up"): (3, 3, pytest.approx(100 / 3), pytest.approx(200 / 3)),
+        ("expression", "look up"): (3, 2, 50, 100),
+    }
+    whole = rows["test", "all", "all"]
+    assert whole["second_difference"]["value"] == pytest.approx(40)
+    assert 0 <= whole["first"]["low"] < 40 < whole["first"]["high"] <= 100
+    facts = finding(judged.run, "phrases")["facts"]
+    assert facts["sets"]["test"] == {"sentences": 6, "in_source": 6, "in_reference": 5, "right": {"first": 2, "second": 4}}
+    out = capsys.readouterr().out
+    assert "case ignored" in out and "+40.0" in out and "second - first" in out
+    folder = judged.run.path / "analyze" / "phrases"
+    assert (folder / "expressions.tsv").read_text("utf-8").splitlines() == LIST
+    found = list(csv.DictReader(io.StringIO((folder / "occurrences.tsv").read_text("utf-8")), delimiter="\t", quoting=csv.QUOTE_NONE))
+    assert [(r["line"], r["source phrase"], r["in reference"], r["first"], r["second"]) for r in found] == [
+        ("1", "looks up", "1", "1", "1"),
+        ("2", "looks up", "1", "0", "1"),
+        ("3", "looks up", "0", "0", "0"),
+        ("4", "give up", "1", "0", "1"),
+        ("4", "gives up", "1", "1", "1"),
+        ("5", "give up", "1", "0", "0"),
+    ]
+    assert "with words between" in (folder / "figure.svg").read_text("utf-8")
+
+
+def test_case_that_counts(judged, tmp_path):
+    stage.analyze(judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv"), match_case=True)
+    assert rows_of(judged.run)["test", "expression", "look up"]["second"]["value"] == 50  # Schlägt is no schlägt
+    assert finding(judged.run, "phrases")["facts"]["match_case"] is True
+
+
+def test_of_several_references_the_one_with_most(judged, tmp_path):
+    manifest = json.loads((judged.run.prep / "manifest.json").read_text("utf-8"))
+    next(one for one in manifest["sets"] if one["name"] == "test")["references"] = 2
+    (judged.run.prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write(judged.run.prep / "text" / "test.ref1", ["x", "x", "Sie schlägt es bei ihm nach.", "x", "x", "x"])
+    stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(tmp_path / "list.tsv"))
+    row = rows_of(judged.run)["test", "expression", "look up"]
+    assert (row["in_source"], row["in_reference"], row["first"]["value"]) == (3, 3, pytest.approx(200 / 3))
+
+
+def test_sets_that_not_all_systems_translated(judged, tmp_path):
+    write(judged.run.path / "systems" / "second" / "translate" / "other" / "hyp.txt", SECOND)
+    stage.analyze(judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv"))
+    rows = rows_of(judged.run)
+    assert rows["test", "all", "all"]["second"] == rows["other", "all", "all"]["second"]
+    assert rows["other", "all", "all"]["first"] == rows["other", "all", "all"]["second_difference"] == {"value": None, "low": None, "high": None}
+    stage.analyze(judged.run, "phrases", set_names=["other"], systems=["second"], expressions=str(tmp_path / "list.tsv"))
+    assert {key[0] for key in rows_of(judged.run)} == {"other"}
+
+
+def test_intervals_are_those_of_a_slow_bootstrap():
+    listed = parse(["a\tA\tx", "b\tB\ty"], False, "list")
+    rng = np.random.default_rng(5)
+    source = [" ".join(rng.choice(list("abc"), 3)) for _ in range(60)]
+    hypothesis = [" ".join(word if rng.random() < 0.6 else "c" for word in line.split()) for line in source]
+    found = phrases.look_up(listed, source, [source], {"s": hypothesis, "none": ["c"] * 60}, False)
+    row = phrases._rows(phrases.Result("test", 60, ["s", "none"], found), listed, ["s", "none"])[0]
+    counted = [(sum(w in "ab" for w in line.split()), [w for w in line.split() if w in "ab"]) for line in source]
+    right = [sum(min(line.split().count(w), other.split().count(w)) for w in "ab") for line, other in zip(source, hypothesis, strict=True)]
+    wanted = [count for count, _ in counted]
+    draws = np.random.default_rng(1).integers(0, 60, (1000, 60))
+    shares = [100 * sum(right[i] for i in lines) / sum(wanted[i] for i in lines) for lines in draws]
+    assert row[3:5] == [sum(wanted), sum(wanted)]
+    assert row[5].value == pytest.approx(100 * sum(right) / sum(wanted))
+    low, high = np.quantile(shares, [0.025, 0.975])
+    assert (row[5].low, row[5].high) == pytest.approx((low, high))
+    assert (row[6].value, row[6].low, row[6].high) == (0, 0, 0)
+    assert (row[7].value, row[7].low, row[7].high) == pytest.approx((-row[5].value, -high, -low))
+
+
+LINES = st.lists(st.lists(st.sampled_from(["a", "b", "...", "c", "x", "."]), max_size=6).map(" ".join), min_size=1, max_size=5)
+
+
+@given(LINES, st.data())
+def test_counts_never_exceed_and_the_reference_is_all_right(source, data):
+    lines = st.lists(st.sampled_from(["A B", "A x B", "C", "A", "B A", ". B C"]), min_size=len(source), max_size=len(source))
+    reference, other = data.draw(lines), data.draw(lines)
+    listed = parse(["a b\tA ... B", "a\tA | C", "c\tC"], True, "list")
+    for one in phrases.look_up(listed, source, [reference], {"same": reference, "other": other}, True):
+        assert 0 <= one.right["other"] <= one.wanted <= one.in_source
+        assert one.right["same"] == one.wanted
+
+
+def test_a_rare_expression_is_in_the_file_and_not_in_the_table(judged, tmp_path, monkeypatch):
+    monkeypatch.setattr(phrases, "MOST", 1)
+    stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(tmp_path / "list.tsv"))
+    assert [key[2] for key in rows_of(judged.run) if key[1] == "expression"] == ["give up"]
+    assert "look up" in (judged.run.path / "analyze" / "phrases" / "occurrences.tsv").read_text("utf-8")
+
+
+def test_a_list_of_its_own_has_the_demo_corpus_alone(judged):
+    with pytest.raises(ConfigError, match="comes with no list") as error:
+        stage.analyze(judged.run, "phrases", systems=["first"])
+    assert "--expressions FILE" in error.value.hint
+    manifest = json.loads((judged.run.prep / "manifest.json").read_text("utf-8"))
+    (judged.run.prep / "manifest.json").write_text(json.dumps({**manifest, "dataset": "demo"}), "utf-8")
+    stage.analyze(judged.run, "phrases", systems=["first"])
+    row = rows_of(judged.run)["test", "expression", "look up = nachschlagen"]
+    assert (row["in_source"], row["in_reference"], row["first"]["value"]) == (3, 2, 50)
+    written = (judged.run.path / "analyze" / "phrases" / "expressions.tsv").read_text("utf-8").splitlines()
+    assert parse(written, False, "again")  # what is written can be given
+
+
+def test_what_cannot_be_looked_up_is_said(judged, tmp_path):
+    path = tmp_path / "list.tsv"
+    for lines, what in ((["look\tblick"], "of none in the reference"), (["look up"], "1 columns")):
+        write(path, lines)
+        with pytest.raises(DataError, match=what):
+            stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(path))
+    write(path, LIST)
+    with pytest.raises(DataError, match="no such file"):
+        stage.analyze(judged.run, "phrases", expressions=str(tmp_path / "none.tsv"))
+    write(judged.run.path / "systems" / "first" / "translate" / "test" / "hyp.txt", FIRST[:4])
+    with pytest.raises(DataError, match="4 lines, but the set has 6"):
+        stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(path))
+    analysed = judged.add("third", 0.0, sets=[])
+    with pytest.raises(DataError, match="none of third has a translation of test"):
+        stage.analyze(judged.run, "phrases", systems=[analysed.name], set_names=["test"], expressions=str(path))
+
+
+def test_from_the_command_line(judged, tmp_path):
+    command = ["analyze", "phrases", "--run", str(judged.run.path), "--expressions", str(tmp_path / "list.tsv")]
+    marks = {"json": '"phrases"', "md": "| all |", "tex": r"\toprule", "csv": "first_low", "table": "█"}
+    for output_format, mark in marks.items():
+        done = CliRunner().invoke(app, [*command, "--format", output_format])
+        assert done.exit_code == 0 and mark in done.stdout, done.output
+    write(tmp_path / "list.tsv", [*LIST[:3], "get up\taufgestanden"])  # another list is another finding
+    assert "written to" in CliRunner().invoke(app, command).stderr
+    write(tmp_path / "list.tsv", ["looks up"])
+    done = CliRunner().invoke(app, [*command, "--match-case"])
+    assert done.exit_code == 2 and f"{tmp_path / 'list.tsv'}, line 1" in done.stderr
+    done = CliRunner().invoke(app, ["analyze", "lengths", "--run", str(judged.run.path), "--match-case"])
+    assert done.exit_code == 2 and "--match-case" in done.stderr
