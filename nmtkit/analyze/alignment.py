@@ -15,6 +15,7 @@ from torch import Tensor
 from nmtkit import console
 from nmtkit.analyze import links, looking
 from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.looking import CROSS
 from nmtkit.data.batches import Batch, collate
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import Vocabulary, load_vocabularies
@@ -27,8 +28,6 @@ from nmtkit.score import figures
 from nmtkit.score.figures import Heat
 from nmtkit.score.tables import Column, Table, heat
 from nmtkit.translate.forced import pair_batch
-
-CROSS = ("target", "source")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from nmtkit.translate.forced import pair_batch
 
 POSITIONS = 1024
 """A batch has at most so many source positions, padding included: its weights of all layers are held at once."""
+CROSS = ("target", "source")
+"""Who attends to whom where a target reads its source."""
 PROBE = (11, 17)
 """Lengths of a source and a target that tell by a weight's shape who attends to whom."""
 

@@ -21,6 +21,7 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
         "nmtkit analyze divergence --system dc-2 --system dc-5",
         "nmtkit analyze alignment --sentence 7 --layer 3",
         "nmtkit analyze alignment --gold enfr.gold,enfr.src-tgt",
+        "nmtkit analyze importance --set-name dev --removal raw",
         "nmtkit analyze convergence --levels 20,25,30",
         "nmtkit analyze phrases --expressions verbs.tsv",
     ),
@@ -66,6 +67,10 @@ def analyze(
             help="Of convergence: levels of dev BLEU, such as 20,25,30 (default: shares of the best of the weakest system).",
         ),
     ] = "",
+    removal: Annotated[
+        str,
+        typer.Option(metavar="renormalised|raw", help="Of importance: whether the weights left are scaled to sum to one when one is taken away."),
+    ] = "renormalised",
     expressions: Annotated[
         str,
         typer.Option(
@@ -88,5 +93,5 @@ def analyze(
         return
     options = {"buckets": buckets, "measure": measure, "pairs": pairs, "scores": tuple(scores or ())}
     options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
-    options |= {"levels": levels, "expressions": expressions, "match_case": match_case}
+    options |= {"levels": levels, "expressions": expressions, "match_case": match_case, "removal": removal}
     stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)

@@ -45,6 +45,14 @@ class Panel:
     curves: Sequence[Curve]
 
 
+@dataclass(frozen=True)
+class Cloud:
+    """Points that belong together: `y` beside `x`."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+
+
 def available() -> bool:
     """Whether figures can be drawn; if not, one line says how to get them."""
     if importlib.util.find_spec("matplotlib") is not None:
@@ -134,6 +142,27 @@ def curves(panels: Sequence[Sequence[Panel]]) -> str:
                 axes.spines[["top", "right"]].set_visible(False)
         if shown:
             figure.legend(shown.values(), map(_plain, shown), loc="outside upper center", ncols=min(4, len(shown)), frameon=False, fontsize=8)
+        return _svg(figure)
+
+
+def scatter(panels: Mapping[str, Cloud], xlabel: str, ylabel: str) -> str:
+    """One cloud of points a panel, side by side on the same axes, with the diagonal on which x = y.
+
+    Args:
+        panels: title -> points.
+        xlabel, ylabel: texts.
+    Returns: SVG, the same bytes for the same input.
+    """
+    from matplotlib.figure import Figure
+
+    with _reproducible():
+        figure = Figure(figsize=(3.4 * len(panels) + 0.4, 3.4), layout="constrained")
+        row = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+        for axes, (title, cloud) in zip(row, panels.items(), strict=True):
+            axes.plot([0, 1], [0, 1], "-", color="0.6", linewidth=0.8, zorder=0)
+            axes.plot(cloud.x, cloud.y, "o", markersize=2, alpha=0.3, markeredgewidth=0)
+            axes.set(xlabel=xlabel, ylabel=ylabel if axes is row[0] else "", title=title)
+            axes.spines[["top", "right"]].set_visible(False)
         return _svg(figure)
 
 

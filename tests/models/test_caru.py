@@ -431,6 +431,18 @@ def test_capture_reads_weights_and_gates(values):
                     torch.testing.assert_close(found[t].tolist(), gate, rtol=1e-9, atol=1e-11)
 
 
+def test_weights_that_are_changed_weigh_at_the_first_step_too():
+    """Its g is one for all i, so that Σα_i g_i is g only as long as the weights sum to one."""
+    model, batch = small(), contract.collate([([5, 6, 7, 2], [8, 2])])
+    memory = model.encode(batch)
+    contexts = []
+    for share in (1, 0.25):
+        with capture(lambda name, weights, share=share: weights * share) as seen:
+            model.decode(batch.tgt_in, memory)
+        contexts.append(seen["attention_context"][0][:, 0])
+    torch.testing.assert_close(contexts[1], contexts[0] / 4)
+
+
 def test_nothing_of_every_pair_of_positions_is_kept_for_backward():
     """Numbers for every source position at every step: T times as many as a sentence has, were they not computed again."""
     model, batch = small(dtype=torch.float32).train(), contract.collate(contract.pairs(count=20, longest=30))

@@ -1,0 +1,242 @@
+"""Analysis `importance`: whether a source position with more attention matters more to the next word (ΔJS against Δα)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmtkit import console
+from nmtkit.analyze import ablation, contexts, looking
+from nmtkit.analyze.finding import Finding
+from nmtkit.data.batches import Batch
+from nmtkit.data.store import Store
+from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.models import loading
+from nmtkit.models.base import Model
+from nmtkit.nn.capture import capture
+from nmtkit.run import Run
+from nmtkit.score import figures
+from nmtkit.score.draws import Resampling, estimate
+from nmtkit.score.tables import Column, Table, bar
+
+Numbers = NDArray[np.float64]
+REMOVALS = {
+    "renormalised": "the other weights of the step are scaled up to sum to one",
+    "raw": "the other weights of the step stay as they are",
+}
+"""What becomes of the weights that are left when one is set to zero."""
+RESAMPLES, SEED = 1000, 1
+BINS = 10
+DRAWN = 2000
+"""Points in a figure, at most."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """One point for each target step: what tells its strongest source position from another one, drawn at random."""
+
+    rows: NDArray[np.int64]
+    """(N) the sentence, from 0."""
+    steps: NDArray[np.int64]
+    """(N) the target step, from 0."""
+    alpha: Numbers
+    """(N) Δα: by how much its weight is larger."""
+    js: Numbers
+    """(N) ΔJS: by how much the next word's distribution changes more without it, in bits."""
+    spread: Numbers
+    """(sentences) of `contexts.spread`; NaN where there is none."""
+
+
+def drawn_positions(rows: Tensor, strongest: Tensor, src_lengths: Tensor, tgt_lengths: Tensor) -> Tensor:
+    """For each step a source position other than the strongest, all alike likely; a sentence's draws are its own, whatever its batch.
+
+    Args:
+        rows: (B) the number of each sentence, which seeds its draws.
+        strongest: (B, T).
+        src_lengths, tgt_lengths: (B) real positions and steps.
+    Returns: (B, T); without meaning behind the end, or where a source has one position only.
+    """
+    chance = np.zeros(strongest.shape)
+    for i, (row, length) in enumerate(zip(rows.tolist(), tgt_lengths.tolist(), strict=True)):
+        chance[i, :length] = np.random.default_rng([SEED, row]).random(length)
+    others = (src_lengths - 1).clamp(min=1)[:, None].cpu().numpy()
+    found = torch.from_numpy((chance * others).astype(np.int64)).to(strongest.device)
+    return found + (found >= strongest)
+
+
+def compare(model: Model, site: str, batch: Batch, renormalise: bool, way: ablation.Way) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Δα and ΔJS of every step of a batch, and how its contexts spread.
+
+    Args:
+        model: in evaluation mode; site: its attention to the source; renormalise, way: see `ablation`.
+    Returns: Δα, ΔJS, and which of them are points (B, T); spread (B), NaN where it is not recorded.
+    Source: Im & Chan 2024, after Serrano & Smith 2019, Is attention interpretable?
+    """
+    assert batch.tgt_in is not None and batch.tgt_lengths is not None
+    with torch.inference_mode():
+        with capture() as seen:
+            memory = model.encode(batch)
+            intact = model.decode(batch.tgt_in, memory)[0]  # (B, T, D)
+        weights = seen[site][0]  # (B, H, T, S)
+        best = ablation.strongest(weights)
+        pair = torch.stack([best, drawn_positions(batch.rows, best, batch.src_lengths, batch.tgt_lengths)], dim=1)  # (B, 2, T)
+        alpha = weights.mean(1).double().gather(-1, pair.transpose(1, 2).clamp(max=weights.size(-1) - 1))  # (B, T, 2)
+        steps = torch.arange(batch.tgt_in.size(1), device=best.device)
+        points = (steps < batch.tgt_lengths[:, None]) & (batch.src_lengths > 1)[:, None]
+        changed = way(model, site, memory, batch.tgt_in, pair, renormalise).transpose(1, 2)  # (B, T, 2, D)
+        js = alpha.new_zeros(alpha.shape)
+        js[points] = ablation.divergences(model, intact[points], changed[points])
+        given = seen.get(site + contexts.ENDING)
+        spread = contexts.spread(given[0], batch.tgt_lengths) if given else alpha.new_full((len(alpha),), torch.nan)
+    return alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], points, spread
+
+
+def measured(run: Run, name: str, store: Store, renormalise: bool) -> tuple[str, Points] | str:
+    """The points of a system over a set and the attention they are of; or why there are none."""
+    where = looking.device()
+    model = loading.load_system(run, run.find_system(name), where)
+    site = ablation.attention_site(model, where)
+    if site is None:
+        return "it has no attention to the source"
+    way = ablation.way(model, site, where)
+    if way is None:
+        return f"the weights of its attention '{site}' cannot be changed (see nmtkit.nn.capture)"
+    found: list[Tensor] = []
+    spreads = np.full(len(store), np.nan)
+    with console.progress(f"{name}: sentences", len(store)) as done:
+        for batch in looking.batches(store, where):
+            alpha, js, points, spread = compare(model, site, batch, renormalise, way)
+            row, step = points.nonzero(as_tuple=True)
+            found.append(torch.stack([batch.rows[row].double(), step.double(), alpha[points], js[points]]).cpu())
+            spreads[batch.rows.cpu().numpy()] = spread.cpu().numpy()
+            done(len(batch.rows))
+    rows, steps, d_alpha, d_js = torch.cat(found, dim=1).numpy()
+    order = np.lexsort((steps, rows))
+    return site, Points(rows[order].astype(np.int64), steps[order].astype(np.int64), d_alpha[order], d_js[order], spreads)
+
+
+def sums(points: Points, sentences: int) -> Numbers:
+    """What every number of the table is made of, for each sentence (sentences, 8): count, Σx, Σy, Σx², Σy², Σxy, Σ(x-y)², how often y < 0."""
+    x, y = points.alpha, points.js
+    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, (x - y) ** 2, (y < 0).astype(np.float64))
+    return np.stack([np.bincount(points.rows, weights=part, minlength=sentences) for part in parts], axis=1)
+
+
+def numbers_of(totals: Numbers) -> dict[str, Numbers]:
+    """The numbers of the table from sums over sentences (…, 8); NaN where there is none."""
+    count, x, y, xx, yy, xy, loss, negative = np.moveaxis(totals, -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # Where all points lie on one x or y, rounding leaves a variance of about 1e-16 of the squares.
+        spread = np.stack([xx - x * x / count, yy - y * y / count])
+        spread = np.where(spread > 1e-12 * np.stack([xx, yy]), spread, np.nan)
+        correlation = (xy - x * y / count) / np.sqrt(spread[0] * spread[1])
+        means = {"loss_per_point": loss / count, "correlation": correlation, "d_alpha": x / count, "d_js": y / count}
+        return {"loss": loss, **means, "against": 100 * negative / count}
+
+
+def row_of(points: Points, draws: Resampling) -> list[Any]:
+    """The numbers of a system with their intervals, as the columns have them."""
+    own = sums(points, draws.sentences)
+    values, resampled = numbers_of(own.sum(0)), numbers_of(draws.sums(own))
+    found = [estimate(float(values[key]) if np.isfinite(values[key]) else None, resampled[key]) for key in values]
+    return [len(points.rows), *found, contexts.mean(points.spread, draws)]
+
+
+def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), removal: str = "renormalised") -> Finding:
+    """ΔJS against Δα of each system that attends to the source.
+
+    Args:
+        run: the run; systems: those without such an attention are left out. set_names: one set, read with its references (default: the first
+            test set).
+        removal: of REMOVALS.
+    Raises: ConfigError for another one; DataError if no system attends to the source.
+    """
+    if removal not in REMOVALS:
+        raise ConfigError(f"no such removal: '{removal}'", where="--removal", hint=nearest(removal, REMOVALS))
+    chosen = looking.one_set(run, set_names, "the importance")
+    store = Store(run.prep / chosen)
+    draws = Resampling(len(store), RESAMPLES, seed=SEED)
+    rows: list[list[Any]] = []
+    found: dict[str, Points] = {}
+    missing: dict[str, str] = {}
+    for name in systems:
+        own = measured(run, name, store, removal == "renormalised")
+        if isinstance(own, str):
+            missing[name] = own
+            continue
+        site, found[name] = own
+        rows.append([name, site, removal, *row_of(found[name], draws)])
+    if not found:
+        what = "; ".join(f"{name}: {why}" for name, why in missing.items())
+        raise DataError(f"no system whose attention can be taken away: {what}", where=run.path, hint="`nmtkit variants` lists what attends")
+    for name, why in missing.items():
+        console.say(f"left out, for {why}: {name}")
+    return Finding(
+        name="importance",
+        title="what attention weights say about what matters",
+        table=_table(rows, chosen, removal),
+        text="Were weights the same as importance, all points would lie on the diagonal: a small loss and a correlation near 1 say that a position "
+        "with more attention is also the one that the next word hangs on; ΔJS below 0 are steps at which a random other position mattered more.",
+        figure=_figure(found, removal) if figures.available() else None,
+        bars="\n\n".join(_bars(name, points, removal) for name, points in found.items()),
+        facts={
+            **{"set": chosen, "sentences": len(store), "removal": removal, "logarithm": "base 2", "seed": SEED, "resamples": RESAMPLES},
+            **{"attentions": {row[0]: row[1] for row in rows}, "left_out": missing},
+        },
+        attachments={f"points.{name}.csv": _csv(points) for name, points in found.items()},
+    )
+
+
+def _table(rows: list[list[Any]], chosen: str, mode: str) -> Table:
+    columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("removal", "removal", left=True)]
+    columns += [Column("points", "points"), Column("loss", "Σ(Δα−ΔJS)² [95%]", decimals=1, interval=True)]
+    columns += [Column(key, f"{key.replace('_', ' ')} [95%]", decimals=3, interval=True) for key in ("loss_per_point", "correlation")]
+    columns += [Column("d_alpha", "mean Δα [95%]", decimals=3, interval=True), Column("d_js", "mean ΔJS [95%]", decimals=3, interval=True)]
+    columns += [Column("against", "ΔJS < 0, % [95%]", decimals=1, interval=True), contexts.column()]
+    notes = [
+        "at each step of the reference: position i has the largest weight, j is drawn from the other real positions, </s> among them; "
+        "Δα = α_i − α_j, ΔJS = JS(p, p without i) − JS(p, p without j), where p is the next word's distribution and JS is in base 2",
+        f"removal {mode}: the weight is set to zero in all heads of the last attention to the source at that step alone, and {REMOVALS[mode]}; "
+        "α is the mean over heads",
+        f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and resamples of seed {SEED}",
+        contexts.NOTE,
+    ]
+    return Table("importance", f"Importance of source positions against their attention weights ({chosen}, removal {mode})", columns, rows, notes)
+
+
+def _figure(found: dict[str, Points], mode: str) -> str:
+    shown = {}
+    for name, points in found.items():
+        count = len(points.rows)
+        some = np.arange(count) if count <= DRAWN else np.sort(np.random.default_rng(SEED).choice(count, DRAWN, replace=False))
+        title = f"{name} ({len(some):,} of {count:,} points)"
+        shown[title] = figures.Cloud(points.alpha[some].tolist(), points.js[some].tolist())
+    return figures.scatter(shown, "Δα", f"ΔJS (base 2, {mode})")
+
+
+def _bars(name: str, points: Points, mode: str) -> str:
+    """The mean ΔJS in each tenth of Δα."""
+    bins = np.minimum((points.alpha * BINS).astype(np.int64), BINS - 1)
+    lines = [f"{name}: mean ΔJS by Δα, {mode} (in brackets: points)"]
+    for number in range(BINS):
+        own = points.js[bins == number]
+        if len(own):
+            lines.append(f"{number / BINS:.1f}–{(number + 1) / BINS:.1f} {bar(max(0.0, own.mean()), 1.0)} {own.mean():6.3f} ({len(own):,})")
+    return "\n".join(lines)
+
+
+def _csv(points: Points) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["line", "step", "d_alpha", "d_js"])
+    rows = zip(points.rows.tolist(), points.steps.tolist(), points.alpha.tolist(), points.js.tolist(), strict=True)
+    writer.writerows([row + 1, step + 1, f"{x:.6f}", f"{y:.6f}"] for row, step, x, y in rows)
+    return stream.getvalue()

@@ -1,0 +1,276 @@
+"""ΔJS against Δα: a model of two words by hand, batches against one removal at a time, the draws, the numbers, the stage."""
+
+import csv
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from nmtkit.analyze import ablation, contexts, importance, looking, stage
+from nmtkit.data.batches import Batch
+from nmtkit.data.vocabulary import EOS
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.nn.capture import capture, changed, record
+from nmtkit.score.draws import Resampling
+from tests.models import contract
+
+from .conftest import SMALL
+from .test_stage import TOY, finding
+
+CPU = torch.device("cpu")
+DEEP = {**SMALL, "encoder_layers": 2, "decoder_layers": 2}
+CASES = [
+    contract.Case("transformer"),
+    contract.Case("full-dc"),
+    contract.Case("pr"),
+    contract.Case("rnnsearch"),
+    contract.Case("caru"),
+    contract.Case("caru", (("caatt_first", "gated"), ("bidirectional", True), ("readout", "maxout"))),
+    contract.Case("caru", (("caembed", "embed"), ("history", 2))),
+    contract.Case("caru", (("caembed", "replace"), ("caatt", False))),
+    contract.Case("gru-inv"),
+    contract.Case("gatt"),
+]
+
+
+class TwoWords(torch.nn.Module):
+    """Attends with given weights to two source positions of given values, which are the scores of its two words."""
+
+    weights = torch.tensor([0.75, 0.25], dtype=torch.float64)
+    values = torch.tensor([[4 * math.log(3), 0.0], [0.0, 0.0]], dtype=torch.float64)
+    vocabularies = SimpleNamespace(tgt=2)
+
+    def encode(self, batch):
+        return {}
+
+    def decode(self, tgt_in, memory, state=None):
+        alpha = changed("cross", self.weights.expand(1, 1, tgt_in.numel(), 2))
+        record("cross", alpha)
+        return (alpha[0, 0] @ self.values).view(*tgt_in.shape, 2), state
+
+    def logits(self, hidden):
+        return hidden
+
+
+def bits(p, q):
+    """JS in base 2, as its definition is written."""
+    m = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+    return sum(a * math.log2(a / c) / 2 for a, c in zip(p, m, strict=True) if a) + sum(
+        b * math.log2(b / c) / 2 for b, c in zip(q, m, strict=True) if b
+    )
+
+
+@pytest.mark.parametrize("way", [ablation.at_once, ablation.step_by_step])
+@pytest.mark.parametrize(
+    ("renormalise", "first", "second"),
+    # the scores are (3 ln 3, 0); renormalised, what is left counts whole: (0, 0) or (4 ln 3, 0). Raw: a quarter of (0, 0), or 3/4 of (4 ln 3, 0).
+    [(True, (1 / 2, 1 / 2), (81 / 82, 1 / 82)), (False, (1 / 2, 1 / 2), (27 / 28, 1 / 28))],
+)
+def test_a_model_of_two_words_by_hand(way, renormalise, first, second):
+    whole = (27 / 28, 1 / 28)
+    one = torch.tensor([[5, EOS]])
+    batch = Batch(one, torch.tensor([2]), torch.tensor([0]), tgt_in=torch.tensor([[1]]), tgt_out=torch.tensor([[EOS]]), tgt_lengths=torch.tensor([1]))
+    d_alpha, d_js, points, spread = importance.compare(TwoWords(), "cross", batch, renormalise, way)
+    assert points.all()
+    assert d_alpha.item() == 0.5
+    assert d_js.item() == pytest.approx(bits(whole, first) - bits(whole, second), abs=1e-15)
+    assert spread.isnan().all()  # it records no contexts
+    assert bits((1, 0), (0, 1)) == 1  # base 2: words that nothing has in common are one bit apart
+
+
+def one_removal(model, site, batch, row, step, position, renormalise):
+    """The next word's distribution at one step of one sentence, which is decoded up to there, alone, without one position; -1: with all."""
+    length = int(batch.src_lengths[row])
+    alone = contract.collate([(batch.src[row, :length].tolist(), [EOS])])
+    calls = 0
+
+    def change(name, weights):
+        nonlocal calls
+        if name != site or position < 0:
+            return weights
+        weights = weights.clone()
+        last = weights.view(-1, *weights.shape[-2:])  # (heads, queries, S)
+        assert last.size(1) in {1, step + 1}
+        calls += last.size(1)
+        if calls == step + 1:
+            for head in last:
+                head[-1, position] = 0
+                if renormalise and head[-1].sum() > 0:
+                    head[-1] /= head[-1].sum()
+        return weights
+
+    with torch.inference_mode():
+        memory = model.encode(alone)
+        with capture(change):
+            hidden = model.decode(batch.tgt_in[row : row + 1, : step + 1], memory)[0][0, -1]
+        return torch.softmax(model.logits(hidden), -1).tolist()
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_batch_equals_one_removal_at_a_time(case, renormalise):
+    model = case.build()
+    batch = contract.collate([*contract.pairs(4), ([EOS], [5, EOS])], more=1)
+    site = ablation.attention_site(model, CPU)
+    way = ablation.way(model, site, CPU)
+    d_alpha, d_js, points, _ = importance.compare(model, site, batch, renormalise, way)
+    with capture() as seen:
+        model.decode(batch.tgt_in, model.encode(batch))
+    alpha = seen[site][0].mean(1)
+    best = alpha.argmax(-1)
+    other = importance.drawn_positions(batch.rows, best, batch.src_lengths, batch.tgt_lengths)
+    for row, (sources, steps) in enumerate(zip(batch.src_lengths.tolist(), batch.tgt_lengths.tolist(), strict=True)):
+        assert points[row].tolist() == [t < steps and sources > 1 for t in range(batch.tgt_in.size(1))]
+        for t in range(steps if sources > 1 else 0):
+            i, j = int(best[row, t]), int(other[row, t])
+            whole, without_i, without_j = (one_removal(model, site, batch, row, t, k, renormalise) for k in (-1, i, j))
+            assert d_alpha[row, t].item() == pytest.approx(alpha[row, t, i].item() - alpha[row, t, j].item(), abs=1e-12)
+            assert d_js[row, t].item() == pytest.approx(bits(whole, without_i) - bits(whole, without_j), abs=1e-10)
+    assert d_js[points].abs().max() > 1e-8
+
+
+def test_all_steps_go_in_one_pass_only_where_no_step_feels_another():
+    for case in CASES:
+        model = case.build()
+        wanted = ablation.at_once if case.variant in {"transformer", "full-dc", "pr"} else ablation.step_by_step
+        assert ablation.way(model, ablation.attention_site(model, CPU), CPU) is wanted, case
+    model = contract.Case("transformer").build()
+    assert ablation.way(model, "decoder.0.cross", CPU) is ablation.step_by_step  # a layer above carries it on
+    assert ablation.way(model, "nowhere", CPU) is None
+
+
+def test_the_last_layer_is_the_one():
+    assert ablation.attention_site(contract.Case("pr").build(), CPU) == "decoder.1.cross"
+    assert ablation.attention_site(contract.Case("gatt").build(), CPU) == "attention"
+    assert ablation.attention_site(contract.Case(TOY).build(), CPU) is None
+
+
+def test_what_is_left_of_weights():
+    weights = torch.tensor([[[[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]]]])
+    gone = torch.tensor([[0, 0]])
+    raw = torch.tensor([[[[0.0, 0.3, 0.2], [0.0, 0.0, 0.0]]]])
+    assert torch.equal(ablation.without("here", gone, False)("here", weights), raw)
+    assert torch.equal(ablation.without("here", gone, False)("there", weights), weights)
+    left = ablation.without("here", gone, True)("here", weights)
+    torch.testing.assert_close(left, torch.tensor([[[[0.0, 0.6, 0.4], [0.0, 0.0, 0.0]]]]))
+    nothing = torch.tensor([[ablation.NOTHING, 2]])
+    assert torch.equal(ablation.without("here", nothing, True)("here", weights / 2)[..., 0, :], weights[..., 0, :] / 2)  # not even scaled
+
+
+def test_draws_are_even_among_the_other_positions_and_each_sentence_has_its_own():
+    rows, lengths, steps = torch.arange(200), torch.full((200,), 4), torch.full((200,), 60)
+    best = torch.full((200, 60), 2)
+    found = importance.drawn_positions(rows, best, lengths, steps)
+    counts = torch.bincount(found.flatten(), minlength=4)
+    assert counts[2] == 0 and len(counts) == 4
+    assert (counts[[0, 1, 3]] / 4000 - 1).abs().max() < 0.05
+    again = importance.drawn_positions(rows[[7, 3]], best[[7, 3], :9], lengths[[7, 3]], steps[[7, 3]] - 51)
+    assert torch.equal(again, found[[7, 3], :9])
+    assert not torch.equal(found[3], found[7])
+
+
+def test_numbers_from_sums_over_sentences():
+    rng = np.random.default_rng(3)
+    rows = np.sort(rng.integers(0, 6, 50))
+    x = rng.random(50)
+    y = x / 2 - 0.1 + 0.2 * rng.standard_normal(50)
+    points = importance.Points(rows, np.arange(50), x, y, np.full(8, np.nan))
+    found = importance.numbers_of(importance.sums(points, 8).sum(0))
+    assert found["correlation"] == pytest.approx(np.corrcoef(x, y)[0, 1], rel=1e-12)
+    assert found["loss"] == pytest.approx(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
+    assert found["loss_per_point"] == pytest.approx(found["loss"] / 50)
+    assert (found["d_alpha"], found["d_js"]) == pytest.approx((x.mean(), y.mean()))
+    assert found["against"] == pytest.approx(100 * sum(v < 0 for v in y) / 50)
+    row = importance.row_of(points, Resampling(8, 200))
+    assert row[0] == 50 and row[-1].value is None
+    assert all(e.low < e.value < e.high for e in row[1:-1])
+    same = importance.Points(rows, np.arange(50), np.full(50, 0.1), y, points.spread)
+    assert importance.row_of(same, Resampling(8, 200))[3].value is None  # all at one Δα: no correlation
+    none = importance.Points(rows[:0], rows[:0], x[:0], y[:0], points.spread)
+    assert [e.value for e in importance.row_of(none, Resampling(8, 200))[2:]] == [None] * 6
+
+
+def test_spread_of_contexts_by_loops():
+    torch.manual_seed(4)
+    given, lengths = torch.randn(4, 5, 3, dtype=torch.float64), torch.tensor([5, 2, 1, 3])
+    given[3] = 0
+    found, each = contexts.spread(given, lengths), contexts.distances(given, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        own = given[row, :length].tolist()
+        if length == 1 or row == 3:
+            assert found[row].isnan() and each[row].isnan().all()
+            continue
+        size = sum(math.hypot(*v) for v in own) / length
+        pairs = [math.dist(own[i], own[j]) / size for i in range(length) for j in range(i)]
+        assert found[row].item() == pytest.approx(sum(pairs) / len(pairs), rel=1e-12)
+        for t, v in enumerate(own):
+            wanted = sum(math.dist(v, other) for other in own) / (length - 1) / size
+            assert each[row, t].item() == pytest.approx(wanted, rel=1e-12)
+        assert each[row, length:].isnan().all()
+    assert contexts.mean(found.tolist(), Resampling(4, 50)).value == pytest.approx((found[0] + found[1]).item() / 2)
+
+
+def test_the_stage_with_and_without_feedback(analysed, capsys):
+    analysed.system("base", "transformer", DEEP)
+    analysed.system("recurrent", "rnnsearch", {"d_hidden": 16, "d_embedding": 8})
+    analysed.system("toy", TOY, {})
+    stage.analyze(analysed.run, "importance")
+    out, err = capsys.readouterr()
+    assert "left out, for it has no attention to the source: toy" in err
+    assert "removal renormalised" in out and "mean ΔJS by Δα" in out and "on the diagonal" in out
+    found = finding(analysed.run, "importance")
+    folder = analysed.run.path / "analyze" / "importance"
+    steps = sum(len(line.split()) + 1 for line in analysed.lines["test"])
+    assert [(row["system"], row["attention"], row["points"]) for row in found["table"]["rows"]] == [
+        ("base", "decoder.1.cross", steps),
+        ("recurrent", "attention", steps),
+    ]
+    assert found["facts"]["removal"] == "renormalised" and found["facts"]["seed"] == 1
+    for row in found["table"]["rows"]:
+        with open(folder / f"points.{row['system']}.csv", encoding="utf-8") as stream:
+            kept = [(int(p["line"]), int(p["step"]), float(p["d_alpha"]), float(p["d_js"])) for p in csv.DictReader(stream)]
+        wanted = [(n, t + 1) for n, line in enumerate(analysed.lines["test"], 1) for t in range(len(line.split()) + 1)]
+        assert [p[:2] for p in kept] == wanted
+        assert row["loss"]["value"] == pytest.approx(sum((x - y) ** 2 for *_, x, y in kept), rel=1e-3)
+        assert row["context_spread"]["low"] <= row["context_spread"]["value"] <= row["context_spread"]["high"]
+    figure = (folder / "figure.svg").read_text("utf-8")
+    assert f"base ({steps:,} of {steps:,} points)" in figure and "renormalised" in figure
+    for form, mark in (("json", '"loss_per_point"'), ("md", "| system |"), ("tex", r"\toprule"), ("csv", "correlation_low")):
+        stage.analyze(analysed.run, "importance", output_format=form)
+        out, err = capsys.readouterr()
+        assert mark in out and "up to date" in err
+    before = found["table"]["rows"][0]["loss"]["value"]
+    stage.analyze(analysed.run, "importance", removal="raw")
+    after = finding(analysed.run, "importance")
+    assert after["table"]["rows"][0]["removal"] == "raw" and after["table"]["rows"][0]["loss"]["value"] != before
+    assert json.dumps(after).count("stay as they are") == 1
+
+
+def test_batches_do_not_change_the_points(analysed, monkeypatch):
+    analysed.system("own", "gatt", {"d_hidden": 16, "d_embedding": 8})
+    stage.analyze(analysed.run, "importance")
+    first = finding(analysed.run, "importance")["table"]["rows"][0]
+    batches = looking.batches
+    monkeypatch.setattr(looking, "batches", lambda store, where: batches(store, where, positions=60))
+    stage.analyze(analysed.run, "importance", force=True)
+    again = finding(analysed.run, "importance")["table"]["rows"][0]
+    assert again["correlation"]["value"] == pytest.approx(first["correlation"]["value"], rel=1e-3)
+    assert again["loss"]["value"] == pytest.approx(first["loss"]["value"], rel=1e-5)
+
+
+def test_what_cannot_be_is_said(analysed, monkeypatch):
+    analysed.system("toy", TOY, {})
+    with pytest.raises(DataError, match="toy: it has no attention to the source"):
+        stage.analyze(analysed.run, "importance")
+    with pytest.raises(ConfigError, match="no such removal: 'row'") as error:
+        stage.analyze(analysed.run, "importance", removal="row")
+    assert "raw" in error.value.hint
+    with pytest.raises(ConfigError, match="not of test, other"):
+        stage.analyze(analysed.run, "importance", set_names=["test", "other"])
+    analysed.system("base", "transformer", SMALL)
+    monkeypatch.setattr("nmtkit.nn.attention.changed", lambda name, weights: weights)  # a model that only records
+    with pytest.raises(DataError, match="base: the weights of its attention 'decoder.0.cross' cannot be changed"):
+        stage.analyze(analysed.run, "importance")
