@@ -19,8 +19,8 @@ from nmtkit.score import figures
 from nmtkit.score.figures import Curve, Panel
 from nmtkit.score.tables import Column, Table
 
-SHARES = (0.5, 0.75, 0.9, 1.0)
-"""Of the best BLEU of the weakest system: the levels, where none are given."""
+SHARES = (0.5, 0.75, 0.9)
+"""Of the best BLEU of all: levels, where none are given, beside the best of the weakest system, which all of them reach."""
 INTERPOLATED, FIRST, NEVER, BEST = "interpolated", "by the first validation", "not reached", "best validation"
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLACES = 60
@@ -46,8 +46,10 @@ def parse_levels(given: str) -> list[float]:
 
 
 def default_levels(bests: Sequence[float]) -> list[float]:
-    """Half, three quarters, nine tenths and all of the weakest system's best BLEU, rounded down to tenths, so that all systems reach them."""
-    tenths = {math.floor(round(10 * share * min(bests), 6)) for share in SHARES} if bests else set()
+    """The best BLEU of the weakest system, which all reach, and shares of the best of all; rounded down to tenths."""
+    if not bests:
+        return []
+    tenths = {math.floor(round(10 * level, 6)) for level in (min(bests), *(share * max(bests) for share in SHARES))}
     return sorted(tenth / 10 for tenth in tenths if tenth > 0)
 
 
@@ -162,7 +164,7 @@ def _notes(curves: Mapping[str, Curves], ways: Mapping[str, tuple[Any, ...]], le
     if not ways:
         notes.append("no training here measured BLEU (train.dev_bleu), so there are no levels")
     elif not levels:
-        notes.append("the weakest system has hardly any BLEU: no levels of its own to show (--levels)")
+        notes.append("no training here has any BLEU to speak of, so there are no levels (--levels)")
     silent = [name for name in curves if curves[name].dev and name not in ways]
     if ways and silent:
         notes.append(f"without dev BLEU, so without levels: {', '.join(silent)}")
@@ -184,7 +186,8 @@ def _facts(curves: Mapping[str, Curves], ways: Mapping[str, tuple[Any, ...]], le
         | {"unlogged": one.unlogged}
         for name, one in curves.items()
     }
-    origin = "given" if given else f"{', '.join(f'{share:g}' for share in SHARES)} of the best of the weakest system, rounded down to tenths"
+    shares = ", ".join(f"{share:g}" for share in SHARES)
+    origin = "given" if given else f"the best of the weakest system, and {shares} of the best of all, rounded down to tenths"
     return {
         "levels": list(levels),
         "levels_from": origin,

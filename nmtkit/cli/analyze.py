@@ -64,7 +64,7 @@ def analyze(
         str,
         typer.Option(
             metavar="BLEU,…",
-            help="Of convergence: levels of dev BLEU, such as 20,25,30 (default: shares of the best of the weakest system).",
+            help="Of convergence: levels of dev BLEU, such as 20,25,30 (default: the best of the weakest, shares of the best).",
         ),
     ] = "",
     removal: Annotated[
