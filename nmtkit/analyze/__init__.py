@@ -21,6 +21,7 @@ ANALYSES: dict[str, Analysis] = {
     "layers": Analysis("nmtkit.analyze.layers:run", "which encoder levels each decoder layer reads, where a mixture of them is learned"),
     "alignment": Analysis("nmtkit.analyze.alignment:run", "the attention of a sentence pair, and its alignment error rate on gold sets"),
     "importance": Analysis("nmtkit.analyze.importance:run", "whether source positions with more attention matter more to the next word (ΔJS, Δα)"),
+    "gates": Analysis("nmtkit.analyze.gates:run", "how open content-adaptive gates are, by word, frequency and part of speech"),
     "convergence": Analysis("nmtkit.analyze.convergence:run", "loss and dev BLEU by updates, epochs and time, and what it took to reach a BLEU"),
     "phrases": Analysis("nmtkit.analyze.phrases:run", "multi-word expressions translated as the reference does"),
 }
@@ -31,5 +32,6 @@ OPTIONS: dict[str, object] = {
     **{"buckets": "dc", "measure": False, "pairs": "", "scores": ()},
     **{"sentence": 1, "layer": "", "head": 0, "gold": "", "alignments": ()},
     **{"levels": "", "expressions": "", "match_case": False, "removal": "renormalised"},
+    **{"src_tags": "", "tgt_tags": ""},
 }
 """The options that some analyses have, each with its default; an analysis gets those that its function declares."""

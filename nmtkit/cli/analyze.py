@@ -22,6 +22,7 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
         "nmtkit analyze alignment --sentence 7 --layer 3",
         "nmtkit analyze alignment --gold enfr.gold,enfr.src-tgt",
         "nmtkit analyze importance --set-name dev --removal raw",
+        "nmtkit analyze gates --src-tags test.en.pos",
         "nmtkit analyze convergence --levels 20,25,30",
         "nmtkit analyze phrases --expressions verbs.tsv",
     ),
@@ -79,6 +80,11 @@ def analyze(
         ),
     ] = "",
     match_case: Annotated[bool, typer.Option("--match-case", help="Of phrases: case counts (default: it is ignored).")] = False,
+    src_tags: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Of gates: a part of speech for each source word of the set, as analyze/gates/tokens.src.txt has them."),
+    ] = "",
+    tgt_tags: Annotated[str, typer.Option(metavar="FILE", help="Of gates: the same of the reference (tokens.tgt.txt).")] = "",
     output_format: Format = "table",
     run: Annotated[Optional[Path], run_option()] = None,
     force: Annotated[bool, force_option("Do an analysis again that is up to date.")] = False,
@@ -94,4 +100,5 @@ def analyze(
     options = {"buckets": buckets, "measure": measure, "pairs": pairs, "scores": tuple(scores or ())}
     options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
     options |= {"levels": levels, "expressions": expressions, "match_case": match_case, "removal": removal}
+    options |= {"src_tags": src_tags, "tgt_tags": tgt_tags}
     stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)

@@ -61,13 +61,16 @@ def available() -> bool:
     return False
 
 
-def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[Estimate]], xlabel: str, ylabel: str, title: str = "") -> str:
+def grouped_bars(
+    groups: Sequence[str], series: Mapping[str, Sequence[Estimate]], xlabel: str, ylabel: str, title: str = "", upright: bool = False
+) -> str:
     """A bar for each series in each group, with its interval.
 
     Args:
         groups: labels along the horizontal axis.
         series: name -> one Estimate a group (an empty Estimate leaves a gap).
         xlabel, ylabel, title: texts.
+        upright: whether the labels of groups are written upwards.
     Returns: SVG, the same bytes for the same input.
     """
     from matplotlib.figure import Figure
@@ -83,7 +86,7 @@ def grouped_bars(groups: Sequence[str], series: Mapping[str, Sequence[Estimate]]
             above = [max(0.0, (v.high if v.high is not None else h) - h) for h, (_, v) in zip(heights, drawn, strict=True)]
             places = [i - 0.4 + step * (number + 0.5) for i, _ in drawn]
             axes.bar(places, heights, step * 0.92, label=name, yerr=[below, above], error_kw={"linewidth": 0.8}, capsize=1.5)
-        axes.set_xticks(range(len(groups)), groups)
+        axes.set_xticks(range(len(groups)), [_plain(g) for g in groups], rotation=90 if upright else 0)
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)
         if len(series) > 1:

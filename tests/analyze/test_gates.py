@@ -1,0 +1,231 @@
+"""Gates by word: subwords onto words, groups and their means against loops, tags that fit and tags that do not, the stage."""
+
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nmtkit.analyze import gates, looking, stage
+from nmtkit.analyze.gates import Group, Words
+from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import EOS, load_vocabularies
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.nn.capture import capture, record
+from nmtkit.prep.stage import prep
+from nmtkit.prep.text import TextSide
+from nmtkit.score.draws import Resampling
+from nmtkit.translate.forced import pair_batch
+from tests.models import contract
+
+from .conftest import SMALL
+from .test_stage import TOY, finding
+
+CPU = torch.device("cpu")
+GATED = {"d_hidden": 16, "d_embedding": 8}
+RESAMPLES = Resampling(40, 100)
+
+
+def means(values):
+    known = [v for v in values if not math.isnan(v)]
+    return sum(known) / len(known) if known else math.nan
+
+
+@pytest.mark.parametrize("case", [contract.Case("caru"), contract.Case("caru", (("caembed", "embed"),)), contract.Case("gatt")], ids=str)
+def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
+    model, pairs = case.build(), [*contract.pairs(), ([5, EOS], [EOS])]
+    batch = contract.collate(pairs, more=2)
+    seen = looking.look(model, batch)["decoder"]
+    for site, side in gates.gates_of(model, CPU).items():
+        found = gates.of_subwords(seen[site], batch)
+        for (src, tgt), own in zip(pairs, found, strict=True):
+            with torch.inference_mode(), capture() as alone:
+                model.decode(torch.tensor([[1, *tgt[:-1]]]), model.encode(pair_batch([src], [tgt])))
+            opened = alone[site][0][0].tolist()
+            of_source = [means([step[i] for step in opened]) for i in range(len(src) - 1)] if side == "src" else []  # steps at which it has a say
+            wanted = of_source or [opened[t] for t in range(1, len(tgt))] * (side == "tgt")  # of y_{t-1} the gate at step t, when it was read
+            assert own.tolist() == pytest.approx(wanted, rel=1e-9, nan_ok=True)
+
+
+def test_gates_are_found_by_what_is_recorded():
+    assert gates.gates_of(contract.Case("caru").build(), CPU) == {"attention_gate": "src", "caembed_gate": "tgt"}
+    assert gates.gates_of(contract.Case("caru", (("caatt", False),)).build(), CPU) == {"caembed_gate": "tgt"}
+    assert gates.gates_of(contract.Case("rnnsearch").build(), CPU) == {}
+
+    class Stranger:
+        def encode(self, batch):
+            return {}
+
+        def decode(self, tgt_in, memory):
+            record("my_gate", torch.rand(1, tgt_in.size(1)))
+
+    assert gates.gates_of(Stranger(), CPU) == {"my_gate": "tgt"}
+
+
+def words_of(*lines):
+    """Words of lines in which subwords are written with a hyphen behind."""
+    split = [line.split() for line in lines]
+    owners = [np.repeat(np.arange(len(own)), [word.count("-") + 1 for word in own]) for own in split]
+    return Words([[word.replace("-", "") for word in own] for own in split], owners)
+
+
+class Fixed:
+    """A model that opens its gate for target subwords as far as their ids say."""
+
+    def encode(self, batch):
+        return {}
+
+    def decode(self, tgt_in, memory):
+        record("my_gate", tgt_in.double() / 100)
+
+
+def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences(monkeypatch):
+    words = words_of("a un-known dog", "dog un-known", "", "a")
+    ids = [[10, 20, 40, 50, EOS], [70, 30, 90, EOS], [EOS], [12, EOS]]
+    batch = pair_batch(ids, ids)
+    monkeypatch.setattr(looking, "batches", lambda store, where: [batch])
+    found = gates.measured(None, "own", ids, {"tgt": words}, Fixed(), {"my_gate": "tgt"})["my_gate"]
+    assert found.tolist() == pytest.approx([0.10, 0.30, 0.50, 0.70, 0.60, 0.12])
+    groups = gates.groups(words, ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"])
+    assert [(g.section, g.label, int(g.members.sum())) for g in groups] == [
+        ("all", "all", 6),
+        *[("word", word, 2) for word in ("a", "unknown", "dog")],
+        ("frequency", "2–9 times", 6),
+        *[("tag", tag, 2) for tag in ("DET", "ADJ", "NOUN")],
+    ]
+    values = {g.label: e.value for g, e in zip(groups, gates.means(found, words, groups, Resampling(4, 50)), strict=True)}
+    assert values["unknown"] == values["ADJ"] == pytest.approx(0.45)
+    assert values["dog"] == values["NOUN"] == pytest.approx(0.60)
+    assert values["a"] == pytest.approx(0.11)
+    assert values["all"] == pytest.approx((0.10 + 0.30 + 0.50 + 0.70 + 0.60 + 0.12) / 6)
+
+
+def test_classes_of_frequency_and_the_most_frequent_types():
+    lines = ["often " * 120, "ten " * 99, "ten three three once", "three two two", *(f"more{i} more{i} more{i} more{i}" for i in range(30))]
+    found = gates.groups(words_of(*lines), None)
+    assert [(g.label, int(g.members.sum())) for g in found if g.section == "frequency"] == [
+        ("100 times or more", 220),
+        ("2–9 times", 3 + 2 + 120),
+        ("once", 1),
+    ]
+    shown = [g.label for g in found if g.section == "word"]
+    assert shown[:2] == ["often", "ten"] and len(shown) == gates.TOP and "once" not in shown
+
+
+def test_intervals_are_of_resampled_sentences():
+    rng = np.random.default_rng(2)
+    words = words_of(*["a b c"] * 40)
+    values = rng.random(120)
+    values[::7] = np.nan
+    group = Group("word", "b", np.arange(120) % 3 == 1)
+    none = Group("word", "d", np.arange(120) == 0)
+    (found, nothing) = gates.means(values, words, [group, none], RESAMPLES)
+    drawn = [np.nanmean([v for s in range(40) for v in [values[3 * s + 1]] * int(counts[s])]) for counts in RESAMPLES.counts]
+    assert found.value == pytest.approx(np.nanmean(values[1::3]))
+    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]))
+    assert nothing.value is None
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The demo corpus with few merges, so that words fall into subwords."""
+    return prep("demo", size=300, jobs=1, assignments=["prep.merges=150"], run_dir=tmp_path_factory.mktemp("demo") / "run")
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
+    store, text, vocabulary = Store(demo.prep / "test"), TextSide.load(demo.prep, side), load_vocabularies(demo.prep)[side == "tgt"]
+    words = gates.read_words(demo, "test", side, store.src_lengths if side == "src" else store.tgt_lengths)
+    assert max(map(len, words.owners)) > max(map(len, words.lines))
+    for number, (own, owners) in enumerate(zip(words.lines, words.owners, strict=True)):
+        pieces = [vocabulary[int(i)] for i in getattr(store, side)(number)[:-1]]
+        assert len(pieces) == len(owners)
+        if "<unk>" not in pieces:
+            assert [text.surface([p for p, o in zip(pieces, owners, strict=True) if o == n]) for n in range(len(own))] == own
+
+
+def test_text_that_was_changed_after_preparing_is_refused(demo, tmp_path):
+    lengths = Store(demo.prep / "test").src_lengths
+    with pytest.raises(DataError, match="but 7 were prepared"):
+        gates.read_words(demo, "test", "src", lengths[:7])
+    other = lengths.copy()
+    other[3] += 1
+    with pytest.raises(DataError, match="were prepared") as error:
+        gates.read_words(demo, "test", "src", other)
+    assert error.value.where.endswith("test.src, line 4")
+
+
+def test_tags_that_do_not_fit_are_refused_with_file_and_line(tmp_path):
+    words, path = words_of("a b-c", "", "d"), tmp_path / "test.pos"
+    path.write_text("X Y\n\nZ\n", "utf-8")
+    assert gates.read_tags(path, words, "src") == ["X", "Y", "Z"]
+    for content, what, line in (
+        ("X Y Z\n\nZ\n", "3 tags for 2 words: a bc", 1),
+        ("X Y\n\n\n", "0 tags for 1 words: d", 3),
+        ("X Y\n\n", "2 lines of tags for 3 sentences", 3),
+        ("X Y\n\nZ\nW\n", "4 lines of tags for 3 sentences", 4),
+    ):
+        path.write_text(content, "utf-8")
+        with pytest.raises(DataError, match=what) as error:
+            gates.read_tags(path, words, "src")
+        assert error.value.where == f"{path}, line {line}"
+        assert "tokens.src.txt" in error.value.hint
+
+
+def test_the_stage_by_hand(analysed, tmp_path, capsys):
+    analysed.system("both", "caru", GATED)
+    analysed.system("one", "gatt", GATED)
+    analysed.system("plain", "transformer", SMALL)
+    analysed.system("toy", TOY, {})
+    lines = analysed.lines["test"]
+    tags = tmp_path / "tags"
+    tags.write_text("".join(" ".join("NOUN" if w[0].isupper() else "REST" for w in line.split()) + "\n" for line in lines), "utf-8")
+    stage.analyze(analysed.run, "gates", src_tags=str(tags))
+    out, err = capsys.readouterr()
+    assert "no gate to look at: plain, toy" in err and "caru, gru-inv, gatt" in err
+    assert "0 keeps what was there" in out and "█" in out and "one: attention_gate" in out and "one: caembed_gate" not in out
+    found = finding(analysed.run, "gates")
+    folder = analysed.run.path / "analyze" / "gates"
+    assert (folder / "tokens.src.txt").read_text("utf-8").splitlines() == list(lines)
+    words = [word for line in lines for word in line.split()]
+    rows = {(row["gate"], row["group"], row["label"]): row for row in found["table"]["rows"]}
+    assert {key[0] for key in rows} == {"attention_gate", "caembed_gate"}
+    assert rows["caembed_gate", "all", "all"]["one"]["value"] is None
+    counts = {word: words.count(word) for word in set(words)}
+    assert {label: row["occurrences"] for (gate, section, label), row in rows.items() if (gate, section) == ("attention_gate", "word")} == counts
+    nouns = sum(count for word, count in counts.items() if word[0].isupper())
+    assert rows["attention_gate", "tag", "NOUN"]["occurrences"] == nouns
+    assert ("caembed_gate", "tag", "NOUN") not in rows
+    for system in ("both", "one"):
+        for section in ("word", "tag"):
+            own = [row for (gate, s, _), row in rows.items() if (gate, s) == ("attention_gate", section)]
+            total = sum(row[system]["value"] * row["occurrences"] for row in own) / len(words)
+            assert rows["attention_gate", "all", "all"][system]["value"] == pytest.approx(total)
+            assert all(row[system]["low"] <= row[system]["value"] <= row[system]["high"] for row in own)
+    assert "attention_gate, 0 to 1" in (folder / "figure.svg").read_text("utf-8")
+    assert "caembed_gate, 0 to 1" in (folder / "figure.caembed_gate.svg").read_text("utf-8")
+    assert found["facts"]["gates"]["both"] == {"attention_gate": "src", "caembed_gate": "tgt"}
+    for form, mark in (("json", '"gates"'), ("md", "| gate |"), ("tex", r"\toprule"), ("csv", "both_low")):
+        stage.analyze(analysed.run, "gates", src_tags=str(tags), output_format=form)
+        out, err = capsys.readouterr()
+        assert mark in out and "up to date" in err
+    assert len(list(csv.reader(io.StringIO((folder / "table.csv").read_text("utf-8"))))) == len(rows) + 1
+    tags.write_text("X\n" * 40, "utf-8")
+    with pytest.raises(DataError, match="1 tags for"):  # another tag file is another finding
+        stage.analyze(analysed.run, "gates", src_tags=str(tags))
+
+
+def test_without_any_gate_it_is_said_who_has_one(analysed, tmp_path):
+    analysed.system("plain", "transformer", SMALL)
+    with pytest.raises(DataError, match="no gate to look at: plain") as error:
+        stage.analyze(analysed.run, "gates")
+    assert error.value.hint == "variants that have one: caru, gru-inv, gatt"
+    analysed.system("one", "gatt", GATED)
+    path = tmp_path / "tags"
+    path.write_text("X\n", "utf-8")
+    with pytest.raises(ConfigError, match="no gate is of words of the target"):
+        stage.analyze(analysed.run, "gates", tgt_tags=str(path))
+    with pytest.raises(ConfigError, match="not of test, other"):
+        stage.analyze(analysed.run, "gates", set_names=["test", "other"])
