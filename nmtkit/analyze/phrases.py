@@ -26,6 +26,7 @@ from nmtkit.score.tables import Column, Estimate, Table, bar
 RESAMPLES, SEED = 1000, 1
 MOST = 40
 """Expressions in the table; the others are in occurrences.tsv."""
+BUILT_IN = "separable-verbs"
 KINDS = ("in one piece", "with words between")
 
 
@@ -107,16 +108,29 @@ def _look_up_in(run: Run, chosen: TextSet, systems: Sequence[str], listed: Seque
     return Result(chosen.name, chosen.lines, list(outputs), found)
 
 
-def own_list(run: Run) -> str:
-    """The expressions that come with a run's corpus, as the text of a list.
+def separable(run: Run) -> str:
+    """The separable verbs that the demo grammar knows, as the text of a list: for any English-German corpus.
 
-    Raises: ConfigError if there are none.
+    Raises: ConfigError for one of other languages.
     """
     manifest = run.manifest()
-    if (manifest.get("dataset"), manifest["src"], manifest["tgt"]) != ("demo", "en", "de"):
-        hint = "--expressions FILE, of lines: source phrase, tab, accepted target phrases with ' | ' between"
-        raise ConfigError("this run's corpus comes with no list of expressions", where="--expressions", hint=hint)
+    if (manifest["src"], manifest["tgt"]) != ("en", "de"):
+        what = f"{BUILT_IN} are of English-German, and this run is {manifest['src']}-{manifest['tgt']}"
+        raise ConfigError(what, where="--expressions", hint="--expressions FILE")
     return "".join(f"{source}\t{' | '.join(targets)}\t{name}\n" for source, targets, name in separable_expressions())
+
+
+def listed_in(run: Run, given: str) -> list[str]:
+    """The lines of the list that was asked for: a file, the built-in one, or "" for that of the run's own corpus.
+
+    Raises: ConfigError if there is none; DataError if it cannot be read.
+    """
+    if given and given != BUILT_IN:
+        return list(files.text_lines(Path(given)))
+    if not given and run.manifest().get("dataset") != "demo":
+        hint = f"--expressions FILE, of lines: source phrase, tab, accepted target phrases with ' | ' between; or --expressions {BUILT_IN}"
+        raise ConfigError("this run's corpus comes with no list of expressions", where="--expressions", hint=hint)
+    return separable(run).splitlines()
 
 
 def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), expressions: str = "", match_case: bool = False) -> Finding:
@@ -125,14 +139,11 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), expr
     Args:
         run: the run; systems: those that have a translation of the set are compared, with the first of them.
         set_names: the sets (default: every test set that is translated).
-        expressions: the list, a file as `nmtkit.analyze.expressions` says; "" = that of the run's own corpus.
+        expressions: the list, a file as `nmtkit.analyze.expressions` says, or BUILT_IN; "" = that of the run's own corpus.
         match_case: whether "Aufgeben" is another word than "aufgeben".
     Raises: ConfigError if there is no list; DataError for a line that is no expression, or if no reference translates any as the list has it.
     """
-    if expressions:
-        given, where = list(files.text_lines(Path(expressions))), expressions
-    else:
-        given, where = own_list(run).splitlines(), "the separable verbs of the demo corpus"
+    given, where = listed_in(run, expressions), expressions or BUILT_IN
     listed = lists.parse(given, match_case, where)
     results = [_look_up_in(run, chosen, systems, listed, match_case, where) for chosen in sets_to_score(run, set_names)]
     shown = [name for name in systems if any(name in result.systems for result in results)]

@@ -75,8 +75,8 @@ def analyze(
     expressions: Annotated[
         str,
         typer.Option(
-            metavar="FILE",
-            help="Of phrases: lines of source phrase, tab, target phrases with ' | ' between; '...' is a gap (default: the corpus's own).",
+            metavar="FILE|separable-verbs",
+            help="Of phrases: lines of source phrase, tab, target phrases with ' | ' between, '...' for a gap (default: the corpus's own).",
         ),
     ] = "",
     match_case: Annotated[bool, typer.Option("--match-case", help="Of phrases: case counts (default: it is ignored).")] = False,

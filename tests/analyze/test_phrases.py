@@ -168,13 +168,19 @@ def test_a_list_of_its_own_has_the_demo_corpus_alone(judged):
     with pytest.raises(ConfigError, match="comes with no list") as error:
         stage.analyze(judged.run, "phrases", systems=["first"])
     assert "--expressions FILE" in error.value.hint
+    stage.analyze(judged.run, "phrases", systems=["first"], expressions="separable-verbs")
+    known = rows_of(judged.run)
     manifest = json.loads((judged.run.prep / "manifest.json").read_text("utf-8"))
     (judged.run.prep / "manifest.json").write_text(json.dumps({**manifest, "dataset": "demo"}), "utf-8")
     stage.analyze(judged.run, "phrases", systems=["first"])
     row = rows_of(judged.run)["test", "expression", "look up = nachschlagen"]
+    assert rows_of(judged.run) == known
     assert (row["in_source"], row["in_reference"], row["first"]["value"]) == (3, 2, 50)
     written = (judged.run.path / "analyze" / "phrases" / "expressions.tsv").read_text("utf-8").splitlines()
     assert parse(written, False, "again")  # what is written can be given
+    (judged.run.prep / "manifest.json").write_text(json.dumps({**manifest, "tgt": "fr"}), "utf-8")
+    with pytest.raises(ConfigError, match="of English-German, and this run is en-fr"):
+        stage.analyze(judged.run, "phrases", systems=["first"], expressions="separable-verbs")
 
 
 def test_what_cannot_be_looked_up_is_said(judged, tmp_path):
