@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze import links, looking
+from nmtkit.analyze import contexts, links, looking
 from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.looking import CROSS
 from nmtkit.data.batches import Batch, collate
@@ -25,9 +27,14 @@ from nmtkit.models.base import Model
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
 from nmtkit.score import figures
+from nmtkit.score.draws import Resampling
 from nmtkit.score.figures import Heat
-from nmtkit.score.tables import Column, Table, heat
+from nmtkit.score.tables import Column, Estimate, Table, heat
 from nmtkit.translate.forced import pair_batch
+
+RESAMPLES, SEED = 1000, 1
+Recorded = dict[str, dict[str, Tensor]]
+"""What `looking.look` gives."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,15 @@ class GoldSet:
 
     gold: list[links.Gold]
     pairs: list[tuple[list[str], list[str]]]
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What one attention does on the gold pairs."""
+
+    links: list[frozenset[links.Link]]
+    spread: NDArray[np.float64]
+    """How far apart the contexts of each pair's steps lie; NaN where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +171,7 @@ def run(
     chosen = Path(gold.split(",")[0]).name if gold_set else looking.one_set(run, set_names, "a sentence")
     batch, sides = _sentence(run, chosen, gold_set, sentence)
     vocabularies = load_vocabularies(run.prep)
+    draws = Resampling(len(gold_set.gold) if gold_set else 1, RESAMPLES, seed=SEED)
     rows: list[list[Any]] = [_rates_row(Path(file).name, "–", _hypothesised(file, gold_set), gold_set) for file in alignments if gold_set]
     heats: dict[str, Heat] = {}
     for name in systems:
@@ -164,12 +181,13 @@ def run(
             console.say(f"left out, for it has no attention to the source: {name}")
             continue
         drawn = list(sites)[max(0, len(sites) - 2)]
-        heats[f"{name}, {drawn}"] = _heat(model, batch, drawn, sites[drawn], head, vocabularies)
+        seen = looking.look(model, batch)
+        heats[f"{name}, {drawn}"] = _heat(seen, batch, drawn, sites[drawn], head, vocabularies)
         if gold_set and sides:
             found = _aligned(model, name, list(sites), head, *sides)
-            rows += [_rates_row(name, site, own, gold_set) for site, own in found.items()]
+            rows += [_rates_row(name, site, own.links, gold_set, contexts.mean(own.spread, draws)) for site, own in found.items()]
         else:
-            rows += _strongest(name, drawn, heats[f"{name}, {drawn}"])
+            rows += _strongest(name, drawn, heats[f"{name}, {drawn}"], _apart(seen, batch, drawn, sites[drawn]))
     if not heats and not rows:
         raise DataError(
             "no system of this run attends to the source", where=", ".join(systems), hint="train one that does; `nmtkit variants` lists them"
@@ -203,19 +221,22 @@ def _sentence(run: Run, chosen: str, gold_set: GoldSet | None, number: int) -> t
     return pair_batch([src.ids[number - 1]], [tgt.ids[number - 1]], looking.device()), (src, tgt)
 
 
-def _aligned(model: Model, name: str, sites: Sequence[str], head: int, src: Side, tgt: Side) -> dict[str, list[frozenset[links.Link]]]:
-    """The links of every gold pair by the attentions asked for."""
-    found: dict[str, list[frozenset[links.Link]]] = {site: [frozenset()] * len(src.ids) for site in sites}
+def _aligned(model: Model, name: str, sites: Sequence[str], head: int, src: Side, tgt: Side) -> dict[str, Aligned]:
+    """The links of every gold pair by the attentions asked for, and how their contexts spread."""
+    found = {site: Aligned([frozenset()] * len(src.ids), np.full(len(src.ids), np.nan)) for site in sites}
     order = sorted(range(len(src.ids)), key=lambda i: (-len(src.ids[i]), -len(tgt.ids[i])))
     with console.progress(f"{name}: sentences", len(order)) as done:
         while order:
             size = max(1, looking.POSITIONS // len(src.ids[order[0]]))
             own, order = order[:size], order[size:]
-            seen = looking.look(model, pair_batch([src.ids[i] for i in own], [tgt.ids[i] for i in own], looking.device()))
+            batch = pair_batch([src.ids[i] for i in own], [tgt.ids[i] for i in own], looking.device())
+            seen = looking.look(model, batch)["decoder"]
             for site in sites:
-                weights = of_head(seen["decoder"][site], head).double().cpu()
+                weights = of_head(seen[site], head).double().cpu()
                 for i, matrix in zip(own, weights, strict=True):
-                    found[site][i] = word_links(matrix, src.owners[i], tgt.owners[i])
+                    found[site].links[i] = word_links(matrix, src.owners[i], tgt.owners[i])
+                if (given := seen.get(site + contexts.ENDING)) is not None and batch.tgt_lengths is not None:
+                    found[site].spread[own] = contexts.spread(given, batch.tgt_lengths).cpu().numpy()
             done(len(own))
     return found
 
@@ -227,9 +248,9 @@ def _hypothesised(file: str, gold_set: GoldSet) -> list[frozenset[links.Link]]:
     return found
 
 
-def _heat(model: Model, batch: Batch, site: str, who: tuple[str, str], head: int, vocabularies: tuple[Vocabulary, Vocabulary]) -> Heat:
+def _heat(recorded: Recorded, batch: Batch, site: str, who: tuple[str, str], head: int, vocabularies: tuple[Vocabulary, Vocabulary]) -> Heat:
     """One attention on one pair, its rows and columns named by the tokens the model read or, where a target asks a source, will write."""
-    weights = next(seen[site] for seen in looking.look(model, batch).values() if site in seen)
+    weights = next(seen[site] for seen in recorded.values() if site in seen)
     values = of_head(weights, head)[0].double().cpu().tolist()
     assert batch.tgt_in is not None and batch.tgt_out is not None
     target = batch.tgt_out if who == CROSS else batch.tgt_in
@@ -238,30 +259,47 @@ def _heat(model: Model, batch: Batch, site: str, who: tuple[str, str], head: int
     return Heat(values, *names)
 
 
-def _strongest(name: str, site: str, drawn: Heat) -> list[list[Any]]:
+def _apart(recorded: Recorded, batch: Batch, site: str, who: tuple[str, str]) -> list[float | None]:
+    """How far the context of each step is from those of the others; nothing where the target asks no source."""
+    assert batch.tgt_lengths is not None
+    given = recorded["decoder"].get(site + contexts.ENDING) if who == CROSS else None
+    if given is None:
+        return []
+    return [None if np.isnan(value) else value for value in contexts.distances(given, batch.tgt_lengths)[0].tolist()]
+
+
+def _strongest(name: str, site: str, drawn: Heat, apart: Sequence[float | None]) -> list[list[Any]]:
     best = [max(range(len(row)), key=row.__getitem__) for row in drawn.values]
-    return [[name, site, i + 1, token, drawn.columns[b], drawn.values[i][b]] for i, (token, b) in enumerate(zip(drawn.rows, best, strict=True))]
+    each = zip(drawn.rows, best, apart or [None] * len(best), strict=True)
+    return [[name, site, i + 1, token, drawn.columns[b], drawn.values[i][b], distance] for i, (token, b, distance) in enumerate(each)]
 
 
 def _strongest_table(rows: list[list[Any]], what: str, of: str) -> Table:
     columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("position", "position")]
     columns += [Column("query", "query", left=True), Column("key", "attends most to", left=True), Column("weight", "weight", decimals=3)]
-    notes = ["where the target asks the source, the query is the token that is written at that step; the target is the reference"]
+    columns += [Column("context_distance", "context from others", decimals=3)]
+    notes = [
+        "where the target asks the source, the query is the token that is written at that step; the target is the reference",
+        "context from others: mean Euclidean distance of what the attention gives here (all heads) to what it gives at the other steps, divided by "
+        "the mean length of these vectors",
+    ]
     return Table("alignment", f"Strongest weight of each query, {of} ({what})", columns, rows, notes)
 
 
-def _rates_row(name: str, site: str, found: list[frozenset[links.Link]], gold_set: GoldSet) -> list[Any]:
+def _rates_row(name: str, site: str, found: list[frozenset[links.Link]], gold_set: GoldSet, spread: Estimate | None = None) -> list[Any]:
     rates = links.rates(found, gold_set.gold)
     percent = [None if value is None else 100 * value for value in (rates.precision, rates.recall, rates.error)]
-    return [name, site, rates.links, *percent]
+    return [name, site, rates.links, *percent, spread]
 
 
 def _rates_table(rows: list[list[Any]], what: str, of: str) -> Table:
     columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("links", "links")]
     columns += [Column(key, header, decimals=1) for key, header in (("precision", "precision"), ("recall", "recall"), ("aer", "AER"))]
+    columns += [contexts.column()]
     notes = [
         "AER: 1 - (|A∩S| + |A∩P|) / (|A| + |S|) over the whole set, in %; lower is better",
         "attention: for each target word the source word with the most weight at the step that writes it, subwords summed onto words, without </s>",
+        f"{contexts.NOTE}, of all heads; [95%]: percentile interval over {RESAMPLES} resamples of the sentence pairs, seed {SEED}",
     ]
     return Table("alignment", f"Agreement with gold word alignments, {of} ({what})", columns, rows, notes)
 

@@ -90,7 +90,7 @@ def grouped_bars(
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)
         if len(series) > 1:
-            axes.legend(frameon=False, fontsize=8, ncols=min(3, len(series)))
+            figure.legend(loc="outside upper right", frameon=False, fontsize=8, ncols=min(3, len(series)))
         return _svg(figure)
 
 

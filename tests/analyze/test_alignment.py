@@ -1,6 +1,7 @@
 """Word alignments: gold files, the error rate against hand-made cases, words from subwords, the stage on toy and real sets."""
 
 import csv
+import math
 import random
 from fractions import Fraction
 
@@ -131,6 +132,35 @@ def test_error_rate_of_every_layer_by_one_pair_at_a_time(analysed, goldset, caps
     assert "lower is better" in out
 
 
+def test_spread_of_contexts_by_pairs_of_steps(analysed, goldset):
+    """Of every layer over the gold pairs, each with values from α·V; and of each step of a sentence."""
+    model = analysed.system("base", "transformer", DEEP).eval()
+    stage.analyze(analysed.run, "alignment", gold=goldset)
+    vocabulary = load_vocabularies(analysed.run.prep)[0]
+    _, pairs = read_gold(goldset.split(",")[0]), read_pairs(goldset.split(",")[1])
+    for layer, row in enumerate(finding(analysed.run, "alignment")["table"]["rows"]):
+        found = []
+        for src, tgt in pairs:
+            batch = pair_batch([vocabulary.encode(src)], [vocabulary.encode(tgt)])
+            with torch.inference_mode(), capture() as seen:
+                memory = model.encode(batch)
+                model.decode(batch.tgt_in, memory)
+            values = memory["layers"][layer]["source"][1]  # (1, H, S, C)
+            steps = (seen[f"decoder.{layer}.cross"][0] @ values)[0].transpose(0, 1).flatten(1).tolist()
+            size = sum(math.hypot(*step) for step in steps) / len(steps)
+            apart = [math.dist(a, b) / size for i, a in enumerate(steps) for b in steps[:i]]
+            found.append(sum(apart) / len(apart))
+        assert row["context_spread"]["value"] == pytest.approx(sum(found) / len(found), rel=1e-4)
+        assert row["context_spread"]["low"] <= row["context_spread"]["value"] <= row["context_spread"]["high"]
+    stage.analyze(analysed.run, "alignment", sentence=3, layer="3")
+    each = [row["context_distance"] for row in finding(analysed.run, "alignment")["table"]["rows"]]
+    length = len(analysed.lines["test"][2].split()) + 1
+    batch = pair_batch([[5] * (length - 1) + [2]], [[5] * (length - 1) + [2]])
+    steps = looking.look(model, batch)["decoder"]["decoder.2.cross_context"][0].tolist()
+    size = sum(math.hypot(*step) for step in steps) / length
+    assert each == pytest.approx([sum(math.dist(a, b) for b in steps) / (length - 1) / size for a in steps], rel=1e-4)
+
+
 def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path):
     analysed.system("base", "transformer", DEEP)
     files = [str(write(tmp_path / "best.align", "0-0 1-1", "0-0 0-1", "1-0 0-1")), str(write(tmp_path / "worst.align", "3-1", "", "1-1"))]
@@ -138,6 +168,7 @@ def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path
     rows = finding(analysed.run, "alignment")["table"]["rows"]
     assert [(row["system"], row["attention"]) for row in rows] == [("best.align", "–"), ("worst.align", "–"), ("base", "decoder.1.cross")]
     assert [row["aer"] for row in rows[:2]] == pytest.approx([0, 100])
+    assert [row["context_spread"] is None for row in rows] == [True, True, False]
     write(tmp_path / "short.align", "0-0")
     with pytest.raises(DataError, match="1 lines of links for 3"):
         stage.analyze(analysed.run, "alignment", gold=goldset, alignments=[str(tmp_path / "short.align")])
@@ -176,6 +207,7 @@ def test_any_attention_of_any_variant_by_its_name(analysed, variant, settings, s
     stage.analyze(analysed.run, "alignment", layer=site, sentence=2)
     found = finding(analysed.run, "alignment")
     assert {row["attention"] for row in found["table"]["rows"]} == {site}
+    assert {row["context_distance"] is None for row in found["table"]["rows"]} == {variant != "rnnsearch"}  # the others do not read the source itself
     with open(analysed.run.path / "analyze" / "alignment" / f"weights.own.{site}.csv", encoding="utf-8") as stream:
         kept = list(csv.reader(stream))
     assert [sum(map(float, row[1:])) for row in kept[1:]] == pytest.approx([1] * (len(kept) - 1), rel=1e-5)
