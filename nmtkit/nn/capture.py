@@ -12,7 +12,7 @@ A pass outside `capture` pays one comparison a site. What sites are called, so t
     NAME_gate                 (B, T, S) or (B, T): how open a gate is, mean over its numbers, NaN where it has no say
     NAME_mixture              (levels, layers): what share of each level of the encoder a decoder layer reads
 
-Whoever captures may also change attention weights on their way, to see what hangs on them:
+Whoever captures may also change attention weights on their way, to see what hangs on them; a model's attention asks `changed` for those to use:
 
     with capture(lambda name, weights: weights if name != "decoder.0.cross" else uniform(weights)):
         hidden, _ = model.decode(tgt_in, memory)
