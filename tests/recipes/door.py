@@ -73,7 +73,7 @@ def run_recipe(recipe: Path, folder: Path, answer=in_this_process, **environment
     program.chmod(0o755)
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "recipes" / "requirements.lock").read_bytes()).hexdigest()
     (folder / ".installed").write_text(wanted + "\n", "utf-8")  # the environment is there: nothing is to be installed
-    given = {"SCALE", "SEEDS", "STEPS", "FROM_DIR", "RUN", "RUNS", "PRESET", "PARSES", "PARSER", "PAIRS"}
+    given = {"SCALE", "SEEDS", "STEPS", "FROM_DIR", "RUN", "RUNS", "PRESET", "PARSES", "PARSER", "PAIRS", "LEVELS", "EXPRESSIONS"}
     variables = {key: value for key, value in os.environ.items() if key not in given}
     variables |= {key: str(value) for key, value in environment.items()}
     calls = []

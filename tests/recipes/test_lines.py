@@ -18,6 +18,8 @@ from nmtkit.train.plan import make_plan
 from tests.recipes.door import ROOT, nothing, run_recipe
 
 DC_WMT, DC_TED, PR = Vocabularies(33432, 33432, True), Vocabularies(32000, 32000, True), Vocabularies(42875, 42875, True)
+CARU_WMT, CARU_CAPTIONS = Vocabularies(50_000, 50_000, False), Vocabularies(7850, 7850, False)
+LADDER, LADDER_CAPTIONS = [86.30, 90.49, 94.69, 94.69], [21.51, 25.71, 29.91, 29.91]
 EIGHT_TIMES = [15.565, 17.67, 17.67, 19.77] * 8
 FULL = {
     "dual_context/table1": (DC_WMT, [61.26, 73.86, 73.86, 86.46], [160_000] * 4),
@@ -28,8 +30,14 @@ FULL = {
     "phrase/table2": (PR, [88.05, 128.98, 128.98, 132.66, 132.66, 132.66, 264.13], [100_000] * 6 + [300_000]),
     "phrase/length": (PR, [88.05, 132.66, 264.13], [100_000, 100_000, 300_000]),
     "phrase/agreement": (PR, [88.05, 132.66], [100_000] * 2),
+    "caru/table1": (CARU_WMT, [64.28, 68.47, 83.16, *LADDER] * 4, [450_000] * 28),
+    "caru/convergence": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS], [58_000] * 6),
+    "caru/importance": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS[1:]], [58_000] * 5),
+    "caru/gates": (CARU_CAPTIONS, [31.86, *LADDER_CAPTIONS[1:]], [58_000] * 4),
+    "caru/phrases": (CARU_WMT, [64.28, 68.47, *LADDER], [450_000] * 6),
 }
-"""Vocabulary, millions of parameters and updates of each training, in order: models.md 1.5 (2.1 million a layer with the module), 1.6, 2.7, 2.8."""
+"""Vocabulary, millions of parameters and updates of each training, in order: models.md 1.5 (2.1 million a layer with the module), 1.6, 2.7, 2.8,
+4.7, 4.8 (the paper's ladder; those beside it are counted in `test_sizes_of_the_comparators`)."""
 
 
 KEYS = ("glance", "attentive", "transparent", "segmentation")
@@ -77,7 +85,7 @@ def understood(call):
         lengths.groups(values["buckets"] or "dc")
         check_test(values["test"])
     elif call[0] == "analyze":
-        options = ("buckets", "measure", "pairs")
+        options = ("buckets", "measure", "pairs", "levels", "expressions")
         stage.own_options(values["analysis"], stage.find(values["analysis"]), {name: values[name] for name in options})
     return values
 
@@ -90,7 +98,10 @@ def test_every_call_is_understood(name, scale, with_parses):
     trained = [values["name"] for command, values in calls if command == "train"]
     last = {command: values for command, values in calls}
     own = trained[-len(last["score"]["systems"]) :]
-    assert last["translate"]["systems"] == last["score"]["systems"] == own and last["score"]["against"] == own[0] == "transformer-s1"
+    assert (
+        last["translate"]["systems"] == last["score"]["systems"] == own
+        and last["score"]["against"] == own[0] == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
+    )
     assert all(values["systems"] == own for command, values in calls if command == "analyze")
     assert all(values["measure"] for command, values in calls if command == "analyze" and values["analysis"] == "cost")
 
@@ -110,7 +121,7 @@ def test_full_has_the_papers_sizes_and_updates(name, with_parses):
     assert [plan.train.max_steps for plan in plans] == updates
 
 
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("name", [name for name in FULL if not name.startswith("caru/")])
 def test_a_system_is_what_its_name_says(name, with_parses):
     for call in with_parses(name, "full").calls:
         if call[0] == "train":
@@ -134,6 +145,43 @@ def test_the_ladder_of_phrases(with_parses):
         ("max", True, True, "ngram"),
         ("max", True, True, "parse"),
     ]
+
+
+RUNGS = ("caatt", "caembed", "attention_norm")
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_the_ladder_of_gates(scale, with_parses):
+    calls = [call for call in with_parses("caru/table1", scale).calls if call[0] == "train"]
+    plans = {call[call.index("--name") + 1].removesuffix("-s1"): planned(understood(call)) for call in calls}
+    assert [plan.variant for plan in plans.values()] == ["rnnsearch", "gru-inv", "gatt", *["caru"] * 4]
+    assert {name: tuple(plans[name].model[key] for key in RUNGS) for name in list(plans)[3:]} == {
+        "plain": (False, "off", "softmax"),
+        "caatt": (True, "off", "softmax"),
+        "caembed": (True, "state", "softmax"),
+        "caru": (True, "state", "l1_exp_nx"),
+    }
+    assert {plan.model["d_hidden"] for plan in plans.values()} == {512 if scale == "small" else 1024}
+    assert {plan.model["d_embedding"] for plan in plans.values()} == {256}
+    widths = [plan.model["d_alignment" if plan.variant == "rnnsearch" else "alignment_width"] for plan in plans.values()]
+    assert set(widths) == {256 if scale == "small" else 0}  # 0: as wide as the state
+
+
+@pytest.mark.parametrize(
+    ("gate", "context", "size"),
+    [(0, 2048, 64.28), (3 * (2048 + 1024) * 1024, 1024, 68.47), (3 * (1024 + 2048) * 2048, 2048, 83.16)],
+    ids=["rnnsearch", "gru-inv", "gatt"],
+)
+def test_sizes_of_the_comparators(gate, context, size):
+    """Counted by hand from models.md 5 (E=256, H=1024, source states of 2H, V=50,000 a side): the gate, a GRU from one width to another, and what
+    its width changes."""
+    e, h, v = 256, 1024, 50_000
+    encoder, initial = 2 * 3 * (e * h + h * h), h * h
+    alignment = h * (h + context) + h
+    decoder = 3 * ((e + context) * h + h * h)
+    readout = (e + h + context) * h + h // 2 * e
+    words = 2 * v * e + (e + 1) * v
+    assert (gate + encoder + initial + alignment + decoder + readout + words) / 1e6 == pytest.approx(size, abs=0.04)  # biases are left out
 
 
 def test_big_french_has_the_smaller_dropout(tmp_path):

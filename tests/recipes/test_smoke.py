@@ -10,7 +10,13 @@ from nmtkit.prep.demo import generate
 from tests.recipes.door import RECIPES, ROOT, run_recipe
 
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
+CARU = ["plain", "caatt", "caembed", "caru"]
 TABLES = {
+    "caru/table1": (["rnnsearch", "gru-inv", "gatt", *CARU], ["cost"]),
+    "caru/convergence": (["rnnsearch", "gru-inv", *CARU], ["convergence"]),
+    "caru/importance": (["rnnsearch", "gru-inv", *CARU[1:]], ["importance"]),
+    "caru/gates": (["rnnsearch", *CARU[1:]], ["gates"]),
+    "caru/phrases": (["rnnsearch", "gru-inv", *CARU], ["phrases"]),
     "dual_context/table1": (DC, ["cost"]),
     "dual_context/table2": (DC, []),
     "dual_context/table5": (["transformer", "enc-dc", "enc-dc-layers-1-1"], ["cost"]),
@@ -65,7 +71,7 @@ def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
     assert sorted(path.name for path in kept.iterdir()) == sorted(["score", *analyses])
     scores = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))
     assert {row["name"] for row in scores["systems"]} == set(systems)
-    assert scores["made_from"]["baseline"] == systems[0] == "transformer-s1"
+    assert scores["made_from"]["baseline"] == systems[0] == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
     assert first_column(kept / "score" / "test" / "table.md") == {"system", *systems}
     assert set(systems) <= {line.split(" ")[0] for line in done.stdout.splitlines()}
     for analysis in analyses:
@@ -114,7 +120,33 @@ def distances(kept):
     assert (kept / "agreement" / "pr-s1.scores").is_file()
 
 
+def losses(kept):
+    found = rows(kept, "convergence")  # two updates without dev BLEU
+    assert {(row["point"], row["system"]) for row in found} == {("best", f"{system}-s1") for system in ("rnnsearch", "gru-inv", *CARU)}
+    assert (kept / "convergence" / "curves.csv").is_file()
+
+
+def separable_verbs(kept):
+    whole = rows(kept, "phrases")[0]
+    assert whole["label"] == "all" and whole["in_reference"] > 50
+    assert {"rnnsearch-s1", "caru-s1", "caru-s1_difference"} <= whole.keys()
+
+
+def differences(kept):
+    assert {row["system"] for row in rows(kept, "importance")} == {f"{system}-s1" for system in ("rnnsearch", "gru-inv", *CARU[1:])}
+
+
+def gated(kept):
+    found = rows(kept, "gates")
+    assert len({row["gate"] for row in found}) == 2  # of attention and of CAEmbed
+    assert {f"{system}-s1" for system in CARU[1:]} <= found[0].keys() and "rnnsearch-s1" not in found[0]
+
+
 FURTHER = {
+    "caru/gates": gated,
+    "caru/convergence": losses,
+    "caru/importance": differences,
+    "caru/phrases": separable_verbs,
     "dual_context/table1": by_length_of_dc,
     "dual_context/kernel_size": kernels,
     "phrase/table2": mixtures,

@@ -1,0 +1,34 @@
+# shellcheck shell=bash
+# The rows of the paper's table that can be trained here. To be sourced after common.sh.
+
+# At small states are 512 wide, not 1024, and the hidden layer of the alignment 256, not as wide as the state.
+sizes=() rnnsearch_sizes=()
+if [ "${SCALE:?}" = small ]; then
+  sizes=(--set model.d_hidden=512 --set model.alignment_width=256)
+  rnnsearch_sizes=(--set model.d_hidden=512 --set model.d_alignment=256)
+fi
+softmax=(--set model.attention_norm=softmax)
+without_embed=(--set model.caembed=off "${softmax[@]}")
+
+# row NAME: train one row, by its name in the tables here.
+row() {
+  case $1 in
+    rnnsearch) system "$1" --variant rnnsearch "${rnnsearch_sizes[@]}" ;;
+    gru-inv) system "$1" --variant gru-inv "${sizes[@]}" ;;
+    gatt) system "$1" --variant gatt "${sizes[@]}" ;;
+    plain) system "$1" --variant caru --set model.caatt=false "${without_embed[@]}" "${sizes[@]}" ;;         # CARU cells, attention as RNNSearch's
+    caatt) system "$1" --variant caru "${without_embed[@]}" "${sizes[@]}" ;;                                 # + gated attention
+    caembed) system "$1" --variant caru "${softmax[@]}" "${sizes[@]}" ;;                                     # + CAEmbed
+    caru) system "$1" --variant caru "${sizes[@]}" ;;                                                        # + L1(exp(Nx))
+    *)
+      echo "recipes/caru/ladder.sh: no row '$1'" >&2
+      exit 2
+      ;;
+  esac
+}
+
+# rows NAME…: train several.
+rows() {
+  local name
+  for name in "$@"; do row "$name"; done
+}
