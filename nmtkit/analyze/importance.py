@@ -183,9 +183,9 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), remo
         name="importance",
         title="what attention weights say about what matters",
         table=_table(rows, chosen, removal),
-        text="Were weights the same as importance, all points would lie on the diagonal and the correlation would be 1: a position with more attention "
-        "would be the one that the next word hangs on. ΔJS below 0: a random other position mattered more. Read the loss beside the mean Δα, for it "
-        "is small, too, where weights are nearly even and nothing hangs on any of them.",
+        text="Were weights the same as importance, all points would lie on the diagonal and the correlation would be 1: a position with more "
+        "attention would be the one that the next word hangs on. ΔJS below 0: a random other position mattered more. Read the loss beside the mean "
+        "Δα, for it is small, too, where weights are nearly even and nothing hangs on any of them.",
         figure=_figure(found, removal) if figures.available() else None,
         bars="\n\n".join(_bars(name, points, removal) for name, points in found.items()),
         facts={
