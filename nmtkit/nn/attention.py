@@ -55,10 +55,15 @@ def attention(
     causal = causal and steps > 1
     compiling = torch.compiler.is_compiling()  # one way for all lengths, or each would be a graph of its own
     if capturing() or (q.device.type == "cpu" and (compiling or q.size(1) * k.size(2) <= EXPLICIT_SCORES)):
-        if torch.is_grad_enabled() and q.requires_grad and not capturing() and not compiling:
-            context = ShortAttention.apply(q, k.to(q.dtype), v.to(q.dtype), visible, causal, p)
-        else:
-            context = _explicit(q, k, v, visible, causal, p, name, parts)
+        asked = q.dtype
+        if asked.itemsize == 2:  # a score of 16 bits would be off by up to a quarter, and these small products are no faster in them
+            q, k, v = q.float(), k.float(), v.float()
+        with torch.autocast(q.device.type, enabled=False):
+            if torch.is_grad_enabled() and q.requires_grad and not capturing() and not compiling:
+                context = ShortAttention.apply(q, k.to(q.dtype), v.to(q.dtype), visible, causal, p)
+            else:
+                context = _explicit(q, k, v, visible, causal, p, name, parts)
+        context = context.to(asked)
     else:
         context = _fused(q.transpose(1, 2), k, v, visible, causal, p)
     context = context.reshape(rows, steps, -1)

@@ -18,27 +18,20 @@ from nmtkit.nn.masks import block
 
 SHORT_ROW = 16
 """torch's softmax over a CPU's rows shorter than its vectors goes number by number: of 15 numbers it takes 12 times as long as of 16."""
-HALF_ROW = 32
-"""The same for 16-bit numbers."""
 
 
 def softmax_(scores: Tensor) -> Tensor:
-    """Softmax over the last axis; scores (…, S) may be written over. Sums are in at least 32 bits."""
+    """Softmax over the last axis; scores (…, S), of 32 bits or more, may be written over."""
     if scores.device.type != "cpu" or scores.requires_grad:
         return scores.softmax(-1)
-    wide = scores.float() if scores.element_size() == 2 else scores
-    if scores.size(-1) < SHORT_ROW:
-        wide.sub_(wide.amax(-1, keepdim=True)).exp_()
-        wide.div_(wide.sum(-1, keepdim=True))
-    else:
-        torch.softmax(wide, -1, out=wide)
-    return wide if wide is scores else scores.copy_(wide)
+    if scores.size(-1) >= SHORT_ROW:
+        return torch.softmax(scores, -1, out=scores)
+    scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    return scores.div_(scores.sum(-1, keepdim=True))
 
 
 def softmax_gradient(grad: Tensor, weights: Tensor) -> Tensor:
     """The gradient of a softmax's input, from that of its output `weights` (…, S), on a CPU."""
-    if weights.element_size() == 2 and weights.size(-1) < HALF_ROW:
-        return softmax_gradient(grad.float(), weights.float()).to(weights.dtype)
     if weights.size(-1) >= SHORT_ROW:
         return torch._softmax_backward_data(grad, weights, -1, weights.dtype)
     product = grad * weights
@@ -46,7 +39,7 @@ def softmax_gradient(grad: Tensor, weights: Tensor) -> Tensor:
 
 
 class ShortAttention(torch.autograd.Function):
-    """`attention` for q (B, T, H, C), k (B, H, S, C), v (B, H, S, C'): (B, T, H, C')."""
+    """`attention` for q (B, T, H, C), k (B, H, S, C), v (B, H, S, C'), of 32 bits or more: (B, T, H, C')."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float) -> Tensor:

@@ -64,6 +64,18 @@ def test_every_path_equals_the_loops(case, path, monkeypatch):
             torch.testing.assert_close(gradient, right, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("path", ["training", "validation", "search"])
+def test_numbers_of_16_bits_are_attended_to_in_32(path):
+    """Scores around 60, which bfloat16 rounds to multiples of a quarter: under autocast, as training has it, the weights are exact all the same."""
+    q, k, v = (t.detach() for t in tensors(2, 6, 2, 6, dtype=torch.bfloat16))
+    q[..., 0], k[..., 0] = 10, 10  # what all scores of a query have in common
+    exact = attention(q.double(), k.double(), v.double(), causal=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=path != "search"), torch.set_grad_enabled(path == "training"):
+        found = attention(q.requires_grad_(path == "training"), k, v, causal=True)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-3)  # the rounding of the result alone
+
+
 @pytest.mark.parametrize("explicit", [0, 10**6])
 def test_the_last_queries_of_a_causal_target(explicit, monkeypatch):
     monkeypatch.setattr(module, "EXPLICIT_SCORES", explicit)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from nmtkit.nn.products import HALF_ROW, SHORT_ROW, softmax_, softmax_gradient
+from nmtkit.nn.products import SHORT_ROW, softmax_, softmax_gradient
 
-LENGTHS = [1, 2, 7, SHORT_ROW - 1, SHORT_ROW, SHORT_ROW + 1, HALF_ROW - 1, HALF_ROW, HALF_ROW + 1]
+LENGTHS = [1, 2, 7, SHORT_ROW - 1, SHORT_ROW, SHORT_ROW + 1, 33]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_softmax_and_its_gradient(length, dtype):
     torch.manual_seed(length)
     scores = (8 * torch.randn(3, 5, length)).to(dtype)
@@ -18,7 +18,7 @@ def test_softmax_and_its_gradient(length, dtype):
     exact = scores.double().requires_grad_()
     expected = exact.softmax(-1)
     found = softmax_(scores.clone())
-    tolerance = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
+    tolerance = {torch.float64: 1e-14, torch.float32: 1e-6}[dtype]
     torch.testing.assert_close(found.double(), expected.detach(), rtol=tolerance, atol=tolerance / 100)
     assert found.dtype == dtype and (found[1, :, : length // 2] == 0).all() if length > 1 else found.dtype == dtype
 
