@@ -124,7 +124,7 @@ def measured(run: Run, name: str, store: Store) -> tuple[Means, dict[str, Any]] 
         return None
     sums = Sums()
     with console.progress(f"{name}: sentences", len(store)) as done:
-        for batch in looking.batches(store, where):
+        for batch in looking.batches(store, where, model.context_rule):
             sums.add(model, batch)
             done(len(batch.rows))
     return sums.means(), model.settings.model_dump(mode="json")

@@ -162,7 +162,7 @@ def measured(
     """How open each gate of a system is for each word of the set (N), the mean over its subwords."""
     found = {site: np.full(len(words[side].flat), np.nan) for site, side in gates.items()}
     with console.progress(f"{name}: sentences", len(store)) as done:
-        for batch in looking.batches(store, looking.device()):
+        for batch in looking.batches(store, looking.device(), model.context_rule):
             seen = looking.look(model, batch)["decoder"]
             for site, side in gates.items():
                 for row, values in zip(batch.rows.tolist(), of_subwords(seen[site], batch), strict=True):

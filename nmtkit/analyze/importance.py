@@ -112,7 +112,7 @@ def measured(run: Run, name: str, store: Store, renormalise: bool) -> tuple[str,
     found: list[Tensor] = []
     spreads = np.full(len(store), np.nan)
     with console.progress(f"{name}: sentences", len(store)) as done:
-        for batch in looking.batches(store, where):
+        for batch in looking.batches(store, where, model.context_rule):
             alpha, js, points, spread = compare(model, site, batch, renormalise, way)
             row, step = points.nonzero(as_tuple=True)
             found.append(torch.stack([batch.rows[row].double(), step.double(), alpha[points], js[points]]).cpu())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate
+from nmtkit.data.context import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.errors import ConfigError
@@ -64,13 +65,13 @@ def layer_of(site: str) -> int:
     return next((int(part) + 1 for part in site.split(".") if part.isdigit()), 1)
 
 
-def batches(store: Store, where: torch.device, positions: int = POSITIONS) -> Iterator[Batch]:
-    """All pairs of a set, the longest first, in batches of at most so many source positions."""
+def batches(store: Store, where: torch.device, rule: ContextRule | None = None, positions: int = POSITIONS) -> Iterator[Batch]:
+    """All pairs of a set, the longest first, in batches of at most so many source positions; with the contexts that a model's rule wants."""
     order = np.lexsort((store.tgt_lengths, store.src_lengths))[::-1]
     start = 0
     while start < len(order):
         rows = order[start : start + max(1, positions // int(store.src_lengths[order[start]]))]
-        yield collate(store, rows, where)
+        yield collate(store, rows, where, rule)
         start += len(rows)
 
 

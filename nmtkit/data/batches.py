@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.data.context import Context, ContextRule, Documents, contexts
 from nmtkit.data.spans import Spans
 from nmtkit.data.vocabulary import BOS, PAD
 
@@ -31,7 +32,7 @@ class Batch:
     src (B, S) ends each row in </s>; src_lengths (B) counts it. tgt_in (B, T) starts with <s>, tgt_out (B, T) ends in </s>.
     rows (B) are the line numbers in the set. `src_padded` / `tgt_padded` say whether any row holds padding, known without a device sync.
     spans (B, c), where the set has them, are the tokens of each of the consecutive parts of a source, 0 behind the last one; a row of zeros
-    is not known.
+    is not known. context, for a model that reads it, are other sentences of the documents.
     """
 
     src: Tensor
@@ -43,6 +44,7 @@ class Batch:
     src_padded: bool = True
     tgt_padded: bool = True
     spans: Tensor | None = None
+    context: Context | None = None
 
 
 class Pairs(Protocol):
@@ -54,6 +56,10 @@ class Pairs(Protocol):
     @property
     def spans(self) -> Spans | None:
         """How the sources are cut into parts; None where that is not known."""
+
+    @property
+    def documents(self) -> Documents:
+        """Where documents start."""
 
     def src(self, i: int) -> NDArray[Any]:
         """Source ids of pair i, </s> last."""
@@ -129,13 +135,14 @@ def padding_share(src_lengths: Ids, tgt_lengths: Ids, batches: Sequence[Ids]) ->
     return 1 - real / held if held else 0.0
 
 
-def collate(store: Pairs, rows: Ids, device: torch.device | str = "cpu") -> Batch:
+def collate(store: Pairs, rows: Ids, device: torch.device | str = "cpu", rule: ContextRule | None = None) -> Batch:
     """The padded tensors of some pairs of a set.
 
     Args:
         store: the prepared set.
         rows: (B) pair numbers.
         device: where the tensors go.
+        rule: which other sentences come along as the context of each; None = none.
     Returns: a batch with both sides.
     """
     src, src_lengths = _padded([store.src(i) for i in rows])
@@ -155,11 +162,15 @@ def collate(store: Pairs, rows: Ids, device: torch.device | str = "cpu") -> Batc
         src_padded=bool(src_lengths.min() < src.shape[1]),
         tgt_padded=bool(tgt_lengths.min() < tgt_out.shape[1]),
         spans=None if store.spans is None else _spans([store.spans[int(i)] for i in rows], device),
+        context=None if rule is None else contexts([store.documents.context(int(i), rule) for i in rows], store.src, rule, device),
     )
 
 
 def source_batch(
-    sentences: Sequence[Sequence[int] | NDArray[Any]], device: torch.device | str = "cpu", spans: Sequence[Sequence[int]] | None = None
+    sentences: Sequence[Sequence[int] | NDArray[Any]],
+    device: torch.device | str = "cpu",
+    spans: Sequence[Sequence[int]] | None = None,
+    context: Context | None = None,
 ) -> Batch:
     """A batch of sources alone, for translation; rows are 0, 1, 2, …
 
@@ -167,11 +178,12 @@ def source_batch(
         sentences: token ids of each sentence, </s> last; at least one sentence.
         device: where the tensors go.
         spans: tokens of the parts of each sentence, where known (see `Batch`).
+        context: of the sentences.
     """
     src, lengths = _padded([np.asarray(s, dtype=np.int64) for s in sentences])
     rows = _tensor(np.arange(len(sentences)), device)
     parts = None if spans is None else _spans([np.asarray(s, dtype=np.int64) for s in spans], device)
-    return Batch(_tensor(src, device), _tensor(lengths, device), rows, src_padded=bool(lengths.min() < src.shape[1]), spans=parts)
+    return Batch(_tensor(src, device), _tensor(lengths, device), rows, src_padded=bool(lengths.min() < src.shape[1]), spans=parts, context=context)
 
 
 def _spans(sentences: list[NDArray[Any]], device: torch.device | str) -> Tensor | None:

@@ -7,6 +7,7 @@ NAME.idx a header of three little-endian 8-byte fields (magic with version, byte
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from array import array
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.data.context import Documents
 from nmtkit.data.spans import Spans
 from nmtkit.errors import DataError, EnvironmentProblem
 
@@ -78,6 +80,14 @@ class Store:
         """Tokens of each target sentence (N), </s> included."""
         self.spans = Spans.beside(ids_path.with_suffix(""), len(self))
         """How the source sentences are cut into parts; None where that was not prepared."""
+
+    @functools.cached_property
+    def documents(self) -> Documents:
+        """Where documents start.
+
+        Raises: DataError if the file that says so is damaged.
+        """
+        return Documents.beside(self.path.parent, self.path.name, len(self))
 
     def __len__(self) -> int:
         return len(self.src_lengths)

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
+from nmtkit.data.context import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.nn.embeddings import Embedding
 from nmtkit.settings import Section
@@ -72,6 +73,11 @@ class Model(nn.Module, abc.ABC):
     def reads_spans(self) -> bool:
         """Whether it is made to read `Batch.spans`, so that a training set without them is a mistake."""
         return False
+
+    @property
+    def context_rule(self) -> ContextRule | None:
+        """Which sentences it wants in `Batch.context`; None where it reads none."""
+        return None
 
     @property
     @abc.abstractmethod

@@ -145,7 +145,7 @@ class Gradients:
 
     def _backward(self, rows: Ids, step: int, micro: int, tokens: int) -> losses.Loss:
         seed_everything(self._settings.seed, step, micro)
-        batch = collate(self._store, rows, self._device)
+        batch = collate(self._store, rows, self._device, self._model.context_rule)
         assert batch.tgt_in is not None
         with torch.autocast(**self._autocast):
             hidden, _ = self._model.decode(batch.tgt_in, self._model.encode(batch))

@@ -90,7 +90,7 @@ def train(
             state, model, trainer = _start(run, system, plan, device, ranks, fresh=not begun)
         record["device"] = state.hardware["device"]
         if compile_model:
-            compile_training(model, collate(trainer.store, np.arange(1), next(model.parameters()).device))
+            compile_training(model, collate(trainer.store, np.arange(1), next(model.parameters()).device, model.context_rule))
         if not state.step:
             trainer.probe()
         ranks.first_does(lambda: _begin(system, plan, state))

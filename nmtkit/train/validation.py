@@ -123,7 +123,7 @@ class Validator:
         for rows in self._batches:
             if stop.requested:
                 raise Abandoned
-            batch = collate(self._store, rows, self._device)
+            batch = collate(self._store, rows, self._device, model.context_rule)
             assert batch.tgt_in is not None
             with torch.autocast(**self._autocast):
                 hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
@@ -159,7 +159,7 @@ class Validator:
             if stop.requested:
                 raise Abandoned
             part = rows[start : start + DECODE_SENTENCES]
-            batch = collate(self._store, np.asarray(part), self._device)
+            batch = collate(self._store, np.asarray(part), self._device, model.context_rule)
             with torch.autocast(**self._autocast):
                 found = search([model], batch, DEV_SEARCH)
             for row, hypotheses in zip(part, found, strict=True):

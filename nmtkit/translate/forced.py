@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate, source_batch
+from nmtkit.data.context import Documents
 from nmtkit.models.base import Model
 from nmtkit.nn.linear import inference
 from nmtkit.translate.steps import wide
@@ -60,6 +61,7 @@ class GivenPairs:
     def __init__(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> None:
         self._src, self._tgt = src, tgt
         self.spans = None
+        self.documents = Documents([], len(src))
         self.src_lengths = np.fromiter(map(len, src), dtype=np.int64, count=len(src))
         self.tgt_lengths = np.fromiter(map(len, tgt), dtype=np.int64, count=len(tgt))
 

@@ -1,0 +1,101 @@
+"""Context: the rule against its definition in words, documents never crossed, every context once a batch."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtkit.data.batches import collate
+from nmtkit.data.context import BREAK, ContextRule, Documents, contexts
+from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.vocabulary import EOS, PAD
+from nmtkit.errors import DataError
+
+SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)  # sentences of each document
+RULES = st.builds(
+    ContextRule, st.sampled_from(["previous", "next", "random", "foreign", "none"]), st.integers(1, 5), st.sampled_from(["concatenate", "parallel"])
+)
+
+
+def of_sizes(sizes):
+    return Documents([sum(sizes[:i]) for i in range(len(sizes))], sum(sizes)), [d for d, size in enumerate(sizes) for _ in range(size)]
+
+
+@given(SIZES, RULES)
+def test_the_context_of_every_sentence(sizes, rule):
+    documents, document_of = of_sizes(sizes)
+    assert len(documents) == len(sizes)
+    for sentence, own in enumerate(document_of):
+        same = [s for s, d in enumerate(document_of) if d == own and s != sentence]
+        found = documents.context(sentence, rule)
+        assert found == sorted(set(found))
+        if rule.kind == "previous":
+            assert found == [s for s in same if s < sentence][-rule.size :]
+        elif rule.kind == "next":
+            assert found == [s for s in same if s > sentence][: rule.size]
+        elif rule.kind == "none":
+            assert found == []
+        else:
+            pool = same if rule.kind == "random" else [s for s, d in enumerate(document_of) if d != own]
+            assert set(found) <= set(pool) and len(found) == min(rule.size, len(pool))
+        assert found == documents.context(sentence, rule)
+
+
+def test_random_contexts_vary_with_seed_and_sentence_and_take_every_sentence():
+    documents, _ = of_sizes([40])
+    one, two = ([documents.context(s, ContextRule("random", seed=seed)) for s in range(40)] for seed in (1, 2))
+    assert one != two and len({context[0] for context in one}) > 20
+
+
+def test_without_boundaries_every_sentence_is_a_document():
+    documents = Documents([], 3)
+    assert len(documents) == 3
+    for kind in ("previous", "next", "random"):
+        assert [documents.context(s, ContextRule(kind, 5)) for s in range(3)] == [[], [], []]
+    assert documents.context(1, ContextRule("foreign", 5)) == [0, 2]
+
+
+TEXT = [[5, 6, EOS], [7, EOS], [8, 9, 10, EOS], [11, EOS]]
+
+
+def texts(context):
+    return [[i for i in row if i != PAD] for row in context.ids.tolist()]
+
+
+def test_contexts_of_a_batch_are_encoded_once():
+    documents = Documents([0, 3], 4)
+    chosen = [documents.context(s, ContextRule("previous", 2)) for s in (2, 1, 0, 3, 2)]
+    context = contexts(chosen, lambda s: np.array(TEXT[s], np.uint16), ContextRule("previous", 2))
+    assert texts(context) == [[5, 6, BREAK, 7, EOS], [5, 6, EOS]] and context.lengths.tolist() == [5, 3] and context.padded
+    assert context.rows.tolist() == [[0], [1], [-1], [-1], [0]]
+    context = contexts(chosen, lambda s: np.array(TEXT[s], np.uint16), ContextRule("previous", 2, "parallel"))
+    assert texts(context) == [[5, 6, EOS], [7, EOS]]
+    assert context.rows.tolist() == [[0, 1], [0, -1], [-1, -1], [-1, -1], [0, 1]]
+    assert contexts([[], []], lambda s: np.array(TEXT[s]), ContextRule()) is None
+
+
+def test_files_of_documents(tmp_path):
+    (tmp_path / "docs").mkdir()
+    path = tmp_path / "docs" / "dev.txt"
+    assert len(Documents.beside(tmp_path, "dev", 7)) == 7
+    path.write_text("0\n3\n5\n")
+    documents = Documents.beside(tmp_path, "dev", 7)
+    assert [documents.around(s) for s in range(7)] == [(0, 3)] * 3 + [(3, 5)] * 2 + [(5, 7)] * 2
+    for wrong in ("1\n3\n", "0\n3\n3\n", "0\n7\n", "0\nx\n", ""):
+        path.write_text(wrong)
+        with pytest.raises(DataError, match="not the starts of documents"):
+            Documents.beside(tmp_path, "dev", 7)
+
+
+def test_a_batch_of_a_prepared_set_brings_its_contexts(tmp_path):
+    with StoreWriter(tmp_path / "dev", 20) as writer:
+        for ids in TEXT:
+            writer.add(ids, [4, EOS])
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "dev.txt").write_text("0\n2\n")
+    store = Store(tmp_path / "dev")
+    rows = np.array([1, 3, 0])
+    assert collate(store, rows).context is None
+    context = collate(store, rows, rule=ContextRule()).context
+    assert texts(context) == [TEXT[0], TEXT[2]] and context.rows.tolist() == [[0], [1], [-1]]
+    assert collate(store, np.array([0, 2]), rule=ContextRule()).context is None
