@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate
-from nmtkit.data.context import ContextRule
+from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.errors import ConfigError

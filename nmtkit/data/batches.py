@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.context import Context, ContextRule, Documents, contexts
+from nmtkit.data.context import Context, contexts
+from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.spans import Spans
 from nmtkit.data.vocabulary import BOS, PAD
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.context import Documents
+from nmtkit.data.documents import Documents
 from nmtkit.data.spans import Spans
 from nmtkit.errors import DataError, EnvironmentProblem
 

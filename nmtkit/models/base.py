@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.context import ContextRule
+from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.nn.embeddings import Embedding
 from nmtkit.settings import Section

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate, source_batch
-from nmtkit.data.context import Documents
+from nmtkit.data.documents import Documents
 from nmtkit.models.base import Model
 from nmtkit.nn.linear import inference
 from nmtkit.translate.steps import wide

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtkit.data.batches import collate
-from nmtkit.data.context import BREAK, ContextRule, Documents, contexts
+from nmtkit.data.context import BREAK, contexts
+from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.vocabulary import EOS, PAD
 from nmtkit.errors import DataError
