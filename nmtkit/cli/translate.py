@@ -38,6 +38,14 @@ def translate(
         Optional[Path],
         typer.Option(metavar="FILE", help="Search nothing; print the log-probabilities of the tokens of these target lines, as JSON lines."),
     ] = None,
+    docs: Annotated[
+        Optional[str],
+        typer.Option(
+            metavar="FILE|blank",
+            help="Of -|FILE, for systems that read context: where documents start. `blank`: blank lines separate them; a file as of prep --docs. "
+            "Default: every line is a document.",
+        ),
+    ] = None,
     beam: Annotated[
         Optional[int], typer.Option(metavar="N", min=1, help="Hypotheses kept per sentence; 1 = greedy (search.beam).", rich_help_panel=SEARCH)
     ] = None,
@@ -75,6 +83,7 @@ def translate(
         average=average,
         ensemble=ensemble,
         force_target=force_target,
+        docs=docs,
         assignments=assignments or [],
         jobs=jobs,
         device=device,

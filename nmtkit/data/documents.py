@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,11 @@ class ContextRule:
     """Of random and foreign."""
 
 
+def documents_file(prep: Path, name: str) -> Path:
+    """Where a prepared set says where its documents start, if it does: line numbers from 0."""
+    return prep / "docs" / f"{name}.txt"
+
+
 class Documents:
     """Where the documents of a set start.
 
@@ -45,11 +50,11 @@ class Documents:
 
     @classmethod
     def beside(cls, prep: Path, name: str, count: int) -> Documents:
-        """Those of a prepared set, docs/NAME.txt.
+        """Those of a prepared set.
 
         Raises: DataError if the file is not of a set of this size.
         """
-        path = prep / "docs" / f"{name}.txt"
+        path = documents_file(prep, name)
         if not path.is_file():
             return cls([], count)
         try:
@@ -69,6 +74,13 @@ class Documents:
             return sentence, sentence + 1
         after = bisect_right(self._starts, sentence)
         return self._starts[after - 1], self._starts[after] if after < len(self._starts) else self._count
+
+    def starts(self, first: int, last: int) -> list[int]:
+        """The sentences from `first` to `last` at which a document starts; the end of the set counts as one."""
+        if not self._starts:
+            return list(range(first, last + 1))
+        found = self._starts[bisect_left(self._starts, first) : bisect_right(self._starts, last)]
+        return [*found, self._count] if last == self._count else found
 
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
         """The sentences that are the context of one, in the order of the text; none of another document unless the rule says so."""

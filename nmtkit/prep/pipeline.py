@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console, files
+from nmtkit.data.documents import documents_file
 from nmtkit.data.store import StoreWriter, id_type
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.errors import DataError
@@ -240,8 +241,9 @@ class Pipeline:
         starts = np.unique(starts)
         starts = starts[starts < lines]
         entry["documents"] = len(starts)
-        (self.folder / "docs").mkdir(exist_ok=True)
-        files.write_lines(self.folder / "docs" / f"{one.name}.txt", [str(start) for start in starts])
+        path = documents_file(self.folder, one.name)
+        path.parent.mkdir(exist_ok=True)
+        files.write_lines(path, [str(start) for start in starts])
 
     def _write_spans(self, one: SetFiles, entry: dict[str, Any]) -> None:
         """<set>.spans.*, the phrases of its source by its parses; how many there are goes into the set's entry of the manifest."""

@@ -16,6 +16,7 @@ import torch
 
 import nmtkit
 from nmtkit import console, files
+from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.spans import Spans, spans_files
 from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
@@ -27,7 +28,7 @@ from nmtkit.run import Run, TextSet, locked
 from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose, overrides
 from nmtkit.translate.translator import Translation, Translator
-from nmtkit.translate.windows import file_windows, stream_windows
+from nmtkit.translate.windows import Starts, file_windows, starts_everywhere, starts_of, starts_said, stream_windows, whole_documents
 
 META, HYP, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
 
@@ -48,6 +49,7 @@ def translate(
     average: int | None = None,
     ensemble: bool = False,
     force_target: Path | None = None,
+    docs: str | None = None,
     assignments: list[str] | None = None,
     jobs: int = 0,
     device: str = "auto",
@@ -63,6 +65,8 @@ def translate(
         beam, length_penalty, nbest, average: win over the system's settings (of them only average is of use beside force_target).
         ensemble: the systems together: the mean of their probabilities.
         force_target: a file of target lines to score instead of searching; JSON lines to stdout.
+        docs: where the documents of a file or of stdin start, for systems that read context: "blank" (a blank line ends one), or of a file one of
+            `nmtkit.prep.documents.read_starts`; None = every line is one.
         assignments: "search.key=value".
         jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not depend on it.
         device: auto, cpu or cuda.
@@ -75,6 +79,7 @@ def translate(
     to_stdout = source is not None or force_target is not None
     sets = [] if source is not None else [run.text_set(name) for name in set_names or []] or run.sets("test")
     _check(run, source, sets, force_target)
+    starts = starts_said(source, docs)
     with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
         groups = choose(run, systems or [], ensemble, search, single=to_stdout)
         record["systems"] = [group.name for group in groups]
@@ -82,7 +87,7 @@ def translate(
         if force_target is not None:
             stage.score(groups[0], source or str(run.source(sets[0].name)), force_target)
         elif source is not None:
-            stage.print_translations(groups[0], source)
+            stage.print_translations(groups[0], source, starts)
         else:
             for group in groups:
                 try:
@@ -169,6 +174,7 @@ class _Stage:
     def _inputs(self, group: Chosen, text_set: TextSet) -> dict[str, Any]:
         """All that the translation follows from."""
         source = self.run.source(text_set.name)
+        beside = {"spans": spans_files(self.run.prep / text_set.name), "docs": (documents_file(self.run.prep, text_set.name),)}
         return {
             "format": 1,
             "set": text_set.name,
@@ -176,7 +182,7 @@ class _Stage:
             "checkpoints": group.checkpoints(),
             "source": {"lines": text_set.lines, "sha256": files.sha256(source)},
             "prep": self.run.manifest().get("fingerprint"),
-        } | ({} if self._spans(text_set) is None else {"spans": [files.sha256(path) for path in spans_files(self.run.prep / text_set.name)]})
+        } | {kind: [files.sha256(path) for path in paths] for kind, paths in beside.items() if all(path.is_file() for path in paths)}
 
     def _spans(self, text_set: TextSet) -> Spans | None:
         """How prep cut the sources of a set into parts."""
@@ -193,9 +199,10 @@ class _Stage:
             nbest = open_files.enter_context(files.writing(folder / NBEST)) if group.settings.nbest > 1 else None
             number = 0
             known = self._spans(text_set)
-            for window in file_windows(str(self.run.source(text_set.name))):
+            documents = Documents.beside(self.run.prep, text_set.name, text_set.lines)
+            for window, of_window in _windows(translator, file_windows(str(self.run.source(text_set.name))), starts_of(documents)):
                 spans = None if known is None else [known[number + i].tolist() for i in range(len(window))]
-                for translation in translator.translate_window(window, spans):
+                for translation in translator.translate_window(window, spans, of_window):
                     number += 1
                     hyp.write(translation.text + "\n")
                     subwords.write(" ".join(translation.subwords) + "\n")
@@ -210,14 +217,19 @@ class _Stage:
         files.write_json(folder / META, {**meta, "hardware": self._hardware, "version": nmtkit.__version__})
         console.say(f"{folder / HYP}: {_summary(translator.counts, seconds)}")
 
-    def print_translations(self, group: Chosen, source: str) -> None:
+    def print_translations(self, group: Chosen, source: str, starts: Starts | None) -> None:
         """Translate a file or stdin to stdout, a window at a time."""
         translator = self.translator(group)
+        if starts is not None and translator.context_rule is None:
+            raise ConfigError(f"'{group.name}' reads no context, so documents make no difference", where="--docs", hint="leave it out")
+        if starts is None and translator.context_rule is not None:
+            console.say("every line is a document of its own (--docs blank: blank lines separate documents)")
         start = time.monotonic()
         number = 0
         with self._progress(group, source) as translator.done:
-            for window in stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source):
-                translations = translator.translate_window(window)
+            windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
+            for window, documents in _windows(translator, windows, starts or starts_everywhere):
+                translations = translator.translate_window(window, documents=documents)
                 if group.settings.nbest > 1:
                     lines = [_nbest_line(i, translation) for i, translation in enumerate(translations, number + 1)]
                 else:
@@ -243,6 +255,11 @@ class _Stage:
         if source == "-" or sys.stdout.isatty():
             return contextlib.nullcontext(lambda amount: None)
         return console.progress(group.name, files.count_lines(Path(source)))
+
+
+def _windows(translator: Translator, windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents | None]]:
+    """Windows of whole documents for models that read context, as they come for others."""
+    return ((window, None) for window in windows) if translator.context_rule is None else whole_documents(windows, starts)
 
 
 def _lines(windows: Iterable[list[str]]) -> Iterator[str]:
@@ -287,5 +304,6 @@ def _summary(counts: Counter[str], seconds: float) -> str:
         "unknown": "unknown source subwords",
         "unknown_target": "unknown target subwords",
         "no_spans": "read without a parse",
+        "no_context": "without context",
     }
     return ", ".join(said + [f"{counts[key]:,} {phrase}" for key, phrase in phrases.items() if counts[key]])

@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from nmtkit.data.batches import source_batch
+from nmtkit.data.context import Context, contexts
+from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.vocabulary import EOS, UNK, Vocabulary
+from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.translate import workers
 from nmtkit.translate.beam import Hypothesis, Search, search
@@ -83,6 +87,15 @@ class ForcedLine:
         return sum(self.log_probs)
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What is searched at once: the ids of a line or of a part of it, </s> last, its spans where known, the ids of the lines of its context."""
+
+    ids: list[int]
+    spans: Sequence[int]
+    context: list[tuple[int, ...]]
+
+
 class Translator:
     """Translates lines with one model or an ensemble.
 
@@ -117,36 +130,41 @@ class Translator:
         self.device = torch.device(device)
         self.jobs = jobs if self.device.type == "cpu" else 1
         self._reads_spans = any(model.reads_spans for model in self.models)
+        self.context_rule = _one_rule(self.models)
+        """Which other lines of a document the models read with each; None if none."""
         self.counts: Counter[str] = Counter()
         """lines, empty (blank lines), no_output (other lines translated as nothing), over_long (lines), pieces (of these), unfinished (lines
-        cut at the length limit), unknown (source subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model reads)."""
+        cut at the length limit), unknown (source subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model reads),
+        no_context (lines without the context that a model reads)."""
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Translate lines, in their order, a window at a time."""
         for window in windowed(lines):
             yield from self.translate_window(window)
 
-    def translate_window(self, lines: list[str], spans: Sequence[Sequence[int]] | None = None) -> list[Translation]:
+    def translate_window(
+        self, lines: list[str], spans: Sequence[Sequence[int]] | None = None, documents: Documents | None = None
+    ) -> list[Translation]:
         """Translate some lines together, in their order.
 
         Args:
             lines: the window.
             spans: of each line, where known (see `nmtkit.data.spans`); a line in pieces is translated without.
+            documents: of the lines, whole ones; None = every line is one.
         """
-        pieces: list[list[int]] = []
-        parts: list[Sequence[int]] = []
+        ids = [self._pieces(line) for line in lines]
+        pieces: list[Piece] = []
         of_line: list[range] = []
-        for number, line in enumerate(lines):
-            start = len(pieces)
-            pieces += self._pieces(line)
-            of_line.append(range(start, len(pieces)))
-            own = spans[number] if spans is not None and len(pieces) == start + 1 else ()
-            parts += [own if sum(own) == len(piece) else () for piece in pieces[start:]]
+        for number, own in enumerate(ids):
+            context = self._context(number, ids, documents)
+            known = spans[number] if spans is not None and len(own) == 1 else ()
+            of_line.append(range(len(pieces), len(pieces) + len(own)))
+            pieces += [Piece(piece, known if sum(known) == len(piece) else (), context) for piece in own]
         if self._reads_spans:
-            self.counts["no_spans"] += sum(not len(own) for own in parts)
-        batches = self._batches([len(piece) for piece in pieces])
+            self.counts["no_spans"] += sum(not len(piece.spans) for piece in pieces)
+        batches = self._batches([len(piece.ids) for piece in pieces])
         found: list[list[Hypothesis]] = [[] for _ in pieces]
-        searched = workers.mapped(self._search, [([pieces[i] for i in batch], [parts[i] for i in batch]) for batch in batches], self.jobs)
+        searched = workers.mapped(self._search, [[pieces[i] for i in batch] for batch in batches], self.jobs)
         for batch, hypotheses in zip(batches, searched, strict=True):
             for i, best in zip(batch, hypotheses, strict=True):
                 found[i] = best
@@ -166,6 +184,15 @@ class Translator:
         self.counts["unknown"] += sum(piece.count(UNK) for piece in pieces)
         return pieces
 
+    def _context(self, line: int, ids: list[list[list[int]]], documents: Documents | None) -> list[tuple[int, ...]]:
+        """The ids of the lines that are the context of one, of over-long ones those of the first piece; blank lines are none."""
+        if self.context_rule is None or not ids[line]:
+            return []
+        others = [] if documents is None else documents.context(line, self.context_rule)
+        found = [tuple(ids[other][0]) for other in others if ids[other]]
+        self.counts["no_context"] += not found
+        return found
+
     def _batches(self, lengths: list[int]) -> list[list[int]]:
         """Indices in batches, the longest first, so that workers end together and memory runs out at once or never."""
         order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
@@ -178,9 +205,16 @@ class Translator:
             batches[-1].append(i)
         return batches
 
-    def _search(self, work: tuple[list[list[int]], list[Sequence[int]]]) -> list[list[Hypothesis]]:
-        sources, spans = work
-        return search(self.models, source_batch(sources, self.device, spans if self._reads_spans else None), self.settings)
+    def _search(self, pieces: list[Piece]) -> list[list[Hypothesis]]:
+        spans = [piece.spans for piece in pieces] if self._reads_spans else None
+        return search(self.models, source_batch([p.ids for p in pieces], self.device, spans, self._contexts(pieces)), self.settings)
+
+    def _contexts(self, pieces: list[Piece]) -> Context | None:
+        if self.context_rule is None:
+            return None
+        number = {ids: i for i, ids in enumerate(dict.fromkeys(ids for piece in pieces for ids in piece.context))}
+        texts = list(number)
+        return contexts([[number[ids] for ids in piece.context] for piece in pieces], lambda i: np.asarray(texts[i]), self.context_rule, self.device)
 
     def _join(self, pieces: list[list[Hypothesis]]) -> Translation:
         """The translations of a line from those of its pieces: the best of each, the second best of each, …"""
@@ -259,3 +293,11 @@ class Translator:
         sums = [sum(scores) for scores in forced_scores(self.models, alternatives_batch(*work, self.device))]
         count = len(work[1][0])
         return [sums[start : start + count] for start in range(0, len(sums), count)]
+
+
+def _one_rule(models: Sequence[Model]) -> ContextRule | None:
+    rules = {model.context_rule for model in models}
+    if len(rules) > 1:
+        hint = "translate with systems of the same model.context settings together"
+        raise ConfigError("the systems of an ensemble read different contexts", where="--ensemble", hint=hint)
+    return rules.pop() if rules else None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import select
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.data.documents import Documents
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.prep.documents import BLANK, read_starts
 
 Item = TypeVar("Item")
 
@@ -34,6 +36,64 @@ def file_windows(path: str, size: int = WINDOW) -> Iterator[list[str]]:
     Raises: DataError if it cannot be read or is not UTF-8.
     """
     return windowed(files.text_lines(Path(path)), size)
+
+
+Starts = Callable[[list[str], int], list[int]]
+"""Where documents start among some lines (counted from 0; the place behind the last one is one of them if it is known to start one), given
+the number of the first line in the text."""
+
+
+def starts_after_blank(lines: list[str], first: int) -> list[int]:
+    """A blank line ends a document, of which it is the last line."""
+    return [number + 1 for number, line in enumerate(lines) if not line.strip()]
+
+
+def starts_everywhere(lines: list[str], first: int) -> list[int]:
+    """Every line is a document."""
+    return list(range(len(lines) + 1))
+
+
+def starts_of(documents: Documents) -> Starts:
+    """Those of a set whose documents are known."""
+    return lambda lines, first: [start - first for start in documents.starts(first, first + len(lines))]
+
+
+def starts_said(source: str | None, docs: str | None) -> Starts | None:
+    """Where documents start by what --docs says: nothing, `blank`, or a file; source is the file with the text, - or None.
+
+    Raises: ConfigError where it is of no use; DataError for a file that does not fit.
+    """
+    if docs is None:
+        return None
+    if source is None:
+        raise ConfigError("the documents of prepared sets are known", where="--docs", hint="it is for a file or stdin; for a set: nmtkit prep --docs")
+    if docs == BLANK:
+        return starts_after_blank
+    if source == "-":
+        raise ConfigError("the lines of stdin have no numbers yet", where="--docs", hint="--docs blank, or put the text into a file")
+    count = files.count_lines(Path(source))
+    return starts_of(Documents(read_starts(Path(docs), count), count))
+
+
+def whole_documents(windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents]]:
+    """The lines of windows anew, in windows of whole documents: lines of one that may go on are held back until it ends.
+
+    Args:
+        windows: of lines.
+        starts: where documents start.
+    Returns: lines, and their documents.
+    """
+    held: list[str] = []
+    first = 0
+    for window in windows:
+        held += window
+        found = sorted({0, *starts(held, first)})
+        end = found[-1]
+        if end:
+            yield held[:end], Documents(found[:-1], end)
+            held, first = held[end:], first + end
+    if held:
+        yield held, Documents([0], len(held))
 
 
 def stream_windows(stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE) -> Iterator[list[str]]:

@@ -266,7 +266,7 @@ def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):
     translate(run, systems=["one"], set_names=["test"], jobs=1)
     folder = run.system("one").translation("test")
     before = (folder / "hyp.txt").read_bytes()
-    monkeypatch.setattr(stage.Translator, "translate_window", lambda self, lines, spans: (_ for _ in ()).throw(RuntimeError("broke")))
+    monkeypatch.setattr(stage.Translator, "translate_window", lambda self, lines, spans, documents: (_ for _ in ()).throw(RuntimeError("broke")))
     with pytest.raises(RuntimeError):
         translate(run, systems=["one"], set_names=["test"], beam=2, jobs=1)
     assert (folder / "hyp.txt").read_bytes() == before

@@ -8,14 +8,26 @@ import time
 
 import pytest
 import torch
-from toy_models import Recurrent, recurrent
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_models import Gossip, Recurrent, recurrent
 
+from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.vocabulary import EOS, SPECIALS, Vocabulary
-from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import workers
 from nmtkit.translate.translator import Translator
-from nmtkit.translate.windows import file_windows, stream_windows, windowed
+from nmtkit.translate.windows import (
+    file_windows,
+    starts_after_blank,
+    starts_everywhere,
+    starts_of,
+    starts_said,
+    stream_windows,
+    whole_documents,
+    windowed,
+)
 
 VOCABULARY = Vocabulary([*SPECIALS, *"abcdefghij", ".", ","])
 
@@ -270,3 +282,72 @@ def test_windows_change_nothing():
     text = lines(33)
     translator = make()
     assert [t.text for window in windowed(text, 10) for t in translator.translate_window(window)] == [t.text for t in make().translate(text)]
+
+
+def gossip(rule, **options):
+    return make(Gossip(len(VOCABULARY), rule), max_length_a=0, max_length_b=30, **options)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_line_is_read_with_the_context_of_its_document(jobs):
+    text = ["a b", "", "c", "d e", "f", "g"]
+    documents = Documents([0, 3], 6)
+
+    def said(rule):
+        return [t.text for t in gossip(rule, jobs=jobs).translate_window(text, documents=documents)]
+
+    assert said(ContextRule("previous")) == ["", "", "", "", "d e", "f"]  # the line before "c" is blank: it is no context
+    assert said(ContextRule("previous", 2)) == ["", "", "a b", "", "d e", "d e f"]
+    assert said(ContextRule("previous", 2, "parallel")) == ["", "", "a b", "", "d e", "d e f"]
+    assert said(ContextRule("next")) == ["", "", "", "f", "g", ""]
+    assert said(ContextRule("none")) == [""] * 6
+
+
+def test_lines_without_context_are_counted_and_without_documents_all_are():
+    translator = gossip(ContextRule())
+    translator.translate_window(["a", "b", "", "c"], documents=Documents([0, 3], 4))
+    assert translator.counts["no_context"] == 2
+    assert [t.text for t in translator.translate_window(["a", "b"])] == ["", ""]
+    assert translator.counts["no_context"] == 4
+
+
+def test_the_context_of_an_over_long_line_is_its_first_piece():
+    translated = gossip(ContextRule(), max_source=3).translate_window(["a b c d e f g", "h"], documents=Documents([0], 2))
+    assert translated[1].text == "a b c"
+
+
+def test_an_ensemble_reads_one_context():
+    models = [Gossip(len(VOCABULARY), rule) for rule in (ContextRule(), ContextRule("next"))]
+    with pytest.raises(ConfigError, match="different contexts"):
+        Translator(models, Spaces(), Spaces(), VOCABULARY, VOCABULARY, SearchSettings())
+
+
+@given(st.lists(st.sampled_from(["", "x"]), max_size=30), st.integers(1, 7), st.sampled_from(["blank", "everywhere", "known"]))
+def test_windows_of_whole_documents(text, size, way):
+    numbered = [word and f"{word}{i}" for i, word in enumerate(text)]
+    known = [i for i in range(len(text)) if i == 0 or i % 4 == 3]
+    starts = {"blank": starts_after_blank, "everywhere": starts_everywhere, "known": starts_of(Documents(known, len(text)))}[way]
+    expected = {
+        "blank": [i for i in range(len(text)) if i == 0 or not text[i - 1]],
+        "everywhere": list(range(len(text))),
+        "known": known,
+    }[way]
+    lines, found, first = [], [], 0
+    for window, documents in whole_documents(windowed(numbered, size), starts):
+        lines += window
+        found += [first + i for i in range(len(window)) if documents.around(i)[0] == i]
+        first += len(window)
+    assert lines == numbered and found == expected
+
+
+def test_what_is_said_of_documents(tmp_path):
+    text, docs = tmp_path / "text", tmp_path / "docs"
+    text.write_text("a\nb\nc\n")
+    assert starts_said(str(text), None) is None
+    assert starts_said("-", "blank") is starts_after_blank
+    docs.write_text("0\n2\n")
+    assert starts_said(str(text), str(docs))(["a", "b", "c"], 0) == [0, 2, 3]
+    docs.write_text("0\n3\n")
+    for source, said, error in ((str(text), str(docs), DataError), (None, "blank", ConfigError), ("-", str(docs), ConfigError)):
+        with pytest.raises(error):
+            starts_said(source, said)

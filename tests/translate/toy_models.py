@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch, source_batch
+from nmtkit.data.documents import ContextRule
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies
 
@@ -82,6 +83,39 @@ class ByPosition(Table):
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.rows[hidden[..., 0].long()]
+
+
+class Gossip(Model):
+    """Says the words of its context, those of one sentence after the other, whatever its source is."""
+
+    def __init__(self, vocabulary: int, rule: ContextRule) -> None:
+        super().__init__(ModelSettings(), Vocabularies(src=vocabulary, tgt=vocabulary, shared=True))
+        self.rule = rule
+        self.none = nn.Parameter(torch.zeros(1))
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    @property
+    def context_rule(self) -> ContextRule | None:
+        return self.rule
+
+    def encode(self, batch: Batch) -> Memory:
+        said = torch.full((len(batch.src), 100), EOS)
+        for row in range(len(said)):
+            own = [] if batch.context is None else [i for i in batch.context.rows[row].tolist() if i >= 0]
+            words = [i for one in own for i in batch.context.ids[one].tolist() if i > EOS]
+            said[row, : len(words)] = torch.tensor(words, dtype=torch.long)
+        return {"said": said}
+
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+        start = state.get("start", 0) if state else 0
+        said = memory["said"].repeat_interleave(len(tgt_in) // len(memory["said"]), 0)[:, start : start + tgt_in.shape[1]]
+        return said[:, :, None].double(), None if state is None else {"start": start + tgt_in.shape[1]}
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return 10 * nn.functional.one_hot(hidden[..., 0].long(), self.vocabularies.tgt).double()
 
 
 def recurrent(seed: int, vocabulary: int, sharpness: float = 3.0, eos_bias: float = 0.0) -> Recurrent:
