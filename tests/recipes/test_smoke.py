@@ -17,6 +17,7 @@ TABLES = {
     "caru/importance": (["rnnsearch", "gru-inv", *CARU[1:]], ["importance"]),
     "caru/gates": (["rnnsearch", *CARU[1:]], ["gates"]),
     "caru/phrases": (["rnnsearch", "gru-inv", *CARU], ["phrases"]),
+    "dual_context/agreement": (DC[:2], ["agreement"]),
     "dual_context/table1": (DC, ["cost"]),
     "dual_context/table2": (DC, []),
     "dual_context/table5": (["transformer", "enc-dc", "enc-dc-layers-1-1"], ["cost"]),
