@@ -17,6 +17,7 @@ from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.models.loading import build_untrained
+from nmtkit.nn import hardware
 from nmtkit.run import Run, System
 from nmtkit.score import figures
 from nmtkit.score.tables import Column, Estimate, Table
@@ -58,6 +59,8 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
         set_names: the set whose decoding speed is read, or whose sentences are decoded (default: the first test set, else dev).
     Raises: ConfigError for several sets; DataError, CheckpointError if a system cannot be built or loaded.
     """
+    if measure:
+        hardware.room_for_products(len(systems))
     src_length, tgt_length = typical_lengths(run)
     set_name = one_set(run, set_names, "decoding speed")
     costs = []

@@ -98,13 +98,16 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
     device, autocast = torch.device(chosen.device), autocast_arguments(chosen)
     models = {s.name: load_system(run, s, device) for s in systems}
     searched = searched.model_copy(update={"max_length_a": 0.0, "max_length_b": steps, "nbest": 1})
-    batches, sources = _training_batches(run, train, device), _sources(run, set_name, device)
-    tokens = sum(int(batch.tgt_lengths.sum()) for batch in batches if batch.tgt_lengths is not None)
+    store, sources = Store(run.prep / run.sets("train")[0].name), _sources(run, set_name, device)
+    rows = batch_list(store.src_lengths, store.tgt_lengths, train.batch_size, train.batch_unit, SEED, 0)
+    updates = [[rows[(number * UPDATES + i) % len(rows)] for i in range(UPDATES)] for number in range(rounds + 1)]  # new ones, as training has them
+    tokens = np.array([sum(int(store.tgt_lengths[own].sum()) for own in chosen) for chosen in updates[1:]])
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
     with console.progress("measuring", (rounds + 1) * len(models)) as advance:
         for number in range(rounds + 1):
             order = list(models) if number % 2 else list(models)[::-1]
             for name in order:
+                batches = [collate(store, own, device, models[name].context_rule) for own in updates[number]]
                 update = _seconds(partial(_updates, models[name], batches, train, autocast), device)
                 decode = _seconds(partial(_decode, models[name], sources, searched), device)
                 if number:
@@ -114,21 +117,16 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
     return {name: _timing(np.array(pairs), base, tokens, len(sources.src) * steps, chosen.describe()) for name, pairs in spent.items()}
 
 
-def _timing(pairs: Any, base: Any, tokens: int, decoded: int, device: str) -> Timing:
-    train, decode = np.median(pairs, axis=0)
+def _timing(pairs: Any, base: Any, tokens: Any, decoded: int, device: str) -> Timing:
+    """From the seconds (rounds, 2) of updates and decoding, the baseline's, the target tokens (rounds) of the updates, those decoded a round."""
     ratios = [_ratio(pairs[:, i] / base[:, i]) for i in (0, 1)]
-    return Timing(tokens / float(train), decoded / float(decode), ratios[0], ratios[1], len(pairs), device)
+    train, decode = float(np.median(tokens / pairs[:, 0])), float(np.median(decoded / pairs[:, 1]))
+    return Timing(train, decode, ratios[0], ratios[1], len(pairs), device)
 
 
 def _ratio(values: Any) -> Estimate:
     low, middle, high = np.quantile(values, [0.025, 0.5, 0.975])
     return Estimate(float(middle), float(low), float(high))
-
-
-def _training_batches(run: Run, settings: TrainSettings, device: torch.device) -> list[Batch]:
-    store = Store(run.prep / run.sets("train")[0].name)
-    rows = batch_list(store.src_lengths, store.tgt_lengths, settings.batch_size, settings.batch_unit, SEED, 0)
-    return [collate(store, chosen, device) for chosen in rows[:UPDATES]]
 
 
 def _sources(run: Run, set_name: str, device: torch.device) -> Batch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import re
 import sys
@@ -22,6 +23,8 @@ Precision = Literal["float32", "bfloat16"]
 CLEARLY = 1.3
 # Float32 products of 1,024 terms: an error above this relative to the largest result is not float32 arithmetic (bfloat16 has 4e-3).
 FLOAT32_ERROR = 5e-6
+# What oneDNN keeps by default.
+ONEDNN_PRODUCTS = 1024
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,14 @@ def choose(device: str = "auto", precision: str = "auto", width: int = 256, reme
     else:
         chosen = "bfloat16" if _bfloat16_pays(picked, width) else "float32"
     return Hardware(picked.type, name, threads, chosen, matmul, kept)
+
+
+def room_for_products(models: int) -> None:
+    """Let oneDNN keep as many compiled products for several models of one process as each would have in a process of its own.
+
+    To be called before the first product: the library looks once. (More for one model pays little and costs close to a megabyte each.)
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(ONEDNN_PRODUCTS * models))
 
 
 def keep_big_blocks() -> bool:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 
+import numpy as np
 import pytest
 
 from nmtkit.analyze import ANALYSES, OPTIONS, stage, timing
@@ -13,6 +14,7 @@ from nmtkit.analyze.macs import count_macs, count_parameters
 from nmtkit.data.batches import source_batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.nn import hardware
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate.beam import search
 
@@ -96,6 +98,26 @@ def test_cost_measured_in_turn(two, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert "7 alternating rounds" in out
     assert "measuring on: device cpu" in err
+
+
+def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(two, monkeypatch):
+    """As training meets them: a shape met before is faster."""
+    seen = {}
+    monkeypatch.setattr(timing, "_updates", lambda model, batches, *_: seen.setdefault(id(model), []).append([b.rows.tolist() for b in batches]))
+    monkeypatch.setattr(timing, "_decode", lambda *_: None)
+    monkeypatch.setattr(timing, "batch_list", lambda *_: [np.array([i]) for i in range(12)])
+    timing.measure_speed(two.run, [two.run.system(name) for name in ("base", "own")], "test", 5, rounds=2)
+    base, own = seen.values()
+    assert base == own == [[[3 * number + i] for i in range(3)] for number in range(3)]
+
+
+def test_products_are_kept_for_every_system(two, monkeypatch):
+    monkeypatch.setattr("os.environ", {})
+    hardware.room_for_products(3)
+    assert os.environ == {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "3072"}
+    os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "5"
+    hardware.room_for_products(3)
+    assert os.environ == {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "5"}
 
 
 def test_measured_searches_have_one_length(two):
