@@ -22,7 +22,7 @@ from nmtkit.prep.parsed import PARSED
 from nmtkit.prep.parser import load_parser
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import SEED, own_request, parse_identity, refuse_ignored, registered_request
-from nmtkit.prep.sources import Corpus, language_doubts, parse_files, with_parses
+from nmtkit.prep.sources import Corpus, SetFiles, language_doubts, parse_files, with_parses
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 
@@ -100,9 +100,8 @@ def prep(
         if corpus is None:
             corpus = with_parses(read(raw), trees)
             facts = check.check_sets(corpus.sets, strict, raw)
-        if separated := {one.name: cut_at_blank_lines(one, raw / "separated") for one in corpus.sets if one.blank_between}:
-            facts |= check.check_sets(list(separated.values()), strict, raw)
-            corpus = replace(corpus, sets=[separated.get(one.name, one) for one in corpus.sets])
+        corpus, separated = _separated(corpus, raw / "separated")
+        facts |= check.check_sets(separated, strict, raw)
         loaded = load_parser(parser, corpus.src) if parser else None  # before the long work, which it would be a pity to lose
         pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity, loaded)
         manifest = pipeline.run()
@@ -111,6 +110,12 @@ def prep(
         write_toml(run.path / "run.toml", _run_toml(manifest, identity, seed))
         _report(run, manifest, time.perf_counter() - start)
     return run
+
+
+def _separated(corpus: Corpus, folder: Path) -> tuple[Corpus, list[SetFiles]]:
+    """The corpus with the sets whose documents blank lines separate written anew into a folder, and these sets."""
+    found = {one.name: cut_at_blank_lines(one, folder) for one in corpus.sets if one.blank_between}
+    return replace(corpus, sets=[found.get(one.name, one) for one in corpus.sets]), list(found.values())
 
 
 def _run_at(folder: Path) -> Run:

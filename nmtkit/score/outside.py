@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError
@@ -59,13 +60,7 @@ def score_files(
     outputs = [Output(name, lines, lines) for name, lines in zip(names, _translations(hyps, refs, streams), strict=True)]
     if not streams[0]:
         raise DataError(f"nothing to score: {refs[0]} is empty", hint="name files with one sentence a line")
-    found, unit = None, ""
-    if by_length:
-        counted = list(files.text_lines(src)) if src else streams[0]
-        unit = "words of the source" if src else "words of the reference (no --src given)"
-        if src is not None:
-            _check_lines(src, refs[0], (len(counted), len(streams[0])), "give the source of these translations")
-        found = np.array([len(line.split()) for line in counted], dtype=np.int64)
+    found, unit = _word_counts(src, refs[0], streams[0]) if by_length else (None, "")
     language = language if language is not None else _language(refs[0])
     task = Task(
         set_name=refs[0].name,
@@ -85,6 +80,19 @@ def score_files(
     if len(names) == 1:
         console.say("one file: nothing to compare with; name another with --hyp")
     show([evaluation.result], output_format, by_length)
+
+
+def _word_counts(src: Path | None, ref: Path, reference: list[str]) -> tuple[NDArray[np.int64], str]:
+    """The words of every line of the source, or of the reference where there is none, and what they are words of.
+
+    Raises: DataError if the source has not as many lines as the reference.
+    """
+    lines = reference
+    if src is not None:
+        lines = list(files.text_lines(src))
+        _check_lines(src, ref, (len(lines), len(reference)), "give the source of these translations")
+    counts = np.array([len(line.split()) for line in lines], dtype=np.int64)
+    return counts, "words of the source" if src else "words of the reference (no --src given)"
 
 
 def _translations(hyps: Sequence[Path], refs: Sequence[Path], streams: list[list[str]]) -> list[list[str]]:

@@ -17,6 +17,7 @@ from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.linear import inference, pack
 from tests.models import contract
+from tests.models.differences import whole_gradients_are_right
 from tests.models.slow import affine, plus, sigmoid, softmax, tanh, times
 
 BASELINE = "rnnsearch"
@@ -378,30 +379,9 @@ def test_gradients_of_a_batch_are_the_sum_of_its_sentences(variant, more):
 
 @pytest.mark.parametrize("values", [{}, {"caembed": "embed", "history": 2}, {"caembed": "replace", "caatt_first": "gated"}], ids=str)
 def test_gradients_are_those_of_finite_differences(values):
-    """Every parameter of a tiny model, on a padded batch with two rows a sentence."""
     torch.manual_seed(3)
     model = build_model("caru", {"d_embedding": 2, "d_hidden": 3, "alignment_width": 2, "dropout": 0.2, **values}, Vocabularies(5, 5, shared=True))
-    model = model.double().train()
-    batch = contract.collate([([3, 4, 2], [4, 2]), ([2], [3, 3, 2])])
-    tgt_in = batch.tgt_in.repeat_interleave(2, dim=0)
-    names = [name for name, _ in model.named_parameters()]
-    numbers = tuple((p.detach() + 0.3 * torch.randn_like(p)).requires_grad_() for p in model.parameters())
-
-    class Whole(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self):
-            seed_dropout(1, 1)
-            return self.model.logits(self.model.decode(tgt_in, self.model.encode(batch))[0])
-
-    whole = Whole()
-
-    def logits(*parameters):
-        return torch.func.functional_call(whole, {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}, ())
-
-    assert torch.autograd.gradcheck(logits, numbers)
+    assert whole_gradients_are_right(model)
 
 
 @pytest.mark.parametrize("values", [{"caatt_first": "gated"}, {"caembed": "embed", "history": 2}, {"caembed": "replace"}, {"caatt": False}], ids=str)

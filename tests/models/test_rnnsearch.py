@@ -15,6 +15,7 @@ from nmtkit.models.variants import build_model, count_parameters, load_variant
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from tests.models import contract
+from tests.models.differences import whole_gradients_are_right
 from tests.models.slow import affine, plus, sigmoid, softmax, tanh, times
 
 BASELINE = None  # it is one itself
@@ -150,30 +151,10 @@ def test_gradients_of_a_batch_are_the_sum_of_its_sentences(more):
 
 
 def test_gradients_are_those_of_finite_differences():
-    """Every parameter of a tiny model, on a padded batch with two rows a sentence."""
     torch.manual_seed(3)
     sizes = {"d_embedding": 2, "d_hidden": 4, "d_alignment": 3, "dropout": 0.2}
-    model = build_model("rnnsearch", sizes, Vocabularies(5, 5, shared=True)).double().train()
-    batch = contract.collate([([3, 4, 2], [4, 2]), ([2], [3, 3, 2])])
-    tgt_in = batch.tgt_in.repeat_interleave(2, dim=0)
-    names = [name for name, _ in model.named_parameters()]
-    values = tuple((p.detach() + 0.3 * torch.randn_like(p)).requires_grad_() for p in model.parameters())
-
-    class Whole(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self):
-            seed_dropout(1, 1)
-            return self.model.logits(self.model.decode(tgt_in, self.model.encode(batch))[0])
-
-    whole = Whole()
-
-    def logits(*parameters):
-        return torch.func.functional_call(whole, {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}, ())
-
-    assert torch.autograd.gradcheck(logits, values)
+    model = build_model("rnnsearch", sizes, Vocabularies(5, 5, shared=True))
+    assert whole_gradients_are_right(model)
 
 
 def test_capture_reads_the_attention_weights():

@@ -1,0 +1,36 @@
+"""Gradients of whole models against finite differences."""
+
+from __future__ import annotations
+
+import torch
+
+from nmtkit.models.base import Model
+from nmtkit.nn.dropout import seed_dropout
+from tests.models import contract
+
+
+def whole_gradients_are_right(model: Model) -> bool:
+    """Whether the gradients of every parameter of a tiny model (a vocabulary of 5) are those of finite differences, on a padded batch with two
+    rows a sentence."""
+    model = model.double().train()
+    batch = contract.collate([([3, 4, 2], [4, 2]), ([2], [3, 3, 2])])
+    assert batch.tgt_in is not None
+    tgt_in = batch.tgt_in.repeat_interleave(2, dim=0)
+    names = [name for name, _ in model.named_parameters()]
+    values = tuple((p.detach() + 0.3 * torch.randn_like(p)).requires_grad_() for p in model.parameters())
+
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self):
+            seed_dropout(1, 1)
+            return self.model.logits(self.model.decode(tgt_in, self.model.encode(batch))[0])
+
+    whole = Whole()
+
+    def logits(*parameters):
+        return torch.func.functional_call(whole, {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}, ())
+
+    return torch.autograd.gradcheck(logits, values)
