@@ -33,8 +33,8 @@ from nmtkit.translate.windows import Starts, file_windows, starts_everywhere, st
 META, HYP, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
 
 
-class Held(DataError):
-    """A system that another process is writing to."""
+class Unavailable(DataError):
+    """A system that another process is writing to, or whose model cannot be made."""
 
 
 def translate(
@@ -92,7 +92,7 @@ def translate(
             for group in groups:
                 try:
                     stage.translate_sets(group, sets, force)
-                except Held as error:
+                except Unavailable as error:
                     if systems:
                         raise
                     console.warn(f"skipping '{group.name}': {error.message}")
@@ -150,7 +150,11 @@ class _Stage:
             console.say(found.describe() + (f"; up to {self.jobs} worker processes of one thread each" if self.jobs > 1 else ""))
             self._sides = TextSide.load(self.run.prep, "src"), TextSide.load(self.run.prep, "tgt")
         names = ", ".join(f"{c['system']}/{c['name']}" for c in group.checkpoints())
-        translator = Translator(group.load(self.device), *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)
+        try:
+            models = group.load(self.device)
+        except ConfigError as error:  # of a class outside nmtkit that is not to be found, or not as it was
+            raise Unavailable(error.message, error.where, error.hint) from None
+        translator = Translator(models, *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)
         console.say(f"loaded {names}{' (averaged)' if group.settings.average > 1 else ''}")
         return translator
 
@@ -162,7 +166,7 @@ class _Stage:
                 try:
                     held.enter_context(locked(path, "translate"))
                 except DataError as error:
-                    raise Held(error.message, error.where, error.hint) from None
+                    raise Unavailable(error.message, error.where, error.hint) from None
             for text_set in sets:
                 inputs = self._inputs(group, text_set)
                 if not force and _up_to_date(group.translation(text_set.name), inputs):

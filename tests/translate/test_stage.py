@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -280,6 +281,16 @@ def test_a_system_in_training_is_skipped_unless_it_is_named(run, capsys):
         assert (run.system("one").translation("test") / "hyp.txt").exists()
         with pytest.raises(DataError, match="in use by 'train'"):
             translate(run, systems=["two"], jobs=1)
+
+
+def test_a_system_whose_class_is_gone_is_skipped_unless_it_is_named(run, capsys):
+    config = run.system("two").path / "config.toml"
+    config.write_text(re.sub(r"(?m)^variant = .*$", 'variant = "nowhere.to_be:Found"', config.read_text("utf-8")), "utf-8")
+    translate(run, set_names=["test"], jobs=1)
+    assert "skipping 'two': " in (err := capsys.readouterr().err) and "nowhere" in err
+    assert (run.system("one").translation("test") / "hyp.txt").exists()
+    with pytest.raises(DataError, match="nowhere"):
+        translate(run, systems=["two"], jobs=1)
 
 
 def test_a_closed_pipe_ends_quietly(run, tmp_path):
