@@ -46,6 +46,11 @@ class TransformerSettings(ModelSettings):
     """Initial weights of all matrices but embeddings: uniform within 1/sqrt(inputs), with which post-norm learns much faster, or Xavier's."""
 
 
+def visible_source(batch: Batch) -> Tensor | None:
+    """Which source positions of a batch are real, bool (B, 1, S); None = all."""
+    return visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None
+
+
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each in a residual connection.
 
@@ -130,6 +135,10 @@ class Transformer(Model):
         self.encoder_norm = nn.LayerNorm(s.d_model) if s.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(s.d_model) if s.norm == "pre" else nn.Identity()
         self.output = OutputLayer(vocabularies.tgt, s.d_model, target if s.tie != "none" else None, s.softmax_bias)
+        self.name_attentions()
+
+    def name_attentions(self) -> None:
+        """Tell attentions their names, under which `capture` sees their weights; to be called again by who adds some."""
         for name, module in self.named_modules():
             if isinstance(module, Attention):
                 module.name = name
@@ -162,11 +171,15 @@ class Transformer(Model):
 
         Returns: states (B, S, D) of the top layer, visible bool (B, 1, S) or None, and each decoder layer's own part.
         """
-        visible = visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None
-        x = self.src_embedder(batch.src)
+        visible = visible_source(batch)
+        return self.remember(self.through_encoder(self.src_embedder(batch.src), visible), visible)
+
+    def through_encoder(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        """The states of the encoder's top layer (B, S, D) for inputs (B, S, D), of which `visible` bool (B, 1, S) are real."""
         for layer in self.encoder:
             x = layer(x, visible)
-        return self.remember(self.encoder_norm(x), visible)
+        states: Tensor = self.encoder_norm(x)
+        return states
 
     def remember(self, states: Tensor, visible: Tensor | None) -> Memory:
         """The memory of source states (B, S, D): all that the decoder computes from them, once per sentence."""

@@ -22,6 +22,7 @@ VARIANTS: dict[str, str] = {
     "dec-dc": "nmtkit.models.dual_context:DecoderDualContext",
     "full-dc": "nmtkit.models.dual_context:FullDualContext",
     "pr": "nmtkit.models.phrase:PhraseTransformer",
+    "amn": "nmtkit.models.memory:AssociatedMemoryTransformer",
     "rnnsearch": "nmtkit.models.rnnsearch:RNNSearch",
     "caru": "nmtkit.models.caru:CARUAttention",
     "gru-inv": "nmtkit.models.caru:GRUInv",

@@ -11,6 +11,7 @@ A pass outside `capture` pays one comparison a site. What sites are called, so t
     NAME_context              (B, T, C): what an attention gives, the heads side by side
     NAME_gate                 (B, T, S) or (B, T): how open a gate is, mean over its numbers, NaN where it has no say
     NAME_mixture              (levels, layers): what share of each level of the encoder a decoder layer reads
+    context.NAME              what reading other sentences records (U contexts of a batch, each once) by a module that reads the source too
 
 Whoever captures may also change attention weights on their way, to see what hangs on them; a model's attention asks `changed` for those to use:
 
@@ -29,6 +30,7 @@ Change = Callable[[str, Tensor], Tensor]
 """The name of an attention and its weights (B, H, T, S), or (B, T, S) of one without heads -> those to use instead."""
 
 _seen: dict[str, list[Tensor]] | None = None
+_prefix = ""
 _change: Change | None = None
 
 
@@ -61,7 +63,7 @@ def changing() -> bool:
 
 def changed(name: str, weights: Tensor) -> Tensor:
     """The weights of an attention that are to be used: as the open capture changes them, else those given."""
-    return weights if _change is None else _change(name, weights)
+    return weights if _change is None else _change(_prefix + name, weights)
 
 
 def record(name: str, tensor: Tensor) -> None:
@@ -72,4 +74,18 @@ def record(name: str, tensor: Tensor) -> None:
         tensor: what to keep; attention weights are (B, H, T, S).
     """
     if _seen is not None:
-        _seen.setdefault(name, []).append(tensor.detach())
+        _seen.setdefault(_prefix + name, []).append(tensor.detach())
+
+
+@contextmanager
+def recorded_under(prefix: str) -> Iterator[None]:
+    """What is recorded inside has this before its name: for a module that reads several things, so that they can be told apart."""
+    global _prefix
+    if not capturing():  # nothing that a compiled graph would have to keep
+        yield
+        return
+    outer, _prefix = _prefix, _prefix + prefix
+    try:
+        yield
+    finally:
+        _prefix = outer

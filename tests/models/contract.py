@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
+from nmtkit.data.context import Context, contexts
+from nmtkit.data.documents import ContextRule
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.models.base import Memory, Model, Vocabularies
 from nmtkit.models.loading import put_weights, weights_of
@@ -61,8 +64,32 @@ def pairs(count: int = 5, seed: int = 3, longest: int = 7) -> list[Pair]:
     return [(*(torch.randint(3, V, (n - 1,), generator=generator).tolist() + [EOS] for n in pair),) for pair in lengths]
 
 
-def collate(sentences: list[Pair], more: int = 0) -> Batch:
-    """A batch, padded by `more` columns beyond the longest."""
+POOL = [src for src, _ in pairs(count=60, seed=8, longest=5)]
+
+
+def chosen(src: list[int], rule: ContextRule) -> list[int]:
+    """The sentences of `POOL` that are a source's context: none, one or two, by its length; which, by its tokens."""
+    count = min(len(src) // 2 % 3, rule.size)
+    return sorted((sum(src) + i) % len(POOL) for i in range(count))
+
+
+def contexts_of(src: list[int], rule: ContextRule) -> list[list[int]]:
+    """The contexts of a source, as a model reads them."""
+    found = contexts([chosen(src, rule)], lambda i: np.array(POOL[i]), rule)
+    return [] if found is None else [row[:length] for row, length in zip(found.ids.tolist(), found.lengths.tolist(), strict=True)]
+
+
+def _contexts(sources: list[list[int]], rule: ContextRule, more: int) -> Context | None:
+    """The contexts of a batch, padded by `more` columns beyond the longest and, where they are parallel, by one that no sentence has."""
+    found = contexts([chosen(src, rule) for src in sources], lambda i: np.array(POOL[i]), rule)
+    if found is None or not more:
+        return found
+    rows = F.pad(found.rows, (0, 1), value=-1) if rule.join == "parallel" else found.rows
+    return Context(F.pad(found.ids, (0, more), value=PAD), found.lengths, rows, padded=True)
+
+
+def collate(sentences: list[Pair], more: int = 0, rule: ContextRule | None = None) -> Batch:
+    """A batch, padded by `more` columns beyond the longest, with the contexts that a model's rule wants."""
     src, tgt = [s for s, _ in sentences], [t for _, t in sentences]
     src_lengths, tgt_lengths = torch.tensor([len(s) for s in src]), torch.tensor([len(t) for t in tgt])
     s, t = int(src_lengths.max()) + more, int(tgt_lengths.max()) + more
@@ -75,7 +102,13 @@ def collate(sentences: list[Pair], more: int = 0) -> Batch:
         tgt_lengths=tgt_lengths,
         src_padded=bool((src_lengths < s).any()),
         tgt_padded=bool((tgt_lengths < t).any()),
+        context=None if rule is None else _contexts(src, rule, more),
     )
+
+
+def batch_for(model: Model, sentences: list[Pair] | None = None, more: int = 0) -> Batch:
+    """A batch (of `pairs()`) with all that a model reads."""
+    return collate(pairs() if sentences is None else sentences, more, model.context_rule)
 
 
 def full(model: Model, batch: Batch) -> Tensor:
@@ -90,7 +123,8 @@ def close(a: Tensor, b: Tensor) -> None:
 
 def step_by_step(case: Case, dtype: torch.dtype) -> None:
     """1. Decoding with a state, in steps of any size and with several rows a sentence, gives what decoding the whole target gives."""
-    model, batch = case.build(dtype=dtype), collate(pairs())
+    model = case.build(dtype=dtype)
+    batch = batch_for(model)
     for rows in (1, 3):
         memory = model.encode(batch)
         tgt_in = torch.cat([batch.tgt_in[:, :1].repeat(rows, 1), torch.randint(3, V, (rows * len(batch.src), 8))], dim=1)
@@ -105,13 +139,13 @@ def step_by_step(case: Case, dtype: torch.dtype) -> None:
 def neighbours(case: Case, dtype: torch.dtype) -> None:
     """2. Neither the other sentences of a batch nor padding changes a sentence's result."""
     model, sentences = case.build(dtype=dtype), pairs()
-    together = full(model, collate(sentences))
-    padded = full(model, collate(sentences, more=3))
+    together = full(model, batch_for(model, sentences))
+    padded = full(model, batch_for(model, sentences, more=3))
     for i, pair in enumerate(sentences):
-        alone = full(model, collate([pair]))[0]
+        alone = full(model, batch_for(model, [pair]))[0]
         close(together[i, : len(pair[1])], alone)
         close(padded[i, : len(pair[1])], alone)
-    memory = model.encode(collate(sentences, more=2))
+    memory = model.encode(batch_for(model, sentences, more=2))
     for keep in ([4, 0], [2]):  # search drops finished sentences from a memory
         index = torch.tensor(keep)
         tgt_in = collate([sentences[i] for i in keep]).tgt_in
@@ -140,7 +174,8 @@ def embedded() -> Iterator[list[Tensor]]:
 
 def causality(case: Case) -> None:
     """3. The gradient of any output with respect to a later target token is exactly zero."""
-    model, batch = case.build(), collate(pairs())
+    model = case.build()
+    batch = batch_for(model)
     memory = model.encode(batch)
     with embedded() as found:
         logits = model.logits(model.decode(batch.tgt_in, memory)[0])
@@ -173,12 +208,13 @@ def greedy(model: Model, batch: Batch, steps: int) -> list[list[int]]:
 
 def searching(case: Case) -> None:
     """4. A beam's log-probability is the one that forced decoding gives the same output; a beam of one is greedy search."""
-    model, batch = case.build(), collate(pairs())
+    model = case.build()
+    batch = batch_for(model)
     with torch.no_grad():
         best = search([model], batch, SearchSettings(beam=4, nbest=4, max_length_a=0, max_length_b=9))
         for rank in range(4):
             hypotheses = [hypotheses[rank] for hypotheses in best]
-            outputs = collate([(s, h.ids + [EOS]) for (s, _), h in zip(pairs(), hypotheses, strict=True)])
+            outputs = batch_for(model, [(s, h.ids + [EOS]) for (s, _), h in zip(pairs(), hypotheses, strict=True)])
             for hypothesis, scores in zip(hypotheses, forced_scores([model], outputs), strict=True):
                 log_prob = sum(scores if hypothesis.finished else scores[:-1])
                 assert abs(log_prob - hypothesis.log_prob) < 1e-9
@@ -190,8 +226,8 @@ def rows_permuted(case: Case) -> None:
     """5. Permuting rows permutes results; a state follows any selection of its rows, inside a sentence and across sentences."""
     model, sentences = case.build(), pairs()
     order = torch.tensor([3, 0, 4, 2, 1])
-    batch = collate(sentences)
-    close(full(model, collate([sentences[i] for i in order]))[:, : batch.tgt_in.size(1)], full(model, batch)[order])
+    batch = batch_for(model, sentences)
+    close(full(model, batch_for(model, [sentences[i] for i in order]))[:, : batch.tgt_in.size(1)], full(model, batch)[order])
     for seed in range(6):
         _random_selections(model, batch, seed)
 
@@ -230,7 +266,8 @@ def loss_of(model: Model, batch: Batch) -> Tensor:
 
 def gradients(case: Case) -> None:
     """6. Every parameter gets a gradient: at least half of a vector's numbers (key biases get none), and most of a matrix's."""
-    model, batch = case.build().train(), collate(pairs(count=60))
+    model = case.build().train()
+    batch = batch_for(model, pairs(count=60))
     loss_of(model, batch).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
@@ -242,7 +279,8 @@ def overfits(case: Case) -> None:
     """7. Eight pairs can be learnt by heart, and greedy search says them."""
     torch.manual_seed(4)
     bigger = load_variant(case.variant).adapt({"d_model": 32, "d_ff": 64})
-    model, batch = case.build(dtype=torch.float32, **bigger), collate(pairs(count=8, seed=9))
+    model = case.build(dtype=torch.float32, **bigger)
+    batch = batch_for(model, pairs(count=8, seed=9))
     for parameter in model.parameters():  # from a fresh start, not the shaken one
         parameter.data.mul_(0.7)
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3, betas=(0.9, 0.98))
@@ -262,7 +300,8 @@ def overfits(case: Case) -> None:
 
 def saved(case: Case, folder: Any) -> None:
     """8. Weights written and read by another model of the same settings give the same bits, and tied parameters stay one."""
-    model, other, batch = case.build(seed=1), case.build(seed=2), collate(pairs())
+    model, other = case.build(seed=1), case.build(seed=2)
+    batch = batch_for(model)
     assert not torch.equal(full(model, batch), full(other, batch))
     save_file({name: tensor.contiguous() for name, tensor in weights_of(model).items()}, folder / "model.safetensors")
     put_weights(other, load_file(folder / "model.safetensors"))
@@ -281,7 +320,8 @@ def ties(model: Model) -> list[list[str]]:
 def blind_rows(case: Case) -> None:
     """10. A row without a single real source token stays finite, forwards and backwards, in bfloat16 too."""
     for dtype in (torch.float32, torch.bfloat16):
-        model, batch = case.build(dtype=dtype).train(), collate(pairs())
+        model = case.build(dtype=dtype).train()
+        batch = batch_for(model)
         lengths = batch.src_lengths.clone()
         lengths[2] = 0
         logits = full(model, dataclasses.replace(batch, src_lengths=lengths, src_padded=True))
@@ -293,7 +333,8 @@ def blind_rows(case: Case) -> None:
 
 def dropout_repeats(case: Case) -> None:
     """Dropout depends on (seed, step, micro-batch) and on nothing else, or a resumed training would not be the same one."""
-    model, batch = case.build(dropout=0.3).train(), collate(pairs())
+    model = case.build(dropout=0.3).train()
+    batch = batch_for(model)
 
     def outcome(seed: int, step: int, micro: int, other: int) -> Tensor:
         torch.manual_seed(other)
@@ -309,7 +350,8 @@ def dropout_repeats(case: Case) -> None:
 
 def memory_is_per_sentence(case: Case) -> None:
     """Rows share the memory of their sentence: K rows a sentence give what K copies of the memory give."""
-    model, batch = case.build(), collate(pairs())
+    model = case.build()
+    batch = batch_for(model)
     memory: Memory = model.encode(batch)
     tgt_in = torch.randint(3, V, (3 * len(batch.src), 5))
     close(model.decode(tgt_in, memory)[0], model.decode(tgt_in, repeat_rows(memory, 3))[0])

@@ -84,8 +84,9 @@ def test_12_equations_equal_the_slow_implementation(case):
     model, facts = case.build(), oracle(case)
     weights = {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
     for src, tgt in contract.pairs(count=3):
-        slow = torch.tensor(facts.slow_logits(weights, model.settings, src, [BOS, *tgt[:-1]]), dtype=torch.float64)
+        contexts = () if model.context_rule is None else (contract.contexts_of(src, model.context_rule),)
+        slow = torch.tensor(facts.slow_logits(weights, model.settings, src, [BOS, *tgt[:-1]], *contexts), dtype=torch.float64)
         for training in (True, False):  # the paths may differ
             with torch.set_grad_enabled(training):
-                fast = contract.full(model, contract.collate([(src, tgt)]))[0]
+                fast = contract.full(model, contract.batch_for(model, [(src, tgt)]))[0]
             torch.testing.assert_close(fast.detach(), slow, rtol=1e-10, atol=1e-10)

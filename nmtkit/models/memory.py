@@ -1,0 +1,229 @@
+"""The associated memory: each source word attends to the words of other sentences of its document, and a gate mixes in what it reads.
+
+The paper's equations are read as models.md section 3 has them. A sentence without context is translated as the Transformer would, bit for bit.
+Legend: B sentences, S source length, U different contexts of a batch, M their length, J contexts of a sentence, H heads, C width of one, D = H·C.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.data.batches import Batch
+from nmtkit.data.context import Context
+from nmtkit.data.documents import Join
+from nmtkit.errors import ConfigError
+from nmtkit.models.base import Memory, Vocabularies
+from nmtkit.models.documents import DocumentSettings, DocumentTransformer
+from nmtkit.models.transformer import EncoderLayer, TransformerSettings, visible_source
+from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
+from nmtkit.nn.capture import record, recorded_under
+from nmtkit.nn.cells import GRU, LSTM
+from nmtkit.nn.dropout import Dropout
+from nmtkit.nn.embeddings import Embedder
+from nmtkit.nn.linear import Linear
+from nmtkit.nn.masks import visible_positions
+from nmtkit.nn.recurrent import Recurrent
+from nmtkit.nn.sublayer import FeedForward, Residual
+
+
+class MemorySettings(DocumentSettings):
+    """A Transformer's, and how contexts are read; the defaults are the paper's system.
+
+    Its ablations: without the RNN, context_encoder=none; without inter-sentence attention, inter_attention=false and context=foreign;
+    without both, context_encoder=transformer with these two.
+    """
+
+    context_join: Join = "concatenate"
+    """Several context sentences are one text with breaks between them (as in the paper's table), or a memory each, weighted."""
+    context_encoder: Literal["gru", "lstm", "bigru", "none", "transformer"] = "gru"
+    """What reads a context's embeddings: a recurrent layer, nothing (but positions are added), or as many layers as the source has."""
+    share_first_attention: bool = True
+    """Source and contexts go through one and the same self-attention before they meet."""
+    query_from: Literal["embed", "encoder"] = "embed"
+    """What asks the contexts: the source's embeddings after self-attention, or the encoder's states."""
+    inter_attention: bool = True
+    """Source words attend to context words; off: all read the mean of the context's words."""
+    context_residual: bool = False
+    """What asked is added to what was read."""
+    memory_scope: Literal["sentence", "batch"] = "sentence"
+    """A sentence's memory is its own contexts, or (if it has any) those of all sentences of its batch; then batches matter."""
+
+
+def mean(x: Tensor, visible: Tensor | None) -> Tensor:
+    """The mean of x (B, S, D) over visible bool (B, 1, S) positions, in 32 bits or more: (B, D); zero where there are none."""
+    x = x.float() if x.dtype.itemsize == 2 else x
+    if visible is None:
+        return x.mean(1)
+    return x.masked_fill(~visible.transpose(1, 2), 0).sum(1) / visible.sum(-1).clamp(min=1)
+
+
+class ContextEncoder(nn.Module):
+    """The words of contexts, each in the light of those before it.
+
+    Args:
+        settings: of the model.
+    """
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__()
+        s = settings
+        self.rnn: Recurrent | None = None
+        if s.context_encoder in ("gru", "lstm", "bigru"):
+            both = s.context_encoder == "bigru"
+            if both and s.d_model % 2:
+                raise ConfigError("two directions cannot share an odd width", where="model.d_model", hint="make d_model even")
+            self.rnn = Recurrent(LSTM if s.context_encoder == "lstm" else GRU, s.d_model, s.d_model // (1 + both), both)
+        own = s.context_encoder == "transformer"
+        self.layers = nn.ModuleList([EncoderLayer(s) for _ in range(s.encoder_layers if own else 0)])
+        self.norm = nn.LayerNorm(s.d_model) if own and s.norm == "pre" else nn.Identity()
+        self.dropout = Dropout(s.dropout)
+
+    def forward(self, context: Context, visible: Tensor | None, embedder: Embedder) -> Tensor:
+        """Contexts, of whose words `visible` (U, 1, M) are real, by the source's embeddings -> (U, M, D)."""
+        if self.rnn is not None:  # it knows the order of words without positions
+            states, _ = self.rnn(self.dropout(embedder.table(context.ids)), context.lengths, context.padded)
+            return states
+        x = embedder(context.ids)
+        for layer in self.layers:
+            x = layer(x, visible)
+        return self.norm(x)
+
+
+class InterSentenceAttention(CrossAttention):
+    """Attention to each context by itself; the contexts of a sentence weighted by a softmax over their mean raw scores."""
+
+    def read(self, x: Tensor, memory: Tensor, rows: Tensor, visible: tuple[Tensor | None, Tensor | None], everywhere: bool) -> Tensor:
+        """What the words of sentences find in their contexts.
+
+        Args:
+            x: (B, S, D), what asks.
+            memory: (U, M, D).
+            rows: (B, J), which contexts are a sentence's; -1 = none. A sentence without any gets something finite.
+            visible: the real positions of x, bool (B, 1, S), and of the memory, bool (U, 1, M); None = all.
+            everywhere: whether J = U, and every sentence asks all contexts in the order of the memory.
+        Returns: (B, S, D).
+        Source: models.md 3.5.
+        """
+        (of_x, of_memory), (batch, sentences) = visible, rows.shape
+        q = self.query(x).unflatten(-1, (self.heads, -1))  # (B, S, H, C)
+        k, v = self.source(memory)  # (U, H, M, C)
+        p = self.p if self.training else 0.0
+        index = rows.clamp(min=0)
+        if everywhere:  # keys stay where they are
+            asking = q.flatten(0, 1).expand(len(memory), -1, -1, -1)  # (U, B·S, H, C)
+            found = attention(asking, k, v, of_memory, p=p, name=self.name).unflatten(1, (batch, -1)).transpose(0, 1)  # (B, U, S, D)
+        else:
+            k_own, v_own, seen = (t if t is None else t.index_select(0, index.flatten()) for t in (k, v, of_memory))
+            assert k_own is not None and v_own is not None
+            asking = q.repeat_interleave(sentences, dim=0)  # (B·J, S, H, C)
+            found = attention(asking, k_own, v_own, seen, p=p, name=self.name).unflatten(0, (batch, -1))  # (B, J, S, D)
+        if sentences == 1:  # its weight is 1
+            return self.out(found[:, 0])
+        # The mean over heads, words and context words of q·k is the product of the means.
+        means = mean(k.transpose(1, 2).flatten(2), of_memory)[index]  # (B, J, D)
+        scores = (mean(q.flatten(2), of_x).unsqueeze(1) * means).sum(-1) / (self.heads * math.sqrt(q.size(-1)))
+        weights = scores.masked_fill(rows < 0, torch.finfo(scores.dtype).min).softmax(-1)  # (B, J)
+        record(f"{self.name}_sentences", weights)
+        return self.out((found * weights.to(found.dtype)[..., None, None]).sum(1))
+
+
+class AssociatedMemory(nn.Module):
+    """Reads the contexts of sentences and mixes what it finds into the encoder's states.
+
+    All its sublayers are post-norm, as printed, also where the Transformer's are pre-norm.
+
+    Args:
+        settings: of the model.
+    """
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__()
+        s = settings
+        self.settings = s
+        self.encoder = ContextEncoder(s)
+        if s.inter_attention:
+            self.first = SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+            self.first_residual = Residual(s.d_model, s.dropout, "post")
+            self.inter = InterSentenceAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+            if s.query_from == "embed":
+                separate = not s.share_first_attention
+                self.source_first = SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias) if separate else None
+                self.source_residual = Residual(s.d_model, s.dropout, "post")
+        self.read_residual = Residual(s.d_model, s.dropout, "post")
+        self.feed_forward = FeedForward(s.d_model, s.d_ff, s.activation_dropout)
+        self.feed_forward_residual = Residual(s.d_model, s.dropout, "post")
+        self.gate = Linear(2 * s.d_model, s.d_model)
+        self.dropout = Dropout(s.dropout)
+
+    def forward(self, states: Tensor, embedded: Tensor, visible: Tensor | None, context: Context, embedder: Embedder) -> Tensor:
+        """The encoder's states with what the contexts say.
+
+        Args:
+            states: (B, S, D).
+            embedded: the source's embeddings (B, S, D).
+            visible: its real positions, bool (B, 1, S); None = all.
+            context: of the sentences.
+            embedder: the source's.
+        Returns: (B, S, D), for a sentence without context its states as they are.
+        Source: models.md 3.3-3.6.
+        """
+        s = self.settings
+        of_context = visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
+        asking = self._asking(states, embedded, visible)
+        with recorded_under("context."):
+            words = self.encoder(context, of_context, embedder)  # (U, M, D)
+            if s.inter_attention:
+                words = self.first_residual(words, lambda h: self.first(h, of_context))
+        has = context.rows[:, :1] >= 0  # (B, 1)
+        everywhere = s.memory_scope == "batch"
+        rows = torch.where(has, torch.arange(len(words), device=words.device), -1) if everywhere else context.rows
+        if s.inter_attention:
+            read = self.inter.read(asking, words, rows, (visible, of_context), everywhere)
+        else:
+            real = (rows >= 0).unsqueeze(-1)  # (B, J, 1)
+            means = mean(words, of_context)[rows.clamp(min=0)].masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)  # (B, D)
+            read = means.to(words.dtype).unsqueeze(1).expand_as(states)
+        read = self.read_residual.leave(asking, read) if s.context_residual else self.read_residual.norm(self.dropout(read))
+        read = self.feed_forward_residual(read, self.feed_forward)
+        gate = torch.sigmoid(self.gate(torch.cat([states, read], dim=-1)))
+        record("memory.gate", gate.mean(-1).masked_fill(~has, torch.nan))
+        return torch.where(has.unsqueeze(-1), read + gate * (states - read), states)
+
+    def _asking(self, states: Tensor, embedded: Tensor, visible: Tensor | None) -> Tensor:
+        """What asks the contexts (B, S, D)."""
+        if not self.settings.inter_attention or self.settings.query_from == "encoder":
+            return states
+        own = self.source_first or self.first
+        asking: Tensor = self.source_residual(embedded, lambda h: own(h, visible))
+        return asking
+
+
+class AssociatedMemoryTransformer(DocumentTransformer):
+    """Jiang et al. 2019, *Document-level neural machine translation with inter-sentence attention*, arXiv 1910.14528."""
+
+    Settings: ClassVar[type[TransformerSettings]] = MemorySettings
+    settings: MemorySettings
+    paper: ClassVar[str] = "Jiang et al. 2019"
+
+    def __init__(self, settings: MemorySettings, vocabularies: Vocabularies) -> None:
+        super().__init__(settings, vocabularies)
+        self.memory = AssociatedMemory(settings)
+        self.name_attentions()
+
+    @property
+    def context_join(self) -> Join:
+        """See `DocumentTransformer.context_join`."""
+        return self.settings.context_join
+
+    def encode(self, batch: Batch) -> Memory:
+        """See `Transformer.encode`."""
+        visible = visible_source(batch)
+        embedded = self.src_embedder(batch.src)
+        states = self.through_encoder(embedded, visible)
+        if batch.context is not None:
+            states = self.memory(states, embedded, visible, batch.context, self.src_embedder)
+        return self.remember(states, visible)
