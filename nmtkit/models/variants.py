@@ -23,6 +23,8 @@ VARIANTS: dict[str, str] = {
     "full-dc": "nmtkit.models.dual_context:FullDualContext",
     "pr": "nmtkit.models.phrase:PhraseTransformer",
     "amn": "nmtkit.models.memory:AssociatedMemoryTransformer",
+    "context-aware": "nmtkit.models.context_aware:ContextAwareTransformer",
+    "concat": "nmtkit.models.concat:ConcatTransformer",
     "rnnsearch": "nmtkit.models.rnnsearch:RNNSearch",
     "caru": "nmtkit.models.caru:CARUAttention",
     "gru-inv": "nmtkit.models.caru:GRUInv",
