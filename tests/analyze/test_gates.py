@@ -74,6 +74,8 @@ def words_of(*lines):
 class Fixed:
     """A model that opens its gate for target subwords as far as their ids say."""
 
+    context_rule = None
+
     def encode(self, batch):
         return {}
 
@@ -85,7 +87,7 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences(mo
     words = words_of("a un-known dog", "dog un-known", "", "a")
     ids = [[10, 20, 40, 50, EOS], [70, 30, 90, EOS], [EOS], [12, EOS]]
     batch = pair_batch(ids, ids)
-    monkeypatch.setattr(looking, "batches", lambda store, where: [batch])
+    monkeypatch.setattr(looking, "batches", lambda store, where, rule: [batch])
     found = gates.measured(None, "own", ids, {"tgt": words}, Fixed(), {"my_gate": "tgt"})["my_gate"]
     assert found.tolist() == pytest.approx([0.10, 0.30, 0.50, 0.70, 0.60, 0.12])
     groups = gates.groups(words, ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"])

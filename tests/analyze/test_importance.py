@@ -254,7 +254,7 @@ def test_batches_do_not_change_the_points(analysed, monkeypatch):
     stage.analyze(analysed.run, "importance")
     first = finding(analysed.run, "importance")["table"]["rows"][0]
     batches = looking.batches
-    monkeypatch.setattr(looking, "batches", lambda store, where: batches(store, where, positions=60))
+    monkeypatch.setattr(looking, "batches", lambda store, where, rule: batches(store, where, rule, positions=60))
     stage.analyze(analysed.run, "importance", force=True)
     again = finding(analysed.run, "importance")["table"]["rows"][0]
     assert again["correlation"]["value"] == pytest.approx(first["correlation"]["value"], rel=1e-3)
