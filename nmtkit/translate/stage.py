@@ -89,11 +89,13 @@ def translate(
         elif source is not None:
             stage.print_translations(groups[0], source, starts)
         else:
+            skipped = 0
             for group in groups:
                 try:
                     stage.translate_sets(group, sets, force)
                 except Unavailable as error:
-                    if systems:
+                    skipped += 1
+                    if systems or skipped == len(groups):
                         raise
                     console.warn(f"skipping '{group.name}': {error.message}")
 
