@@ -257,7 +257,7 @@ def test_a_damaged_checkpoint_is_named(copy, damage):
     assert "toy" in said and "checkpoint" in said.lower()
 
 
-@pytest.mark.parametrize("command", ["translate --force --jobs 1", "analyze cost", "analyze layers"])
+@pytest.mark.parametrize("command", ["translate --force --jobs 1 --system toy", "analyze cost", "analyze layers"])
 def test_a_system_whose_class_is_not_found_is_named_with_a_way_on(copy, command):
     config = copy / "systems/toy/config.toml"
     config.write_text(config.read_text().replace("tests.toy_recurrent:", "elsewhere.toy_recurrent:"))
