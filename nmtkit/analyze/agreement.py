@@ -68,6 +68,8 @@ def scored(run: Run, name: str, items: Sequence[Item]) -> tuple[list[list[float]
         model = loading.load_system(run, run.find_system(name), str(device))
         if model.reads_spans:
             console.warn(f"'{name}' reads parses, which the pairs have none of: it sees n-grams instead")
+        if model.context_rule is not None:
+            console.warn(f"'{name}' reads context, which the pairs have none of: it sees single sentences")
         translator = Translator([model], src, tgt, *load_vocabularies(run.prep), build(SearchSettings, {}, "search"), device, cores())
         start = time.perf_counter()
         with console.progress(f"{name}: pairs", len(items)) as translator.done:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
+from nmtkit.data.padding import padded, tensor
 from nmtkit.data.spans import Spans
 from nmtkit.data.vocabulary import BOS, PAD
 
@@ -146,20 +147,20 @@ def collate(store: Pairs, rows: Ids, device: torch.device | str = "cpu", rule: C
         rule: which other sentences come along as the context of each; None = none.
     Returns: a batch with both sides.
     """
-    src, src_lengths = _padded([store.src(i) for i in rows])
-    tgt_out, tgt_lengths = _padded([store.tgt(i) for i in rows])
+    src, src_lengths = padded([store.src(i) for i in rows])
+    tgt_out, tgt_lengths = padded([store.tgt(i) for i in rows])
     tgt_in = np.empty_like(tgt_out)
     tgt_in[:, 0] = BOS
     tgt_in[:, 1:] = tgt_out[:, :-1]
     # The last token of a row that is not the longest (its </s>) would stand in tgt_in where padding belongs.
     tgt_in[np.arange(tgt_in.shape[1]) >= tgt_lengths[:, None]] = PAD
     return Batch(
-        src=_tensor(src, device),
-        src_lengths=_tensor(src_lengths, device),
-        rows=_tensor(np.array(rows, dtype=np.int64), device),
-        tgt_in=_tensor(tgt_in, device),
-        tgt_out=_tensor(tgt_out, device),
-        tgt_lengths=_tensor(tgt_lengths, device),
+        src=tensor(src, device),
+        src_lengths=tensor(src_lengths, device),
+        rows=tensor(np.array(rows, dtype=np.int64), device),
+        tgt_in=tensor(tgt_in, device),
+        tgt_out=tensor(tgt_out, device),
+        tgt_lengths=tensor(tgt_lengths, device),
         src_padded=bool(src_lengths.min() < src.shape[1]),
         tgt_padded=bool(tgt_lengths.min() < tgt_out.shape[1]),
         spans=None if store.spans is None else _spans([store.spans[int(i)] for i in rows], device),
@@ -181,26 +182,13 @@ def source_batch(
         spans: tokens of the parts of each sentence, where known (see `Batch`).
         context: of the sentences.
     """
-    src, lengths = _padded([np.asarray(s, dtype=np.int64) for s in sentences])
-    rows = _tensor(np.arange(len(sentences)), device)
+    src, lengths = padded([np.asarray(s, dtype=np.int64) for s in sentences])
+    rows = tensor(np.arange(len(sentences)), device)
     parts = None if spans is None else _spans([np.asarray(s, dtype=np.int64) for s in spans], device)
-    return Batch(_tensor(src, device), _tensor(lengths, device), rows, src_padded=bool(lengths.min() < src.shape[1]), spans=parts, context=context)
+    return Batch(tensor(src, device), tensor(lengths, device), rows, src_padded=bool(lengths.min() < src.shape[1]), spans=parts, context=context)
 
 
 def _spans(sentences: list[NDArray[Any]], device: torch.device | str) -> Tensor | None:
     """(B, most spans) tokens of each span with 0 behind; None where no sentence has any."""
-    padded, counts = _padded(sentences, 0)
-    return _tensor(padded, device) if counts.any() else None
-
-
-def _padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
-    """(B, longest) numbers with <pad> behind, and (B) lengths; filled in one assignment, not a sentence at a time."""
-    lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
-    out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)
-    out[np.arange(out.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
-    return out, lengths
-
-
-def _tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor if str(device) == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    sizes, counts = padded(sentences, 0)
+    return tensor(sizes, device) if counts.any() else None

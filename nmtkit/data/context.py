@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.data.documents import ContextRule
+from nmtkit.data.padding import padded, tensor
 from nmtkit.data.vocabulary import BOS, EOS
 
 BREAK = BOS
@@ -48,15 +49,12 @@ def contexts(
     number = {key: i for i, key in enumerate(dict.fromkeys(key for own in of_row for key in own))}
     if not number:
         return None
-    texts = [_joined([ids(sentence) for sentence in key]) for key in number]
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    padded = np.zeros((len(texts), int(lengths.max())), np.int64)
-    padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(texts)
+    ids_padded, lengths = padded([_joined([ids(sentence) for sentence in key]) for key in number])
     rows = np.full((len(of_row), max(map(len, of_row))), -1, np.int64)
     for row, own in enumerate(of_row):
         rows[row, : len(own)] = [number[key] for key in own]
-    tensor = [torch.from_numpy(array).to(device) for array in (padded, lengths, rows)]
-    return Context(tensor[0], tensor[1], tensor[2], bool(lengths.min() < padded.shape[1]))
+    short = bool(lengths.min() < ids_padded.shape[1])
+    return Context(tensor(ids_padded, device), tensor(lengths, device), tensor(rows, device), short)
 
 
 def _joined(sentences: list[NDArray[Any]]) -> NDArray[np.int64]:

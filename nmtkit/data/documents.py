@@ -90,8 +90,7 @@ class Documents:
         if rule.kind == "next":
             return list(range(sentence + 1, min(end, sentence + 1 + rule.size)))
         if rule.kind == "random":
-            others = [*range(start, sentence), *range(sentence + 1, end)]
-            return _drawn(len(others), rule, start, sentence, lambda i: others[i])
+            return _drawn(end - start - 1, rule, start, sentence, lambda i: start + i + (start + i >= sentence))
         if rule.kind == "foreign":
             return _drawn(self._count - (end - start), rule, start, sentence, lambda i: i if i < start else i + end - start)
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -56,9 +57,10 @@ def attention(
     compiling = torch.compiler.is_compiling()  # one way for all lengths, or each would be a graph of its own
     if capturing() or (q.device.type == "cpu" and (compiling or q.size(1) * k.size(2) <= EXPLICIT_SCORES)):
         asked = q.dtype
-        if asked.itemsize == 2:  # a score of 16 bits would be off by up to a quarter, and these small products are no faster in them
+        narrow = asked.itemsize == 2
+        if narrow:  # a score of 16 bits would be off by up to a quarter, and these small products are no faster in them
             q, k, v = q.float(), k.float(), v.float()
-        with torch.autocast(q.device.type, enabled=False):
+        with torch.autocast(q.device.type, enabled=False) if narrow else nullcontext():
             if torch.is_grad_enabled() and q.requires_grad and not capturing() and not compiling:
                 context = ShortAttention.apply(q, k.to(q.dtype), v.to(q.dtype), visible, causal, p)
             else:

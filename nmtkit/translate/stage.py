@@ -79,6 +79,8 @@ def translate(
     to_stdout = source is not None or force_target is not None
     sets = [] if source is not None else [run.text_set(name) for name in set_names or []] or run.sets("test")
     _check(run, source, sets, force_target)
+    if docs is not None and force_target is not None:
+        raise ConfigError("given targets are scored without context", where="--docs with --force-target", hint="leave one of them out")
     starts = starts_said(source, docs)
     with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
         groups = choose(run, systems or [], ensemble, search, single=to_stdout)

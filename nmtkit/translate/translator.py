@@ -231,7 +231,8 @@ class Translator:
         return Translation(candidates)
 
     def force(self, sources: Iterable[str], targets: Iterable[str]) -> Iterator[ForcedLine]:
-        """Score given translations of lines, in their order; an over-long source is not cut, a blank one is scored as an empty sentence.
+        """Score given translations of lines, in their order; an over-long source is not cut, a blank one is scored as an empty sentence, and
+        none has a context.
 
         Raises: ValueError if there are more lines of one than of the other.
         """
@@ -259,6 +260,8 @@ class Translator:
         self.counts["unknown_target"] += sum(line.count(UNK) for line in tgt)
         if self._reads_spans:
             self.counts["no_spans"] += len(src)
+        if self.context_rule is not None:
+            self.counts["no_context"] += len(src)
 
     def _score(self, pairs: tuple[list[list[int]], list[list[int]]]) -> list[list[float]]:
         return forced_scores(self.models, pair_batch(*pairs, self.device))

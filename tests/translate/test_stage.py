@@ -293,6 +293,14 @@ def test_a_system_whose_class_is_gone_is_skipped_unless_it_is_named(run, capsys)
         translate(run, systems=["two"], jobs=1)
 
 
+def test_documents_of_what_is_not_searched_or_known_are_refused(run, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("a dog runs\n")
+    for options in ({"source": str(text), "force_target": text}, {}, {"source": str(text)}):
+        with pytest.raises(ConfigError):  # targets are given; the set's own are known; the system reads no context
+            translate(run, systems=["one"], docs="blank", jobs=1, **options)
+
+
 def test_a_closed_pipe_ends_quietly(run, tmp_path):
     (tmp_path / "many.txt").write_text("a dog runs\n" * 30_000)
     code = (

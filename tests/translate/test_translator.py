@@ -311,6 +311,11 @@ def test_lines_without_context_are_counted_and_without_documents_all_are():
     assert translator.counts["no_context"] == 4
 
 
+def test_targets_are_scored_without_context_which_is_counted():
+    translator = gossip(ContextRule())
+    assert len(list(translator.force(["a", "b"], ["a", "b"]))) == translator.counts["no_context"] == 2
+
+
 def test_the_context_of_an_over_long_line_is_its_first_piece():
     translated = gossip(ContextRule(), max_source=3).translate_window(["a b c d e f g", "h"], documents=Documents([0], 2))
     assert translated[1].text == "a b c"

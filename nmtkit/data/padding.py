@@ -1,0 +1,28 @@
+"""Sentences of different lengths as one padded array, and arrays as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmtkit.data.vocabulary import PAD
+
+Ids = NDArray[np.int64]
+
+
+def padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
+    """(B, longest) numbers with <pad> behind, and (B) lengths; filled in one assignment, not a sentence at a time."""
+    lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+    out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)
+    out[np.arange(out.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
+    return out, lengths
+
+
+def tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:
+    """The array on a device; a GPU copies it while the program goes on."""
+    found = torch.from_numpy(array)
+    return found if str(device) == "cpu" else found.pin_memory().to(device, non_blocking=True)
