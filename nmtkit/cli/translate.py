@@ -42,8 +42,8 @@ def translate(
         Optional[str],
         typer.Option(
             metavar="FILE|blank",
-            help="Of -|FILE, for systems that read context: where documents start. `blank`: blank lines separate them; a file as of prep --docs. "
-            "Default: every line is a document.",
+            help="Of -|FILE, for systems that read context: where documents start. `blank`: blank lines separate them; a file: a document's id for "
+            "each line, or the line numbers (from 0) where documents start. Default: every line is a document.",
         ),
     ] = None,
     beam: Annotated[
