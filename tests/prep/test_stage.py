@@ -397,7 +397,8 @@ def test_a_signal_stops_prep_and_nothing_is_left(tmp_path, files, number, jobs, 
     kept = snapshot(run_prep(tmp_path, files).prep) if before == "prepared" else None
     write(tmp_path / "in", "train", pairs(100_000, 2))
     options = ["--train", *map(str, files["train"]), "--dev", *map(str, files["dev"]), "--run", "run", "--preset", "tiny", "--jobs", str(jobs)]
-    code = "from nmtkit.cli import main; main()"
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell's background jobs do not hear it
+    code = heard + "from nmtkit.cli import main; main()"
     process = subprocess.Popen([sys.executable, "-c", code, "prep", "mine", "--force", *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not list(tmp_path.glob("run/prep.tmp-*/train.tok*")):
         time.sleep(0.01)
