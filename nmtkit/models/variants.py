@@ -24,6 +24,7 @@ VARIANTS: dict[str, str] = {
     "pr": "nmtkit.models.phrase:PhraseTransformer",
     "amn": "nmtkit.models.memory:AssociatedMemoryTransformer",
     "context-aware": "nmtkit.models.context_aware:ContextAwareTransformer",
+    "han": "nmtkit.models.han:HierarchicalAttentionNetwork",
     "concat": "nmtkit.models.concat:ConcatTransformer",
     "rnnsearch": "nmtkit.models.rnnsearch:RNNSearch",
     "caru": "nmtkit.models.caru:CARUAttention",

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nmtkit import console, files, settings
+from nmtkit.data.documents import documents_file
 from nmtkit.errors import CheckpointError, ConfigError, DataError, Interrupted
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
@@ -304,6 +305,21 @@ def test_init_from_says_what_did_not_match(run, capsys):
     with pytest.raises(ConfigError, match="no system or folder 'transformr'") as caught:
         train(run, name="third", assignments=SETTINGS, init_from="transformr")
     assert "transformer" in caught.value.hint
+
+
+def test_a_document_model_begins_with_a_transformer(run, capsys):
+    """The two stages of Miculicich et al. 2018: what the Transformer has is as it was trained, the rest is fresh and begins to learn."""
+    train(run, assignments=SETTINGS)
+    files.write_text(documents_file(run.prep, "train"), "0\n20\n40\n")
+    capsys.readouterr()
+    train(run, name="second", variant="han", assignments=[*SETTINGS, "train.max_steps=1", "train.lr=1e-3"], init_from=VARIANT)
+    said = capsys.readouterr().err
+    theirs, own = checkpoints.load_weights(last(run)), checkpoints.load_weights(last(run, "second"))
+    assert f"{len(theirs)} of {len(own)} tensors" in said and f"({len(own) - len(theirs)})" in said.partition("new here: encoder_context.")[2]
+    assert all(torch.allclose(own[name], theirs[name], atol=1.1e-3) for name in theirs)  # one update moves a number by at most the rate
+    new = {name: tensor for name, tensor in own.items() if name not in theirs}
+    assert new and all(name.startswith("encoder_context.") for name in new)
+    assert not torch.equal(new["encoder_context.norm.weight"], torch.ones(16))  # contexts were read
 
 
 def test_init_from_what_gives_little_is_a_warning(run, capsys):

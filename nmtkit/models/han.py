@@ -1,0 +1,147 @@
+"""Hierarchical attention networks: each word attends to the words of each context sentence, then to what it found in each; a gate mixes it in.
+
+A sentence without context is translated as the Transformer would, bit for bit: what is added, its layer norm too, is left out for it.
+Legend: B sentences, K rows of each, T their words, U different contexts of a batch, M their length, J of one sentence, H heads, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from nmtkit.data.batches import Batch
+from nmtkit.data.context import Context
+from nmtkit.data.documents import Join
+from nmtkit.models.base import Memory, Vocabularies
+from nmtkit.models.documents import DocumentSettings, DocumentTransformer
+from nmtkit.models.transformer import TransformerSettings, visible_source
+from nmtkit.nn.attention import CrossAttention
+from nmtkit.nn.capture import record, recorded_under
+from nmtkit.nn.dropout import dropout
+from nmtkit.nn.linear import Linear
+from nmtkit.nn.masks import visible_positions
+from nmtkit.nn.sublayer import FeedForward, Residual
+
+
+class HierarchicalSettings(DocumentSettings):
+    """A Transformer's, and which sentences are the context of one: the paper's are the three before it."""
+
+    context_size: int = Field(3, ge=1, le=5)
+    """At most so many sentences; where the document has fewer, those it has."""
+    context_gradients: bool = True
+    """What reads the contexts learns from them too; off, as in the authors' code, their states are taken as they are: training costs less."""
+
+
+class HierarchicalAttention(nn.Module):
+    """LN(λ ⊙ h + (1-λ) ⊙ d), d a feed-forward layer on the attention to summaries of context sentences, λ = σ(W [h; d] + b).
+
+    Args:
+        settings: sizes.
+        name: under which the gate is recorded.
+    Source: Miculicich et al. 2018, Eqs. 2-6; layer norms (of both queries, of summaries, before the feed-forward layer with its residual
+    connection, of the result) as in the authors' code.
+    """
+
+    def __init__(self, settings: TransformerSettings, name: str) -> None:
+        super().__init__()
+        s = settings
+        self.name = name
+        self.words_query_norm, self.words_norm = nn.LayerNorm(s.d_model), nn.LayerNorm(s.d_model)
+        self.words = CrossAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+        self.sentences_query_norm = nn.LayerNorm(s.d_model)
+        self.sentences = CrossAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+        self.feed_forward = FeedForward(s.d_model, s.d_ff, s.activation_dropout)
+        self.feed_forward_residual = Residual(s.d_model, s.dropout, "pre")
+        self.gate = Linear(2 * s.d_model, s.d_model)
+        self.norm = nn.LayerNorm(s.d_model)
+
+    def remember(self, states: Tensor, visible: Tensor | None, rows: Tensor) -> dict[str, Any]:
+        """What is read of contexts, computed once.
+
+        Args:
+            states: (U, M, D), of which `visible` bool (U, 1, M) is real; None = all.
+            rows: (B, J), which of them are a sentence's; -1 = none.
+        Returns: rows first (B): keys (B, J, H, C, M), values (B, J, H, M, C), visible (B, J, 1, M) or None, real (B, J).
+        """
+        k, v = self.words.source(states)
+        own = rows.clamp(min=0).flatten()
+        keys, values, seen = (t if t is None else t.index_select(0, own).unflatten(0, rows.shape) for t in (k.transpose(2, 3), v, visible))
+        return {"keys": keys, "values": values, "visible": seen, "real": rows >= 0}
+
+    def forward(self, h: Tensor, contexts: dict[str, Any]) -> Tensor:
+        """h (B·K, T, D) with what the contexts, from `remember`, say; of sentences without any, h as it is: (B·K, T, D)."""
+        real: Tensor = contexts["real"]  # (B, J)
+        summaries = self._read_words(h, contexts)
+        read = self._read_sentences(h, summaries, real)
+        read = self.feed_forward_residual(read, self.feed_forward)
+        gate = torch.sigmoid(self.gate(torch.cat([h, read], dim=-1)))
+        has = real[:, :1].repeat_interleave(len(h) // len(real), dim=0)  # (B·K, 1)
+        record(f"{self.name}.gate", gate.mean(-1).masked_fill(~has, torch.nan))
+        return torch.where(has.unsqueeze(-1), self.norm(read + gate * (h - read)), h)
+
+    def _read_words(self, h: Tensor, contexts: dict[str, Any]) -> Tensor:
+        """A summary of each context sentence for each word, from h (B·K, T, D): (B, J, K, T, D); finite where there is no sentence."""
+        batch, sentences = contexts["real"].shape
+        q = self.words.query(self.words_query_norm(h)).unflatten(-1, (self.words.heads, -1))  # (B·K, T, H, C)
+        asking = q.unflatten(0, (batch, 1, -1)).expand(-1, sentences, -1, -1, -1, -1).flatten(0, 2)  # (B·J·K, T, H, C)
+        k, v = contexts["keys"].flatten(0, 1).transpose(2, 3), contexts["values"].flatten(0, 1)
+        visible = None if contexts["visible"] is None else contexts["visible"].flatten(0, 1)
+        found: Tensor = self.words_norm(self.words.attend(asking, k, v, visible))
+        return found.unflatten(0, (batch, sentences, -1))
+
+    def _read_sentences(self, h: Tensor, summaries: Tensor, real: Tensor) -> Tensor:
+        """The attention of each word of h (B·K, T, D) to its own summaries (B, J, K, T, D), of which (B, J) are real: (B·K, T, D).
+
+        A word has keys of its own, and at most five: they are multiplied number by number.
+        """
+        heads, p = self.sentences.heads, self.sentences.p if self.training else 0.0
+        q = self.sentences.query(self.sentences_query_norm(h)).unflatten(-1, (heads, -1))
+        q = q.unflatten(0, (len(real), 1, -1))  # (B, 1, K, T, H, C)
+        k, v = self.sentences.kv(summaries).unflatten(-1, (2, heads, -1)).unbind(-3)  # (B, J, K, T, H, C) each
+        if q.dtype.itemsize == 2:  # as in `attention`
+            q, k = q.float(), k.float()
+        scores = (q * k).sum(-1) / math.sqrt(q.size(-1))  # (B, J, K, T, H)
+        weights = scores.masked_fill(~real[:, :, None, None, None], torch.finfo(scores.dtype).min).softmax(1)
+        record(self.sentences.name, weights.permute(0, 4, 2, 3, 1).flatten(2, 3))
+        weights = (dropout(weights, p) if p else weights).to(v.dtype)
+        return self.sentences.out((weights.unsqueeze(-1) * v).sum(1).flatten(-2).flatten(0, 1))
+
+
+class HierarchicalAttentionNetwork(DocumentTransformer):
+    """Miculicich, Ram, Pappas & Henderson 2018, *Document-level neural machine translation with hierarchical attention networks*, EMNLP.
+
+    On the encoder's output: the contexts are other source sentences, read by the same encoder. The paper's training has two stages, of
+    which the second begins with a Transformer's weights: `nmtkit train --variant … --init-from transformer`.
+    """
+
+    Settings: ClassVar[type[TransformerSettings]] = HierarchicalSettings
+    settings: HierarchicalSettings
+    paper: ClassVar[str] = "Miculicich et al. 2018"
+
+    def __init__(self, settings: HierarchicalSettings, vocabularies: Vocabularies) -> None:
+        super().__init__(settings, vocabularies)
+        self.encoder_context = HierarchicalAttention(settings, "encoder_context")
+        self.name_attentions()
+
+    @property
+    def context_join(self) -> Join:
+        """See `DocumentTransformer.context_join`."""
+        return "parallel"
+
+    def encode(self, batch: Batch) -> Memory:
+        """See `Transformer.encode`."""
+        visible = visible_source(batch)
+        states = self.through_encoder(self.src_embedder(batch.src), visible)
+        if batch.context is not None:
+            states = self.encoder_context(states, self.encoder_context.remember(*self._read(batch.context), batch.context.rows))
+        return self.remember(states, visible)
+
+    def _read(self, context: Context) -> tuple[Tensor, Tensor | None]:
+        """Each context of the batch once: the encoder's states (U, M, D), and which of them are real, bool (U, 1, M)."""
+        visible = visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
+        with recorded_under("context."), torch.set_grad_enabled(self.settings.context_gradients and torch.is_grad_enabled()):
+            return self.through_encoder(self.src_embedder(context.ids), visible), visible
