@@ -29,7 +29,7 @@ ANALYSES: dict[str, Analysis] = {
 file and one line."""
 
 OPTIONS: dict[str, object] = {
-    **{"buckets": "dc", "measure": False, "pairs": "", "scores": ()},
+    **{"buckets": "dc", "measure": False, "pairs": "", "context": "true", "scores": ()},
     **{"sentence": 1, "layer": "", "head": 0, "gold": "", "alignments": ()},
     **{"levels": "", "expressions": "", "match_case": False, "removal": "renormalised"},
     **{"src_tags": "", "tgt_tags": ""},

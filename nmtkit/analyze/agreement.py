@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nmtkit import console
-from nmtkit.analyze.contrastive import Error, Item, decisions, read, read_scores
+from nmtkit.analyze.contrastive import Error, Item, as_documents, decisions, open_questions, preferred, read, read_scores, under
 from nmtkit.analyze.finding import Finding
+from nmtkit.data.documents import ContextRule
 from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
@@ -39,6 +41,8 @@ def groups(errors: Sequence[Error]) -> list[Group]:
     found: list[Group] = [("all", "all", lambda e: True)]
     found += [("type", kind, lambda e, k=kind: e.kind == k) for kind in kinds]  # type: ignore[misc]
     found += [("type", f"polarity, {merged}", lambda e, ends=ends: e.kind.endswith(ends)) for merged, ends in POLARITY.items()]  # type: ignore[misc]
+    for back in sorted({error.back for error in errors if error.back is not None}):
+        found.append(("sentences back", str(back), lambda e, b=back: e.back == b))  # type: ignore[misc]
     for distance in range(LONGEST + 1):
         found.append(("distance", str(distance), lambda e, d=distance: e.kind == AGREEMENT and e.distance == d))  # type: ignore[misc]
     found.append(("distance", f">{LONGEST}", lambda e: e.kind == AGREEMENT and e.distance is not None and e.distance > LONGEST))
@@ -60,21 +64,40 @@ def interval(right: int, count: int) -> Estimate:
     return Estimate(100 * share, 100 * max(0.0, centre - half), 100 * min(1.0, centre + half))
 
 
-def scored(run: Run, name: str, items: Sequence[Item]) -> tuple[list[list[float]], float]:
-    """Log-probabilities that a system gives the targets of each item, </s> included, not normalised by length; and targets a second."""
+@dataclass(frozen=True)
+class Scored:
+    """What a system says of a set."""
+
+    scores: dict[str, list[list[float]]]
+    """For each context that was asked for, the log-probabilities of the targets of each item, </s> included, not normalised by length."""
+    rate: float
+    """Targets a second."""
+    rule: ContextRule | None
+    """Which context it reads; None if none."""
+
+
+def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
+    """The scores that a system gives the same items with several contexts; one that reads none is asked once, under the first name."""
     src, tgt = (TextSide.load(run.prep, side) for side in ("src", "tgt"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with workers.one_thread(device):
         model = loading.load_system(run, run.find_system(name), str(device))
         if model.reads_spans:
             console.warn(f"'{name}' reads parses, which the pairs have none of: it sees n-grams instead")
-        if model.context_rule is not None:
+        rule = model.context_rule
+        sets = dict(list(sets.items())[: None if rule else 1])
+        if rule is not None and not any(item.before for items in sets.values() for item in items):
             console.warn(f"'{name}' reads context, which the pairs have none of: it sees single sentences")
+        elif rule is not None and rule.kind == "next":
+            console.warn(f"'{name}' reads the sentences after, which the pairs have none of: it sees single sentences")
         translator = Translator([model], src, tgt, *load_vocabularies(run.prep), build(SearchSettings, {}, "search"), device, cores())
         start = time.perf_counter()
-        with console.progress(f"{name}: pairs", len(items)) as translator.done:
-            found = translator.alternatives([item.source for item in items], [item.targets for item in items])
-    return found, sum(map(len, found)) / (time.perf_counter() - start)
+        found = {}
+        for condition, items in sets.items():
+            with console.progress(f"{name}: pairs", len(items)) as translator.done:
+                found[condition] = [own for own in translator.alternatives(*as_documents(items)) if own]
+    seconds = time.perf_counter() - start
+    return Scored(found, sum(len(own) for scores in found.values() for own in scores) / seconds, rule)
 
 
 def default_pairs(run: Run) -> str:
@@ -90,8 +113,11 @@ def default_pairs(run: Run) -> str:
     )
 
 
-def find_pairs(where: str) -> str:
-    """The file of a registered evaluation set, or what was given."""
+def find_pairs(run: Run, where: str) -> str:
+    """The file of a set that came with the run's corpus, of a registered evaluation set, or what was given."""
+    own = run.prep / "eval" / f"{where}.json"
+    if where.isidentifier() and own.is_file():
+        return str(own)
     if where != "lingeval97":
         return where
     from nmtkit.prep.corpora import published
@@ -99,37 +125,51 @@ def find_pairs(where: str) -> str:
     return str(published.fetch(where)[0])
 
 
-def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), pairs: str = "", scores: Sequence[str] = ()) -> Finding:
+def run(
+    run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), pairs: str = "", context: str = "true", scores: Sequence[str] = ()
+) -> Finding:
     """Accuracy of each system on a contrastive set.
 
     Args:
         run: the run; systems: those that score the set. set_names is of no use here.
-        pairs: a JSON file, three text files, or the name lingeval97; "" = the run's own set.
+        pairs: what `contrastive.read` reads, the name of a set of the run's corpus (agreement, pronouns) or lingeval97; "" = the run's own set.
+        context: what systems that read context get, of true, none and foreign with commas between: a column each.
         scores: score files in Lingeval97's format, shown beside the systems by their names.
     Raises: ConfigError, DataError as the parts say.
     """
     if set_names:
         raise ConfigError("agreement reads a contrastive set, not a set of the run", where="--set-name", hint="--pairs")
-    where = find_pairs(pairs) if pairs else default_pairs(run)
+    where = find_pairs(run, pairs) if pairs else default_pairs(run)
     items = read(where)
-    judged: dict[str, list[tuple[Error, bool]]] = {}
-    rates, attachments = {}, {}
-    for file in scores:
-        judged[Path(file).name.split(".")[0]] = decisions(items, read_scores(Path(file), items))
+    sets = {condition: under(items, condition) for condition in dict.fromkeys(context.split(","))}
+    has_context = any(item.before for item in items)
+    if context != "true" and not has_context:
+        raise ConfigError("no pair of this set has a context", where="--context", hint=f"leave it out, or name a set that has: {where} has none")
+    judged = {Path(file).name.split(".")[0]: read_scores(Path(file), items) for file in scores}
+    of_systems: dict[str, Scored] = {}
+    attachments = {}
     for name in systems:
         if name in judged:
             raise DataError(f"a score file and a system are both named '{name}'", where="--scores", hint="rename the file")
-        found, rates[name] = scored(run, name, items)
-        judged[name] = decisions(items, found)
-        attachments[f"{name}.scores"] = "".join(f"{-score:.6f}\n" for own in found for score in own)
+        of_systems[name] = scored(run, name, sets)
+        for condition, found in of_systems[name].scores.items():
+            other = of_systems[name].rule is not None and condition != "true"
+            judged[f"{name}, {condition}" if other else name] = found
+            attachments[f"{name}.{condition}.scores" if other else f"{name}.scores"] = "".join(f"{-s:.6f}\n" for own in found for s in own)
     errors = [error for item in items for error in item.errors]
+    pairwise = [decisions(items, found) for found in judged.values()]
     rows: list[list[Any]] = []
     for section, label, belongs in groups(errors):
-        own = [[right for error, right in found if belongs(error)] for found in judged.values()]
+        own = [[right for error, right in found if belongs(error)] for found in pairwise]
         rows.append([section, label, len(own[0]), *(interval(sum(rights), len(rights)) for rights in own)])
+    if any(len(item.errors) > 1 for item in items):
+        best = [preferred(found) for found in judged.values()]
+        rows.insert(1, ["sentence", "better than every wrong one", len(best[0]), *(interval(sum(rights), len(rights)) for rights in best)])
     columns = [Column("section", "group", left=True), Column("label", "", left=True), Column("pairs", "pairs", decimals=0)]
     columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in judged]
     notes = ["right: the reference has a strictly higher log-probability, </s> included, not normalised by length; a tie is wrong", "[95%]: Wilson"]
+    if has_context:
+        notes += _about_context(items, of_systems)
     drawn = [row for row in rows if row[0] == "distance"] or [row for row in rows if row[0] == "type"]
     series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(judged)}
     return Finding(
@@ -140,9 +180,27 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), pair
         "verb needs over the words between; compare systems where their intervals are far apart.",
         figure=figures.grouped_bars([row[1] for row in drawn], series, drawn[0][0], "right, %") if figures.available() else None,
         bars="\n\n".join(_bars(name, drawn, values) for name, values in series.items()),
-        facts={"pairs": where, "items": len(items), "targets_per_second": {name: round(rate, 1) for name, rate in rates.items()}},
+        facts={
+            **{"pairs": where, "items": len(items), "context": context, "undecided_by_the_source": open_questions(items)},
+            "targets_per_second": {name: round(found.rate, 1) for name, found in of_systems.items()},
+        },
         attachments=attachments,
     )
+
+
+def _about_context(items: Sequence[Item], of_systems: Mapping[str, Scored]) -> list[str]:
+    """Which systems read the sentences before, and what that can decide."""
+    rules = {name: found.rule for name, found in of_systems.items()}
+    reading = [f"{name} ({rule.kind}, at most {rule.size}, {rule.join})" for name, rule in rules.items() if rule is not None]
+    without = [name for name, rule in rules.items() if rule is None]
+    notes = [
+        f"context, the sources of the sentences before: read by {', '.join(reading) or 'none'}; not read by {', '.join(without) or 'none'}",
+        "none: without it; foreign: with that of another sentence of the set, drawn with seed 1",
+    ]
+    if undecided := open_questions(items):
+        total = sum(len(item.errors) for item in items)
+        notes.append(f"{undecided:,} of {total:,} pairs are in the set with right and wrong swapped too: only translations before can decide them")
+    return notes
 
 
 def _bars(name: str, rows: Sequence[Sequence[Any]], values: Sequence[Estimate]) -> str:

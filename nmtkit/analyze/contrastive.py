@@ -1,16 +1,26 @@
-"""Contrastive sets: sentences with a right translation and wrong ones that differ from it in one point; which of them does a system prefer?"""
+"""Contrastive sets: sentences with a right translation and wrong ones that differ from it in one point; which of them does a system prefer?
+
+Where a set tells what was said before a sentence, these are its document; only their sources are read, never their translations.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.data.documents import Documents
+from nmtkit.errors import ConfigError, DataError
+
+BREAK = " _eos "
+"""Between the sentences of a line that holds several, as the public sets have it."""
+CONDITIONS = ("true", "none", "foreign")
 
 
 @dataclass(frozen=True)
@@ -24,15 +34,18 @@ class Error:
     """Words between the two that belong together."""
     frequency: int | None = None
     """How often the word occurs in the training text of the set's authors."""
+    back: int | None = None
+    """How many sentences back stands what decides."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A source, its right translation, and wrong ones."""
+    """A source, its right translation, wrong ones, and the sources of the sentences before."""
 
     source: str
     reference: str
     errors: Sequence[Error]
+    before: tuple[str, ...] = ()
 
     @property
     def targets(self) -> list[str]:
@@ -44,44 +57,132 @@ def read(where: str) -> list[Item]:
     """Read a contrastive set.
 
     Args:
-        where: a JSON file in the format of Lingeval97, or three text files with commas between: sources, right and wrong translations.
+        where: a JSON file in the format of Lingeval97 (a sentence may have the source of the one before, or a list of them, in `context_src`), of
+            the English-Russian consistency sets (Voita et al. 2019) or of DiscEvalMT (Bawden et al. 2018); or text files with commas between:
+            sources, right and wrong translations, and before them, where there is a fourth, what was said before, ` _eos ` between sentences.
     Raises: DataError for a file that is missing or in another form.
     """
     paths = [Path(part) for part in where.split(",")]
-    if len(paths) == 3:
+    if len(paths) in (3, 4):
         columns = [list(files.text_lines(path)) for path in paths]
         if len({len(column) for column in columns}) > 1:
             counts = ", ".join(f"{path}: {len(column):,}" for path, column in zip(paths, columns, strict=True))
-            raise DataError("the three files have different numbers of lines", where=counts, hint="line i of each belongs to pair i")
-        items = [Item(source, right, [Error("pairs", wrong)]) for source, right, wrong in zip(*columns, strict=True)]
+            raise DataError("the files have different numbers of lines", where=counts, hint="line i of each belongs to pair i")
+        before = [_sentences(line) for line in columns[0]] if len(paths) == 4 else [()] * len(columns[0])
+        pairs = zip(*columns[-3:], before, strict=True)
+        items = [Item(source, right, [Error("pairs", wrong)], context) for source, right, wrong, context in pairs]
     elif len(paths) == 1:
-        items = _lingeval(paths[0])
+        items = _json(paths[0])
     else:
-        raise DataError(f"cannot read pairs from {len(paths)} files", where="--pairs", hint="one JSON file, or SOURCES,RIGHT,WRONG")
+        hint = "one JSON file, SOURCES,RIGHT,WRONG or CONTEXTS,SOURCES,RIGHT,WRONG"
+        raise DataError(f"cannot read pairs from {len(paths)} files", where="--pairs", hint=hint)
     if not any(item.errors for item in items):
         raise DataError("there are no pairs in it", where=where)
     return items
 
 
-def _lingeval(path: Path) -> list[Item]:
+def _sentences(line: str) -> tuple[str, ...]:
+    return tuple(sentence for sentence in line.split(BREAK) if sentence.strip())
+
+
+def _json(path: Path) -> list[Item]:
     try:
         values = json.loads("\n".join(files.text_lines(path)))
     except json.JSONDecodeError as error:
         raise DataError(f"is not JSON: {error.msg}", where=f"{path}, line {error.lineno}", hint="plain files: SOURCES,RIGHT,WRONG") from error
-    if not isinstance(values, list):
+    kind = path.name.partition(".")[0]
+    if isinstance(values, dict) and values and all(isinstance(value, dict) for value in values.values()):
+        entries: list[tuple[str, Any]] = list(values.items())
+        read_one, wanted = _of_discourse, "src and trg, or examples[] of them"
+    elif isinstance(values, list):
+        entries = [(str(number), value) for number, value in enumerate(values)]
+        consistency = values and isinstance(values[0], dict) and "true_ind" in values[0]
+        read_one, wanted = (_of_consistency, "src, dst[], true_ind") if consistency else (_of_lingeval, "source, reference, errors[]")
+    else:
         raise DataError("the JSON is not a list of sentences", where=path)
-    items = []
-    for number, value in enumerate(values):
+    items: list[Item] = []
+    for name, value in entries:
         try:
-            items.append(Item(value["source"], value["reference"], [_error(e) for e in value["errors"]]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"no item of a contrastive set: {error!r}", where=f"{path}, item {number}", hint="source, reference, errors[]") from error
+            items += read_one(value, kind)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise DataError(f"no item of a contrastive set: {error!r}", where=f"{path}, item {name}", hint=wanted) from error
     return items
+
+
+def _of_lingeval(value: dict[str, Any], kind: str) -> list[Item]:
+    before = value.get("context_src", ())
+    before = (before,) if isinstance(before, str) else tuple(before)
+    return [Item(value["source"], value["reference"], [_error(error) for error in value["errors"]], before)]
 
 
 def _error(value: dict[str, Any]) -> Error:
     distance, frequency = (int(value[key]) if key in value else None for key in ("distance", "frequency"))  # Lingeval97 has "0" among numbers
     return Error(value["type"], value["contrastive"], distance, frequency)
+
+
+def _of_consistency(value: dict[str, Any], kind: str) -> list[Item]:
+    """The candidates differ in their last sentence; those before it are the same in all."""
+    *before, source = _sentences(value["src"])
+    (right, *beside), back = [text.split(BREAK)[-1] for text in _first(value["dst"], value["true_ind"])], value["ctx_dist"]
+    return [Item(source, right, [Error(kind, wrong, back=back) for wrong in beside], tuple(before))]
+
+
+def _first(texts: list[str], which: int) -> list[str]:
+    return [texts[which], *texts[:which], *texts[which + 1 :]]
+
+
+def _of_discourse(value: dict[str, Any], kind: str) -> list[Item]:
+    """A source with several pairs of translations, or several of these; "semi-correct" is right beside the context's translation."""
+    items = []
+    for example in value.get("examples", [value]):
+        *before, source = example["src"]
+        for pair in [example["trg"]] if isinstance(example["trg"], dict) else example["trg"]:
+            right = pair["correct"] if "correct" in pair else pair["semi-correct"]
+            error = Error(pair.get("type", value.get("type", kind)), pair["incorrect"][-1], back=1)
+            items.append(Item(source, right[-1], [error], tuple(before)))
+    return items
+
+
+def under(items: Sequence[Item], condition: str, seed: int = 1) -> list[Item]:
+    """The set with other contexts.
+
+    Args:
+        items: with their own.
+        condition: "true" = these; "none"; "foreign" = each sentence that has one gets that of another, drawn from those with another text.
+        seed: of the draw.
+    Raises: ConfigError for another condition; DataError if there is only one context in the set to draw from.
+    """
+    if condition not in CONDITIONS:
+        raise ConfigError(f"unknown context '{condition}'", where="--context", hint=", ".join(CONDITIONS))
+    if condition == "true":
+        return list(items)
+    if condition == "none":
+        return [replace(item, before=()) for item in items]
+    known = {before: i for i, before in enumerate(dict.fromkeys(item.before for item in items if item.before))}
+    if len(known) == 1:
+        raise DataError("all sentences of this set have the same context", where="--context foreign", hint="--context true,none")
+    texts, rng = list(known), np.random.Generator(np.random.PCG64(seed))
+    drawn = rng.integers(len(known) - 1, size=len(items)).tolist() if known else [0] * len(items)
+    return [replace(item, before=texts[i + (i >= known[item.before])] if item.before else ()) for item, i in zip(items, drawn, strict=True)]
+
+
+def as_documents(items: Sequence[Item]) -> tuple[list[str], list[list[str]], Documents]:
+    """The set as text: lines, the targets of each (none where it only stands before another), and a document for each item."""
+    lines: list[str] = []
+    targets: list[list[str]] = []
+    starts = []
+    for item in items:
+        starts.append(len(lines))
+        lines += [*item.before, item.source]
+        targets += [*([] for _ in item.before), item.targets]
+    return lines, targets, Documents(starts, len(lines))
+
+
+def open_questions(items: Sequence[Item]) -> int:
+    """How many pairs the source and what stands before it cannot decide: the set has them with the answers swapped too, or both answers are one."""
+    asked = [((item.before, item.source), item.reference, error.text) for item in items for error in item.errors]
+    known = set(asked)
+    return sum((source, wrong, right) in known for source, right, wrong in asked)
 
 
 def decisions(items: Sequence[Item], scores: Sequence[Sequence[float]]) -> list[tuple[Error, bool]]:
@@ -92,6 +193,15 @@ def decisions(items: Sequence[Item], scores: Sequence[Sequence[float]]) -> list[
         scores: for each item, those of its `targets`; higher is better.
     """
     return [(error, own[0] > score) for item, own in zip(items, scores, strict=True) for error, score in zip(item.errors, own[1:], strict=True)]
+
+
+def preferred(scores: Sequence[Sequence[float]]) -> list[bool]:
+    """Whether the right translation is strictly better than all wrong ones, of each item that has some.
+
+    Args:
+        scores: for each item, those of its `targets`; higher is better.
+    """
+    return [own[0] > max(own[1:]) for own in scores if len(own) > 1]
 
 
 def read_scores(path: Path, items: Sequence[Item]) -> list[list[float]]:

@@ -18,6 +18,7 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
         "nmtkit analyze lengths --buckets 10,20,40",
         "nmtkit analyze cost --measure --system baseline --system mine",
         "nmtkit analyze agreement --pairs lingeval97",
+        "nmtkit analyze agreement --pairs pronouns --context true,none,foreign",
         "nmtkit analyze divergence --system dc-2 --system dc-5",
         "nmtkit analyze alignment --sentence 7 --layer 3",
         "nmtkit analyze alignment --gold enfr.gold,enfr.src-tgt",
@@ -40,10 +41,18 @@ def analyze(
     pairs: Annotated[
         str,
         typer.Option(
-            metavar="FILE|SRC,RIGHT,WRONG|lingeval97",
-            help="Of agreement: the contrastive set, JSON as Lingeval97's or three text files (default: the corpus's own).",
+            metavar="FILE|SRC,RIGHT,WRONG|CONTEXT,SRC,RIGHT,WRONG|pronouns|lingeval97",
+            help="Of agreement: the contrastive set: JSON as Lingeval97's, DiscEvalMT's or the English-Russian consistency sets', text files, or one "
+            "that came with the corpus (default: agreement).",
         ),
     ] = "",
+    context: Annotated[
+        str,
+        typer.Option(
+            metavar="true,none,foreign",
+            help="Of agreement, for systems that read context: the pairs' own, none, that of another sentence of the set; several, side by side.",
+        ),
+    ] = "true",
     scores: Annotated[
         Optional[list[str]], typer.Option(metavar="FILE", help="Of agreement: scores in Lingeval97's format, shown beside the systems. Repeatable.")
     ] = None,
@@ -97,7 +106,7 @@ def analyze(
     if analysis is None:
         console.print_table("", ["<analysis", "<what it shows"], [[name, entry.title] for name, entry in ANALYSES.items()])
         return
-    options = {"buckets": buckets, "measure": measure, "pairs": pairs, "scores": tuple(scores or ())}
+    options = {"buckets": buckets, "measure": measure, "pairs": pairs, "context": context, "scores": tuple(scores or ())}
     options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
     options |= {"levels": levels, "expressions": expressions, "match_case": match_case, "removal": removal}
     options |= {"src_tags": src_tags, "tgt_tags": tgt_tags}

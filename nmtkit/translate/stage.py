@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -79,15 +80,13 @@ def translate(
     to_stdout = source is not None or force_target is not None
     sets = [] if source is not None else [run.text_set(name) for name in set_names or []] or run.sets("test")
     _check(run, source, sets, force_target)
-    if docs is not None and force_target is not None:
-        raise ConfigError("given targets are scored without context", where="--docs with --force-target", hint="leave one of them out")
     starts = starts_said(source, docs)
     with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
         groups = choose(run, systems or [], ensemble, search, single=to_stdout)
         record["systems"] = [group.name for group in groups]
         stage = _Stage(run, where, jobs or cores())
         if force_target is not None:
-            stage.score(groups[0], source or str(run.source(sets[0].name)), force_target)
+            stage.score(groups[0], source or sets[0], force_target, starts)
         elif source is not None:
             stage.print_translations(groups[0], source, starts)
         else:
@@ -196,6 +195,10 @@ class _Stage:
         """How prep cut the sources of a set into parts."""
         return Spans.beside(self.run.prep / text_set.name, text_set.lines)
 
+    def _starts(self, text_set: TextSet) -> Starts:
+        """Where prep found the documents of a set to start."""
+        return starts_of(Documents.beside(self.run.prep, text_set.name, text_set.lines))
+
     def _translate_set(self, group: Chosen, text_set: TextSet, translator: Translator, inputs: dict[str, Any]) -> None:
         folder = group.translation(text_set.name)
         translator.counts.clear()
@@ -207,8 +210,7 @@ class _Stage:
             nbest = open_files.enter_context(files.writing(folder / NBEST)) if group.settings.nbest > 1 else None
             number = 0
             known = self._spans(text_set)
-            documents = Documents.beside(self.run.prep, text_set.name, text_set.lines)
-            for window, of_window in _windows(translator, file_windows(str(self.run.source(text_set.name))), starts_of(documents)):
+            for window, of_window in _windows(translator, file_windows(str(self.run.source(text_set.name))), self._starts(text_set)):
                 spans = None if known is None else [known[number + i].tolist() for i in range(len(window))]
                 for translation in translator.translate_window(window, spans, of_window):
                     number += 1
@@ -228,15 +230,12 @@ class _Stage:
     def print_translations(self, group: Chosen, source: str, starts: Starts | None) -> None:
         """Translate a file or stdin to stdout, a window at a time."""
         translator = self.translator(group)
-        if starts is not None and translator.context_rule is None:
-            raise ConfigError(f"'{group.name}' reads no context, so documents make no difference", where="--docs", hint="leave it out")
-        if starts is None and translator.context_rule is not None:
-            console.say("every line is a document of its own (--docs blank: blank lines separate documents)")
+        starts = _of_outside(group, translator, starts)
         start = time.monotonic()
         number = 0
         with self._progress(group, source) as translator.done:
             windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
-            for window, documents in _windows(translator, windows, starts or starts_everywhere):
+            for window, documents in _windows(translator, windows, starts):
                 translations = translator.translate_window(window, documents=documents)
                 if group.settings.nbest > 1:
                     lines = [_nbest_line(i, translation) for i, translation in enumerate(translations, number + 1)]
@@ -247,15 +246,20 @@ class _Stage:
                 sys.stdout.flush()
         console.say(_summary(translator.counts, time.monotonic() - start))
 
-    def score(self, group: Chosen, source: str, target: Path) -> None:
-        """Print the log-probabilities of given target lines as JSON lines."""
+    def score(self, group: Chosen, source: str | TextSet, target: Path, starts: Starts | None) -> None:
+        """Print the log-probabilities of given target lines, of a file or a set of the run, as JSON lines."""
         translator = self.translator(group)
+        starts = self._starts(source) if isinstance(source, TextSet) else _of_outside(group, translator, starts)
+        text = str(self.run.source(source.name)) if isinstance(source, TextSet) else source
         start = time.monotonic()
-        lines = (_lines(file_windows(source)), _lines(file_windows(str(target))))
-        with self._progress(group, source) as translator.done:
-            for number, line in enumerate(translator.force(*lines), 1):
-                record = {"line": number, "log_prob": line.log_prob, "tokens": line.tokens, "log_probs": line.log_probs}
-                sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+        targets = (line for window in file_windows(str(target)) for line in window)
+        number = 0
+        with self._progress(group, text) as translator.done:
+            for window, documents in _windows(translator, file_windows(text), starts):
+                for line in translator.force(window, list(itertools.islice(targets, len(window))), documents):
+                    number += 1
+                    record = {"line": number, "log_prob": line.log_prob, "tokens": line.tokens, "log_probs": line.log_probs}
+                    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
         sys.stdout.flush()
         console.say(_summary(translator.counts, time.monotonic() - start))
 
@@ -265,14 +269,18 @@ class _Stage:
         return console.progress(group.name, files.count_lines(Path(source)))
 
 
+def _of_outside(group: Chosen, translator: Translator, starts: Starts | None) -> Starts:
+    """Where documents start in a text from outside, by what --docs says."""
+    if starts is not None and translator.context_rule is None:
+        raise ConfigError(f"'{group.name}' reads no context, so documents make no difference", where="--docs", hint="leave it out")
+    if starts is None and translator.context_rule is not None:
+        console.say("every line is a document of its own (--docs blank: blank lines separate documents)")
+    return starts or starts_everywhere
+
+
 def _windows(translator: Translator, windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents | None]]:
     """Windows of whole documents for models that read context, as they come for others."""
     return ((window, None) for window in windows) if translator.context_rule is None else whole_documents(windows, starts)
-
-
-def _lines(windows: Iterable[list[str]]) -> Iterator[str]:
-    for window in windows:
-        yield from window
 
 
 def _up_to_date(folder: Path, inputs: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -153,10 +154,11 @@ class Translator:
             documents: of the lines, whole ones; None = every line is one.
         """
         ids = [self._pieces(line) for line in lines]
+        heads = [own[0] if own else [] for own in ids]
         pieces: list[Piece] = []
         of_line: list[range] = []
         for number, own in enumerate(ids):
-            context = self._context(number, ids, documents)
+            context = self._context(number, heads, documents)
             known = spans[number] if spans is not None and len(own) == 1 else ()
             of_line.append(range(len(pieces), len(pieces) + len(own)))
             pieces += [Piece(piece, known if sum(known) == len(piece) else (), context) for piece in own]
@@ -184,12 +186,12 @@ class Translator:
         self.counts["unknown"] += sum(piece.count(UNK) for piece in pieces)
         return pieces
 
-    def _context(self, line: int, ids: list[list[list[int]]], documents: Documents | None) -> list[tuple[int, ...]]:
-        """The ids of the lines that are the context of one, of over-long ones those of the first piece; blank lines are none."""
-        if self.context_rule is None or not ids[line]:
+    def _context(self, line: int, heads: list[list[int]], documents: Documents | None) -> list[tuple[int, ...]]:
+        """The ids of the lines that are the context of one: of over-long ones the first piece (`heads` has it of each line); blank lines are none."""
+        if self.context_rule is None or not heads[line]:
             return []
         others = [] if documents is None else documents.context(line, self.context_rule)
-        found = [tuple(ids[other][0]) for other in others if ids[other]]
+        found = [tuple(heads[other]) for other in others if heads[other]]
         self.counts["no_context"] += not found
         return found
 
@@ -207,14 +209,15 @@ class Translator:
 
     def _search(self, pieces: list[Piece]) -> list[list[Hypothesis]]:
         spans = [piece.spans for piece in pieces] if self._reads_spans else None
-        return search(self.models, source_batch([p.ids for p in pieces], self.device, spans, self._contexts(pieces)), self.settings)
+        context = self._contexts([piece.context for piece in pieces])
+        return search(self.models, source_batch([piece.ids for piece in pieces], self.device, spans, context), self.settings)
 
-    def _contexts(self, pieces: list[Piece]) -> Context | None:
+    def _contexts(self, chosen: Sequence[Sequence[tuple[int, ...]]]) -> Context | None:
         if self.context_rule is None:
             return None
-        number = {ids: i for i, ids in enumerate(dict.fromkeys(ids for piece in pieces for ids in piece.context))}
+        number = {ids: i for i, ids in enumerate(dict.fromkeys(ids for own in chosen for ids in own))}
         texts = list(number)
-        return contexts([[number[ids] for ids in piece.context] for piece in pieces], lambda i: np.asarray(texts[i]), self.context_rule, self.device)
+        return contexts([[number[ids] for ids in own] for own in chosen], lambda i: np.asarray(texts[i]), self.context_rule, self.device)
 
     def _join(self, pieces: list[list[Hypothesis]]) -> Translation:
         """The translations of a line from those of its pieces: the best of each, the second best of each, …"""
@@ -230,25 +233,33 @@ class Translator:
             self.counts["tgt_tokens"] += sum(len(hypotheses[0].ids) + hypotheses[0].finished for hypotheses in pieces)
         return Translation(candidates)
 
-    def force(self, sources: Iterable[str], targets: Iterable[str]) -> Iterator[ForcedLine]:
-        """Score given translations of lines, in their order; an over-long source is not cut, a blank one is scored as an empty sentence, and
-        none has a context.
+    def force(self, sources: Sequence[str], targets: Sequence[str], documents: Documents | None = None) -> list[ForcedLine]:
+        """Score given translations of lines, in their order; an over-long source is not cut, a blank one is scored as an empty sentence.
 
+        Args:
+            sources, targets: (N) lines.
+            documents: of the sources, whole ones, read as in translation; None = every line is one.
         Raises: ValueError if there are more lines of one than of the other.
         """
-        for window in windowed(zip(sources, targets, strict=True)):
-            src = [self.src_vocab.encode(self.src_side.encode(line)) for line, _ in window]
-            tokens = [self.tgt_side.encode(line) for _, line in window]
-            tgt = [self.tgt_vocab.encode(line) for line in tokens]
-            self._count_forced(src, tgt)
-            batches = self._batches([max(len(s), len(t)) for s, t in zip(src, tgt, strict=True)])
-            scored = workers.mapped(self._score, [([src[i] for i in batch], [tgt[i] for i in batch]) for batch in batches], self.jobs)
-            found: list[list[float]] = [[] for _ in window]
-            for batch, scores in zip(batches, scored, strict=True):
-                for i, line in zip(batch, scores, strict=True):
-                    found[i] = line
-                self.done(len(batch))
-            yield from (ForcedLine([*line, self.tgt_vocab[EOS]], scores) for line, scores in zip(tokens, found, strict=True))
+        src, heads = self._whole(sources)
+        tokens = [self.tgt_side.encode(line) for line in targets]
+        tgt = [self.tgt_vocab.encode(line) for line in tokens]
+        batches = self._batches([max(len(s), len(t)) for s, t in zip(src, tgt, strict=True)])
+        self._count_forced(src, tgt)
+        read = [self._context(i, heads, documents) for i in range(len(src))]
+        work = [([src[i] for i in batch], [tgt[i] for i in batch], [read[i] for i in batch]) for batch in batches]
+        found: list[list[float]] = [[] for _ in src]
+        for batch, scores in zip(batches, workers.mapped(self._score, work, self.jobs), strict=True):
+            for i, line in zip(batch, scores, strict=True):
+                found[i] = line
+            self.done(len(batch))
+        return [ForcedLine([*line, self.tgt_vocab[EOS]], scores) for line, scores in zip(tokens, found, strict=True)]
+
+    def _whole(self, lines: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
+        """The ids of lines that are scored, not cut, and of each what `_context` reads of it: the first piece, none of a blank line."""
+        subwords = [self.src_side.encode(line) if line.strip() else [] for line in lines]
+        ids = [self.src_vocab.encode(own) for own in subwords]
+        return ids, [self.src_vocab.encode(cut(own, self.settings.max_source)[0]) if own else [] for own in subwords]
 
     def _count_forced(self, src: list[list[int]], tgt: list[list[int]]) -> None:
         self.counts["lines"] += len(src)
@@ -260,31 +271,32 @@ class Translator:
         self.counts["unknown_target"] += sum(line.count(UNK) for line in tgt)
         if self._reads_spans:
             self.counts["no_spans"] += len(src)
-        if self.context_rule is not None:
-            self.counts["no_context"] += len(src)
 
-    def _score(self, pairs: tuple[list[list[int]], list[list[int]]]) -> list[list[float]]:
-        return forced_scores(self.models, pair_batch(*pairs, self.device))
+    def _score(self, work: tuple[list[list[int]], list[list[int]], list[list[tuple[int, ...]]]]) -> list[list[float]]:
+        src, tgt, read = work
+        return forced_scores(self.models, dataclasses.replace(pair_batch(src, tgt, self.device), context=self._contexts(read)))
 
-    def alternatives(self, sources: Sequence[str], targets: Sequence[Sequence[str]]) -> list[list[float]]:
+    def alternatives(self, sources: Sequence[str], targets: Sequence[Sequence[str]], documents: Documents | None = None) -> list[list[float]]:
         """Log-probabilities of several given translations of each line, </s> included; a source is read once for all of its targets.
 
         Args:
             sources: (N) lines.
-            targets: (N, K_i) lines, each with at least one.
+            targets: (N, K_i) lines; a line with none is there to be read as context.
+            documents: of the sources, whole ones, read as in translation; None = every line is one.
         Returns: (N, K_i).
         """
-        src = [self.src_vocab.encode(self.src_side.encode(line)) for line in sources]
+        src, heads = self._whole(sources)
         tgt = [[self.tgt_vocab.encode(self.tgt_side.encode(line)) for line in lines] for lines in targets]
-        longest = [max(map(len, targets)) for targets in tgt]
-        order = sorted(range(len(src)), key=lambda i: (-len(tgt[i]), -len(src[i]), -longest[i]))
+        longest = [max(map(len, targets), default=0) for targets in tgt]
+        order = sorted((i for i, own in enumerate(tgt) if own), key=lambda i: (-len(tgt[i]), -len(src[i]), -longest[i]))
+        read = {i: self._context(i, heads, documents) for i in order}
         batches: list[list[int]] = []
         for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):  # only sources with as many targets share a batch
             own = list(same)
             # A source counts for all of its targets; those too short for the limit of positions count alike, so that they stay in their order.
             positions = [count * max(POSITIONS, len(src[i]), longest[i]) for i in own]
             batches += [[own[place] for place in batch] for batch in self._batches(positions)]
-        work = [([src[i] for i in batch], [tgt[i] for i in batch]) for batch in batches]
+        work = [([src[i] for i in batch], [tgt[i] for i in batch], [read[i] for i in batch]) for batch in batches]
         found: list[list[float]] = [[] for _ in src]
         for batch, scores in zip(batches, workers.mapped(self._score_alternatives, work, self.jobs), strict=True):
             for i, own_scores in zip(batch, scores, strict=True):
@@ -292,9 +304,11 @@ class Translator:
             self.done(len(batch))
         return found
 
-    def _score_alternatives(self, work: tuple[list[list[int]], list[list[list[int]]]]) -> list[list[float]]:
-        sums = [sum(scores) for scores in forced_scores(self.models, alternatives_batch(*work, self.device))]
-        count = len(work[1][0])
+    def _score_alternatives(self, work: tuple[list[list[int]], list[list[list[int]]], list[list[tuple[int, ...]]]]) -> list[list[float]]:
+        src, tgt, read = work
+        batch = dataclasses.replace(alternatives_batch(src, tgt, self.device), context=self._contexts(read))
+        sums = [sum(scores) for scores in forced_scores(self.models, batch)]
+        count = len(tgt[0])
         return [sums[start : start + count] for start in range(0, len(sums), count)]
 
 

@@ -1,6 +1,7 @@
 """Contrastive sets: reading them, deciding, grouping as Lingeval97's own evaluation does, and a system's scores through the stage."""
 
 import csv
+import dataclasses
 import json
 import math
 import random
@@ -8,13 +9,18 @@ import random
 import pytest
 import torch
 
+from nmtkit import files
 from nmtkit.analyze import OPTIONS, stage
-from nmtkit.analyze.agreement import AGREEMENT, groups, interval
-from nmtkit.analyze.contrastive import Error, Item, decisions, read, read_scores
+from nmtkit.analyze.agreement import AGREEMENT, find_pairs, groups, interval
+from nmtkit.analyze.contrastive import Error, Item, as_documents, decisions, open_questions, preferred, read, read_scores, under
+from nmtkit.data.context import Context
+from nmtkit.data.documents import ContextRule
 from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
+from nmtkit.prep.demo import generate
 from nmtkit.settings import SearchSettings, build
+from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.translator import Translator
 
 from .conftest import SMALL
@@ -83,6 +89,115 @@ def test_real_pairs(shared):
     items = read(",".join(str(folder / name) for name in ("src.en.xz", "tgt.correct.de.xz", "tgt.incorrect.de.xz")))
     assert len(items) == 6701
     assert items[0].reference.replace("erreichten", "erreichte") == items[0].errors[0].text
+
+
+def test_contexts_beside_lingevals_fields(tmp_path):
+    path = tmp_path / "pairs.json"
+    one = {"source": "b", "reference": "B", "errors": [{"type": "pronoun", "contrastive": "C"}]}
+    path.write_text(json.dumps([{**one, "context_src": "a"}, {**one, "context_src": ["x", "a"], "context_ref": "A"}, one]), "utf-8")
+    assert [item.before for item in read(str(path))] == [("a",), ("x", "a"), ()]
+
+
+def test_four_text_files_have_the_contexts_first(tmp_path):
+    paths = [tmp_path / name for name in ("context", "src", "right", "wrong")]
+    for path, lines in zip(paths, (["x y _eos z", ""], ["a", "b"], ["A", "B"], ["C", "D"]), strict=True):
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    found = read(",".join(map(str, paths)))
+    assert found == [Item("a", "A", [Error("pairs", "C")], ("x y", "z")), Item("b", "B", [Error("pairs", "D")])]
+    with pytest.raises(DataError, match="from 2 files"):
+        read(",".join(map(str, paths[:2])))
+
+
+CONSISTENCY = [  # formats.md, "Consistency sets"
+    {
+        "src": "a _eos b _eos c _eos d",
+        "dst": ["A _eos B _eos C _eos X", "A _eos B _eos C _eos D", "A _eos B _eos C _eos Y"],
+        "true_ind": 1,
+        "ctx_dist": 2,
+    }
+]
+DISCOURSE = {  # as the two files of DiscEvalMT have it
+    "1": {"src": ["a", "b"], "trg": [{"correct": ["A", "B"], "incorrect": ["A", "C"], "type": "m.pl"}]},
+    "2": {"src": ["a", "b"], "trg": [{"semi-correct": ["Z", "C"], "incorrect": ["Z", "B"], "type": "f.pl"}]},
+    "3": {"type": "repet", "examples": [{"src": ["c", "d"], "trg": {"correct": ["C", "D"], "incorrect": ["C", "E"]}}]},
+}
+
+
+def test_the_consistency_sets_format(tmp_path):
+    path = tmp_path / "deixis_dev.json"
+    path.write_text(json.dumps(CONSISTENCY), "utf-8")
+    wrong = [Error("deixis_dev", "X", back=2), Error("deixis_dev", "Y", back=2)]
+    assert read(str(path)) == [Item("d", "D", wrong, ("a", "b", "c"))]
+    path.write_text(json.dumps([{**CONSISTENCY[0], "true_ind": 3}]), "utf-8")
+    with pytest.raises(DataError, match="no item"):
+        read(str(path))
+
+
+def test_discevals_format_and_what_the_source_cannot_decide(tmp_path):
+    path = tmp_path / "anaphora.json"
+    path.write_text(json.dumps(DISCOURSE), "utf-8")
+    items = read(str(path))
+    assert items == [
+        Item("b", "B", [Error("m.pl", "C", back=1)], ("a",)),
+        Item("b", "C", [Error("f.pl", "B", back=1)], ("a",)),
+        Item("d", "D", [Error("repet", "E", back=1)], ("c",)),
+    ]
+    assert open_questions(items) == 2
+
+
+def test_real_sets_with_context(shared):
+    folder = shared / "data" / "consistency_enru"
+    sizes = {"deixis_dev": 500, "deixis_test": 2500, "lex_cohesion_dev": 500, "lex_cohesion_test": 1500, "ellipsis_infl": 500, "ellipsis_vp": 500}
+    lines = {"deixis_dev": 1000, "deixis_test": 5000, "lex_cohesion_dev": 1124, "lex_cohesion_test": 3428, "ellipsis_infl": 2520, "ellipsis_vp": 5203}
+    for name, size in sizes.items():
+        items = read(str(folder / f"{name}.json.xz"))
+        assert len(items) == size and sum(len(item.targets) for item in items) == lines[name]
+        assert {len(item.before) for item in items} == {3}
+        sources = list(files.text_lines(folder / "scoring_data" / f"{name}.src.xz"))
+        assert sources[0] == " _eos ".join([*items[0].before, items[0].source])
+        # Of deixis and cohesion only the translations before decide; a few candidates of ellipsis are the right one once more.
+        assert open_questions(items) == {"ellipsis_infl": 5, "ellipsis_vp": 11}.get(name, sum(len(item.errors) for item in items))
+    for name, flat in (("anaphora", "anaphora"), ("lexical-choice", "lexical_choice")):
+        items = read(str(shared / "data" / "discourse_enfr" / f"{name}.json"))
+        before, source, target = (
+            list(files.text_lines(shared / "data" / "discourse_enfr" / f"{flat}.{part}")) for part in ("prev.en", "current.en", "current.fr")
+        )
+        assert len(items) == 200
+        assert [item.before for item in items for _ in item.targets] == [(line,) for line in before]
+        assert [item.source for item in items for _ in item.targets] == source
+        assert [text for item in items for text in item.targets] == target
+        assert open_questions(items) == (199 if name == "anaphora" else 22)
+
+
+def test_the_demos_pronouns_have_a_context_each(tmp_path):
+    generate(tmp_path, size=40, dev=5, test=5)
+    items = read(str(tmp_path / "pronouns.en-de.json"))
+    assert len(items) >= 30 and all(len(item.before) == 1 and len(item.errors) == 2 for item in items)
+    assert open_questions(items) == 0
+
+
+def test_other_contexts_are_none_or_another_items():
+    items = [Item(f"s{i}", "r", [], (f"c{i % 5}",)) for i in range(40)] + [Item("first", "r", [])]
+    assert under(items, "true") == items
+    assert {item.before for item in under(items, "none")} == {()}
+    foreign = under(items, "foreign")
+    assert all(a.before != b.before and len(a.before) == 1 for a, b in zip(items[:40], foreign, strict=False)) and foreign[40].before == ()
+    assert {item.before for item in foreign[:40]} == {(f"c{i}",) for i in range(5)}
+    assert foreign == under(items, "foreign") != under(items, "foreign", seed=2)
+    with pytest.raises(ConfigError, match="unknown context 'next'"):
+        under(items, "next")
+    with pytest.raises(DataError, match="same context"):
+        under(items[:1], "foreign")
+
+
+def test_the_sentence_is_right_where_it_beats_every_wrong_one():
+    assert preferred([[-1.0, -2.0, -3.0], [-1.0, -0.5, -3.0], [-4.0], [-2.0, -2.0]]) == [True, False, False]
+
+
+def test_a_set_is_documents_of_what_was_said_before():
+    lines, targets, documents = as_documents([Item("b", "B", [Error("x", "C")], ("a",)), Item("d", "D", [])])
+    assert lines == ["a", "b", "d"] and targets == [[], ["B", "C"], ["D"]]
+    assert [documents.context(i, ContextRule()) for i in range(3)] == [[], [0], []]
 
 
 def test_a_tie_is_wrong_and_each_error_is_held_against_its_own_reference():
@@ -192,6 +307,71 @@ def test_a_system_that_reads_parses_is_said_to_have_none(analysed, documented, c
     analysed.system("trees", "pr", {**SMALL, "segmentation": "parse"})
     stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(documented)})
     assert "'trees' reads parses" in capsys.readouterr().err
+
+
+@pytest.fixture
+def with_context(tmp_path):
+    """Two-sentence documents: the same sentence after several others, with two wrong translations."""
+    path = tmp_path / "context.json"
+    errors = [{"type": "pronoun", "contrastive": f"w3 w{i}"} for i in (50, 51)]
+    items = [{"source": "w1 w2", "reference": f"w3 w{60 + i}", "context_src": f"w{10 + i} w{30 + i}", "errors": errors} for i in range(12)]
+    path.write_text(json.dumps(items), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("variant", ["amn", "context-aware", "han", "concat"])
+def test_scores_hang_on_the_context_of_systems_that_read_it(analysed, with_context, variant, monkeypatch, capsys):
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    analysed.system("base", "transformer", SMALL)
+    model = analysed.system("doc", variant, SMALL)
+    options = {**OPTIONS, "pairs": str(with_context), "context": "true,none,foreign"}
+    stage.analyze(analysed.run, "agreement", **options, output_format="csv")
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [key for key in rows[0] if not key.endswith(("_low", "_high"))] == [
+        "section",
+        "label",
+        "pairs",
+        "base",
+        "doc",
+        "doc, none",
+        "doc, foreign",
+    ]
+    assert [(row["section"], row["pairs"]) for row in rows[:3]] == [("all", "24"), ("sentence", "12"), ("type", "24")]
+    folder, items = analysed.run.path / "analyze" / "agreement", read(str(with_context))
+    true, none, foreign = (read_scores(folder / f"doc{part}.scores", items) for part in ("", ".none", ".foreign"))
+    assert true != none and true != foreign and none != foreign
+    assert sorted(path.name for path in folder.glob("base*")) == ["base.scores"]
+    notes = (folder / "table.md").read_text("utf-8")
+    rule = model.context_rule
+    assert f"read by doc (previous, at most {rule.size}, {rule.join}); not read by base" in notes
+
+    vocabulary = load_vocabularies(analysed.run.prep)[0]
+    src, before = (vocabulary.encode(text.split()) for text in ("w1 w2", "w10 w30"))
+    tgt = vocabulary.encode(["w3", "w60"])
+    rows_of = {"true": [[0]], "none": [[-1]]}
+    for name, scores in (("true", true), ("none", none)):  # by hand: one pair, one context
+        context = Context(torch.tensor([before]), torch.tensor([len(before)]), torch.tensor(rows_of[name]), False)
+        batch = dataclasses.replace(pair_batch([src], [tgt]), context=context)
+        assert scores[0][0] == pytest.approx(sum(forced_scores([model.eval()], batch)[0]), abs=1e-4)
+
+
+def test_contexts_that_are_not_there_are_said_or_refused(analysed, documented, with_context, monkeypatch, capsys):
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    analysed.system("doc", "amn", SMALL)
+    analysed.system("later", "amn", {**SMALL, "context": "next"})
+    stage.analyze(analysed.run, "agreement", systems=["doc"], **{**OPTIONS, "pairs": str(documented)})
+    assert "'doc' reads context, which the pairs have none of" in capsys.readouterr().err
+    stage.analyze(analysed.run, "agreement", systems=["later"], **{**OPTIONS, "pairs": str(with_context)})
+    assert "'later' reads the sentences after" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="no pair of this set has a context"):
+        stage.analyze(analysed.run, "agreement", systems=["doc"], **{**OPTIONS, "pairs": str(documented), "context": "none"})
+
+
+def test_sets_of_the_corpus_go_by_their_names(analysed, with_context):
+    (analysed.run.prep / "eval").mkdir()
+    (analysed.run.prep / "eval" / "pronouns.json").write_bytes(with_context.read_bytes())
+    assert find_pairs(analysed.run, "pronouns") == str(analysed.run.prep / "eval" / "pronouns.json")
+    assert find_pairs(analysed.run, "a,b,c") == "a,b,c"
 
 
 def test_without_pairs_of_its_own_a_run_says_what_to_give(analysed):

@@ -297,7 +297,7 @@ def test_documents_of_what_is_not_searched_or_known_are_refused(run, tmp_path):
     text = tmp_path / "text"
     text.write_text("a dog runs\n")
     for options in ({"source": str(text), "force_target": text}, {}, {"source": str(text)}):
-        with pytest.raises(ConfigError):  # targets are given; the set's own are known; the system reads no context
+        with pytest.raises(ConfigError):  # the system reads no context; the set's own are known
             translate(run, systems=["one"], docs="blank", jobs=1, **options)
 
 

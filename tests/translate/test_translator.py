@@ -6,17 +6,20 @@ import os
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_models import Gossip, Recurrent, recurrent
 
+from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.vocabulary import EOS, SPECIALS, Vocabulary
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import workers
+from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.translator import Translator
 from nmtkit.translate.windows import (
     file_windows,
@@ -311,9 +314,72 @@ def test_lines_without_context_are_counted_and_without_documents_all_are():
     assert translator.counts["no_context"] == 4
 
 
-def test_targets_are_scored_without_context_which_is_counted():
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_given_targets_are_scored_with_the_context_of_their_document(jobs):
+    text, targets, documents = ["a b", "", "c", "d e", "f", "g"], ["a b", "a", "a b", "d e", "d e", "c"], Documents([0, 3], 6)
+
+    def sure(rule):
+        """Of which targets every word is what the model says; one without context says nothing."""
+        return [min(line.log_probs) > -0.1 for line in gossip(rule, jobs=jobs).force(text, targets, documents)]
+
+    assert sure(ContextRule("previous")) == [False, False, False, False, True, False]
+    assert sure(ContextRule("previous", 2)) == [False, False, True, False, True, False]
+    assert sure(ContextRule("next")) == [False] * 6 and not any(sure(ContextRule("none")))
+
+
+def test_lines_scored_without_context_are_counted_and_without_documents_all_are():
     translator = gossip(ContextRule())
-    assert len(list(translator.force(["a", "b"], ["a", "b"]))) == translator.counts["no_context"] == 2
+    translator.force(["a", "b", "", "c"], ["a"] * 4, Documents([0, 3], 4))
+    assert translator.counts["no_context"] == 2
+    assert len(translator.force(["a", "b"], ["a", "b"])) == 2 and translator.counts["no_context"] == 4
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_alternatives_are_scored_with_the_context_that_the_same_targets_alone_are(jobs):
+    text, documents = ["a b", "c", "d e", "f", "g h i"], Documents([0, 2], 5)
+    targets = [[], ["a b", "c"], [], ["f", "d e", "g"], ["f", "a b"]]
+    found = gossip(ContextRule(), jobs=jobs).alternatives(text, targets, documents)
+    for number, own in enumerate(targets):
+        alone = [gossip(ContextRule()).force(text, [target] * 5, documents)[number].log_prob for target in own]
+        assert found[number] == pytest.approx(alone, abs=1e-9)
+    assert [max(range(len(own)), key=own.__getitem__) for own in found if own] == [0, 1, 0]
+
+
+class Listener(Gossip):
+    """Keeps the contexts that it is given."""
+
+    def __init__(self, rule):
+        super().__init__(len(VOCABULARY), rule)
+        self.heard = []
+
+    def encode(self, batch):
+        self.heard.append(batch.context)
+        return super().encode(batch)
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    st.builds(
+        ContextRule, st.sampled_from(["previous", "next", "random", "foreign"]), st.integers(1, 3), st.sampled_from(["concatenate", "parallel"])
+    ),
+)
+def test_scored_lines_have_the_context_tensors_of_training(sizes, rule):
+    names = "abcdefghij"
+    text = [" ".join(names[i % 10] for i in range(n, n + 1 + n % 3)) + " ." * (n // 10) for n in range(sum(sizes))]
+    documents = Documents([sum(sizes[:i]) for i in range(len(sizes))], len(text))
+    ids = [VOCABULARY.encode(line.split()) for line in text]
+    pairs = GivenPairs(ids, ids)
+    pairs.documents = documents
+    for number in range(len(text)):
+        wanted = collate(pairs, np.array([number]), "cpu", rule).context
+        targets = [["a", "b"] if i == number else [] for i in range(len(text))]
+        listener = Listener(rule)
+        make(listener).alternatives(text, targets, documents)
+        (heard,) = listener.heard
+        assert (heard is None) == (wanted is None)
+        if wanted is not None:
+            assert all(torch.equal(getattr(heard, name), getattr(wanted, name)) for name in ("ids", "lengths", "rows"))
+            assert heard.padded == wanted.padded
 
 
 def test_the_context_of_an_over_long_line_is_its_first_piece():
