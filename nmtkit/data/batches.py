@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -13,9 +13,8 @@ from torch import Tensor
 
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
-from nmtkit.data.padding import padded, tensor
+from nmtkit.data.padding import padded, shifted, tensor
 from nmtkit.data.spans import Spans
-from nmtkit.data.vocabulary import BOS, PAD
 
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
 Ids = NDArray[np.int64]
@@ -137,7 +136,13 @@ def padding_share(src_lengths: Ids, tgt_lengths: Ids, batches: Sequence[Ids]) ->
     return 1 - real / held if held else 0.0
 
 
-def collate(store: Pairs, rows: Ids, device: torch.device | str = "cpu", rule: ContextRule | None = None) -> Batch:
+def collate(
+    store: Pairs,
+    rows: Ids,
+    device: torch.device | str = "cpu",
+    rule: ContextRule | None = None,
+    translated: Callable[[int], NDArray[Any]] | None = None,
+) -> Batch:
     """The padded tensors of some pairs of a set.
 
     Args:
@@ -145,26 +150,26 @@ def collate(store: Pairs, rows: Ids, device: torch.device | str = "cpu", rule: C
         rows: (B) pair numbers.
         device: where the tensors go.
         rule: which other sentences come along as the context of each; None = none.
+        translated: the target sides of these, </s> last, where a rule wants them; None = the set's.
     Returns: a batch with both sides.
     """
     src, src_lengths = padded([store.src(i) for i in rows])
     tgt_out, tgt_lengths = padded([store.tgt(i) for i in rows])
-    tgt_in = np.empty_like(tgt_out)
-    tgt_in[:, 0] = BOS
-    tgt_in[:, 1:] = tgt_out[:, :-1]
-    # The last token of a row that is not the longest (its </s>) would stand in tgt_in where padding belongs.
-    tgt_in[np.arange(tgt_in.shape[1]) >= tgt_lengths[:, None]] = PAD
+    context = None
+    if rule is not None:
+        chosen = [store.documents.context(int(i), rule) for i in rows]
+        context = contexts(chosen, store.src, rule, device, store.tgt if translated is None else translated)
     return Batch(
         src=tensor(src, device),
         src_lengths=tensor(src_lengths, device),
         rows=tensor(np.array(rows, dtype=np.int64), device),
-        tgt_in=tensor(tgt_in, device),
+        tgt_in=tensor(shifted(tgt_out, tgt_lengths), device),
         tgt_out=tensor(tgt_out, device),
         tgt_lengths=tensor(tgt_lengths, device),
         src_padded=bool(src_lengths.min() < src.shape[1]),
         tgt_padded=bool(tgt_lengths.min() < tgt_out.shape[1]),
         spans=None if store.spans is None else _spans([store.spans[int(i)] for i in rows], device),
-        context=None if rule is None else contexts([store.documents.context(int(i), rule) for i in rows], store.src, rule, device),
+        context=context,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,8 @@ class ContextRule:
     """concatenate: one context of all their words, in document order, a break between them; parallel: a context each."""
     seed: int = 1
     """Of random and foreign."""
+    targets: bool = False
+    """Whether the target sides come too: in training those of the set, in translation what was translated before."""
 
 
 def documents_file(prep: Path, name: str) -> Path:
@@ -74,6 +76,15 @@ class Documents:
             return sentence, sentence + 1
         after = bisect_right(self._starts, sentence)
         return self._starts[after - 1], self._starts[after] if after < len(self._starts) else self._count
+
+    def rounds(self, sentences: Iterable[int]) -> list[list[int]]:
+        """Sentences, and all before them in their documents: the first of every document, the second of every document, …"""
+        last: dict[int, int] = {}
+        for sentence in sentences:
+            start, _ = self.around(sentence)
+            last[start] = max(sentence, last.get(start, start))
+        lengths = {start: end - start + 1 for start, end in sorted(last.items())}
+        return [[start + i for start, length in lengths.items() if i < length] for i in range(max(lengths.values(), default=0))]
 
     def starts(self, first: int, last: int) -> list[int]:
         """The sentences from `first` to `last` at which a document starts; the end of the set counts as one."""

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.vocabulary import PAD
+from nmtkit.data.vocabulary import BOS, PAD
 
 Ids = NDArray[np.int64]
 
@@ -20,6 +20,16 @@ def padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
     out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)
     out[np.arange(out.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
     return out, lengths
+
+
+def shifted(targets: Ids, lengths: Ids) -> Ids:
+    """What a decoder reads to say padded targets (B, T) of some lengths (B): <s> and all but the last token of each."""
+    out = np.empty_like(targets)
+    out[:, 0] = BOS
+    out[:, 1:] = targets[:, :-1]
+    # The last token of a row that is not the longest (its </s>) would stand where padding belongs.
+    out[np.arange(out.shape[1]) >= lengths[:, None]] = PAD
+    return out
 
 
 def tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:

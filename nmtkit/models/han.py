@@ -6,8 +6,9 @@ Legend: B sentences, K rows of each, T their words, U different contexts of a ba
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
-from nmtkit.data.documents import Join
-from nmtkit.models.base import Memory, Vocabularies
+from nmtkit.data.documents import ContextRule, Join
+from nmtkit.errors import ConfigError
+from nmtkit.models.base import Memory, State, Vocabularies
 from nmtkit.models.documents import DocumentSettings, DocumentTransformer
 from nmtkit.models.transformer import TransformerSettings, visible_source
 from nmtkit.nn.attention import CrossAttention
@@ -32,6 +34,8 @@ class HierarchicalSettings(DocumentSettings):
 
     context_size: int = Field(3, ge=1, le=5)
     """At most so many sentences; where the document has fewer, those it has."""
+    side: Literal["encoder", "decoder", "joint"] = "encoder"
+    """Where contexts are read: on the encoder's output, on the decoder's (then what was translated before is the context), or on both."""
     context_gradients: bool = True
     """What reads the contexts learns from them too; off, as in the authors' code, their states are taken as they are: training costs less."""
 
@@ -114,8 +118,11 @@ class HierarchicalAttention(nn.Module):
 class HierarchicalAttentionNetwork(DocumentTransformer):
     """Miculicich, Ram, Pappas & Henderson 2018, *Document-level neural machine translation with hierarchical attention networks*, EMNLP.
 
-    On the encoder's output: the contexts are other source sentences, read by the same encoder. The paper's training has two stages, of
-    which the second begins with a Transformer's weights: `nmtkit train --variant … --init-from transformer`.
+    On the encoder's output it reads the encoder's states of context sentences; on the decoder's output the decoder's, while it said their
+    target sides. In training those are the set's own; in translation what the system said of the sentences before, so that a document is
+    translated sentence after sentence. Where the authors keep the states, they are computed anew, from source and translation: a context
+    sentence is read as the Transformer would, without the context it had itself.
+    The paper's training has two stages, of which the second begins with the Transformer of the first: `nmtkit train --init-from`.
     """
 
     Settings: ClassVar[type[TransformerSettings]] = HierarchicalSettings
@@ -124,7 +131,12 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
 
     def __init__(self, settings: HierarchicalSettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
-        self.encoder_context = HierarchicalAttention(settings, "encoder_context")
+        s = settings
+        if s.side != "encoder" and s.context != "previous":
+            hint = "--set model.context=previous, or --set model.side=encoder"
+            raise ConfigError("the decoder reads what was translated before", where="model.side, model.context", hint=hint)
+        self.encoder_context = HierarchicalAttention(s, "encoder_context") if s.side != "decoder" else None
+        self.decoder_context = HierarchicalAttention(s, "decoder_context") if s.side != "encoder" else None
         self.name_attentions()
 
     @property
@@ -132,16 +144,45 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         """See `DocumentTransformer.context_join`."""
         return "parallel"
 
-    def encode(self, batch: Batch) -> Memory:
-        """See `Transformer.encode`."""
-        visible = visible_source(batch)
-        states = self.through_encoder(self.src_embedder(batch.src), visible)
-        if batch.context is not None:
-            states = self.encoder_context(states, self.encoder_context.remember(*self._read(batch.context), batch.context.rows))
-        return self.remember(states, visible)
+    @property
+    def context_rule(self) -> ContextRule:
+        """See `Model.context_rule`."""
+        return dataclasses.replace(super().context_rule, targets=self.decoder_context is not None)
 
-    def _read(self, context: Context) -> tuple[Tensor, Tensor | None]:
-        """Each context of the batch once: the encoder's states (U, M, D), and which of them are real, bool (U, 1, M)."""
-        visible = visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
+    def encode(self, batch: Batch) -> Memory:
+        """See `Transformer.encode`; `earlier` is what the decoder reads of contexts, where there are any."""
+        context, visible = batch.context, visible_source(batch)
+        states = self.through_encoder(self.src_embedder(batch.src), visible)
+        if context is None:
+            return self.remember(states, visible)
         with recorded_under("context."), torch.set_grad_enabled(self.settings.context_gradients and torch.is_grad_enabled()):
-            return self.through_encoder(self.src_embedder(context.ids), visible), visible
+            sources = self._read_sources(context)
+            targets = None if self.decoder_context is None else self._read_targets(context, *sources)
+        if self.encoder_context is not None:
+            states = self.encoder_context(states, self.encoder_context.remember(*sources, context.rows))
+        memory = self.remember(states, visible)
+        if self.decoder_context is not None and targets is not None:
+            memory["earlier"] = self.decoder_context.remember(*targets, context.rows)
+        return memory
+
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+        """See `Transformer.decode`."""
+        hidden, state = super().decode(tgt_in, memory, state)
+        if self.decoder_context is not None and "earlier" in memory:
+            hidden = self.decoder_context(hidden, memory["earlier"])
+        return hidden, state
+
+    def _read_sources(self, context: Context) -> tuple[Tensor, Tensor | None]:
+        """Each context of the batch once: the encoder's states (U, M, D), and which of them are real, bool (U, 1, M); None = all."""
+        visible = visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
+        return self.through_encoder(self.src_embedder(context.ids), visible), visible
+
+    def _read_targets(self, context: Context, states: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The decoder's states of each context's target side (U, N, D), given its encoder's; and which of them are real.
+
+        Raises: ValueError if the batch holds no target sides.
+        """
+        if context.tgt_in is None or context.tgt_lengths is None:
+            raise ValueError("the decoder reads contexts, and they have no target sides")
+        hidden, _ = super().decode(context.tgt_in, self.remember(states, visible))
+        return hidden, visible_positions(context.tgt_lengths, context.tgt_in.size(1)) if context.tgt_padded else None

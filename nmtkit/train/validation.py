@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from nmtkit import files
-from nmtkit.data.batches import batch_list, collate
+from nmtkit.data.batches import Ids, batch_list, collate
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.data.vocabulary import EOS, load_vocabularies
 from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Model
 from nmtkit.prep.text import TextSide
@@ -138,7 +138,7 @@ class Validator:
         if self._settings.dev_sentences:
             count = min(count, self._settings.dev_sentences)
         shown = [int(i) for i in np.linspace(0, len(self._store) - 1, self._settings.samples + 2)[1:-1].round()]
-        rows = sorted({*range(count), *shown}, key=lambda i: int(self._store.src_lengths[i]))
+        rows = sorted({*range(count), *shown})
         try:
             texts = self._translate(model, rows, stop)
             samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
@@ -154,14 +154,17 @@ class Validator:
             return None, None, []
 
     def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, str]:
-        texts: dict[int, str] = {}
-        for start in range(0, len(rows), DECODE_SENTENCES):
-            if stop.requested:
-                raise Abandoned
-            part = rows[start : start + DECODE_SENTENCES]
-            batch = collate(self._store, np.asarray(part), self._device, model.context_rule)
-            with torch.autocast(**self._autocast):
-                found = search([model], batch, DEV_SEARCH)
-            for row, hypotheses in zip(part, found, strict=True):
-                texts[row] = self._side.decode(self._vocabulary.decode(hypotheses[0].ids))
-        return texts
+        """Translations of sentences, of like length together; where a model reads what it said before, of those before in their documents too."""
+        rule, said = model.context_rule, dict[int, Ids]()
+        rounds = [rows] if rule is None or not rule.targets else self._store.documents.rounds(rows)
+        for together in rounds:
+            order = sorted(together, key=lambda i: int(self._store.src_lengths[i]))
+            for start in range(0, len(order), DECODE_SENTENCES):
+                if stop.requested:
+                    raise Abandoned
+                part = order[start : start + DECODE_SENTENCES]
+                batch = collate(self._store, np.asarray(part), self._device, rule, said.__getitem__)
+                with torch.autocast(**self._autocast):
+                    found = search([model], batch, DEV_SEARCH)
+                said |= {row: np.array([*hypotheses[0].ids, EOS]) for row, hypotheses in zip(part, found, strict=True)}
+        return {row: self._side.decode(self._vocabulary.decode(ids[:-1].tolist())) for row, ids in said.items()}

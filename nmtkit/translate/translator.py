@@ -88,13 +88,17 @@ class ForcedLine:
         return sum(self.log_probs)
 
 
+Read = tuple[tuple[int, ...], tuple[int, ...]]
+"""What is read of a line as context: its ids (of an over-long one the first piece's), and where a model wants them its translation's; </s> last."""
+
+
 @dataclass(frozen=True)
 class Piece:
-    """What is searched at once: the ids of a line or of a part of it, </s> last, its spans where known, the ids of the lines of its context."""
+    """What is searched at once: the ids of a line or of a part of it, </s> last, its spans where known, and its context."""
 
     ids: list[int]
     spans: Sequence[int]
-    context: list[tuple[int, ...]]
+    context: list[Read]
 
 
 class Translator:
@@ -154,24 +158,39 @@ class Translator:
             documents: of the lines, whole ones; None = every line is one.
         """
         ids = [self._pieces(line) for line in lines]
-        heads = [own[0] if own else [] for own in ids]
-        pieces: list[Piece] = []
-        of_line: list[range] = []
-        for number, own in enumerate(ids):
-            context = self._context(number, heads, documents)
-            known = spans[number] if spans is not None and len(own) == 1 else ()
-            of_line.append(range(len(pieces), len(pieces) + len(own)))
-            pieces += [Piece(piece, known if sum(known) == len(piece) else (), context) for piece in own]
-        if self._reads_spans:
-            self.counts["no_spans"] += sum(not len(piece.spans) for piece in pieces)
-        batches = self._batches([len(piece.ids) for piece in pieces])
-        found: list[list[Hypothesis]] = [[] for _ in pieces]
-        searched = workers.mapped(self._search, [[pieces[i] for i in batch] for batch in batches], self.jobs)
-        for batch, hypotheses in zip(batches, searched, strict=True):
-            for i, best in zip(batch, hypotheses, strict=True):
-                found[i] = best
-            self.done(len(batch) * len(lines) / len(pieces))
-        return [self._join([found[i] for i in own]) for own in of_line]
+        return [self._join(of_pieces) for of_pieces in self._translated(ids, spans, documents, self.done)]
+
+    @property
+    def _reads_targets(self) -> bool:
+        return self.context_rule is not None and self.context_rule.targets
+
+    def _translated(
+        self, ids: list[list[list[int]]], spans: Sequence[Sequence[int]] | None, documents: Documents | None, done: Callable[[float], None]
+    ) -> list[list[list[Hypothesis]]]:
+        """The translations of each piece of each line: all lines at once or, where translations are read as context, each after those before."""
+        rounds = documents.rounds(range(len(ids))) if documents is not None and self._reads_targets else [list(range(len(ids)))]
+        heads: list[Read] = [(tuple(own[0]) if own else (), ()) for own in ids]
+        found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in ids]
+        share = len(ids) / max(1, sum(map(len, ids)))
+        for together in rounds:
+            pieces: list[Piece] = []
+            places: list[tuple[int, int]] = []
+            for number in together:
+                context = self._context(number, heads, documents)
+                known = spans[number] if spans is not None and len(ids[number]) == 1 else ()
+                places += [(number, place) for place in range(len(ids[number]))]
+                pieces += [Piece(piece, known if sum(known) == len(piece) else (), context) for piece in ids[number]]
+            if self._reads_spans:
+                self.counts["no_spans"] += sum(not len(piece.spans) for piece in pieces)
+            batches = self._batches([len(piece.ids) for piece in pieces])
+            searched = workers.mapped(self._search, [[pieces[i] for i in batch] for batch in batches], self.jobs)
+            for batch, hypotheses in zip(batches, searched, strict=True):
+                for i, best in zip(batch, hypotheses, strict=True):
+                    found[places[i][0]][places[i][1]] = best
+                done(len(batch) * share)
+            for number in together if self._reads_targets else ():
+                heads[number] = (heads[number][0], _said(found[number]))
+        return found
 
     def _pieces(self, line: str) -> list[list[int]]:
         """Ids of the pieces of a line, each ending in </s>; none for a blank line."""
@@ -186,12 +205,12 @@ class Translator:
         self.counts["unknown"] += sum(piece.count(UNK) for piece in pieces)
         return pieces
 
-    def _context(self, line: int, heads: list[list[int]], documents: Documents | None) -> list[tuple[int, ...]]:
-        """The ids of the lines that are the context of one: of over-long ones the first piece (`heads` has it of each line); blank lines are none."""
-        if self.context_rule is None or not heads[line]:
+    def _context(self, line: int, heads: list[Read], documents: Documents | None) -> list[Read]:
+        """What is read of the lines that are the context of one (`heads` has it of each line); blank lines are none."""
+        if self.context_rule is None or not heads[line][0]:
             return []
         others = [] if documents is None else documents.context(line, self.context_rule)
-        found = [tuple(heads[other]) for other in others if heads[other]]
+        found = [heads[other] for other in others if heads[other][0]]
         self.counts["no_context"] += not found
         return found
 
@@ -212,12 +231,13 @@ class Translator:
         context = self._contexts([piece.context for piece in pieces])
         return search(self.models, source_batch([piece.ids for piece in pieces], self.device, spans, context), self.settings)
 
-    def _contexts(self, chosen: Sequence[Sequence[tuple[int, ...]]]) -> Context | None:
+    def _contexts(self, chosen: Sequence[Sequence[Read]]) -> Context | None:
         if self.context_rule is None:
             return None
-        number = {ids: i for i, ids in enumerate(dict.fromkeys(ids for own in chosen for ids in own))}
-        texts = list(number)
-        return contexts([[number[ids] for ids in own] for own in chosen], lambda i: np.asarray(texts[i]), self.context_rule, self.device)
+        number = {read: i for i, read in enumerate(dict.fromkeys(read for own in chosen for read in own))}
+        sources, targets = ([np.asarray(read[side]) for read in number] for side in (0, 1))
+        rows = [[number[read] for read in own] for own in chosen]
+        return contexts(rows, sources.__getitem__, self.context_rule, self.device, targets.__getitem__)
 
     def _join(self, pieces: list[list[Hypothesis]]) -> Translation:
         """The translations of a line from those of its pieces: the best of each, the second best of each, …"""
@@ -246,7 +266,8 @@ class Translator:
         tgt = [self.tgt_vocab.encode(line) for line in tokens]
         batches = self._batches([max(len(s), len(t)) for s, t in zip(src, tgt, strict=True)])
         self._count_forced(src, tgt)
-        read = [self._context(i, heads, documents) for i in range(len(src))]
+        reads: list[Read] = [(tuple(head), tuple(ids) if self._reads_targets else ()) for head, ids in zip(heads, tgt, strict=True)]
+        read = [self._context(i, reads, documents) for i in range(len(src))]
         work = [([src[i] for i in batch], [tgt[i] for i in batch], [read[i] for i in batch]) for batch in batches]
         found: list[list[float]] = [[] for _ in src]
         for batch, scores in zip(batches, workers.mapped(self._score, work, self.jobs), strict=True):
@@ -272,7 +293,14 @@ class Translator:
         if self._reads_spans:
             self.counts["no_spans"] += len(src)
 
-    def _score(self, work: tuple[list[list[int]], list[list[int]], list[list[tuple[int, ...]]]]) -> list[list[float]]:
+    def _read(self, heads: list[list[int]], targets: list[list[list[int]]], documents: Documents | None) -> list[Read]:
+        """What is read of lines as context: where translations are, of a line without targets the system's own, of others the first target."""
+        if not self._reads_targets:
+            return [(tuple(head), ()) for head in heads]
+        found = self._translated([[head] if head else [] for head in heads], None, documents, lambda amount: None)
+        return [(tuple(head), tuple(own[0]) if own else _said(of)) for head, own, of in zip(heads, targets, found, strict=True)]
+
+    def _score(self, work: tuple[list[list[int]], list[list[int]], list[list[Read]]]) -> list[list[float]]:
         src, tgt, read = work
         return forced_scores(self.models, dataclasses.replace(pair_batch(src, tgt, self.device), context=self._contexts(read)))
 
@@ -289,7 +317,8 @@ class Translator:
         tgt = [[self.tgt_vocab.encode(self.tgt_side.encode(line)) for line in lines] for lines in targets]
         longest = [max(map(len, targets), default=0) for targets in tgt]
         order = sorted((i for i, own in enumerate(tgt) if own), key=lambda i: (-len(tgt[i]), -len(src[i]), -longest[i]))
-        read = {i: self._context(i, heads, documents) for i in order}
+        reads = self._read(heads, tgt, documents)
+        read = {i: self._context(i, reads, documents) for i in order}
         batches: list[list[int]] = []
         for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):  # only sources with as many targets share a batch
             own = list(same)
@@ -304,12 +333,17 @@ class Translator:
             self.done(len(batch))
         return found
 
-    def _score_alternatives(self, work: tuple[list[list[int]], list[list[list[int]]], list[list[tuple[int, ...]]]]) -> list[list[float]]:
+    def _score_alternatives(self, work: tuple[list[list[int]], list[list[list[int]]], list[list[Read]]]) -> list[list[float]]:
         src, tgt, read = work
         batch = dataclasses.replace(alternatives_batch(src, tgt, self.device), context=self._contexts(read))
         sums = [sum(scores) for scores in forced_scores(self.models, batch)]
         count = len(tgt[0])
         return [sums[start : start + count] for start in range(0, len(sums), count)]
+
+
+def _said(pieces: list[list[Hypothesis]]) -> tuple[int, ...]:
+    """The ids of the best translation of a line's first piece, </s> last; of a blank line </s> alone."""
+    return (*(pieces[0][0].ids if pieces else ()), EOS)
 
 
 def _one_rule(models: Sequence[Model]) -> ContextRule | None:

@@ -9,7 +9,7 @@ from nmtkit.data.batches import collate
 from nmtkit.data.context import BREAK, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.vocabulary import EOS, PAD
+from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.errors import DataError
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)  # sentences of each document
@@ -75,6 +75,35 @@ def test_contexts_of_a_batch_are_encoded_once():
     assert contexts([[], []], lambda s: np.array(TEXT[s]), ContextRule()) is None
 
 
+def test_target_sides_come_where_they_are_wanted():
+    rule = ContextRule("previous", 2, "parallel", targets=True)
+    said = [[4, EOS], [EOS], [9, 8, 7, EOS], [5, 5, EOS]]
+    context = contexts([[0, 1], [], [2]], lambda s: np.array(TEXT[s]), rule, targets=lambda s: np.array(said[s]))
+    assert texts(context) == [TEXT[0], TEXT[1], TEXT[2]] and context.rows.tolist() == [[0, 1], [-1, -1], [2, -1]]
+    assert context.tgt_in.tolist() == [[BOS, 4, PAD, PAD], [BOS, PAD, PAD, PAD], [BOS, 9, 8, 7]]
+    assert context.tgt_lengths.tolist() == [2, 1, 4] and context.tgt_padded
+    alone = contexts([[2]], lambda s: np.array(TEXT[s]), rule, targets=lambda s: np.array(said[s]))
+    assert alone.tgt_in.tolist() == [[BOS, 9, 8, 7]] and not alone.tgt_padded
+    joined = contexts([[0, 3]], lambda s: np.array(TEXT[s]), ContextRule(size=2, targets=True), targets=lambda s: np.array(said[s]))
+    assert joined.tgt_in.tolist() == [[BOS, 4, BREAK, 5, 5]]
+    assert contexts([[0]], lambda s: np.array(TEXT[s]), ContextRule(), targets=lambda s: np.array(said[s])).tgt_in is None
+    with pytest.raises(ValueError, match="target sides"):
+        contexts([[0]], lambda s: np.array(TEXT[s]), rule)
+
+
+@given(SIZES, st.data())
+def test_rounds_take_documents_sentence_by_sentence(sizes, data):
+    """In each round at most one sentence of a document, after all before it; nothing behind the last one asked for."""
+    documents, document_of = of_sizes(sizes)
+    asked = data.draw(st.lists(st.integers(0, len(document_of) - 1)))
+    needed = {s for s, own in enumerate(document_of) if any(document_of[a] == own and s <= a for a in asked)}
+    found = documents.rounds(asked)
+    assert sorted(s for together in found for s in together) == sorted(needed)
+    for i, together in enumerate(found):
+        assert together and together == sorted(together) and all(s - documents.around(s)[0] == i for s in together)
+    assert Documents([], 3).rounds([2, 0]) == [[0, 2]]
+
+
 def test_files_of_documents(tmp_path):
     (tmp_path / "docs").mkdir()
     path = tmp_path / "docs" / "dev.txt"
@@ -100,3 +129,7 @@ def test_a_batch_of_a_prepared_set_brings_its_contexts(tmp_path):
     context = collate(store, rows, rule=ContextRule()).context
     assert texts(context) == [TEXT[0], TEXT[2]] and context.rows.tolist() == [[0], [1], [-1]]
     assert collate(store, np.array([0, 2]), rule=ContextRule()).context is None
+    rule = ContextRule(targets=True)
+    assert collate(store, rows, rule=rule).context.tgt_in.tolist() == [[BOS, 4]] * 2  # the set's own
+    translated = {0: np.array([9, 8, EOS]), 2: np.array([EOS])}
+    assert collate(store, rows, rule=rule, translated=translated.__getitem__).context.tgt_in.tolist() == [[BOS, 9, 8], [BOS, PAD, PAD]]

@@ -29,6 +29,8 @@ MORE = [
     Case("amn", (("context_size", 2), ("context_residual", True), ("context_encoder", "bigru"))),
     Case("context-aware", (("context_size", 2), ("norm", "pre"), ("tie", "target"), ("attn_bias", False))),
     Case("han", (("norm", "pre"), ("tie", "target"), ("attn_bias", False))),
+    Case("han", (("side", "decoder"), ("norm", "pre"))),
+    Case("han", (("side", "joint"), ("tie", "target"), ("context_gradients", False))),
     Case("concat", (("context_size", 2), ("norm", "pre"))),
     Case("rnnsearch", (("tie", "all"), ("d_alignment", 5), ("softmax_bias", False))),
     Case("caru", (("caatt", False), ("caembed", "off"), ("attention_norm", "softmax"))),

@@ -64,7 +64,7 @@ def pairs(count: int = 5, seed: int = 3, longest: int = 7) -> list[Pair]:
     return [(*(torch.randint(3, V, (n - 1,), generator=generator).tolist() + [EOS] for n in pair),) for pair in lengths]
 
 
-POOL = [src for src, _ in pairs(count=60, seed=8, longest=5)]
+POOL = pairs(count=60, seed=8, longest=5)
 
 
 def chosen(src: list[int], rule: ContextRule) -> list[int]:
@@ -73,19 +73,26 @@ def chosen(src: list[int], rule: ContextRule) -> list[int]:
     return sorted((sum(src) + i) % len(POOL) for i in range(count))
 
 
-def contexts_of(src: list[int], rule: ContextRule) -> list[list[int]]:
-    """The contexts of a source, as a model reads them."""
-    found = contexts([chosen(src, rule)], lambda i: np.array(POOL[i]), rule)
-    return [] if found is None else [row[:length] for row, length in zip(found.ids.tolist(), found.lengths.tolist(), strict=True)]
+def contexts_of(src: list[int], rule: ContextRule) -> list[Any]:
+    """The contexts of a source, as a model reads them: ids; or ids and what the decoder reads of their target sides."""
+    found = _contexts([src], rule, 0)
+    if found is None:
+        return []
+    sources = [row[:length] for row, length in zip(found.ids.tolist(), found.lengths.tolist(), strict=True)]
+    if found.tgt_in is None or found.tgt_lengths is None:
+        return sources
+    return [(src, row[:n]) for src, row, n in zip(sources, found.tgt_in.tolist(), found.tgt_lengths.tolist(), strict=True)]
 
 
 def _contexts(sources: list[list[int]], rule: ContextRule, more: int) -> Context | None:
     """The contexts of a batch, padded by `more` columns beyond the longest and, where they are parallel, by one that no sentence has."""
-    found = contexts([chosen(src, rule) for src in sources], lambda i: np.array(POOL[i]), rule)
+    src, tgt = ((lambda i, side=side: np.array(POOL[i][side])) for side in (0, 1))
+    found = contexts([chosen(src, rule) for src in sources], src, rule, targets=tgt)
     if found is None or not more:
         return found
     rows = F.pad(found.rows, (0, 1), value=-1) if rule.join == "parallel" else found.rows
-    return Context(F.pad(found.ids, (0, more), value=PAD), found.lengths, rows, padded=True)
+    tgt_in = None if found.tgt_in is None else F.pad(found.tgt_in, (0, more), value=PAD)
+    return dataclasses.replace(found, ids=F.pad(found.ids, (0, more), value=PAD), rows=rows, padded=True, tgt_in=tgt_in, tgt_padded=True)
 
 
 def collate(sentences: list[Pair], more: int = 0, rule: ContextRule | None = None) -> Batch:

@@ -3,23 +3,33 @@
 import json
 import signal
 
+import numpy as np
 import pytest
 import torch
 
 from nmtkit import console, files, settings
-from nmtkit.data.documents import documents_file
+from nmtkit.data.batches import collate
+from nmtkit.data.documents import Documents, documents_file
+from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import Vocabulary
 from nmtkit.errors import CheckpointError, ConfigError, DataError, Interrupted
 from nmtkit.models import checkpoints, loading
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
+from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loop
 from nmtkit.train.gradients import Gradients
+from nmtkit.train.guard import Stop
 from nmtkit.train.order import Order
 from nmtkit.train.plan import common_width, make_plan
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best
-from nmtkit.train.validation import Validation, Validator, is_better
+from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
+from nmtkit.translate.beam import search
+from nmtkit.translate.translator import Translator
 from tests.train.tiny import make_run, options
 
 QUIET = ("train.validate_every=100", "train.checkpoint_every=100", "train.dev_bleu=false", "train.samples=0")
@@ -320,6 +330,33 @@ def test_a_document_model_begins_with_a_transformer(run, capsys):
     new = {name: tensor for name, tensor in own.items() if name not in theirs}
     assert new and all(name.startswith("encoder_context.") for name in new)
     assert not torch.equal(new["encoder_context.norm.weight"], torch.ones(16))  # contexts were read
+
+
+def test_what_was_said_before_is_the_context_in_validation_too(run, monkeypatch):
+    """Dev sentences are translated as `translate` does whole documents, not with the references of those before; only what is needed is."""
+    files.write_text(documents_file(run.prep, "dev"), "0\n4\n")
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "side": "joint", "context_size": 2}
+    model = build_model("han", sizes, Vocabularies(28, 28, shared=True)).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(1.5)
+    validator = Validator(run, run.sets("dev")[0], TrainSettings(), torch.device("cpu"), {"device_type": "cpu", "enabled": False})
+    found = validator._translate(model, [1, 5], Stop())
+    assert sorted(found) == [0, 1, 4, 5]
+    side, vocabulary = TextSide.load(run.prep, "tgt"), Vocabulary.load(run.prep / "vocab.txt")
+    monkeypatch.setattr(TextSide, "encode", lambda self, line: line.split())
+    translator = Translator([model], side, side, vocabulary, vocabulary, DEV_SEARCH)
+    lines = list(files.text_lines(run.source("dev")))
+
+    def translated(documents):
+        return [translation.text for translation in translator.translate_window(lines, documents=documents)]
+
+    whole, alone = translated(Documents([0, 4], 6)), translated(None)
+    assert {row: whole[row] for row in found} == found
+    assert [whole[row] == alone[row] for row in (0, 1, 4, 5)] == [True, False, True, False]
+    store = Store(run.prep / "dev")
+    (given,) = search([model], collate(store, np.array([1]), rule=model.context_rule), DEV_SEARCH)
+    assert side.decode(vocabulary.decode(given[0].ids)) != whole[1]
 
 
 def test_init_from_what_gives_little_is_a_warning(run, capsys):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_models import Gossip, Recurrent, recurrent
+from toy_models import Gossip, Heir, Recurrent, recurrent
 
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
@@ -332,6 +332,42 @@ def test_lines_scored_without_context_are_counted_and_without_documents_all_are(
     translator.force(["a", "b", "", "c"], ["a"] * 4, Documents([0, 3], 4))
     assert translator.counts["no_context"] == 2
     assert len(translator.force(["a", "b"], ["a", "b"])) == 2 and translator.counts["no_context"] == 4
+
+
+def heir(size=1, join="parallel", **options):
+    return make(Heir(len(VOCABULARY), ContextRule("previous", size, join, targets=True)), max_length_a=0, max_length_b=30, **options)
+
+
+LETTERS, DOCUMENTS = ["a b", "", "c", "d e", "f", "g", "h i"], Documents([0, 3, 6], 7)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_was_translated_before_is_read_with_a_line(jobs):
+    """Documents are translated side by side, line after line; a blank line says nothing, and nothing crosses into another document."""
+    done = []
+
+    def said(**options):
+        translator = heir(jobs=jobs, batch_size=1, **options)
+        translator.done = done.append
+        return [t.text for t in translator.translate_window(LETTERS, documents=DOCUMENTS)]
+
+    assert said() == ["a", "", "c", "d", "f d", "g f d", "h"]
+    assert said(size=2) == said(size=2, join="concatenate") == ["a", "", "c a", "d", "f d", "g d f d", "h"]
+    assert sum(done) == pytest.approx(3 * len(LETTERS))
+    assert [t.text for t in heir(jobs=jobs).translate_window(LETTERS)] == ["a", "", "c", "d", "f", "g", "h"]
+    assert [t.text for t in heir(max_source=2).translate_window(["a b c d e", "f"], documents=Documents([0], 2))] == ["a c e", "f a"]
+
+
+def test_given_targets_are_what_was_said_before():
+    """Of pairs, the targets of the lines before; of alternatives, the first of these, or what the system says where there is none."""
+    targets = ["b", "", "c", "d e", "f d e", "g e", "h"]
+    sure = [min(line.log_probs) > -0.1 for line in heir().force(LETTERS, targets, DOCUMENTS)]
+    assert sure == [False, True, True, False, True, False, True]  # a blank line is scored as an empty one
+    translator = heir()
+    lines, documents = ["a b", "c", "d", "e"], Documents([0, 2], 4)
+    scores = translator.alternatives(lines, [[], ["c", "c a"], ["b", "d"], ["e b", "e d"]], documents)
+    assert [max(own) > -0.1 for own in scores if own] == [True] * 3
+    assert [own.index(max(own)) for own in scores if own] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

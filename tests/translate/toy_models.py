@@ -118,6 +118,19 @@ class Gossip(Model):
         return 10 * nn.functional.one_hot(hidden[..., 0].long(), self.vocabularies.tgt).double()
 
 
+class Heir(Gossip):
+    """Says the first word of its source, and then the target sides of its context."""
+
+    def encode(self, batch: Batch) -> Memory:
+        said = torch.full((len(batch.src), 100), EOS)
+        said[:, 0] = batch.src[:, 0]
+        for row in range(len(said)):
+            own = [] if batch.context is None else [i for i in batch.context.rows[row].tolist() if i >= 0]
+            words = [i for one in own for i in batch.context.tgt_in[one].tolist() if i > EOS]
+            said[row, 1 : len(words) + 1] = torch.tensor(words, dtype=torch.long)
+        return {"said": said}
+
+
 def recurrent(seed: int, vocabulary: int, sharpness: float = 3.0, eos_bias: float = 0.0) -> Recurrent:
     """A random recurrent model in float64, peaked enough that hypotheses differ."""
     torch.manual_seed(seed)
