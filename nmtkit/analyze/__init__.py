@@ -23,6 +23,9 @@ ANALYSES: dict[str, Analysis] = {
     "importance": Analysis("nmtkit.analyze.importance:run", "whether source positions with more attention matter more to the next word (ΔJS, Δα)"),
     "gates": Analysis("nmtkit.analyze.gates:run", "how open content-adaptive gates are, by word, frequency and part of speech"),
     "convergence": Analysis("nmtkit.analyze.convergence:run", "loss and dev BLEU by updates, epochs and time, and what it took to reach a BLEU"),
+    "context": Analysis(
+        "nmtkit.analyze.context_use:run", "whether the other sentences that systems read are used: loss and BLEU without, and with others"
+    ),
     "phrases": Analysis("nmtkit.analyze.phrases:run", "multi-word expressions translated as the reference does"),
 }
 """Every analysis by name. Its function is `run(run, systems, *, set_names, …) -> Finding`, where … are the options it has; another analysis is one

@@ -19,7 +19,6 @@ from nmtkit.analyze import looking
 from nmtkit.analyze.finding import Finding
 from nmtkit.data.batches import Batch
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model, Vocabularies
@@ -29,10 +28,9 @@ from nmtkit.run import Run
 from nmtkit.score import figures
 from nmtkit.score.draws import Resampling, estimate
 from nmtkit.score.tables import Column, Estimate, Table, bar
-from nmtkit.translate.forced import pair_batch
 
 Side = Literal["src", "tgt"]
-ENDING = "_gate"
+ENDING, OF_CONTEXT = "_gate", ".gate"
 TOP = 20
 """Types shown, the most frequent ones, as in the paper."""
 CLASSES = ((100, "100 times or more"), (10, "10–99 times"), (2, "2–9 times"), (1, "once"))
@@ -134,25 +132,30 @@ def groups(words: Words, tags: Sequence[str] | None) -> list[Group]:
 
 def gates_of(model: Model, where: torch.device) -> dict[str, Side]:
     """The gates that a model records: name of the site -> the side whose subwords it is of."""
-    probe = pair_batch([[UNK] * 2 + [EOS]], [[UNK] * 3 + [EOS]], where)
-    seen = {site: value for found in looking.look(model, probe).values() for site, value in found.items() if site.endswith(ENDING)}
-    return {site: "src" if value.dim() == 3 else "tgt" for site, value in seen.items()}
+    found: dict[str, Side] = {}
+    for seen in looking.look(model, looking.probe(model, where)).values():
+        for site, value in seen.items():
+            if site.endswith((ENDING, OF_CONTEXT)):
+                found[site] = "src" if value.dim() == 3 or site.endswith(OF_CONTEXT) else "tgt"
+    return found
 
 
-def of_subwords(opened: Tensor, batch: Batch) -> list[NDArray[np.float64]]:
+def of_subwords(opened: Tensor, batch: Batch, side: Side) -> list[NDArray[np.float64]]:
     """How open a gate is for each subword of each sentence, </s> left out; NaN where it never has a say.
 
     Args:
-        opened: (B, T, S), of source positions: the mean over the steps at which the gate has a say; or (B, T), of what stands between the
-            word before (at t = 1 the first) and the context: for that word.
+        opened: (B, T, S), of source positions: the mean over the steps at which the gate has a say; (B, S), of these too; or (B, T), of what
+            stands between the word before (at t = 1 the first) and the context: for that word.
+        side: which of them it is of.
     Source: Im & Chan 2024, as models.md 4.9 reads it.
     """
     assert batch.tgt_lengths is not None
     opened = opened.double()
     if opened.dim() == 3:
         real = torch.arange(opened.size(1), device=opened.device) < batch.tgt_lengths[:, None]
-        each = opened.masked_fill(~real.unsqueeze(-1), torch.nan).nanmean(1)
-        return [row[: length - 1] for row, length in zip(each.cpu().numpy(), batch.src_lengths.tolist(), strict=True)]
+        opened = opened.masked_fill(~real.unsqueeze(-1), torch.nan).nanmean(1)
+    if side == "src":
+        return [row[: length - 1] for row, length in zip(opened.cpu().numpy(), batch.src_lengths.tolist(), strict=True)]
     return [row[1:length] for row, length in zip(opened.cpu().numpy(), batch.tgt_lengths.tolist(), strict=True)]
 
 
@@ -163,9 +166,12 @@ def measured(
     found = {site: np.full(len(words[side].flat), np.nan) for site, side in gates.items()}
     with console.progress(f"{name}: sentences", len(store)) as done:
         for batch in looking.batches(store, looking.device(), model.context_rule):
-            seen = looking.look(model, batch)["decoder"]
+            recorded = looking.look(model, batch)
+            seen = recorded["encoder"] | recorded["decoder"]
             for site, side in gates.items():
-                for row, values in zip(batch.rows.tolist(), of_subwords(seen[site], batch), strict=True):
+                if site not in seen:  # no sentence of the batch has a context
+                    continue
+                for row, values in zip(batch.rows.tolist(), of_subwords(seen[site], batch, side), strict=True):
                     owners, start = words[side].owners[row], words[side].offsets[row]
                     if len(owners):
                         means = np.bincount(owners, weights=values) / np.bincount(owners)
@@ -243,7 +249,8 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
         title="how open gates are, by word",
         table=_table(rows, list(gates), chosen),
         text="0 keeps what was there, 1 puts the new in its place: if a gate has learned what carries content, nouns and verbs stand high, "
-        "and articles, prepositions and punctuation low. Compare words inside a column; the level of a whole column is the model's own.",
+        "and articles, prepositions and punctuation low. Compare words inside a column; the level of a whole column is the model's own. "
+        "Where other sentences are read (NAME.gate) it is the other way round: 1 keeps the word's own state, and what hangs on context stands low.",
         figure=drawing.get(first),
         bars="\n\n".join(_bars(site, name, drawn[site], 5 + i) for site in sites for i, name in enumerate(gates) if site in gates[name]),
         facts={

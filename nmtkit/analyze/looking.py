@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate
+from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, UNK
@@ -58,6 +60,16 @@ def sides(model: Model, where: torch.device) -> dict[str, tuple[str, str]]:
         for site, weights in found.items()
         if weights.dim() == 4
     }
+
+
+def probe(model: Model, where: torch.device, lengths: tuple[int, int] = PROBE, context: int = 1) -> Batch:
+    """Two pairs of sentences of given lengths; where a model reads context, both with one and the same, of a length given too."""
+    src, tgt, before = ([UNK] * (length - 1) + [EOS] for length in (*lengths, context))
+    batch = pair_batch([src] * 2, [tgt] * 2, where)
+    if model.context_rule is None:
+        return batch
+    ids, count = torch.tensor([before], device=where), torch.tensor([context], device=where)
+    return dataclasses.replace(batch, context=Context(ids, count, torch.zeros(2, 1, dtype=torch.long, device=where), False))
 
 
 def layer_of(site: str) -> int:

@@ -24,6 +24,7 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
         "nmtkit analyze alignment --gold enfr.gold,enfr.src-tgt",
         "nmtkit analyze importance --set-name dev --removal raw",
         "nmtkit analyze gates --src-tags test.en.pos",
+        "nmtkit analyze context --set-name dev",
         "nmtkit analyze convergence --levels 20,25,30",
         "nmtkit analyze phrases --expressions verbs.tsv",
     ),

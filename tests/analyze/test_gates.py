@@ -26,6 +26,7 @@ from .test_stage import TOY, finding
 CPU = torch.device("cpu")
 GATED = {"d_hidden": 16, "d_embedding": 8}
 RESAMPLES = Resampling(40, 100)
+HAVING = "amn, context-aware, han, caru, gru-inv, gatt"
 
 
 def means(values):
@@ -39,7 +40,7 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
     batch = contract.collate(pairs, more=2)
     seen = looking.look(model, batch)["decoder"]
     for site, side in gates.gates_of(model, CPU).items():
-        found = gates.of_subwords(seen[site], batch)
+        found = gates.of_subwords(seen[site], batch, side)
         for (src, tgt), own in zip(pairs, found, strict=True):
             with torch.inference_mode(), capture() as alone:
                 model.decode(torch.tensor([[1, *tgt[:-1]]]), model.encode(pair_batch([src], [tgt])))
@@ -53,8 +54,13 @@ def test_gates_are_found_by_what_is_recorded():
     assert gates.gates_of(contract.Case("caru").build(), CPU) == {"attention_gate": "src", "caembed_gate": "tgt"}
     assert gates.gates_of(contract.Case("caru", (("caatt", False),)).build(), CPU) == {"caembed_gate": "tgt"}
     assert gates.gates_of(contract.Case("rnnsearch").build(), CPU) == {}
+    assert gates.gates_of(contract.Case("amn").build(), CPU) == {"memory.gate": "src"}
+    assert gates.gates_of(contract.Case("context-aware").build(), CPU) == {"context.gate": "src"}
+    assert gates.gates_of(contract.Case("concat").build(), CPU) == {}
 
     class Stranger:
+        context_rule = None
+
         def encode(self, batch):
             return {}
 
@@ -186,7 +192,7 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     tags.write_text("".join(" ".join("NOUN" if w[0].isupper() else "REST" for w in line.split()) + "\n" for line in lines), "utf-8")
     stage.analyze(analysed.run, "gates", src_tags=str(tags))
     out, err = capsys.readouterr()
-    assert "no gate to look at: plain, toy" in err and "caru, gru-inv, gatt" in err
+    assert "no gate to look at: plain, toy" in err and HAVING in err
     assert "0 keeps what was there" in out and "█" in out and "one: attention_gate" in out and "one: caembed_gate" not in out
     found = finding(analysed.run, "gates")
     folder = analysed.run.path / "analyze" / "gates"
@@ -223,7 +229,7 @@ def test_without_any_gate_it_is_said_who_has_one(analysed, tmp_path):
     analysed.system("plain", "transformer", SMALL)
     with pytest.raises(DataError, match="no gate to look at: plain") as error:
         stage.analyze(analysed.run, "gates")
-    assert error.value.hint == "variants that have one: caru, gru-inv, gatt"
+    assert error.value.hint == f"variants that have one: {HAVING}"
     analysed.system("one", "gatt", GATED)
     path = tmp_path / "tags"
     path.write_text("X\n", "utf-8")
