@@ -14,6 +14,7 @@ from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.looking import one_set
 from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.analyze.timing import Timing, measure_speed
+from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.models.loading import build_untrained
@@ -23,6 +24,8 @@ from nmtkit.score import figures
 from nmtkit.score.tables import Column, Estimate, Table
 from nmtkit.settings import SearchSettings, build
 
+ASKED = 10_000
+"""Sentences whose number of context sentences is looked up."""
 READING = (
     "A relative time near the relative MACs is what the arithmetic demands, well above it is a price of the implementation; "
     "speeds from the log are of their own training and machine, only those of --measure were taken in turn."
@@ -44,6 +47,8 @@ class Cost:
     name: str
     parameters: Parameters
     macs: Macs
+    contexts: float | None
+    """Context sentences that a sentence has in the training set, None of a system that reads none."""
     beam: int
     """Hypotheses a sentence that the decoding speeds are of."""
     logged: Speed
@@ -61,12 +66,13 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
     """
     if measure:
         hardware.room_for_products(len(systems))
-    src_length, tgt_length = typical_lengths(run)
+    store = training_pairs(run)
+    src_length, tgt_length = typical_lengths(store)
     set_name = one_set(run, set_names, "decoding speed")
     costs = []
     with console.progress("counting multiply-accumulates", len(systems)) as advance:
         for name in systems:
-            costs.append(_cost(run, run.system(name), src_length, tgt_length, set_name))
+            costs.append(_cost(run, run.system(name), store, set_name))
             advance(1)
     timings = measure_speed(run, [run.system(name) for name in systems], set_name, tgt_length) if measure else {}
     costs = [replace(c, timing=timings.get(c.name)) for c in costs]
@@ -81,14 +87,15 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
             "baseline": costs[0].name,
             "src_length": src_length,
             "tgt_length": tgt_length,
+            "contexts": {cost.name: cost.contexts for cost in costs if cost.contexts is not None},
             "set": set_name,
             "measured": {name: timing.as_json() for name, timing in timings.items()},
         },
     )
 
 
-def typical_lengths(run: Run) -> tuple[int, int]:
-    """Mean source and target length of the training pairs in subwords, ends included, rounded.
+def training_pairs(run: Run) -> Store:
+    """The training set.
 
     Raises: DataError if the run has no training pairs.
     """
@@ -98,15 +105,27 @@ def typical_lengths(run: Run) -> tuple[int, int]:
     store = Store(run.prep / train[0].name)
     if not len(store):
         raise DataError("the training set of this run is empty", where=run.prep, hint="nmtkit prep --force")
+    return store
+
+
+def typical_lengths(store: Store) -> tuple[int, int]:
+    """Mean source and target length of a set in subwords, ends included, rounded."""
     return max(1, round(float(store.src_lengths.mean()))), max(1, round(float(store.tgt_lengths.mean())))
 
 
-def _cost(run: Run, system: System, src_length: int, tgt_length: int, set_name: str) -> Cost:
+def typical_contexts(store: Store, rule: ContextRule) -> float:
+    """Mean number of context sentences of a sentence, over sentences from all of a set."""
+    asked = np.unique(np.linspace(0, len(store) - 1, ASKED).astype(int))
+    return float(np.mean([len(store.documents.context(int(i), rule)) for i in asked]))
+
+
+def _cost(run: Run, system: System, store: Store, set_name: str) -> Cost:
     model = build_untrained(run, system).eval()
-    macs = count_macs(model, src_length, tgt_length)
+    contexts = None if model.context_rule is None else typical_contexts(store, model.context_rule)
+    macs = count_macs(model, *typical_lengths(store), contexts or 0)
     beam = build(SearchSettings, system.read_config().get("search", {}), "search").beam
     logged = Speed(logged_training_speed(system), logged_decoding_speed(system, set_name))
-    return Cost(system.name, count_parameters(model), macs, beam, logged)
+    return Cost(system.name, count_parameters(model), macs, contexts, beam, logged)
 
 
 def logged_training_speed(system: System) -> float | None:
@@ -214,6 +233,9 @@ def cost_table(costs: Sequence[Cost], set_name: str) -> Table:
         "counted: matrix products, convolutions, attention; not counted: softmax, norms, activations, gates' element-wise part, look-ups",
         f"speed: {how}",
     ]
+    reading = [f"{cost.name} {cost.contexts:.2f}" for cost in costs if cost.contexts is not None]
+    if reading:
+        notes.insert(4, f"context sentences of a sentence, as in the training set, counted and timed with the rest: {', '.join(reading)}")
     title = "Cost" + (" (speed measured in turn)" if measured else "")
     return Table("cost", title, COLUMNS, [_row(cost, base) for cost in costs], notes)
 

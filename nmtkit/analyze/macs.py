@@ -7,7 +7,7 @@ it knows no formula for matrix-vector products and for the fused attention of CP
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.vocabulary import BOS, SPECIALS
+from nmtkit.data.context import contexts as collate_contexts
+from nmtkit.data.vocabulary import BOS, EOS, SPECIALS
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
@@ -92,15 +93,28 @@ def count_parameters(model: Model) -> Parameters:
     return Parameters(sum(p.numel() for p in found), sum(p.numel() for p in found if p.dim() and p.size(0) in sizes))
 
 
-def count_macs(model: Model, src_length: int, tgt_length: int) -> Macs:
-    """Count the multiply-accumulates of a model by running it once.
+def count_macs(model: Model, src_length: int, tgt_length: int, contexts: float = 0.0) -> Macs:
+    """Count the multiply-accumulates of a model by running it.
 
     Args:
         model: on the CPU; it is left in the mode it was in, without gradients.
         src_length, tgt_length: tokens of the sentences it is run on, ends included.
+        contexts: of a model that reads context, how many context sentences, as long as the others, a sentence has; none are shared, and the
+            count is on the line between that with none and that with as many as the model takes.
     """
+    none = _counts(model, random_batch(model, src_length, tgt_length))
+    if model.context_rule is not None and contexts:
+        most = model.context_rule.size
+        all_of_them = _counts(model, random_batch(model, src_length, tgt_length, contexts=most))
+        none = tuple(a + contexts / most * (b - a) for a, b in zip(none, all_of_them, strict=True))
+    train, encode, step = none
+    return Macs(src_length, tgt_length, train / (_ROWS * tgt_length), encode / (_ROWS * src_length), step / (_ROWS * tgt_length))
+
+
+def _counts(model: Model, batch: Batch) -> tuple[float, ...]:
+    """Multiply-accumulates of an update on a batch, of reading it, and of decoding it step by step."""
     was_training = model.training
-    batch = random_batch(model, src_length, tgt_length)
+    assert batch.tgt_out is not None
     try:
         model.train()
         seed_dropout(0, 0, 0)
@@ -111,14 +125,14 @@ def count_macs(model: Model, src_length: int, tgt_length: int) -> Macs:
             encode = _macs(lambda: model.encode(batch))
             memory = model.encode(batch)
             with capture():  # attention of a single query as the products that it is
-                step = _macs(lambda: _steps(model, memory, _ROWS, tgt_length))
+                step = _macs(lambda: _steps(model, memory, *batch.tgt_out.shape))
     finally:
         model.train(was_training)
-    return Macs(src_length, tgt_length, train / (_ROWS * tgt_length), encode / (_ROWS * src_length), step / (_ROWS * tgt_length))
+    return train, encode, step
 
 
-def random_batch(model: Model, src_length: int, tgt_length: int, rows: int = _ROWS) -> Batch:
-    """Random sentences of equal length, so that nothing is padded."""
+def random_batch(model: Model, src_length: int, tgt_length: int, rows: int = _ROWS, contexts: int = 0) -> Batch:
+    """Random sentences of equal length, so that nothing is padded; of a model that reads context, with so many context sentences each."""
     generator = torch.Generator().manual_seed(1)
 
     def ids(size: int, length: int) -> Tensor:
@@ -127,7 +141,14 @@ def random_batch(model: Model, src_length: int, tgt_length: int, rows: int = _RO
     src, tgt_out = ids(model.vocabularies.src, src_length), ids(model.vocabularies.tgt, tgt_length)
     tgt_in = torch.cat([torch.full((rows, 1), BOS), tgt_out[:, :-1]], dim=1)
     lengths = (torch.full((rows,), n, dtype=torch.long) for n in (src_length, tgt_length))
-    return Batch(src, next(lengths), torch.arange(rows), tgt_in, tgt_out, next(lengths), src_padded=False, tgt_padded=False)
+    batch = Batch(src, next(lengths), torch.arange(rows), tgt_in, tgt_out, next(lengths), src_padded=False, tgt_padded=False)
+    if model.context_rule is None or not contexts:
+        return batch
+    others = random_batch(model, src_length, tgt_length, rows * contexts)
+    assert others.tgt_out is not None
+    texts = [side.index_fill(1, torch.tensor([side.size(1) - 1]), EOS).numpy() for side in (others.src, others.tgt_out)]
+    chosen = [range(row * contexts, (row + 1) * contexts) for row in range(rows)]
+    return replace(batch, context=collate_contexts(chosen, texts[0].__getitem__, model.context_rule, targets=texts[1].__getitem__))
 
 
 def _update(model: Model, batch: Batch) -> None:

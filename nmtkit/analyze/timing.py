@@ -17,6 +17,8 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.data.batches import Batch, batch_list, collate, source_batch
+from nmtkit.data.context import contexts
+from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Memory, Model, State
@@ -98,7 +100,8 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
     device, autocast = torch.device(chosen.device), autocast_arguments(chosen)
     models = {s.name: load_system(run, s, device) for s in systems}
     searched = searched.model_copy(update={"max_length_a": 0.0, "max_length_b": steps, "nbest": 1})
-    store, sources = Store(run.prep / run.sets("train")[0].name), _sources(run, set_name, device)
+    store = Store(run.prep / run.sets("train")[0].name)
+    sources = {name: _sources(run, set_name, device, model.context_rule) for name, model in models.items()}
     rows = batch_list(store.src_lengths, store.tgt_lengths, train.batch_size, train.batch_unit, SEED, 0)
     updates = [[rows[(number * UPDATES + i) % len(rows)] for i in range(UPDATES)] for number in range(rounds + 1)]  # new ones, as training has them
     tokens = np.array([sum(int(store.tgt_lengths[own].sum()) for own in chosen) for chosen in updates[1:]])
@@ -109,12 +112,13 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
             for name in order:
                 batches = [collate(store, own, device, models[name].context_rule) for own in updates[number]]
                 update = _seconds(partial(_updates, models[name], batches, train, autocast), device)
-                decode = _seconds(partial(_decode, models[name], sources, searched), device)
+                decode = _seconds(partial(_decode, models[name], sources[name], searched), device)
                 if number:
                     spent[name].append((update, decode))
                 advance(1)
     base = np.array(spent[systems[0].name])
-    return {name: _timing(np.array(pairs), base, tokens, len(sources.src) * steps, chosen.describe()) for name, pairs in spent.items()}
+    decoded = len(sources[systems[0].name].src) * steps
+    return {name: _timing(np.array(pairs), base, tokens, decoded, chosen.describe()) for name, pairs in spent.items()}
 
 
 def _timing(pairs: Any, base: Any, tokens: Any, decoded: int, device: str) -> Timing:
@@ -129,10 +133,13 @@ def _ratio(values: Any) -> Estimate:
     return Estimate(float(middle), float(low), float(high))
 
 
-def _sources(run: Run, set_name: str, device: torch.device) -> Batch:
+def _sources(run: Run, set_name: str, device: torch.device, rule: ContextRule | None) -> Batch:
+    """Some sentences of a set, with the context that a model reads with them."""
     store = Store(run.prep / set_name)
-    chosen = np.random.default_rng(SEED).permutation(len(store))[:SENTENCES]
-    return source_batch([store.src(int(i)) for i in sorted(chosen, key=lambda i: int(store.src_lengths[i]))], device)
+    drawn = np.random.default_rng(SEED).permutation(len(store))[:SENTENCES]
+    chosen = sorted(map(int, drawn), key=lambda i: int(store.src_lengths[i]))
+    context = None if rule is None else contexts([store.documents.context(i, rule) for i in chosen], store.src, rule, device, store.tgt)
+    return source_batch([store.src(i) for i in chosen], device, context=context)
 
 
 def _updates(model: Model, batches: Sequence[Batch], settings: TrainSettings, autocast: dict[str, Any]) -> None:

@@ -55,6 +55,43 @@ def test_a_recurrent_model_costs_exactly_its_formulas():
     assert found.train * m == pytest.approx(3 * (n * read + m * write) - no_gradient, abs=1e-6)
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_document_model_costs_what_it_reads_too(norm):
+    """amn: a GRU, self-attention of source and context, attention between them, a feed-forward layer and a gate; only with context."""
+    d, f, layers, n, m, v = 32, 96, 2, 11, 7, 211
+    values = {"d_model": d, "d_ff": f, "heads": 4, "encoder_layers": layers, "decoder_layers": layers, "norm": norm}
+    model = build_model("amn", values, Vocabularies(v, v, True))
+    plain = macs.count_macs(build_model("transformer", values, Vocabularies(v, v, True)), n, m)
+    assert macs.count_macs(model, n, m) == plain
+    found = macs.count_macs(model, n, m, contexts=1)
+    read = 6 * d * d + 2 * (4 * d * d + 2 * n * d) + (4 * d * d + 2 * n * d) + 2 * d * f + 2 * d * d
+    assert found.encode == pytest.approx(plain.encode + read, abs=1e-6)
+    assert found.step == plain.step
+    assert (found.train - plain.train) * m == pytest.approx(3 * read * n, rel=0.02)  # what the GRU begins with needs no gradient
+    half = macs.count_macs(model, n, m, contexts=0.5)
+    assert half.train == pytest.approx((found.train + plain.train) / 2) and half.encode == pytest.approx((found.encode + plain.encode) / 2)
+
+
+def test_context_sentences_are_not_shared():
+    """han: each of three contexts is encoded, and read word by word and as a sentence."""
+    d, f, layers, n, m, v = 32, 96, 2, 11, 7, 211
+    values = {"d_model": d, "d_ff": f, "heads": 4, "encoder_layers": layers, "decoder_layers": layers}
+    found, plain = (macs.count_macs(build_model("han", values, Vocabularies(v, v, True)), n, m, contexts) for contexts in (3, 0))
+    words, sentences = d * d + 3 * (2 * d * d + 2 * n * d + d * d), d * d + 3 * 2 * d * d + d * d
+    assert found.encode == pytest.approx(plain.encode + 3 * encoder(d, f, layers, n) / n + words + sentences + 2 * d * f + 2 * d * d, abs=1e-6)
+
+
+def test_ratios_of_document_models_are_those_of_the_design():
+    """amn 1.12 and context-aware 1.34 in training at base size and V = 33.4k, 1.00 in decoding; here all sizes are an eighth, but the length."""
+    values = {"d_model": 64, "d_ff": 256, "heads": 8, "tie": "all"}
+    plain, amn, aware = (
+        macs.count_macs(build_model(name, values, Vocabularies(4_179, 4_179, True)), 30, 30, contexts=1)
+        for name in ("transformer", "amn", "context-aware")
+    )
+    assert amn.train / plain.train == pytest.approx(1.12, abs=0.01) and aware.train / plain.train == pytest.approx(1.34, abs=0.01)
+    assert amn.step == aware.step == plain.step
+
+
 def test_base_size_is_the_61_7_million_of_the_design():
     """61.7 MMAC per (source, target) token pair at base size, V = 33.4k, n = m = 30: 19.1 encoder + 25.5 decoder + 17.1 softmax."""
     d, f, layers, n, v = 512, 2048, 6, 30, 33_400

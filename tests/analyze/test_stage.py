@@ -8,15 +8,18 @@ import os
 
 import numpy as np
 import pytest
+import torch
 
 from nmtkit.analyze import ANALYSES, OPTIONS, stage, timing
 from nmtkit.analyze.macs import count_macs, count_parameters
 from nmtkit.data.batches import source_batch
+from nmtkit.data.documents import documents_file
 from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn import hardware
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate.beam import search
+from tests.score.conftest import write
 
 from .conftest import SMALL, AnalysedRun
 
@@ -74,6 +77,29 @@ def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
     folder = two.run.path / "analyze" / "cost"
     assert r"\toprule" in (folder / "table.tex").read_text("utf-8")
     assert "relative to base" in (folder / "figure.svg").read_text("utf-8")
+
+
+def test_cost_of_a_document_model_counts_its_contexts(analysed, capsys, monkeypatch):
+    """As many as the training set's sentences have; decoding is measured with those of the set that is decoded."""
+    analysed.system("base", "transformer", SMALL)
+    model = analysed.system("memory", "amn", SMALL)
+    for name, starts in (("train", [0, 3, 4]), ("test", [0, 20])):
+        write(documents_file(analysed.run.prep, name), map(str, starts))
+    stage.analyze(analysed.run, "cost", systems=["base", "memory"])
+    found = finding(analysed.run, "cost")
+    count = len(analysed.lines["test"])  # the training set is a copy
+    assert found["facts"]["contexts"] == {"memory": pytest.approx((count - 3) / count)}
+    length = found["facts"]["src_length"]
+    expected = count_macs(model, length, length, contexts=(count - 3) / count)
+    assert found["table"]["rows"][1]["train_mmac"] * 1e6 == pytest.approx(expected.train)
+    assert f"memory {(count - 3) / count:.2f}" in capsys.readouterr().out
+    batches = []
+    monkeypatch.setattr(timing, "_decode", lambda model, batch, settings: batches.append(batch))
+    timing.measure_speed(analysed.run, [analysed.run.system(name) for name in ("base", "memory")], "test", 5, rounds=1)
+    alone, beside = sorted(batches, key=lambda batch: batch.context is not None)[:: len(batches) - 1]
+    assert alone.context is None and torch.equal(alone.src, beside.src)
+    with_context = (beside.context.rows >= 0).sum()
+    assert 0 < with_context < len(beside.src) and with_context >= len(beside.src) - 2
 
 
 def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
