@@ -95,7 +95,9 @@ def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
         found = {}
         for condition, items in sets.items():
             with console.progress(f"{name}: pairs", len(items)) as translator.done:
-                found[condition] = [own for own in translator.alternatives(*as_documents(items)) if own]
+                text = as_documents(items, rule is not None and rule.targets)
+                scores = translator.alternatives(text.lines, text.targets, text.documents)
+                found[condition] = [scores[place] for place in text.places]
     seconds = time.perf_counter() - start
     return Scored(found, sum(len(own) for scores in found.values() for own in scores) / seconds, rule)
 
@@ -191,15 +193,18 @@ def run(
 def _about_context(items: Sequence[Item], of_systems: Mapping[str, Scored]) -> list[str]:
     """Which systems read the sentences before, and what that can decide."""
     rules = {name: found.rule for name, found in of_systems.items()}
-    reading = [f"{name} ({rule.kind}, at most {rule.size}, {rule.join})" for name, rule in rules.items() if rule is not None]
+    kinds = {name: f"{rule.kind}, at most {rule.size}, {rule.join}{', translations too' * rule.targets}" for name, rule in rules.items() if rule}
+    reading = [f"{name} ({kind})" for name, kind in kinds.items()]
     without = [name for name, rule in rules.items() if rule is None]
     notes = [
-        f"context, the sources of the sentences before: read by {', '.join(reading) or 'none'}; not read by {', '.join(without) or 'none'}",
+        f"context, the sentences before: read by {', '.join(reading) or 'none'}; not read by {', '.join(without) or 'none'}",
         "none: without it; foreign: with that of another sentence of the set, drawn with seed 1",
     ]
     if undecided := open_questions(items):
         total = sum(len(item.errors) for item in items)
-        notes.append(f"{undecided:,} of {total:,} pairs are in the set with right and wrong swapped too: only translations before can decide them")
+        notes.append(
+            f"{undecided:,} of {total:,} pairs are in the set with right and wrong swapped too: only the translations before can decide them"
+        )
     return notes
 
 

@@ -69,7 +69,8 @@ class Replaced(Documents):
 class Measured:
     """A system with one context for each sentence of the set (N)."""
 
-    bleu: Metric
+    bleu: Metric | None
+    """None where the context would be what the system has not translated yet."""
     loss: Metric
     other: int
     """Sentences whose context is another than their own."""
@@ -201,17 +202,20 @@ def _measured(subject: Subject, group: Chosen, model: Model, rule: ContextRule) 
         translator = Translator([model], *sides, *load_vocabularies(run.prep), group.settings, device, cores())
         for condition, other in conditions(rule).items():
             store = subject.under(other)
-            with console.progress(f"{group.name}: context {condition}", len(lines)) as translator.done:
-                outputs = [t.text for t in translator.translate_window(lines, documents=store.documents)]
+            bleu = None
+            if condition in (OWN, NONE) or not rule.targets:
+                with console.progress(f"{group.name}: context {condition}", len(lines)) as translator.done:
+                    bleu = subject.scorer.score("bleu", [t.text for t in translator.translate_window(lines, documents=store.documents)])
             log_probs[condition] = subject.log_probs(model, store)
             own = (subject.store.documents.context(i, rule) != store.documents.context(i, rule) for i in range(len(store)))
-            metrics = subject.scorer.score("bleu", outputs), subject.loss(log_probs[condition])
-            found[condition] = Measured(*metrics, sum(own), *subject.read(model, store, sites))
+            found[condition] = Measured(bleu, subject.loss(log_probs[condition]), sum(own), *subject.read(model, store, sites))
     return found, log_probs[OWN] - log_probs[NONE]
 
 
 def _examples(subject: Subject, name: str, model: Model, gains: Numbers) -> list[Example]:
     sites, vocabularies = reading.sites_of(model, looking.device()), load_vocabularies(subject.run.prep)
+    if not (sites.attention or sites.gates):
+        return []
     tgt = TextSide.load(subject.run.prep, "tgt")
     found = []
     for row in np.argsort(-gains, kind="stable")[:EXAMPLES].tolist():
@@ -230,6 +234,9 @@ def _rows(name: str, found: dict[str, Measured], draws: Draws) -> list[list[Any]
     for condition, own in found.items():
         cells: list[Any] = [name, condition, own.other]
         for metric, other in ((own.loss, base.loss), (own.bleu, base.bleu)):
+            if metric is None or other is None:
+                cells += [None] * (2 + len(P_VALUES))
+                continue
             value = estimate(metric.value, draws.full.scores(metric))
             cells += [value, None if own is base else difference(metric, other, draws)]
             alike = np.array_equal(metric.statistics, other.statistics)  # some tests give equal outputs a small p
@@ -250,7 +257,9 @@ def _table(rows: list[list[Any]], subject: Subject, signature: str) -> Table:
     notes = [
         "own: what the system was trained to read; same document, other documents: as many sentences, drawn at random, in the place of the own "
         "ones; changed: sentences whose context is then another. A sentence that has no context of its own has none in any row",
-        f"loss: nats a subword of the first reference, </s> included; BLEU: {signature}",
+        f"loss: nats a subword of the first reference, </s> included; BLEU: {signature}; "
+        "a system that reads its own earlier translations gets those of the reference in the loss, and with other sentences no BLEU: these are not "
+        "translated before",
         "Δ and p: against the system's own context, no p where outputs are the same; "
         + "; ".join(f"{TESTS[test].header}: {TESTS[test].name}, {TESTS[test].reading}" for test in P_VALUES)
         + f"; {subject.draws.full.describe()}; {subject.draws.swaps.describe()}",

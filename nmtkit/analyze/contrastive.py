@@ -1,6 +1,6 @@
 """Contrastive sets: sentences with a right translation and wrong ones that differ from it in one point; which of them does a system prefer?
 
-Where a set tells what was said before a sentence, these are its document; only their sources are read, never their translations.
+Where a set tells what was said before a sentence, these are its document. Their translations are read by systems that read their own.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ class Error:
 
 @dataclass(frozen=True)
 class Item:
-    """A source, its right translation, wrong ones, and the sources of the sentences before."""
+    """A source, its right translation, wrong ones, the sources of the sentences before, and (or none) their translations."""
 
     source: str
     reference: str
     errors: Sequence[Error]
     before: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
     @property
     def targets(self) -> list[str]:
@@ -57,9 +58,10 @@ def read(where: str) -> list[Item]:
     """Read a contrastive set.
 
     Args:
-        where: a JSON file in the format of Lingeval97 (a sentence may have the source of the one before, or a list of them, in `context_src`), of
-            the English-Russian consistency sets (Voita et al. 2019) or of DiscEvalMT (Bawden et al. 2018); or text files with commas between:
-            sources, right and wrong translations, and before them, where there is a fourth, what was said before, ` _eos ` between sentences.
+        where: a JSON file in the format of Lingeval97 (a sentence may have the source of the one before, or a list of them, in `context_src`, and
+            in `context_ref` their translations), of the English-Russian consistency sets (Voita et al. 2019) or of DiscEvalMT (Bawden et al.
+            2018); or text files with commas between: sources, right and wrong translations, and before them, where there is a fourth, what was
+            said before, ` _eos ` between sentences.
     Raises: DataError for a file that is missing or in another form.
     """
     paths = [Path(part) for part in where.split(",")]
@@ -110,9 +112,15 @@ def _json(path: Path) -> list[Item]:
 
 
 def _of_lingeval(value: dict[str, Any], kind: str) -> list[Item]:
-    before = value.get("context_src", ())
-    before = (before,) if isinstance(before, str) else tuple(before)
-    return [Item(value["source"], value["reference"], [_error(error) for error in value["errors"]], before)]
+    found = (value.get(key, ()) for key in ("context_src", "context_ref"))
+    before, said = ((own,) if isinstance(own, str) else tuple(own) for own in found)
+    return [_item(value["source"], value["reference"], [_error(error) for error in value["errors"]], before, said)]
+
+
+def _item(source: str, reference: str, errors: Sequence[Error], before: tuple[str, ...], said: tuple[str, ...]) -> Item:
+    if said and len(said) != len(before):
+        raise ValueError(f"{len(before)} sentences before, {len(said)} translations of them")
+    return Item(source, reference, errors, before, said)
 
 
 def _error(value: dict[str, Any]) -> Error:
@@ -123,12 +131,10 @@ def _error(value: dict[str, Any]) -> Error:
 def _of_consistency(value: dict[str, Any], kind: str) -> list[Item]:
     """The candidates differ in their last sentence; those before it are the same in all."""
     *before, source = _sentences(value["src"])
-    (right, *beside), back = [text.split(BREAK)[-1] for text in _first(value["dst"], value["true_ind"])], value["ctx_dist"]
-    return [Item(source, right, [Error(kind, wrong, back=back) for wrong in beside], tuple(before))]
-
-
-def _first(texts: list[str], which: int) -> list[str]:
-    return [texts[which], *texts[:which], *texts[which + 1 :]]
+    texts, which = value["dst"], value["true_ind"]
+    *said, right = _sentences(texts[which])
+    beside = [text.split(BREAK)[-1] for text in [*texts[:which], *texts[which + 1 :]]]
+    return [_item(source, right, [Error(kind, wrong, back=value["ctx_dist"]) for wrong in beside], tuple(before), tuple(said))]
 
 
 def _of_discourse(value: dict[str, Any], kind: str) -> list[Item]:
@@ -137,9 +143,9 @@ def _of_discourse(value: dict[str, Any], kind: str) -> list[Item]:
     for example in value.get("examples", [value]):
         *before, source = example["src"]
         for pair in [example["trg"]] if isinstance(example["trg"], dict) else example["trg"]:
-            right = pair["correct"] if "correct" in pair else pair["semi-correct"]
+            *said, right = pair["correct"] if "correct" in pair else pair["semi-correct"]
             error = Error(pair.get("type", value.get("type", kind)), pair["incorrect"][-1], back=1)
-            items.append(Item(source, right[-1], [error], tuple(before)))
+            items.append(_item(source, right, [error], tuple(before), tuple(said)))
     return items
 
 
@@ -157,25 +163,42 @@ def under(items: Sequence[Item], condition: str, seed: int = 1) -> list[Item]:
     if condition == "true":
         return list(items)
     if condition == "none":
-        return [replace(item, before=()) for item in items]
-    known = {before: i for i, before in enumerate(dict.fromkeys(item.before for item in items if item.before))}
+        return [replace(item, before=(), said=()) for item in items]
+    said = {item.before: item.said for item in items if item.before}
+    known = {before: i for i, before in enumerate(said)}
     if len(known) == 1:
         raise DataError("all sentences of this set have the same context", where="--context foreign", hint="--context true,none")
     texts, rng = list(known), np.random.Generator(np.random.PCG64(seed))
     drawn = rng.integers(len(known) - 1, size=len(items)).tolist() if known else [0] * len(items)
-    return [replace(item, before=texts[i + (i >= known[item.before])] if item.before else ()) for item, i in zip(items, drawn, strict=True)]
+    others = [texts[i + (i >= known[item.before])] if item.before else () for item, i in zip(items, drawn, strict=True)]
+    return [replace(item, before=other, said=said.get(other, ())) for item, other in zip(items, others, strict=True)]
 
 
-def as_documents(items: Sequence[Item]) -> tuple[list[str], list[list[str]], Documents]:
-    """The set as text: lines, the targets of each (none where it only stands before another), and a document for each item."""
+@dataclass(frozen=True)
+class Text:
+    """A set as lines, the targets of each, a document for each item, and which lines are those of the items and not before them."""
+
+    lines: list[str]
+    targets: list[list[str]]
+    documents: Documents
+    places: list[int]
+
+
+def as_documents(items: Sequence[Item], translated: bool = False) -> Text:
+    """The set as text.
+
+    Args:
+        translated: whether the sentences before have their translations as targets, where the set has them; they have none otherwise.
+    """
     lines: list[str] = []
     targets: list[list[str]] = []
-    starts = []
+    starts, places = [], []
     for item in items:
         starts.append(len(lines))
         lines += [*item.before, item.source]
-        targets += [*([] for _ in item.before), item.targets]
-    return lines, targets, Documents(starts, len(lines))
+        targets += [*([[text] for text in item.said] if translated and item.said else ([] for _ in item.before)), item.targets]
+        places.append(len(lines) - 1)
+    return Text(lines, targets, Documents(starts, len(lines)), places)
 
 
 def open_questions(items: Sequence[Item]) -> int:

@@ -133,20 +133,21 @@ def groups(words: Words, tags: Sequence[str] | None) -> list[Group]:
 def gates_of(model: Model, where: torch.device) -> dict[str, Side]:
     """The gates that a model records: name of the site -> the side whose subwords it is of."""
     found: dict[str, Side] = {}
-    for seen in looking.look(model, looking.probe(model, where)).values():
+    for stack, seen in looking.look(model, looking.probe(model, where)).items():
         for site, value in seen.items():
             if site.endswith((ENDING, OF_CONTEXT)):
-                found[site] = "src" if value.dim() == 3 or site.endswith(OF_CONTEXT) else "tgt"
+                found[site] = "src" if value.dim() == 3 or (stack == "encoder" and site.endswith(OF_CONTEXT)) else "tgt"
     return found
 
 
-def of_subwords(opened: Tensor, batch: Batch, side: Side) -> list[NDArray[np.float64]]:
+def of_subwords(opened: Tensor, batch: Batch, site: str, side: Side) -> list[NDArray[np.float64]]:
     """How open a gate is for each subword of each sentence, </s> left out; NaN where it never has a say.
 
     Args:
         opened: (B, T, S), of source positions: the mean over the steps at which the gate has a say; (B, S), of these too; or (B, T), of what
-            stands between the word before (at t = 1 the first) and the context: for that word.
-        side: which of them it is of.
+            stands between the word before (at t = 1 the first) and the context: for that word; of a step that reads other sentences: for the
+            word that it writes.
+        site: where it was recorded; side: which of them it is of.
     Source: Im & Chan 2024, as models.md 4.9 reads it.
     """
     assert batch.tgt_lengths is not None
@@ -156,7 +157,8 @@ def of_subwords(opened: Tensor, batch: Batch, side: Side) -> list[NDArray[np.flo
         opened = opened.masked_fill(~real.unsqueeze(-1), torch.nan).nanmean(1)
     if side == "src":
         return [row[: length - 1] for row, length in zip(opened.cpu().numpy(), batch.src_lengths.tolist(), strict=True)]
-    return [row[1:length] for row, length in zip(opened.cpu().numpy(), batch.tgt_lengths.tolist(), strict=True)]
+    first = 0 if site.endswith(OF_CONTEXT) else 1
+    return [row[first : first + length - 1] for row, length in zip(opened.cpu().numpy(), batch.tgt_lengths.tolist(), strict=True)]
 
 
 def measured(
@@ -171,7 +173,7 @@ def measured(
             for site, side in gates.items():
                 if site not in seen:  # no sentence of the batch has a context
                     continue
-                for row, values in zip(batch.rows.tolist(), of_subwords(seen[site], batch, side), strict=True):
+                for row, values in zip(batch.rows.tolist(), of_subwords(seen[site], batch, site, side), strict=True):
                     owners, start = words[side].owners[row], words[side].offsets[row]
                     if len(owners):
                         means = np.bincount(owners, weights=values) / np.bincount(owners)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate
-from nmtkit.data.context import Context
+from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, UNK
@@ -68,8 +68,8 @@ def probe(model: Model, where: torch.device, lengths: tuple[int, int] = PROBE, c
     batch = pair_batch([src] * 2, [tgt] * 2, where)
     if model.context_rule is None:
         return batch
-    ids, count = torch.tensor([before], device=where), torch.tensor([context], device=where)
-    return dataclasses.replace(batch, context=Context(ids, count, torch.zeros(2, 1, dtype=torch.long, device=where), False))
+    given = np.array(before)
+    return dataclasses.replace(batch, context=contexts([[0], [0]], lambda _: given, model.context_rule, where, lambda _: given))
 
 
 def layer_of(site: str) -> int:

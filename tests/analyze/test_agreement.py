@@ -95,7 +95,10 @@ def test_contexts_beside_lingevals_fields(tmp_path):
     path = tmp_path / "pairs.json"
     one = {"source": "b", "reference": "B", "errors": [{"type": "pronoun", "contrastive": "C"}]}
     path.write_text(json.dumps([{**one, "context_src": "a"}, {**one, "context_src": ["x", "a"], "context_ref": "A"}, one]), "utf-8")
-    assert [item.before for item in read(str(path))] == [("a",), ("x", "a"), ()]
+    with pytest.raises(DataError, match="2 sentences before, 1 translations"):
+        read(str(path))
+    path.write_text(json.dumps([{**one, "context_src": "a"}, {**one, "context_src": ["x", "a"], "context_ref": ["X", "A"]}, one]), "utf-8")
+    assert [(item.before, item.said) for item in read(str(path))] == [(("a",), ()), (("x", "a"), ("X", "A")), ((), ())]
 
 
 def test_four_text_files_have_the_contexts_first(tmp_path):
@@ -127,7 +130,7 @@ def test_the_consistency_sets_format(tmp_path):
     path = tmp_path / "deixis_dev.json"
     path.write_text(json.dumps(CONSISTENCY), "utf-8")
     wrong = [Error("deixis_dev", "X", back=2), Error("deixis_dev", "Y", back=2)]
-    assert read(str(path)) == [Item("d", "D", wrong, ("a", "b", "c"))]
+    assert read(str(path)) == [Item("d", "D", wrong, ("a", "b", "c"), ("A", "B", "C"))]
     path.write_text(json.dumps([{**CONSISTENCY[0], "true_ind": 3}]), "utf-8")
     with pytest.raises(DataError, match="no item"):
         read(str(path))
@@ -138,9 +141,9 @@ def test_discevals_format_and_what_the_source_cannot_decide(tmp_path):
     path.write_text(json.dumps(DISCOURSE), "utf-8")
     items = read(str(path))
     assert items == [
-        Item("b", "B", [Error("m.pl", "C", back=1)], ("a",)),
-        Item("b", "C", [Error("f.pl", "B", back=1)], ("a",)),
-        Item("d", "D", [Error("repet", "E", back=1)], ("c",)),
+        Item("b", "B", [Error("m.pl", "C", back=1)], ("a",), ("A",)),
+        Item("b", "C", [Error("f.pl", "B", back=1)], ("a",), ("Z",)),
+        Item("d", "D", [Error("repet", "E", back=1)], ("c",), ("C",)),
     ]
     assert open_questions(items) == 2
 
@@ -195,9 +198,28 @@ def test_the_sentence_is_right_where_it_beats_every_wrong_one():
 
 
 def test_a_set_is_documents_of_what_was_said_before():
-    lines, targets, documents = as_documents([Item("b", "B", [Error("x", "C")], ("a",)), Item("d", "D", [])])
-    assert lines == ["a", "b", "d"] and targets == [[], ["B", "C"], ["D"]]
-    assert [documents.context(i, ContextRule()) for i in range(3)] == [[], [0], []]
+    items = [Item("b", "B", [Error("x", "C")], ("a",), ("A",)), Item("d", "D", [])]
+    text = as_documents(items)
+    assert text.lines == ["a", "b", "d"] and text.targets == [[], ["B", "C"], ["D"]] and text.places == [1, 2]
+    assert [text.documents.context(i, ContextRule()) for i in range(3)] == [[], [0], []]
+    assert as_documents(items, translated=True).targets == [["A"], ["B", "C"], ["D"]]
+
+
+def test_systems_that_read_translations_get_those_of_the_set(analysed, tmp_path, monkeypatch):
+    """The same sources with other translations before: only such a system scores them differently."""
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    path = tmp_path / "pairs.json"
+    trg = [{"correct": [before, "w5 w6"], "incorrect": [before, "w5 w7"]} for before in ("w20 w21", "w30 w31 w32")]
+    path.write_text(json.dumps({"1": {"src": ["w1 w2", "w3"], "trg": trg}}), "utf-8")
+    analysed.system("sources", "han", SMALL)
+    analysed.system("both", "han", {**SMALL, "side": "joint"})
+    stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(path)})
+    folder, items = analysed.run.path / "analyze" / "agreement", read(str(path))
+    first, second = read_scores(folder / "sources.scores", items)
+    assert first == pytest.approx(second, abs=1e-5)
+    first, second = read_scores(folder / "both.scores", items)
+    assert first != pytest.approx(second, abs=1e-4)
+    assert "both (previous, at most 3, parallel, translations too)" in (folder / "table.md").read_text("utf-8")
 
 
 def test_a_tie_is_wrong_and_each_error_is_held_against_its_own_reference():

@@ -138,6 +138,20 @@ def test_the_own_context_is_that_of_translate_and_other_ones_change_translations
     assert outputs[1] != outputs[2] != outputs[4]
 
 
+def test_a_system_that_reads_its_own_translations_has_no_bleu_with_what_it_has_not_translated(run):
+    system(run, "doc", "han", side="joint")
+    system(run, "blind", "han", side="decoder")
+    translate(run, systems=["doc"], set_names=["dev"], jobs=1)
+    stage.analyze(run, "context", set_names=["dev"])
+    rows = {(row["system"], row["context"]): row for row in finding(run, "context")["table"]["rows"]}
+    for name in ("doc", "blind"):
+        assert [rows[name, condition]["bleu"] is not None for condition in conditions(ContextRule())] == [True, True, False, False]
+        assert len({rows[name, condition]["loss"]["value"] for condition in conditions(ContextRule())}) == 4
+    assert rows["doc", "own"]["kept"]["value"] and not (rows["blind", "own"]["kept"] or {}).get("value")
+    gates_of = (run.path / "analyze" / "context" / "gates.csv").read_text("utf-8")
+    assert "decoder_context.gate,target" in gates_of and "encoder_context.gate,source" in gates_of
+
+
 def probe_store(sizes):
     """Documents of a few short sentences in memory."""
 

@@ -40,7 +40,7 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
     batch = contract.collate(pairs, more=2)
     seen = looking.look(model, batch)["decoder"]
     for site, side in gates.gates_of(model, CPU).items():
-        found = gates.of_subwords(seen[site], batch, side)
+        found = gates.of_subwords(seen[site], batch, site, side)
         for (src, tgt), own in zip(pairs, found, strict=True):
             with torch.inference_mode(), capture() as alone:
                 model.decode(torch.tensor([[1, *tgt[:-1]]]), model.encode(pair_batch([src], [tgt])))
@@ -57,6 +57,29 @@ def test_gates_are_found_by_what_is_recorded():
     assert gates.gates_of(contract.Case("amn").build(), CPU) == {"memory.gate": "src"}
     assert gates.gates_of(contract.Case("context-aware").build(), CPU) == {"context.gate": "src"}
     assert gates.gates_of(contract.Case("concat").build(), CPU) == {}
+    joint = contract.Case("han", (("side", "joint"),)).build()
+    assert gates.gates_of(joint, CPU) == {"encoder_context.gate": "src", "decoder_context.gate": "tgt"}
+
+
+def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
+    batch = pair_batch([[5, EOS]] * 2, [[6, 7, 8, EOS], [9, EOS]])
+    opened = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]])
+    written, before = (gates.of_subwords(opened, batch, site, "tgt") for site in ("decoder_context.gate", "caembed_gate"))
+    assert [own.tolist() for own in written] == [pytest.approx([0.1, 0.2, 0.3]), pytest.approx([0.5])]
+    assert [own.tolist() for own in before] == [pytest.approx([0.2, 0.3, 0.4]), pytest.approx([0.6])]
+
+
+def test_gates_by_stack():
+    class Both:
+        context_rule = None
+
+        def encode(self, batch):
+            record("mine.gate", torch.rand(2, batch.src.size(1)))
+
+        def decode(self, tgt_in, memory):
+            record("other.gate", torch.rand(2, tgt_in.size(1)))
+
+    assert gates.gates_of(Both(), CPU) == {"mine.gate": "src", "other.gate": "tgt"}
 
     class Stranger:
         context_rule = None
