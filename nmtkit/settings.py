@@ -155,6 +155,8 @@ class SearchSettings(Section):
     """Average the parameters of the last so many checkpoints; 1 = the best checkpoint alone."""
     batch_size: int = Field(128, ge=1)
     """Sentences searched at once."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the products inside the layers; auto: bfloat16 on a CPU that multiplies it faster. The output layer and given targets are float32."""
     max_source: int = Field(250, ge=1)
     """Longer inputs (in subwords) are translated in pieces, cut at punctuation where there is some."""
 

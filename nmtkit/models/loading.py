@@ -13,11 +13,13 @@ from nmtkit.errors import CheckpointError, ConfigError
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.checkpoints import AGAIN, choose, load_weights, read_manifest
 from nmtkit.models.variants import build_model, load_variant
-from nmtkit.nn.linear import pack
+from nmtkit.nn.linear import Precision, pack
 from nmtkit.run import Run, System
 
 
-def load_system(run: Run, system: System, device: torch.device | str = "cpu", paths: Sequence[Path] | None = None) -> Model:
+def load_system(
+    run: Run, system: System, device: torch.device | str = "cpu", paths: Sequence[Path] | None = None, precision: Precision = "float32"
+) -> Model:
     """A trained system, ready to translate.
 
     Args:
@@ -25,6 +27,7 @@ def load_system(run: Run, system: System, device: torch.device | str = "cpu", pa
         system: the system.
         device: where it goes.
         paths: its checkpoints, as `choose` found them; None = the best one.
+        precision: of its products on a CPU (see `nmtkit.nn.linear.pack`).
     Returns: the model in evaluation mode; its weights must not change any more (see `nmtkit.nn.linear.pack`).
     Raises: as `build_untrained`; CheckpointError if its checkpoints are damaged or of another vocabulary.
     """
@@ -34,7 +37,7 @@ def load_system(run: Run, system: System, device: torch.device | str = "cpu", pa
     model = build_untrained(run, system)
     put_weights(model, average(paths), where=paths[-1])
     model.to(device).eval()
-    pack(model)
+    pack(model, precision)
     return model
 
 

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from nmtkit.errors import ConfigError, EnvironmentProblem
-
-Precision = Literal["float32", "bfloat16"]
+from nmtkit.nn.linear import WIDE, Precision
 
 # A path is taken for its speed only if it is faster by this factor, so that noise never decides (the gains meant are 2x).
 CLEARLY = 1.3
@@ -143,7 +142,7 @@ def _matmul_path(device: torch.device) -> str:
 def _bfloat16_pays(device: torch.device, width: int) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if width < 128 or not ({"avx512_bf16", "amx_bf16", "bf16"} & _cpu_flags()):
+    if width < WIDE or not ({"avx512_bf16", "amx_bf16", "bf16"} & _cpu_flags()):
         return False
     x, w = _operands(torch.float32)
     x16, w16 = _operands(torch.bfloat16)

@@ -13,21 +13,35 @@ from torch.nn import functional as F
 
 Init = Literal["fan_in", "xavier"]
 
+Precision = Literal["float32", "bfloat16"]
+
+WIDE = 128
+"""Narrower products gain nothing from bfloat16 on a CPU."""
 ROWS = 128
 """Packed weights are laid out for products with about so many rows (a batch of hypotheses); they serve any number."""
 
 
-def pack(model: nn.Module) -> None:
+def pack(model: nn.Module, precision: Precision = "float32") -> None:
     """Lay out the weights of a model that only translates from now on, once, as oneDNN wants them: else it does so at every product.
 
     That is a quarter of the time of a decoding step's products. It is done where this CPU's float32 products are oneDNN's (see
     `hardware.choose`), which must be known by now; elsewhere nothing changes. The weights must not change afterwards.
+
+    Args:
+        model: its float32 weights on a CPU are packed.
+        precision: bfloat16 rounds the factors of wide products; sums are float32, and so are the output layer, whose scores are compared with
+            one another, and all that is no product of a layer.
     """
-    if torch.backends.mkldnn.is_available() and torch.get_float32_matmul_precision() == "medium":
-        for module in model.modules():
-            weight = getattr(module, "weight", None)
-            if isinstance(module, Packable) and isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32:
-                module.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+    if not torch.backends.mkldnn.is_available():
+        return
+    onednn = torch.get_float32_matmul_precision() == "medium"
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(module, Packable) and isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32:
+            narrow = precision == "bfloat16" and isinstance(module, Linear) and min(weight.shape) >= WIDE
+            if narrow or onednn:
+                weight = weight.detach().to(torch.bfloat16 if narrow else torch.float32)
+                module.packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
 
 
 @contextlib.contextmanager
@@ -52,10 +66,14 @@ class Packable(nn.Module):
     packed: Tensor | None = None
 
     def affine(self, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
-        """x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out); from the packed weights where there are any and no gradient is wanted."""
-        if self.packed is not None and x.dtype == torch.float32 and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu"):
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "relu" if relu else "none", [], "")
-            return y
+        """x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out); from the packed weights where there are any and no gradient is wanted.
+
+        With packed weights of bfloat16 a ReLU's result has that type too, for the next product; x may have it.
+        """
+        packed = self.packed if not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") else None
+        if packed is not None and x.dtype in (torch.float32, packed.dtype):
+            y: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(packed.dtype), packed, bias, "relu" if relu else "none", [], "")
+            return y if relu else y.float()
         y = F.linear(x, weight, bias)
         return torch.relu_(y) if relu else y
 

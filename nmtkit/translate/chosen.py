@@ -13,6 +13,7 @@ from nmtkit import console, settings
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
+from nmtkit.nn.linear import Precision
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings
 
@@ -51,12 +52,12 @@ class Chosen:
                 found.append({"system": system.name, "name": path.name, "sha256": described["sha256"]})
         return found
 
-    def load(self, device: torch.device) -> list[Model]:
-        """The models in eval mode.
+    def load(self, device: torch.device, precision: Precision = "float32") -> list[Model]:
+        """The models in eval mode, with products of a precision on a CPU.
 
         Raises: CheckpointError if a checkpoint is damaged or of another vocabulary.
         """
-        return [loading.load_system(self.run, system, device, paths) for system, paths in zip(self.systems, self._paths, strict=True)]
+        return [loading.load_system(self.run, system, device, paths, precision) for system, paths in zip(self.systems, self._paths, strict=True)]
 
 
 def choose(run: Run, names: list[str], ensemble: bool, search: dict[str, Any], single: bool) -> list[Chosen]:

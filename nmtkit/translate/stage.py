@@ -84,7 +84,7 @@ def translate(
     with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
         groups = choose(run, systems or [], ensemble, search, single=to_stdout)
         record["systems"] = [group.name for group in groups]
-        stage = _Stage(run, where, jobs or cores())
+        stage = _Stage(run, where, jobs or cores(), force_target is not None)
         if force_target is not None:
             stage.score(groups[0], source or sets[0], force_target, starts)
         elif source is not None:
@@ -137,29 +137,38 @@ class _Stage:
         run: the run.
         device: where to compute.
         jobs: worker processes.
+        forced: given targets are scored.
     """
 
-    def __init__(self, run: Run, device: torch.device, jobs: int) -> None:
-        self.run, self.device = run, device
+    def __init__(self, run: Run, device: torch.device, jobs: int, forced: bool) -> None:
+        self.run, self.device, self.forced = run, device, forced
         self.jobs = jobs if device.type == "cpu" else 1
         self._sides: tuple[TextSide, TextSide] | None = None
         self._hardware: dict[str, Any] = {}
 
     def translator(self, group: Chosen) -> Translator:
         """Load what translates."""
-        if self._sides is None:
-            found = hardware.choose(str(self.device), "float32")
-            self._hardware = {**found.values(), "jobs": self.jobs}
+        found = hardware.choose(str(self.device), self._precision(group))
+        before, self._hardware = self._hardware, {**found.values(), "jobs": self.jobs}
+        if self._hardware != before:
             console.say(found.describe() + (f"; up to {self.jobs} worker processes of one thread each" if self.jobs > 1 else ""))
+        if self._sides is None:
             self._sides = TextSide.load(self.run.prep, "src"), TextSide.load(self.run.prep, "tgt")
         names = ", ".join(f"{c['system']}/{c['name']}" for c in group.checkpoints())
         try:
-            models = group.load(self.device)
+            models = group.load(self.device, found.precision)
         except ConfigError as error:  # of a class outside nmtkit that is not to be found, or not as it was
             raise Unavailable(error.message, error.where, error.hint) from None
         translator = Translator(models, *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)
         console.say(f"loaded {names}{' (averaged)' if group.settings.average > 1 else ''}")
         return translator
+
+    def _precision(self, group: Chosen) -> str:
+        """What is asked of the hardware: given targets are scored in float32, and a GPU computes in TF32."""
+        asked = group.settings.precision
+        if self.device.type != "cpu" and asked == "bfloat16":
+            raise ConfigError("a GPU searches in TF32", where="search.precision", hint="leave it out: bfloat16 is for CPUs that multiply it faster")
+        return asked if self.device.type == "cpu" and not self.forced else "float32"
 
     def translate_sets(self, group: Chosen, sets: list[TextSet], force: bool) -> None:
         """Translate the sets that this system, or ensemble, lacks."""

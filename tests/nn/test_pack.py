@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn.embeddings import Embedding, OutputLayer
@@ -87,3 +88,49 @@ def test_every_product_of_a_transformer_is_packed(packing):
     pack(model)
     plain = [name for name, module in model.named_modules() if isinstance(module, (Linear, OutputLayer)) and module.packed is None]
     assert plain == []
+
+
+@pytest.mark.parametrize("path", ["medium", "highest"])
+@pytest.mark.parametrize(("shape", "relu"), [((7, 160), False), ((2, 5, 160), True)])
+def test_factors_are_rounded_and_sums_are_not_in_bfloat16(default_path, path, shape, relu):
+    torch.set_float32_matmul_precision(path)
+    torch.manual_seed(1)
+    layer = Linear(160, 192)
+    torch.nn.init.normal_(layer.bias)
+    x = torch.randn(shape)
+    pack(layer, "bfloat16")
+    exact = x.bfloat16().double() @ layer.weight.bfloat16().double().T + layer.bias.double()
+    exact = exact.clamp(min=0) if relu else exact
+    with torch.inference_mode():
+        y = layer(x, relu)
+        assert y.dtype == (torch.bfloat16 if relu else torch.float32)
+        torch.testing.assert_close(y.double(), exact, rtol=2**-8, atol=1e-5)  # the result is rounded once
+        assert torch.equal(layer(x.bfloat16(), relu), y)
+
+
+def test_narrow_layers_and_scores_stay_float32_in_bfloat16(packing):
+    torch.manual_seed(1)
+    narrow, output = Linear(64, 160), OutputLayer(160, 160, None, bias=True)
+    for layer, width in ((narrow, 64), (output, 160)):
+        pack(layer, "bfloat16")
+        x = torch.randn(6, width)
+        with torch.inference_mode():
+            torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5)
+
+
+def test_a_transformer_in_bfloat16_is_close_to_itself(packing):
+    """Feed-forward layers hand 16 bits from one product to the next; what comes out has 32."""
+    torch.manual_seed(1)
+    settings = {"d_model": 128, "d_ff": 256, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    batch = source_batch([[5, 6, 7, 2], [8, 9, 2]], "cpu")
+    read = torch.tensor([[1, 5, 6], [1, 8, 9]])
+    logits = []
+    for precision in ("float32", "bfloat16"):
+        torch.manual_seed(2)
+        model = build_model("transformer", settings, Vocabularies(30, 30, True)).eval()
+        pack(model, precision)
+        with torch.inference_mode():
+            logits.append(model.logits(model.decode(read, model.encode(batch))[0]))
+    assert logits[1].dtype == torch.float32
+    error = float((logits[0] - logits[1]).norm() / logits[0].norm())
+    assert 1e-4 < error < 2e-2

@@ -182,7 +182,7 @@ class Round:
 
     def check_files(self) -> None:
         """The raw files by `translate FILE`, and their bytes by the reader of stdin."""
-        stage = _Stage(self.run, torch.device("cpu"), 1)
+        stage = _Stage(self.run, torch.device("cpu"), 1, forced=False)
         (group,) = choice.choose(self.run, ["copy"], ensemble=False, search={}, single=True)
         for path, (content, lines) in zip(self.raw, self.files, strict=True):
             bad = next((i for i, one in enumerate(lines, 1) if not valid(one)), None)

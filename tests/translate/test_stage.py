@@ -17,6 +17,7 @@ from toy_run import LINES, save_system
 from nmtkit import files
 from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
+from nmtkit.nn.hardware import Hardware
 from nmtkit.run import Run, locked
 from nmtkit.translate import stage
 from nmtkit.translate.chosen import choose
@@ -51,6 +52,31 @@ def test_every_set_with_every_system(run, capsys):
     history = [json.loads(line) for line in read(run.path / "history.jsonl")]
     assert history[-1]["stage"] == "translate"
     assert history[-1]["systems"] == ["one", "two"]
+
+
+def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in_float32(run, monkeypatch, tmp_path):
+    asked, packed = [], []
+
+    def choose_bfloat16(device, precision):
+        asked.append(precision)
+        return Hardware("cpu", "test", 1, "float32" if precision == "float32" else "bfloat16", "highest", False)
+
+    monkeypatch.setattr("nmtkit.nn.hardware.choose", choose_bfloat16)
+    monkeypatch.setattr("nmtkit.models.loading.pack", lambda model, precision: packed.append(precision))
+    translate(run, systems=["one"], set_names=["test"], jobs=1)
+    assert files.read_json(run.system("one").translation("test") / "meta.json")["hardware"]["precision"] == "bfloat16"
+    translate(run, systems=["one"], set_names=["test"], jobs=1, assignments=["search.precision=float32"])
+    target = tmp_path / "target.txt"
+    target.write_text("a\n" * len(LINES))
+    translate(run, systems=["one"], set_names=["test"], force_target=target, jobs=1)
+    assert asked == ["auto", "float32", "float32"]
+    assert packed == ["bfloat16", "float32", "float32"]
+
+
+def test_a_gpu_does_not_search_in_bfloat16(run):
+    group = choose(run, ["one"], False, {"precision": "bfloat16"}, single=True)[0]
+    with pytest.raises(ConfigError, match="TF32"):
+        stage._Stage(run, torch.device("cuda"), 1, forced=False).translator(group)
 
 
 def test_up_to_date_says_so_and_stops(run, capsys):

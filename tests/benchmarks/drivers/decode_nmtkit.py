@@ -45,8 +45,8 @@ def main():
     torch.set_num_threads(s["threads"])
     run = Run(Path(s["run"]))
     vocabularies = load_vocabularies(run.prep)
-    hardware.choose("cpu", "float32")
-    model = loading.load_system(run, run.find_system(s["system"]), "cpu")
+    found = hardware.choose("cpu", s["search"].get("precision", "auto"))
+    model = loading.load_system(run, run.find_system(s["system"]), "cpu", precision=found.precision)
     if s["shortest"]:
         never_ending(model)
     lines = Path(s["corpus"], "test.src").read_text("utf-8").split("\n")[:-1][: s["sentences"]]
