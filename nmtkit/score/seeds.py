@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from nmtkit.score.draws import Draws
+from nmtkit.score.lengths import GroupScore
 from nmtkit.score.metrics import METRICS, Metric
 from nmtkit.score.significance import compare
 from nmtkit.score.tables import Column, Table
@@ -23,6 +26,8 @@ from nmtkit.score.tables import Column, Table
 LEVEL = 0.05
 """Below it a p counts as significant in the table."""
 _MOST_SPLITS = 200_000
+_MARK = re.compile(r"[-_.]+(s|seed|run)?\d*[-_.]*$")
+"""How the mark of a seed begins, at the end of what names share."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class SeedGroup:
     """Systems that differ in nothing but the training seed.
 
     Attributes:
-        name: the first one's; systems: their names; seeds: of each (None for what was not trained here: ensembles, outside systems).
+        name: what their names begin with alike, without a seed's mark (base-s1, base-s2: base), or the first one's.
+        systems: their names; seeds: of each (None for what was not trained here: ensembles, outside systems).
     """
 
     name: str
@@ -54,7 +60,12 @@ def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGr
                 break
         else:
             found.append((rest, [name], [seed]))
-    return [SeedGroup(names[0], names, seeds) for _, names, seeds in found]
+    stems = [_MARK.sub("", os.path.commonprefix(names)) if len(names) > 1 else names[0] for _, names, _ in found]
+    groups = []
+    for stem, (_, names, seeds) in zip(stems, found, strict=True):
+        alone = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
+        groups.append(SeedGroup(stem if alone else names[0], names, seeds))
+    return groups
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
@@ -158,6 +169,36 @@ def table(result: dict[str, Any], title: str, notes: Sequence[str]) -> Table:
             row += [against["difference"], _significant(against["pairs"]), against["p_seeds"]] if against else [None, None, None]
         rows.append([*row, *(group["scores"][key]["mean"] for key in others)])
     return Table("seeds", title, columns, rows, [*notes, *_notes(result)])
+
+
+def length_table(result: dict[str, Any], found: Sequence[GroupScore], title: str, notes: Sequence[str]) -> Table:
+    """One row a length group and a group of seeds: mean BLEU, its spread, and the mean's difference to the baseline's group.
+
+    Args:
+        result: of `summarize`.
+        found: BLEU by length, of every system.
+        title, notes: what stands around the table.
+    """
+    columns = [
+        Column("group", "source length", left=True),
+        Column("sentences", "sentences"),
+        Column("system", "system", left=True),
+        Column("n", "seeds"),
+        Column("bleu", "BLEU mean"),
+        Column("bleu_half_range", "± half-range"),
+        Column("delta", "Δ mean", signed=True),
+    ]
+    bleu = {(one.group, one.system): one.bleu.value for one in found}
+    rows: list[list[Any]] = []
+    for label, sentences in dict.fromkeys((one.group, one.sentences) for one in found):
+        values = {group["name"]: [v for name in group["systems"] if (v := bleu[label, name]) is not None] for group in result["groups"]}
+        for name, of in values.items():
+            mean, half_range, delta = None, None, None
+            if of:
+                mean, half_range = statistics.fmean(of), spread(of)["half_range"] if len(of) > 1 else None
+                delta = mean - statistics.fmean(values[result["baseline"]]) if name != result["baseline"] else None
+            rows.append([label, sentences, name, len(of), mean, half_range, delta])
+    return Table("lengths-by-seed", title, columns, rows, [*notes, "half-range: (max - min) / 2 of the seeds"])
 
 
 def _significant(pairs: Sequence[dict[str, Any]]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nmtkit.score import lengths
 from nmtkit.score.tables import Column, Table
-from nmtkit.score.views import length_scores, length_table, main_table, seeds_table, significance_table
+from nmtkit.score.views import has_seeds, length_scores, length_table, main_table, seed_length_table, seeds_table, significance_table
 
 
 def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool, by_seed: bool = False) -> None:
@@ -24,7 +24,9 @@ def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool,
     if output_format == "json":
         print(json.dumps(results, ensure_ascii=False, indent=1))
         return
-    tables = [(result, seeds_table(result) if by_seed else main_table(result), length_table(result) if by_length else None) for result in results]
+    tables = [
+        (result, seeds_table(result) if by_seed else main_table(result), _lengths(result, by_seed) if by_length else None) for result in results
+    ]
     if output_format == "csv":
         _joined([(result["set"], table) for result, table, _ in tables]).print("csv")
         if by_length:
@@ -41,8 +43,12 @@ def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool,
         if by:
             print()
             by.print(output_format)
-            if output_format == "table":
+            if output_format == "table" and by.name == "lengths":
                 print("\n" + lengths.bars(length_scores(result)))
+
+
+def _lengths(result: dict[str, Any], by_seed: bool) -> Table:
+    return seed_length_table(result) if by_seed and has_seeds(result) else length_table(result)
 
 
 def _joined(tables: Sequence[tuple[str, Table]]) -> Table:

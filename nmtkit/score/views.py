@@ -11,7 +11,7 @@ from nmtkit.score.metrics import METRICS
 from nmtkit.score.significance import TESTS
 from nmtkit.score.tables import Column, Estimate, Table
 
-STEMS = ("table", "significance", "seeds", "lengths")
+STEMS = ("table", "significance", "seeds", "lengths", "lengths-by-seed")
 """Of the files of every table that a result can have."""
 
 
@@ -24,6 +24,8 @@ def tables(result: dict[str, Any]) -> dict[str, Table]:
         found["seeds"] = seeds_table(result)
     if "by_length" in result:
         found["lengths"] = length_table(result)
+        if has_seeds(result):
+            found["lengths-by-seed"] = seed_length_table(result)
     return found
 
 
@@ -87,6 +89,12 @@ def length_table(result: dict[str, Any]) -> Table:
         some = sum(row["p"] is not None for row in result["by_length"]["groups"])
         notes.append(note + (f"; of {some} such p one in twenty is below 0.05 by luck alone" if some else ""))
     return lengths.table(length_scores(result), title, notes, p)
+
+
+def seed_length_table(result: dict[str, Any]) -> Table:
+    """The table by length with one row a group of training seeds, of a result that has both."""
+    title = f"{result['set']} by source length in {result['by_length']['unit']} (groups: {result['by_length']['buckets']}), by training seed"
+    return seeds.length_table(result["seeds"], length_scores(result), title, [f"BLEU: {result['signatures']['bleu']}"])
 
 
 def length_scores(result: dict[str, Any]) -> list[lengths.GroupScore]:

@@ -29,6 +29,18 @@ def test_what_differs_in_the_seed_alone_is_together():
     ]
 
 
+def test_a_group_is_named_by_what_its_names_share():
+    def names(*groups):
+        settings = {name: (i, seed) for i, group in enumerate(groups) for seed, name in enumerate(group)}
+        return [group.name for group in seeds.group_systems(settings)]
+
+    assert names(["enc-dc-s1", "enc-dc-s2"], ["pr-seed11", "pr-seed12"], ["tiny_1", "tiny_2"]) == ["enc-dc", "pr", "tiny"]
+    assert names(["small.1"], ["x", "y"]) == ["small.1", "x"]  # one system keeps its name; nothing shared
+    assert names(["base-s1", "base-s2"], ["base"]) == ["base-s1", "base"]  # the name is another's
+    assert names(["base-s1", "base-s2"], ["base-4", "base-5"]) == ["base-s1", "base-4"]
+    assert names(["base-s1", "base-s2"], ["base", "zero"]) == ["base-s1", "base"]
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0, 100, allow_subnormal=False), min_size=1, max_size=8))
 def test_mean_half_range_and_deviation(values):
@@ -121,6 +133,26 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
     assert [row["system"] for row in rows] == ["base", "new", "other"]
     assert float(rows[1]["bleu_half_range"]) == new["scores"]["bleu"]["half_range"]
     assert rows[2]["bleu_deviation"] == ""
+
+
+def test_by_length_has_a_row_a_group_of_seeds_too(seeded, capsys):
+    score(seeded.run, resamples=10, trials=10, group_by="seed", by_length=True, buckets="6")
+    out = capsys.readouterr().out
+    folder = seeded.run.path / "score" / "test"
+    by_system = json.loads((folder / "scores.json").read_text("utf-8"))["by_length"]["groups"]
+    rows = list(csv.DictReader(io.StringIO((folder / "lengths-by-seed.csv").read_text("utf-8"))))
+    assert [(row["group"], row["system"], row["n"]) for row in rows] == [
+        (label, name, n) for label in ("<6", "≥6") for name, n in (("base", "3"), ("new", "3"), ("other", "1"))
+    ]
+    for row in rows:
+        own, base = (
+            [one["bleu"]["value"] for one in by_system if one["group"] == row["group"] and one["system"].split("-")[0] == name]
+            for name in (row["system"], "base")
+        )
+        assert float(row["bleu"]) == pytest.approx(statistics.fmean(own))
+        assert row["bleu_half_range"] == ("" if len(own) == 1 else str((max(own) - min(own)) / 2))
+        assert row["delta"] == ("" if row["system"] == "base" else str(statistics.fmean(own) - statistics.fmean(base)))
+    assert "half-range" in out.split("by source length")[1]
 
 
 def shares(name):
