@@ -22,6 +22,10 @@ TABLES = {
     "dual_context/table2": (DC, []),
     "dual_context/table5": (["transformer", "enc-dc", "enc-dc-layers-1-1"], ["cost"]),
     "dual_context/kernel_size": (["transformer", "enc-dc", "enc-dc-f3"], ["divergence", "cost"]),
+    "memory/context_use": (["transformer", "amn"], ["agreement", "context"]),
+    "memory/table2": (["transformer", "context-aware", "han", "amn", "concat"], ["cost"]),
+    "memory/table3": (["transformer", "amn", "amn-wo-rnn", "amn-wo-attention", "amn-wo-both"], []),
+    "memory/table4": (["transformer", "amn", "amn-next-2", "amn-next-2-parallel"], []),
     "phrase/table1": (["transformer", "pr", "big", "big-pr"], []),
     "phrase/table2": (["transformer", "mean", "max", "max-attn", "pr", "parse", "big"], ["cost", "layers"]),
     "phrase/length": (["transformer", "pr", "big"], ["lengths"]),
@@ -143,7 +147,18 @@ def gated(kept):
     assert {f"{system}-s1" for system in CARU[1:]} <= found[0].keys() and "rnnsearch-s1" not in found[0]
 
 
+def context_used(kept):
+    assert [(row["system"], row["context"]) for row in rows(kept, "context")] == [
+        ("amn-s1", name) for name in ("own", "none", "same document", "other documents")
+    ]
+    assert (kept / "context" / "examples.html").is_file() and (kept / "context" / "gates.md").is_file()
+    found = rows(kept, "agreement")
+    assert {"transformer-s1", "amn-s1", "amn-s1, none", "amn-s1, foreign"} <= found[0].keys()
+    assert [(row["section"], row["label"]) for row in found[:3]] == [("all", "all"), ("sentence", "better than every wrong one"), ("type", "pronoun")]
+
+
 FURTHER = {
+    "memory/context_use": context_used,
     "caru/gates": gated,
     "caru/convergence": losses,
     "caru/importance": differences,

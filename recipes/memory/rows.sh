@@ -1,0 +1,32 @@
+# shellcheck shell=bash
+# The rows of the paper's tables, and of ours. To be sourced after common.sh.
+
+random_context=(--set model.inter_attention=false --set model.context=foreign) # the words of a sentence of another document, in the mean
+
+# row NAME: train one row, by its name in the tables here; amn-KIND-SIZE[-parallel] reads these context sentences.
+row() {
+  local kind size join
+  case $1 in
+    transformer) system "$1" ;;
+    context-aware | concat) system "$1" --variant "$1" ;;
+    han) system "$1" --variant han ;; # on the encoder's side, three sentences before, in one stage
+    amn) system "$1" --variant amn ;; # the sentence before
+    amn-wo-rnn) system "$1" --variant amn --set model.context_encoder=none ;;
+    amn-wo-attention) system "$1" --variant amn "${random_context[@]}" ;;
+    amn-wo-both) system "$1" --variant amn --set model.context_encoder=transformer "${random_context[@]}" ;;
+    amn-previous-* | amn-next-* | amn-random-*)
+      IFS=- read -r _ kind size join <<<"$1"
+      system "$1" --variant amn --set model.context="$kind" --set model.context_size="$size" --set model.context_join="${join:-concatenate}"
+      ;;
+    *)
+      echo "recipes/memory/rows.sh: no row '$1'" >&2
+      exit 2
+      ;;
+  esac
+}
+
+# rows NAME…: train several.
+rows() {
+  local name
+  for name in "$@"; do row "$name"; done
+}

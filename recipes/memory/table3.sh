@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Jiang et al. 2019, Table 3: without the RNN, without the attention between sentences, without both (TED, subtitles, news).
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source recipes/memory/rows.sh
+
+for direction in $(at_scale demo demo "ted-zhen ted-esen opensubtitles2018-esen newscommentary-esen"); do
+  corpus "$direction" "$(at_scale tiny demo amn)"
+  rows transformer amn amn-wo-rnn amn-wo-attention amn-wo-both
+  compare --test sign
+done
