@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.context import Context
+from nmtkit.data.context import Context, stacked
 from nmtkit.data.vocabulary import BOS
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies
@@ -88,17 +88,27 @@ class ContextAwareTransformer(DocumentTransformer):
         last = cast(ContextAwareLayer, self.encoder[-1])
         rows = batch.context.rows[:, 0]  # (B); several sentences of context come as one
         with recorded_under("context."):
-            states, of_context = self._read_context(batch.context)
-        k, v = (t.index_select(0, rows.clamp(min=0)) for t in last.context.source(states))
+            states = self._read_context(batch.context)
+        keys = last.context.apart(stacked([last.context.kv(part) for part in states]))
+        k, v = (t.index_select(0, rows.clamp(min=0)) for t in keys)
+        of_context = _visible(batch.context)
         if of_context is not None:
             of_context = of_context.index_select(0, rows.clamp(min=0))
         x = last.read(x, visible, (k, v), of_context, (rows >= 0)[:, None, None])
         return self.remember(self.encoder_norm(x), visible)
 
-    def _read_context(self, context: Context) -> tuple[Tensor, Tensor | None]:
-        """Each context of the batch once: states (U, 1+M, D), and which of them are real."""
-        visible = visible_positions(context.lengths + 1, context.ids.size(1) + 1) if context.padded else None
-        x = self.src_embedder(F.pad(context.ids, (1, 0), value=BOS))
-        for layer in [*self.encoder[:-1], self.context_layer]:
-            x = layer(x, visible)
-        return self.context_norm(x), visible
+    def _read_context(self, context: Context) -> list[Tensor]:
+        """Each context of the batch once: states (U, 1+M, D) of those of like length at a time."""
+        found = []
+        for part in context.of_like_length():
+            visible = _visible(part)
+            x = self.src_embedder(F.pad(part.ids, (1, 0), value=BOS))
+            for layer in [*self.encoder[:-1], self.context_layer]:
+                x = layer(x, visible)
+            found.append(self.context_norm(x))
+        return found
+
+
+def _visible(context: Context) -> Tensor | None:
+    """Which positions of contexts are real, <s> before each: bool (U, 1, 1+M); None = all."""
+    return visible_positions(context.lengths + 1, context.ids.size(1) + 1) if context.padded else None

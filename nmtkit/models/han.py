@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.context import Context
+from nmtkit.data.context import Context, stacked
 from nmtkit.data.documents import ContextRule, Join
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, State, Vocabularies
@@ -63,15 +64,16 @@ class HierarchicalAttention(nn.Module):
         self.gate = Linear(2 * s.d_model, s.d_model)
         self.norm = nn.LayerNorm(s.d_model)
 
-    def remember(self, states: Tensor, visible: Tensor | None, rows: Tensor) -> dict[str, Any]:
+    def remember(self, states: Sequence[Tensor], visible: Tensor | None, rows: Tensor) -> dict[str, Any]:
         """What is read of contexts, computed once.
 
         Args:
-            states: (U, M, D), of which `visible` bool (U, 1, M) is real; None = all.
+            states: (U', M', D) of each of the parts of the contexts.
+            visible: which positions of all contexts are real, bool (U, 1, M); None = all.
             rows: (B, J), which of them are a sentence's; -1 = none.
         Returns: rows first (B): keys (B, J, H, C, M), values (B, J, H, M, C), visible (B, J, 1, M) or None, real (B, J).
         """
-        k, v = self.words.source(states)
+        k, v = self.words.apart(stacked([self.words.kv(part) for part in states]))
         own = rows.clamp(min=0).flatten()
         keys, values, seen = (t if t is None else t.index_select(0, own).unflatten(0, rows.shape) for t in (k.transpose(2, 3), v, visible))
         return {"keys": keys, "values": values, "visible": seen, "real": rows >= 0}
@@ -156,13 +158,13 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         if context is None:
             return self.remember(states, visible)
         with recorded_under("context."), torch.set_grad_enabled(self.settings.context_gradients and torch.is_grad_enabled()):
-            sources = self._read_sources(context)
-            targets = None if self.decoder_context is None else self._read_targets(context, *sources)
+            parts = [self._read(part) for part in context.of_like_length()]
         if self.encoder_context is not None:
-            states = self.encoder_context(states, self.encoder_context.remember(*sources, context.rows))
+            sources = self.encoder_context.remember([source for source, _ in parts], _visible_source(context), context.rows)
+            states = self.encoder_context(states, sources)
         memory = self.remember(states, visible)
-        if self.decoder_context is not None and targets is not None:
-            memory["earlier"] = self.decoder_context.remember(*targets, context.rows)
+        if self.decoder_context is not None:
+            memory["earlier"] = self.decoder_context.remember([target for _, target in parts], _visible_target(context), context.rows)
         return memory
 
     def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
@@ -172,17 +174,28 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
             hidden = self.decoder_context(hidden, memory["earlier"])
         return hidden, state
 
-    def _read_sources(self, context: Context) -> tuple[Tensor, Tensor | None]:
-        """Each context of the batch once: the encoder's states (U, M, D), and which of them are real, bool (U, 1, M); None = all."""
-        visible = visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
-        return self.through_encoder(self.src_embedder(context.ids), visible), visible
+    def _read(self, context: Context) -> tuple[Tensor, Tensor]:
+        """Each context once: the encoder's states (U, M, D) and, if the decoder reads contexts, its states of their target sides (U, N, D).
 
-    def _read_targets(self, context: Context, states: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The decoder's states of each context's target side (U, N, D), given its encoder's; and which of them are real.
-
-        Raises: ValueError if the batch holds no target sides.
+        Raises: ValueError if the decoder reads them, and there are no target sides.
         """
-        if context.tgt_in is None or context.tgt_lengths is None:
+        visible = _visible_source(context)
+        states = self.through_encoder(self.src_embedder(context.ids), visible)
+        if self.decoder_context is None:
+            return states, states
+        if context.tgt_in is None:
             raise ValueError("the decoder reads contexts, and they have no target sides")
         hidden, _ = super().decode(context.tgt_in, self.remember(states, visible))
-        return hidden, visible_positions(context.tgt_lengths, context.tgt_in.size(1)) if context.tgt_padded else None
+        return states, hidden
+
+
+def _visible_source(context: Context) -> Tensor | None:
+    """Which positions of contexts are real, bool (U, 1, M); None = all."""
+    return visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
+
+
+def _visible_target(context: Context) -> Tensor | None:
+    """The same of their target sides, bool (U, 1, N)."""
+    if context.tgt_in is None or context.tgt_lengths is None or not context.tgt_padded:
+        return None
+    return visible_positions(context.tgt_lengths, context.tgt_in.size(1))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.context import Context
+from nmtkit.data.context import Context, stacked
 from nmtkit.data.documents import Join
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies
@@ -101,7 +101,7 @@ class InterSentenceAttention(CrossAttention):
 
         Args:
             x: (B, S, D), what asks.
-            memory: (U, M, D).
+            memory: keys and values of the contexts' words, (U, M, 2·D) from `kv`.
             rows: (B, J), which contexts are a sentence's; -1 = none. A sentence without any gets something finite.
             visible: the real positions of x, bool (B, 1, S), and of the memory, bool (U, 1, M); None = all.
             everywhere: whether J = U, and every sentence asks all contexts in the order of the memory.
@@ -110,7 +110,7 @@ class InterSentenceAttention(CrossAttention):
         """
         (of_x, of_memory), (batch, sentences) = visible, rows.shape
         q = self.query(x).unflatten(-1, (self.heads, -1))  # (B, S, H, C)
-        k, v = self.source(memory)  # (U, H, M, C)
+        k, v = self.apart(memory)  # (U, H, M, C)
         p = self.p if self.training else 0.0
         index = rows.clamp(min=0)
         if everywhere:  # keys stay where they are
@@ -175,15 +175,14 @@ class AssociatedMemory(nn.Module):
         of_context = visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
         asking = self._asking(states, embedded, visible)
         with recorded_under("context."):
-            words = self.encoder(context, of_context, embedder)  # (U, M, D)
-            if s.inter_attention:
-                words = self.first_residual(words, lambda h: self.first(h, of_context))
+            parts = [self._words(part, embedder) for part in context.of_like_length()]
         has = context.rows[:, :1] >= 0  # (B, 1)
         everywhere = s.memory_scope == "batch"
-        rows = torch.where(has, torch.arange(len(words), device=words.device), -1) if everywhere else context.rows
+        rows = torch.where(has, torch.arange(len(context.ids), device=states.device), -1) if everywhere else context.rows
         if s.inter_attention:
-            read = self.inter.read(asking, words, rows, (visible, of_context), everywhere)
+            read = self.inter.read(asking, stacked([self.inter.kv(part) for part in parts]), rows, (visible, of_context), everywhere)
         else:
+            words = stacked(parts)  # (U, M, D)
             real = (rows >= 0).unsqueeze(-1)  # (B, J, 1)
             means = mean(words, of_context)[rows.clamp(min=0)].masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)  # (B, D)
             read = means.to(words.dtype).unsqueeze(1).expand_as(states)
@@ -192,6 +191,12 @@ class AssociatedMemory(nn.Module):
         gate = torch.sigmoid(self.gate(torch.cat([states, read], dim=-1)))
         record("memory.gate", gate.mean(-1).masked_fill(~has, torch.nan))
         return torch.where(has.unsqueeze(-1), read + gate * (states - read), states)
+
+    def _words(self, context: Context, embedder: Embedder) -> Tensor:
+        """The memory of contexts (U, M, D)."""
+        visible = visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
+        words: Tensor = self.encoder(context, visible, embedder)
+        return self.first_residual(words, lambda h: self.first(h, visible)) if self.settings.inter_attention else words
 
     def _asking(self, states: Tensor, embedded: Tensor, visible: Tensor | None) -> Tensor:
         """What asks the contexts (B, S, D)."""

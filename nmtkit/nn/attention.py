@@ -183,7 +183,11 @@ class CrossAttention(Attention):
 
     def source(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of states (B, S, D), each (B, H, S, C)."""
-        k, v = self.kv(states).unflatten(-1, (2, self.heads, -1)).unbind(2)
+        return self.apart(self.kv(states))
+
+    def apart(self, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values, each (B, H, S, C), from their common product `kv` (B, S, 2·D)."""
+        k, v = kv.unflatten(-1, (2, self.heads, -1)).unbind(2)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         if torch.is_grad_enabled():
             return k, v

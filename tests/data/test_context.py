@@ -1,12 +1,15 @@
 """Context: the rule against its definition in words, documents never crossed, every context once a batch."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtkit.data.batches import collate
-from nmtkit.data.context import BREAK, contexts
+from nmtkit.data.context import BREAK, contexts, stacked
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.vocabulary import BOS, EOS, PAD
@@ -79,9 +82,9 @@ def test_target_sides_come_where_they_are_wanted():
     rule = ContextRule("previous", 2, "parallel", targets=True)
     said = [[4, EOS], [EOS], [9, 8, 7, EOS], [5, 5, EOS]]
     context = contexts([[0, 1], [], [2]], lambda s: np.array(TEXT[s]), rule, targets=lambda s: np.array(said[s]))
-    assert texts(context) == [TEXT[0], TEXT[1], TEXT[2]] and context.rows.tolist() == [[0, 1], [-1, -1], [2, -1]]
-    assert context.tgt_in.tolist() == [[BOS, 4, PAD, PAD], [BOS, PAD, PAD, PAD], [BOS, 9, 8, 7]]
-    assert context.tgt_lengths.tolist() == [2, 1, 4] and context.tgt_padded
+    assert texts(context) == [TEXT[2], TEXT[0], TEXT[1]] and context.rows.tolist() == [[1, 2], [-1, -1], [0, -1]]  # the longest first
+    assert context.tgt_in.tolist() == [[BOS, 9, 8, 7], [BOS, 4, PAD, PAD], [BOS, PAD, PAD, PAD]]
+    assert context.tgt_lengths.tolist() == [4, 2, 1] and context.tgt_padded
     alone = contexts([[2]], lambda s: np.array(TEXT[s]), rule, targets=lambda s: np.array(said[s]))
     assert alone.tgt_in.tolist() == [[BOS, 9, 8, 7]] and not alone.tgt_padded
     joined = contexts([[0, 3]], lambda s: np.array(TEXT[s]), ContextRule(size=2, targets=True), targets=lambda s: np.array(said[s]))
@@ -89,6 +92,33 @@ def test_target_sides_come_where_they_are_wanted():
     assert contexts([[0]], lambda s: np.array(TEXT[s]), ContextRule(), targets=lambda s: np.array(said[s])).tgt_in is None
     with pytest.raises(ValueError, match="target sides"):
         contexts([[0]], lambda s: np.array(TEXT[s]), rule)
+
+
+def joined(parts, name):
+    """A tensor of the parts as that of all; ids stand as states do, with a last axis."""
+    found = [getattr(part, name) for part in parts]
+    return torch.cat(found) if found[0].dim() == 1 else stacked([part.unsqueeze(-1) for part in found]).squeeze(-1)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.booleans(), st.integers(1, 60))
+def test_contexts_of_like_length_stand_together(lengths, targets, least):
+    """The parts are the contexts, in their order, no wider than needed; each cut saves at least so much padding, and no other would."""
+    rule = ContextRule("previous", join="parallel", targets=targets)
+    with patch("nmtkit.data.context.SAVED", least):
+        whole = contexts([[i] for i in range(len(lengths))], lambda i: np.full(lengths[i], 5 + i), rule, targets=lambda i: np.full(1 + 7 * i % 11, i))
+    parts = whole.of_like_length()
+    assert whole.lengths.tolist() == sorted(lengths, reverse=True) and joined(parts, "lengths").equal(whole.lengths)
+    assert joined(parts, "ids").equal(whole.ids)
+    for part in parts:
+        own = part.lengths.tolist()
+        assert part.ids.size(1) == own[0] and part.padded == (own[-1] < own[0]) and part.rows is whole.rows
+        assert all((len(own) - i) * (own[0] - own[i]) < least for i in range(len(own)))
+        if targets:
+            most = int(part.tgt_lengths.max())
+            assert part.tgt_in.size(1) == most and part.tgt_padded == bool((part.tgt_lengths < most).any())
+    assert whole.ids.numel() - sum(part.ids.numel() for part in parts) >= least * (len(parts) - 1)
+    if targets:
+        assert joined(parts, "tgt_in").equal(whole.tgt_in) and joined(parts, "tgt_lengths").equal(whole.tgt_lengths)
 
 
 @given(SIZES, st.data())
@@ -127,9 +157,9 @@ def test_a_batch_of_a_prepared_set_brings_its_contexts(tmp_path):
     rows = np.array([1, 3, 0])
     assert collate(store, rows).context is None
     context = collate(store, rows, rule=ContextRule()).context
-    assert texts(context) == [TEXT[0], TEXT[2]] and context.rows.tolist() == [[0], [1], [-1]]
+    assert texts(context) == [TEXT[2], TEXT[0]] and context.rows.tolist() == [[1], [0], [-1]]
     assert collate(store, np.array([0, 2]), rule=ContextRule()).context is None
     rule = ContextRule(targets=True)
     assert collate(store, rows, rule=rule).context.tgt_in.tolist() == [[BOS, 4]] * 2  # the set's own
     translated = {0: np.array([9, 8, EOS]), 2: np.array([EOS])}
-    assert collate(store, rows, rule=rule, translated=translated.__getitem__).context.tgt_in.tolist() == [[BOS, 9, 8], [BOS, PAD, PAD]]
+    assert collate(store, rows, rule=rule, translated=translated.__getitem__).context.tgt_in.tolist() == [[BOS, PAD, PAD], [BOS, 9, 8]]

@@ -355,6 +355,25 @@ def dropout_repeats(case: Case) -> None:
     assert torch.equal(full(model.eval(), batch), full(model, batch))
 
 
+def parts_of_contexts(case: Case) -> None:
+    """Contexts that come a few at a time, those of like length together, are read as all of them at once, forwards and backwards."""
+    model = case.build().train()
+    batch = batch_for(model, pairs(count=12))
+    if model.context_rule is None:
+        assert batch.context is None
+        return
+    assert batch.context is not None and len(batch.context.parts) > 1
+    assert sum(part.ids.numel() for part in batch.context.parts) < batch.context.ids.numel()
+    found = []
+    for context in (batch.context, dataclasses.replace(batch.context, parts=())):
+        model.zero_grad()
+        loss = loss_of(model, dataclasses.replace(batch, context=context))
+        loss.backward()
+        found.append((loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
+    for one, other in zip(*found, strict=True):
+        close(one, other)
+
+
 def memory_is_per_sentence(case: Case) -> None:
     """Rows share the memory of their sentence: K rows a sentence give what K copies of the memory give."""
     model = case.build()

@@ -55,6 +55,11 @@ def test_13_dropout_repeats_with_its_seed(case):
     contract.dropout_repeats(case)
 
 
+def test_14_contexts_may_come_in_parts(case, monkeypatch):
+    monkeypatch.setattr("nmtkit.data.context.SAVED", 1)
+    contract.parts_of_contexts(case)
+
+
 def oracle(case):
     """The test file of the case's variant, which must hold the formula, the slow implementation and the switched-off idea."""
     if case.variant == TOY:
