@@ -32,6 +32,14 @@ POLARITY = {"insertion": ("nicht_ins", "kein_ins", "affix_ins"), "deletion": ("n
 LONGEST = 15
 # The bins of Lingeval97's own evaluation, as it counts them: 5 belongs to >2.
 FREQUENCIES = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
+OF_DISTANCE = (
+    "A system that keeps its share as the distance grows carries what the verb needs over the words between; compare systems where their intervals "
+    "are far apart."
+)
+OF_CONTEXT = (
+    "A system uses what was said before if it gets more right with the true context than with none and with another's; a gain that another's context "
+    "gives as well is not from what the context says."
+)
 Group = tuple[str, str, Callable[[Error], bool]]
 
 
@@ -178,8 +186,7 @@ def run(
         name="agreement",
         title="right forms preferred to wrong ones",
         table=Table("agreement", f"Share of pairs in which the right translation scores better, in % ({where})", columns, rows, notes),
-        text="50 is chance where a wrong translation differs in one word. A system that keeps its share as the distance grows carries what the "
-        "verb needs over the words between; compare systems where their intervals are far apart.",
+        text="50 is chance where a wrong translation differs in one word. " + (OF_CONTEXT if has_context else OF_DISTANCE),
         figure=figures.grouped_bars([row[1] for row in drawn], series, drawn[0][0], "right, %") if figures.available() else None,
         bars="\n\n".join(_bars(name, drawn, values) for name, values in series.items()),
         facts={

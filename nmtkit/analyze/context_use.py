@@ -217,15 +217,18 @@ def _examples(subject: Subject, name: str, model: Model, gains: Numbers) -> list
     if not (sites.attention or sites.gates):
         return []
     tgt = TextSide.load(subject.run.prep, "tgt")
-    found = []
-    for row in np.argsort(-gains, kind="stable")[:EXAMPLES].tolist():
+    found: dict[tuple[int, ...], Example] = {}
+    for row in np.argsort(-gains, kind="stable").tolist():
+        if len(found) == EXAMPLES or gains[row] <= 0:
+            break
         batch = collate(subject.store, np.array([row]), looking.device(), model.context_rule)
         one = reading.readings(model, batch, sites)[0]
         if one is not None:
             reference = tgt.surface(vocabularies[1].decode(subject.store.tgt(row)[:-1].tolist()))
             title = f"{name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
-            found.append(reading.example(title, one, batch.src[0, :-1].tolist(), reference, vocabularies[0]))
-    return found
+            source = batch.src[0, :-1].tolist()
+            found.setdefault((*one.symbols, *source), reading.example(title, one, source, reference, vocabularies[0]))  # the same text is shown once
+    return list(found.values())
 
 
 def _rows(name: str, found: dict[str, Measured], draws: Draws) -> list[list[Any]]:
@@ -257,7 +260,7 @@ def _table(rows: list[list[Any]], subject: Subject, signature: str) -> Table:
     notes = [
         "own: what the system was trained to read; same document, other documents: as many sentences, drawn at random, in the place of the own "
         "ones; changed: sentences whose context is then another. A sentence that has no context of its own has none in any row",
-        f"loss: nats a subword of the first reference, </s> included; BLEU: {signature}; "
+        f"loss: nats a subword of the first reference, </s> included; BLEU: {signature}, searched in float32; "
         "a system that reads its own earlier translations gets those of the reference in the loss, and with other sentences no BLEU: these are not "
         "translated before",
         "Δ and p: against the system's own context, no p where outputs are the same; "

@@ -92,7 +92,6 @@ def test_what_takes_the_place_of_a_context():
 def test_the_table_by_hand(run, capsys):
     model = system(run, "doc", "amn")
     system(run, "plain", "transformer")
-    translate(run, systems=["doc"], set_names=["dev"], jobs=1)
     stage.analyze(run, "context")
     out, err = capsys.readouterr()
     assert "left out, for no context is read by plain" in err and "amn, context-aware, han, concat" in err
@@ -129,7 +128,7 @@ def test_the_table_by_hand(run, capsys):
 
 def test_the_own_context_is_that_of_translate_and_other_ones_change_translations(run, capsys, monkeypatch):
     system(run, "doc", "concat")
-    translate(run, systems=["doc"], set_names=["dev"], jobs=1)
+    translate(run, systems=["doc"], set_names=["dev"], jobs=1, assignments=["search.precision=float32"])
     outputs = []
     original = context_use.Scorer.score
     monkeypatch.setattr(context_use.Scorer, "score", lambda self, key, hyps: outputs.append(hyps) or original(self, key, hyps))
@@ -141,7 +140,6 @@ def test_the_own_context_is_that_of_translate_and_other_ones_change_translations
 def test_a_system_that_reads_its_own_translations_has_no_bleu_with_what_it_has_not_translated(run):
     system(run, "doc", "han", side="joint")
     system(run, "blind", "han", side="decoder")
-    translate(run, systems=["doc"], set_names=["dev"], jobs=1)
     stage.analyze(run, "context", set_names=["dev"])
     rows = {(row["system"], row["context"]): row for row in finding(run, "context")["table"]["rows"]}
     for name in ("doc", "blind"):
@@ -209,6 +207,23 @@ def test_what_amn_and_concat_read_by_hand():
     found = reading.readings(model, batch, reading.sites_of(model, CPU))
     before = len(store.src(2))
     assert np.allclose(found[1].weights, seen["encoder.0.attention"][0][1, :, before : before + 5, :before].mean(0).numpy())
+
+
+def test_the_same_text_is_shown_once_and_only_what_gains(run):
+    model, store = system(run, "doc", "amn"), Store(run.prep / "dev")
+    with_context = [i for i in range(len(store)) if store.documents.context(i, model.context_rule)]
+    subject, gains = context_use._subject(run, "dev"), np.zeros(len(store))
+    gains[with_context[:3]] = [1.0, 3.0, -2.0]
+    titles = [one.title for one in context_use._examples(subject, "doc", model, gains)]
+    assert titles == [
+        f"doc, line {with_context[1] + 1}: +3.00 nats from its context",
+        f"doc, line {with_context[0] + 1}: +1.00 nats from its context",
+    ]
+    twice = with_context[1]
+    subject.store.src, original = lambda i: original(twice if i in with_context[:2] else i), subject.store.src
+    before = {i: store.documents.context(i, ContextRule()) for i in range(len(store))} | {with_context[0]: [twice - 1]}
+    subject.store.documents.context = lambda i, rule: before[i]
+    assert [one.title for one in context_use._examples(subject, "doc", model, gains)] == titles[:1]
 
 
 def test_words_of_an_example_are_sums_and_means_of_their_subwords():

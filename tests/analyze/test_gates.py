@@ -17,6 +17,7 @@ from nmtkit.nn.capture import capture, record
 from nmtkit.prep.stage import prep
 from nmtkit.prep.text import TextSide
 from nmtkit.score.draws import Resampling
+from nmtkit.score.tables import Estimate
 from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 
@@ -67,6 +68,11 @@ def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
     written, before = (gates.of_subwords(opened, batch, site, "tgt") for site in ("decoder_context.gate", "caembed_gate"))
     assert [own.tolist() for own in written] == [pytest.approx([0.1, 0.2, 0.3]), pytest.approx([0.5])]
     assert [own.tolist() for own in before] == [pytest.approx([0.2, 0.3, 0.4]), pytest.approx([0.6])]
+
+
+def test_a_bar_stands_for_words_of_which_the_gate_was_asked_only():
+    rows = [["g", "source", "word", word, 3, Estimate(value)] for word, value in (("it", 0.25), ("the", None))]
+    assert gates._bars("g", "x", rows, 5).splitlines() == ["x: g, the most frequent source words", "it " + "█" * 30 + " 0.250 (3)"]
 
 
 def test_gates_by_stack():
