@@ -24,6 +24,8 @@ POSITIONS = 1024
 """A batch has at most so many source positions, padding included: its weights of all layers are held at once."""
 CROSS = ("target", "source")
 """Who attends to whom where a target reads its source."""
+OF_CONTEXTS = "context."
+"""What reading contexts by themselves records begins with it."""
 PROBE = (11, 17)
 """Lengths of a source and a target that tell by a weight's shape who attends to whom."""
 
@@ -38,7 +40,8 @@ def look(model: Model, batch: Batch) -> dict[str, dict[str, Tensor]]:
 
     Args:
         model: in evaluation mode.
-    Returns: "encoder" and "decoder" -> site -> what was recorded while encoding and decoding; weights are (B, H, queries, keys).
+    Returns: "encoder" and "decoder" -> site -> what was recorded while encoding and decoding; weights are (B, H, queries, keys). What was recorded
+        of contexts by themselves is left out where they were read in parts.
     """
     assert batch.tgt_in is not None
     with torch.inference_mode():
@@ -46,7 +49,11 @@ def look(model: Model, batch: Batch) -> dict[str, dict[str, Tensor]]:
             memory = model.encode(batch)
         with capture() as decoding:
             model.decode(batch.tgt_in, memory)
-    return {stack: {site: torch.cat(found, dim=-2) for site, found in seen.items()} for stack, seen in (("encoder", encoding), ("decoder", decoding))}
+    result = {}
+    for stack, seen in (("encoder", encoding), ("decoder", decoding)):
+        whole = {site: found for site, found in seen.items() if len(found) == 1 or not site.startswith(OF_CONTEXTS)}
+        result[stack] = {site: torch.cat(found, dim=-2) for site, found in whole.items()}
+    return result
 
 
 def sides(model: Model, where: torch.device) -> dict[str, tuple[str, str]]:

@@ -73,7 +73,7 @@ def sites_of(model: Model, where: torch.device) -> Sites:
     """Where a model reads contexts, by the shapes of what it records on a probe."""
     seen = looking.look(model, looking.probe(model, where, context=LENGTH))["encoder"]
     gates = tuple(site for site in seen if site.endswith(OF_CONTEXT))
-    weights = {site: value for site, value in seen.items() if value.dim() == 4 and not site.startswith("context.") and value.size(0) == 2}
+    weights = {site: value for site, value in seen.items() if value.dim() == 4 and not site.startswith(looking.OF_CONTEXTS) and value.size(0) == 2}
     asked, both = looking.PROBE[0], looking.PROBE[0] + LENGTH
     joined = tuple(site for site, value in weights.items() if value.shape[-2:] == (both, both))
     if joined:

@@ -23,7 +23,7 @@ from nmtkit.nn.capture import capture
 from nmtkit.prep.demo import generate
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run, write_toml
-from nmtkit.translate.forced import forced_scores, pair_batch
+from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
 from nmtkit.translate.stage import translate
 
 from .conftest import SMALL
@@ -184,6 +184,22 @@ def test_what_is_read_is_what_attention_and_gate_say(name):
         total = one.weights.sum(1)
         assert (np.allclose(total, 1) and one.kept is not None) if name != "concat" else (((total > 0) & (total < 1)).all() and one.kept is None)
         assert np.allclose(one.on_words, [sum(w for w, s in zip(row, one.symbols, strict=True) if s not in (BOS, EOS)) for row in one.weights])
+
+
+@pytest.mark.parametrize("name", ["amn", "context-aware", "han"])
+def test_contexts_of_different_lengths_are_read_in_parts_and_looked_at_all_the_same(name):
+    model = build_model(name, SMALL, Vocabularies(60, 60, True)).double().eval()
+    lengths = [200, 3, 4, 200, 2, 5, 6, 3]
+    ids = [np.array([*[5 + i] * length, EOS]) for i, length in enumerate(lengths)]
+    pairs = GivenPairs(ids, [np.array([7, EOS])] * 8)
+    pairs.documents = Documents([0], 8)
+    batch = collate(pairs, np.arange(8), "cpu", model.context_rule)
+    assert len(batch.context.parts) > 1
+    sites = reading.sites_of(model, CPU)
+    for i, one in enumerate(reading.readings(model, batch, sites)[1:], 1):
+        alone = reading.readings(model, collate(pairs, np.array([i]), "cpu", model.context_rule), sites)[0]
+        assert one.symbols == alone.symbols
+        assert np.allclose(one.weights, alone.weights, atol=1e-9) and np.allclose(one.kept, alone.kept, atol=1e-9)
 
 
 def test_what_amn_and_concat_read_by_hand():
