@@ -105,10 +105,27 @@ def _json(path: Path) -> list[Item]:
     items: list[Item] = []
     for name, value in entries:
         try:
-            items += read_one(value, kind)
+            items += map(_checked, read_one(value, kind))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise DataError(f"no item of a contrastive set: {error!r}", where=f"{path}, item {name}", hint=wanted) from error
     return items
+
+
+def _checked(item: Item) -> Item:
+    """An item of which everything is what it should be.
+
+    Raises: TypeError naming the first that is not.
+    """
+    texts: list[tuple[str, object]] = [("source", item.source), ("reference", item.reference)]
+    texts += [("context", text) for text in (*item.before, *item.said)]
+    texts += [pair for error in item.errors for pair in (("type of an error", error.kind), ("wrong translation", error.text))]
+    for name, value in texts:
+        if not isinstance(value, str):
+            raise TypeError(f"the {name} is no text: {value!r:.60}")
+    for error in item.errors:
+        if not isinstance(error.back, int | None):
+            raise TypeError(f"the distance of the context is no number: {error.back!r:.60}")
+    return item
 
 
 def _of_lingeval(value: dict[str, Any], kind: str) -> list[Item]:

@@ -84,6 +84,35 @@ def test_what_is_no_contrastive_set_is_refused(tmp_path, text, words):
     assert words in f"{error.value.message} {error.value.where}"
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": 5}, "source"),
+        ({"reference": None}, "reference"),
+        ({"context_src": [3]}, "context"),
+        ({"context_src": ["a"], "context_ref": [["A"]]}, "context"),
+        ({"errors": [{"type": 7, "contrastive": "b"}]}, "type"),
+        ({"errors": [{"type": "x", "contrastive": ["b"]}]}, "wrong translation"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_its_item(tmp_path, change, words):
+    good = {"source": "a", "reference": "b", "errors": [{"type": "x", "contrastive": "c"}]}
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps([good, {**good, **change}]), "utf-8")
+    with pytest.raises(DataError, match=words) as error:
+        read(str(path))
+    assert error.value.where == f"{path}, item 1"
+
+
+@pytest.mark.parametrize("change", [{"src": ["a", "b"]}, {"dst": ["A _eos B", 3]}, {"ctx_dist": "far"}])
+def test_a_consistency_set_of_other_types_is_refused(tmp_path, change):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps([{**CONSISTENCY[0], "true_ind": 0, **change}]), "utf-8")
+    with pytest.raises(DataError) as error:
+        read(str(path))
+    assert error.value.where == f"{path}, item 0"
+
+
 def test_real_pairs(shared):
     folder = shared / "data" / "distil_lingeval" / "subj_verb_agreement.mt"
     items = read(",".join(str(folder / name) for name in ("src.en.xz", "tgt.correct.de.xz", "tgt.incorrect.de.xz")))
