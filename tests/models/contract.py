@@ -362,7 +362,7 @@ def parts_of_contexts(case: Case) -> None:
     if model.context_rule is None:
         assert batch.context is None
         return
-    assert batch.context is not None and len(batch.context.parts) > 1
+    assert batch.context is not None and len(batch.context.parts) > 1 and any(part.padded for part in batch.context.parts)
     assert sum(part.ids.numel() for part in batch.context.parts) < batch.context.ids.numel()
     found = []
     for context in (batch.context, dataclasses.replace(batch.context, parts=())):
