@@ -27,6 +27,7 @@ ANALYSES: dict[str, Analysis] = {
         "nmtkit.analyze.context_use:run", "whether the other sentences that systems read are used: loss and BLEU without, and with others"
     ),
     "phrases": Analysis("nmtkit.analyze.phrases:run", "multi-word expressions translated as the reference does"),
+    "probing": Analysis("nmtkit.analyze.probing:run", "what classifiers read off the mean of the encoder's states: length, words, syntax, tense, …"),
 }
 """Every analysis by name. Its function is `run(run, systems, *, set_names, …) -> Finding`, where … are the options it has; another analysis is one
 file and one line."""
@@ -36,5 +37,6 @@ OPTIONS: dict[str, object] = {
     **{"sentence": 1, "layer": "", "head": 0, "gold": "", "alignments": ()},
     **{"levels": "", "expressions": "", "match_case": False, "removal": "renormalised"},
     **{"src_tags": "", "tgt_tags": ""},
+    **{"probes": "", "tasks": ""},
 }
 """The options that some analyses have, each with its default; an analysis gets those that its function declares."""

@@ -100,7 +100,8 @@ def _made_from(run: Run, systems: Sequence[str], options: dict[str, Any]) -> dic
             if path.is_file() and not path.name.startswith("."):
                 inputs[str(path.relative_to(run.path))] = files.sha256(path)
     for value in itertools.chain.from_iterable([o] if isinstance(o, str) else o for o in options.values() if isinstance(o, (str, list, tuple))):
-        inputs |= {part: files.sha256(Path(part)) for part in value.split(",") if Path(part).is_file()}
+        named = [path for part in value.split(",") if part for path in (Path(part), *Path(part).glob("*.txt*"), *Path(part).glob("*/*.txt*"))]
+        inputs |= {str(path): files.sha256(path) for path in named if path.is_file()}
     prepared = run.manifest().get("fingerprint")
     facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": list(systems), "options": options, "files": inputs}
     result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back

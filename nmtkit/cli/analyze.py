@@ -27,6 +27,7 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
         "nmtkit analyze context --set-name dev",
         "nmtkit analyze convergence --levels 20,25,30",
         "nmtkit analyze phrases --expressions verbs.tsv",
+        "nmtkit analyze probing --probes senteval --tasks tree_depth,word_content --layer 3",
     ),
 )
 def analyze(
@@ -60,7 +61,11 @@ def analyze(
     sentence: Annotated[int, typer.Option(metavar="N", min=1, help="Of alignment: the sentence pair that is drawn, by its line.")] = 1,
     layer: Annotated[
         str,
-        typer.Option(metavar="N|NAME", help="Of alignment: a layer from 1, or any attention by its name (default: all; the last but one is drawn)."),
+        typer.Option(
+            metavar="N|NAME",
+            help="Of alignment: a layer from 1, or any attention by its name (default: all; the last but one is drawn). Of probing: a layer of the "
+            "encoder from 1 (default: what the decoder reads).",
+        ),
     ] = "",
     head: Annotated[int, typer.Option(metavar="N", min=0, help="Of alignment: one head from 1 (0: the mean over heads).")] = 0,
     gold: Annotated[
@@ -95,6 +100,14 @@ def analyze(
         typer.Option(metavar="FILE", help="Of gates: a part of speech for each source word of the set, as analyze/gates/tokens.src.txt has them."),
     ] = "",
     tgt_tags: Annotated[str, typer.Option(metavar="FILE", help="Of gates: the same of the reference (tokens.tgt.txt).")] = "",
+    probes: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER|senteval",
+            help="Of probing: files of 'tr|va|te, label, sentence' with tabs between, or folders TASK/{tr,va,te}.txt (default: the corpus's own).",
+        ),
+    ] = "",
+    tasks: Annotated[str, typer.Option(metavar="TASK,…", help="Of probing: only these tasks (default: all that are there).")] = "",
     output_format: Format = "table",
     run: Annotated[Optional[Path], run_option()] = None,
     force: Annotated[bool, force_option("Do an analysis again that is up to date.")] = False,
@@ -110,5 +123,5 @@ def analyze(
     options = {"buckets": buckets, "measure": measure, "pairs": pairs, "context": context, "scores": tuple(scores or ())}
     options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
     options |= {"levels": levels, "expressions": expressions, "match_case": match_case, "removal": removal}
-    options |= {"src_tags": src_tags, "tgt_tags": tgt_tags}
+    options |= {"src_tags": src_tags, "tgt_tags": tgt_tags, "probes": probes, "tasks": tasks}
     stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)
