@@ -11,7 +11,9 @@ from importlib import resources
 import pytest
 from typer.testing import CliRunner
 
+from nmtkit.analyze.agreement import find_pairs
 from nmtkit.cli import app
+from nmtkit.errors import EnvironmentProblem
 from nmtkit.files import text_lines
 from nmtkit.prep.corpora import published, table
 from nmtkit.prep.corpora.checksums import digest
@@ -271,3 +273,17 @@ def test_fetch_by_the_command(look_alikes, folder, tmp_path, monkeypatch):
     for options in (["--from-dir", folder], ["--fetch", "senteval", "--json"], ["--fetch", "wmt14-ende2"]):
         assert nmtkit("datasets", *options).exit_code == 2
     assert nmtkit("prep", "senteval").exit_code == 2
+
+
+def test_what_is_said_of_an_evaluation_set_that_cannot_be_had_can_be_followed(look_alikes, folder, tmp_path, monkeypatch):
+    """Analyses have no --from-dir: the command that has it, as it is to be typed, brings the file to where they find it."""
+    monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match="cannot download") as error:
+        find_pairs(Run(tmp_path / "run"), "lingeval97")
+    said = error.value.hint.partition("`")[2].partition("`")[0]
+    assert said == "nmtkit datasets --fetch lingeval97 --from-dir DIR"
+    result = nmtkit(*said.replace("DIR", str(folder)).split()[1:])
+    assert result.exit_code == 0, result.stderr
+    assert find_pairs(Run(tmp_path / "run"), "lingeval97") == str(tmp_path / "lingeval97" / "lingeval97.json")
+    result = nmtkit("prep", "wmt14-ende", "--run", tmp_path / "run")
+    assert result.exit_code == 3 and "and pass --from-dir DIR" in result.stderr

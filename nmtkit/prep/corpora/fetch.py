@@ -75,15 +75,17 @@ class Finder:
     Args:
         published: all there are, by name ("GROUP/PATH").
         from_dir: looked through, with its sub-folders, before the cache and the network.
+        advice: how the person gives such a folder, said where a file cannot be had.
     """
 
-    def __init__(self, published: Mapping[str, Published], from_dir: Path | None = None) -> None:
+    def __init__(self, published: Mapping[str, Published], from_dir: Path | None = None, advice: str = "pass --from-dir DIR") -> None:
         if from_dir is not None and not from_dir.is_dir():
             raise DataError(
                 f"no such folder: {from_dir}", where="--from-dir", hint="name the folder that holds the data set's files, or leave it out"
             )
         self._published = published
         self._from_dir = from_dir
+        self._advice = advice
 
     def find(self, name: str) -> Found:
         """Find a file here, or download it.
@@ -168,7 +170,7 @@ class Finder:
             if address != self._published[name].addresses[-1]:
                 console.say(f"{failures[-1].removeprefix(address + ': ')}; trying another address")
         looked = f"; --from-dir {self._from_dir} has no {PurePosixPath(name).name}" if self._from_dir is not None else ""
-        hint = f"try again, or fetch {PurePosixPath(name).name} by other means and pass --from-dir DIR{looked}"
+        hint = f"try again, or fetch {PurePosixPath(name).name} by other means and {self._advice}{looked}"
         raise EnvironmentProblem(f"cannot download {name}", where="\n  ".join(failures) or name, hint=hint)
 
     def _download(self, name: str, url: str) -> Found:

@@ -40,7 +40,7 @@ def find(dataset: Dataset, chosen: PrepSettings, preset: str, from_dir: Path | N
     Raises: DataError, EnvironmentProblem as Finder.find.
     """
     sets = dataset.choose(chosen.dev, chosen.test)
-    found = _found(dataset, list(dataset.needed(sets)), from_dir)
+    found = _found(list(dataset.needed(sets)), Finder(dataset.published, from_dir))
     if dataset.entry.note:
         console.say(f"{dataset.name}: {dataset.entry.note}")
 
@@ -54,8 +54,7 @@ def find(dataset: Dataset, chosen: PrepSettings, preset: str, from_dir: Path | N
     return read
 
 
-def _found(dataset: Dataset, names: list[str], from_dir: Path | None) -> dict[str, Found]:
-    finder = Finder(dataset.published, from_dir)
+def _found(names: list[str], finder: Finder) -> dict[str, Found]:
     found = {name: finder.find(name) for name in names}
     new = [name for name, one in found.items() if one.unpublished and one.new]
     if new:
@@ -76,7 +75,8 @@ def fetch(name: str, from_dir: Path | None = None) -> list[Path]:
     needed = list(dataset.needed())
     if not needed:
         raise ConfigError(f"'{name}' is generated, there is nothing to fetch", where="--fetch", hint=f"nmtkit prep {name}")
-    found = _found(dataset, needed, from_dir)
+    finder = Finder(dataset.published, from_dir, f"run `nmtkit datasets --fetch {name} --from-dir DIR`")  # analyses have no such option
+    found = _found(needed, finder)
     return [_kept(one) if dataset.entry.evaluation else one.path for one in found.values()]
 
 
