@@ -30,6 +30,8 @@ from nmtkit.translate.translator import Translator
 AGREEMENT = "subj_verb_agreement"
 POLARITY = {"insertion": ("nicht_ins", "kein_ins", "affix_ins"), "deletion": ("nicht_del", "kein_del", "affix_del")}
 LONGEST = 15
+# The papers' figures are of subject and verb alone, the table of Lingeval97's own evaluation is of whatever has a distance.
+OF_SUBJECT_VERB, OF_ALL_TYPES = "distance, subject-verb", "distance, all types"
 # The bins of Lingeval97's own evaluation, as it counts them: 5 belongs to >2.
 FREQUENCIES = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
 OF_DISTANCE = (
@@ -51,9 +53,13 @@ def groups(errors: Sequence[Error]) -> list[Group]:
     found += [("type", f"polarity, {merged}", lambda e, ends=ends: e.kind.endswith(ends)) for merged, ends in POLARITY.items()]  # type: ignore[misc]
     for back in sorted({error.back for error in errors if error.back is not None}):
         found.append(("sentences back", str(back), lambda e, b=back: e.back == b))  # type: ignore[misc]
-    for distance in range(LONGEST + 1):
-        found.append(("distance", str(distance), lambda e, d=distance: e.kind == AGREEMENT and e.distance == d))  # type: ignore[misc]
-    found.append(("distance", f">{LONGEST}", lambda e: e.kind == AGREEMENT and e.distance is not None and e.distance > LONGEST))
+    for section, of in ((OF_SUBJECT_VERB, lambda kind: kind == AGREEMENT), (OF_ALL_TYPES, lambda kind: True)):
+        if section == OF_ALL_TYPES and not any(e.distance is not None and e.kind != AGREEMENT for e in errors):
+            continue  # the same rows again
+        for distance in range(LONGEST + 1):
+            found.append((section, str(distance), lambda e, o=of, d=distance: o(e.kind) and e.distance == d))  # type: ignore[misc]
+        far = lambda e, o=of: o(e.kind) and e.distance is not None and e.distance > LONGEST  # type: ignore[misc] # noqa: E731
+        found.append((section, f">{LONGEST}", far))
     for low, high in zip(FREQUENCIES, (math.inf, *FREQUENCIES), strict=False):
         found.append(("frequency", f">{low}", lambda e, a=low, b=high: e.frequency is not None and a < e.frequency <= b))  # type: ignore[misc]
     for exactly in (2, 1, 0):
@@ -69,7 +75,8 @@ def interval(right: int, count: int) -> Estimate:
     share = right / count
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
-    return Estimate(100 * share, 100 * max(0.0, centre - half), 100 * min(1.0, centre + half))
+    low, high = centre - half, centre + half
+    return Estimate(100 * share, 100 * low if right else 0.0, 100 * high if right < count else 100.0)  # these ends are exact, but for rounding
 
 
 @dataclass(frozen=True)
@@ -178,9 +185,14 @@ def run(
     columns = [Column("section", "group", left=True), Column("label", "", left=True), Column("pairs", "pairs", decimals=0)]
     columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in judged]
     notes = ["right: the reference has a strictly higher log-probability, </s> included, not normalised by length; a tie is wrong", "[95%]: Wilson"]
+    sections = {row[0] for row in rows}
+    if sections & {OF_SUBJECT_VERB, OF_ALL_TYPES}:
+        notes.append("distance: words between the two that belong together, of the pairs that have one")
+    if "frequency" in sections:
+        notes.append("frequency: of the word in the training text of the set's authors, all types that have one; of subject and verb the rarer one's")
     if has_context:
         notes += _about_context(items, of_systems)
-    drawn = [row for row in rows if row[0] == "distance"] or [row for row in rows if row[0] == "type"]
+    drawn = next(filter(None, ([row for row in rows if row[0] == section] for section in (OF_SUBJECT_VERB, OF_ALL_TYPES, "type"))))
     series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(judged)}
     return Finding(
         name="agreement",

@@ -288,21 +288,23 @@ def test_groups_are_those_of_the_sets_own_evaluation():
     assert found["type", "polarity, deletion"] == found["type", "polarity_affix_del"]
     assert ("type", "polarity, insertion") in found
     agreement = [e for e in errors if e.kind == AGREEMENT and e.distance is not None]
-    for distance in range(16):
-        assert found["distance", str(distance)] == [e for e in agreement if e.distance == distance]
-    assert found["distance", ">15"] == [e for e in agreement if e.distance > 15]
+    for section, own in (("distance, subject-verb", agreement), ("distance, all types", [e for e in errors if e.distance is not None])):
+        for distance in range(16):
+            assert found[section, str(distance)] == [e for e in own if e.distance == distance]
+        assert found[section, ">15"] == [e for e in own if e.distance > 15]
     counted = [e for e in errors if e.frequency is not None]
     for label in {bin_of_lingeval(e.frequency) for e in counted}:
         assert found["frequency", label] == [e for e in counted if bin_of_lingeval(e.frequency) == label]
     assert sum(len(own) for (section, _), own in found.items() if section == "frequency") == len(counted)
-    assert ("distance", "0") not in {(section, label) for section, label, _ in groups([Error("auxiliary", "x", 0)])}
+    of_one = {kind: {section for section, _, _ in groups([Error(kind, "x", 0)])} for kind in (AGREEMENT, "auxiliary")}
+    assert of_one == {AGREEMENT: {"all", "type", "distance, subject-verb"}, "auxiliary": {"all", "type", "distance, all types"}}
 
 
 def test_wilsons_interval():
     """8 of 10: 49.0 to 94.3 (Wilson 1927's formula, worked by hand); the ends stay within 0 and 100."""
     found = interval(8, 10)
     assert (found.value, round(found.low, 1), round(found.high, 1)) == (80, 49.0, 94.3)
-    assert interval(0, 5).low == pytest.approx(0, abs=1e-9) and interval(5, 5).high == pytest.approx(100) and interval(0, 0).value is None
+    assert all(interval(0, n).low == 0.0 and interval(n, n).high == 100.0 for n in range(1, 300)) and interval(0, 0).value is None
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -339,7 +341,12 @@ def test_the_stage_shows_systems_and_score_files_side_by_side(analysed, document
     stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(documented), "scores": (str(other),)}, output_format="csv")
     rows = {(row["section"], row["label"]): row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
     assert float(rows["all", "all"]["others"]) == pytest.approx(200 / 3)
-    assert {key: int(row["pairs"]) for key, row in rows.items() if key[0] == "distance"} == {("distance", "0"): 1, ("distance", ">15"): 1}
+    assert {key: int(row["pairs"]) for key, row in rows.items() if key[0].startswith("distance")} == {
+        ("distance, subject-verb", "0"): 1,
+        ("distance, subject-verb", ">15"): 1,
+    }
+    table = (analysed.run.path / "analyze" / "agreement" / "table.md").read_text("utf-8")
+    assert "frequency: of the word in the training text of the set's authors, all types" in table
     lines = (analysed.run.path / "analyze" / "agreement" / "base.scores").read_text("utf-8").splitlines()
     items = read(str(documented))
     own = [right for _, right in decisions(items, read_scores(analysed.run.path / "analyze" / "agreement" / "base.scores", items))]

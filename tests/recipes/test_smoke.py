@@ -120,7 +120,7 @@ def groups_of_pr(kept):
 
 def distances(kept):
     found = rows(kept, "agreement")
-    assert {str(distance) for distance in range(1, 16)} <= {row["label"] for row in found if row["section"] == "distance"}
+    assert {str(distance) for distance in range(1, 16)} <= {row["label"] for row in found if row["section"] == "distance, subject-verb"}
     assert {"transformer-s1", "pr-s1"} <= found[0].keys()
     assert (kept / "agreement" / "pr-s1.scores").is_file()
 
