@@ -33,7 +33,7 @@ ANALYSES: dict[str, Analysis] = {
 file and one line."""
 
 OPTIONS: dict[str, object] = {
-    **{"buckets": "dc", "measure": False, "pairs": "", "context": "true", "scores": ()},
+    **{"buckets": "dc", "measure": False, "pairs": "", "context": "true", "scores": (), "score_kind": "auto"},
     **{"sentence": 1, "layer": "", "head": 0, "gold": "", "alignments": ()},
     **{"levels": "", "expressions": "", "match_case": False, "removal": "renormalised"},
     **{"src_tags": "", "tgt_tags": ""},

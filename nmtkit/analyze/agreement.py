@@ -12,7 +12,19 @@ from typing import Any
 import torch
 
 from nmtkit import console
-from nmtkit.analyze.contrastive import Error, Item, as_documents, decisions, open_questions, preferred, read, read_scores, under
+from nmtkit.analyze.contrastive import (
+    SCORE_KINDS,
+    Error,
+    Item,
+    ScoreFile,
+    as_documents,
+    decisions,
+    open_questions,
+    preferred,
+    read,
+    read_scores,
+    under,
+)
 from nmtkit.analyze.finding import Finding
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.vocabulary import load_vocabularies
@@ -143,7 +155,14 @@ def find_pairs(run: Run, where: str) -> str:
 
 
 def run(
-    run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), pairs: str = "", context: str = "true", scores: Sequence[str] = ()
+    run: Run,
+    systems: Sequence[str],
+    *,
+    set_names: Sequence[str] = (),
+    pairs: str = "",
+    context: str = "true",
+    scores: Sequence[str] = (),
+    score_kind: str = "auto",
 ) -> Finding:
     """Accuracy of each system on a contrastive set.
 
@@ -151,7 +170,7 @@ def run(
         run: the run; systems: those that score the set. set_names is of no use here.
         pairs: what `contrastive.read` reads, the name of a set of the run's corpus (agreement, pronouns) or lingeval97; "" = the run's own set.
         context: what systems that read context get, of true, none and foreign with commas between: a column each.
-        scores: score files in Lingeval97's format, shown beside the systems by their names.
+        scores: score files in Lingeval97's format, shown beside the systems by their names; score_kind: what is in them, as `read_scores` has it.
     Raises: ConfigError, DataError as the parts say.
     """
     if set_names:
@@ -162,7 +181,8 @@ def run(
     has_context = any(item.before for item in items)
     if context != "true" and not has_context:
         raise ConfigError("no pair of this set has a context", where="--context", hint=f"leave it out, or name a set that has: {where} has none")
-    judged = {Path(file).name.split(".")[0]: read_scores(Path(file), items) for file in scores}
+    given = _given(scores, score_kind, items)
+    judged = {name: one.scores for name, one in given.items()}
     of_systems: dict[str, Scored] = {}
     attachments = {}
     for name in systems:
@@ -185,6 +205,7 @@ def run(
     columns = [Column("section", "group", left=True), Column("label", "", left=True), Column("pairs", "pairs", decimals=0)]
     columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in judged]
     notes = ["right: the reference has a strictly higher log-probability, </s> included, not normalised by length; a tie is wrong", "[95%]: Wilson"]
+    notes += map(_read_as, given, given.values())
     sections = {row[0] for row in rows}
     if sections & {OF_SUBJECT_VERB, OF_ALL_TYPES}:
         notes.append("distance: words between the two that belong together, of the pairs that have one")
@@ -207,6 +228,23 @@ def run(
         },
         attachments=attachments,
     )
+
+
+def _given(paths: Sequence[str], kind: str, items: Sequence[Item]) -> dict[str, ScoreFile]:
+    """The score files by name; how each was read is said.
+
+    Raises: ConfigError, DataError as `read_scores`; ConfigError for a kind of no file.
+    """
+    if kind != "auto" and not paths:
+        raise ConfigError("there is no score file that it could be said of", where="--score-kind", hint="--scores FILE")
+    found = {Path(file).name.split(".")[0]: read_scores(Path(file), items, kind) for file in paths}
+    for name, one in found.items():
+        console.say(_read_as(name, one) + (" (by their signs; --score-kind says it)" if kind == "auto" else ""))
+    return found
+
+
+def _read_as(name: str, scores: ScoreFile) -> str:
+    return f"scores of {name}: read as {SCORE_KINDS[scores.kind]}"
 
 
 def _about_context(items: Sequence[Item], of_systems: Mapping[str, Scored]) -> list[str]:

@@ -21,6 +21,9 @@ from nmtkit.errors import ConfigError, DataError
 BREAK = " _eos "
 """Between the sentences of a line that holds several, as the public sets have it."""
 CONDITIONS = ("true", "none", "foreign")
+SCORE_KINDS = {"nll": "negative log-likelihoods, lower is better", "log-prob": "log-probabilities, higher is better"}
+"""What the numbers of a score file may be; Lingeval97's own evaluation takes the first unless told to maximise."""
+SCORE_SIGNS = {"nll": -1, "log-prob": 1}
 
 
 @dataclass(frozen=True)
@@ -244,13 +247,25 @@ def preferred(scores: Sequence[Sequence[float]]) -> list[bool]:
     return [own[0] > max(own[1:]) for own in scores if len(own) > 1]
 
 
-def read_scores(path: Path, items: Sequence[Item]) -> list[list[float]]:
+@dataclass(frozen=True)
+class ScoreFile:
+    """What a score file says of a set."""
+
+    scores: list[list[float]]
+    """Of each item those of its `targets`; higher is better."""
+    kind: str
+    """A key of SCORE_KINDS, as what the numbers were read."""
+
+
+def read_scores(path: Path, items: Sequence[Item], kind: str = "auto") -> ScoreFile:
     """A score file in Lingeval97's format: one number a line, that of the right translation of an item, then those of its wrong ones.
 
-    Returns: scores of each item of which higher is better. Numbers that are all negative or zero are log-probabilities already; others
-        are taken for what Lingeval97 takes by default, negative log-likelihoods.
-    Raises: DataError for another number of lines, or a line that is no number.
+    Args:
+        kind: a key of SCORE_KINDS; "auto" = log-probabilities if no number is above zero, else negative log-likelihoods.
+    Raises: ConfigError for another kind; DataError for another number of lines, or a line that is no number.
     """
+    if kind not in {"auto", *SCORE_KINDS}:
+        raise ConfigError(f"unknown kind of scores '{kind}'", where="--score-kind", hint=", ".join(["auto", *SCORE_KINDS]))
     lines = list(files.text_lines(path))
     wanted = sum(1 + len(item.errors) for item in items)
     if len(lines) != wanted:
@@ -263,6 +278,7 @@ def read_scores(path: Path, items: Sequence[Item]) -> list[list[float]]:
             numbers.append(math.nan)
         if math.isnan(numbers[-1]):
             raise DataError(f"not a number: '{line[:40]}'", where=f"{path}, line {number}")
-    sign = 1 if max(numbers) <= 0 else -1
+    if kind == "auto":
+        kind = "log-prob" if max(numbers) <= 0 else "nll"
     left = iter(numbers)
-    return [[sign * next(left) for _ in item.targets] for item in items]
+    return ScoreFile([[SCORE_SIGNS[kind] * next(left) for _ in item.targets] for item in items], kind)

@@ -58,6 +58,14 @@ def analyze(
     scores: Annotated[
         Optional[list[str]], typer.Option(metavar="FILE", help="Of agreement: scores in Lingeval97's format, shown beside the systems. Repeatable.")
     ] = None,
+    score_kind: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|nll|log-prob",
+            help="Of agreement: what --scores has: negative log-likelihoods, as Lingeval97's own evaluation takes them, or log-probabilities "
+            "(auto: the latter if none is above zero).",
+        ),
+    ] = "auto",
     sentence: Annotated[int, typer.Option(metavar="N", min=1, help="Of alignment: the sentence pair that is drawn, by its line.")] = 1,
     layer: Annotated[
         str,
@@ -121,6 +129,7 @@ def analyze(
         console.print_table("", ["<analysis", "<what it shows"], [[name, entry.title] for name, entry in ANALYSES.items()])
         return
     options = {"buckets": buckets, "measure": measure, "pairs": pairs, "context": context, "scores": tuple(scores or ())}
+    options["score_kind"] = score_kind
     options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
     options |= {"levels": levels, "expressions": expressions, "match_case": match_case, "removal": removal}
     options |= {"src_tags": src_tags, "tgt_tags": tgt_tags, "probes": probes, "tasks": tasks}

@@ -244,9 +244,9 @@ def test_systems_that_read_translations_get_those_of_the_set(analysed, tmp_path,
     analysed.system("both", "han", {**SMALL, "side": "joint"})
     stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(path)})
     folder, items = analysed.run.path / "analyze" / "agreement", read(str(path))
-    first, second = read_scores(folder / "sources.scores", items)
+    first, second = read_scores(folder / "sources.scores", items).scores
     assert first == pytest.approx(second, abs=1e-5)
-    first, second = read_scores(folder / "both.scores", items)
+    first, second = read_scores(folder / "both.scores", items).scores
     assert first != pytest.approx(second, abs=1e-4)
     assert "both (previous, at most 3, parallel, translations too)" in (folder / "table.md").read_text("utf-8")
 
@@ -260,9 +260,15 @@ def test_a_tie_is_wrong_and_each_error_is_held_against_its_own_reference():
 def test_score_files_of_either_sign(tmp_path, documented):
     items, path = read(str(documented)), tmp_path / "a.scores"
     path.write_text("5.9\n6.4\n5.1\n1\n2\n3\n", "utf-8")
-    assert read_scores(path, items) == [[-5.9, -6.4, -5.1], [-1.0], [-2.0, -3.0]]
+    assert read_scores(path, items).scores == [[-5.9, -6.4, -5.1], [-1.0], [-2.0, -3.0]]
     path.write_text("-5.9\n-6.4\n-5.1\n-1\n-2\n0\n", "utf-8")
-    assert read_scores(path, items) == [[-5.9, -6.4, -5.1], [-1.0], [-2.0, 0.0]]
+    assert read_scores(path, items).scores == [[-5.9, -6.4, -5.1], [-1.0], [-2.0, 0.0]]
+    assert read_scores(path, items).kind == read_scores(path, items, "log-prob").kind == "log-prob"
+    path.write_text("-5.9\n6.4\n5.1\n1\n2\n0\n", "utf-8")
+    assert read_scores(path, items).kind == "nll" and read_scores(path, items).scores[0] == [5.9, -6.4, -5.1]
+    assert read_scores(path, items, "log-prob").scores == [[-5.9, 6.4, 5.1], [1.0], [2.0, 0.0]]
+    with pytest.raises(ConfigError, match="unknown kind of scores 'loss'"):
+        read_scores(path, items, "loss")
     for lines, words in (("1\n2\n", "2 scores for 6"), ("1\n2\nx\n4\n5\n6\n", "not a number: 'x'"), ("1\n2\nnan\n4\n5\n6\n", "not a number")):
         path.write_text(lines, "utf-8")
         with pytest.raises(DataError, match=words):
@@ -349,7 +355,7 @@ def test_the_stage_shows_systems_and_score_files_side_by_side(analysed, document
     assert "frequency: of the word in the training text of the set's authors, all types" in table
     lines = (analysed.run.path / "analyze" / "agreement" / "base.scores").read_text("utf-8").splitlines()
     items = read(str(documented))
-    own = [right for _, right in decisions(items, read_scores(analysed.run.path / "analyze" / "agreement" / "base.scores", items))]
+    own = [right for _, right in decisions(items, read_scores(analysed.run.path / "analyze" / "agreement" / "base.scores", items).scores)]
     assert len(lines) == 6 and all(math.isfinite(float(line)) for line in lines)
     assert float(rows["all", "all"]["base"]) == pytest.approx(100 * sum(own) / 3)
 
@@ -358,6 +364,26 @@ def test_the_stage_shows_systems_and_score_files_side_by_side(analysed, document
     other.write_text("1\n2\n2\n9\n4\n5\n", "utf-8")
     stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(documented), "scores": (str(other),)}, output_format="csv")
     assert "100.0" in capsys.readouterr().out
+
+
+def test_what_a_score_file_is_read_as_is_said_and_can_be_told(analysed, documented, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    analysed.system("base", "transformer", SMALL)
+    other = tmp_path / "others.2016.scores"
+    other.write_text("1\n2\n2\n9\n5\n4\n", "utf-8")
+    options = {**OPTIONS, "pairs": str(documented), "scores": (str(other),)}
+    for kind, said, share in (
+        ("auto", "negative log-likelihoods, lower is better (by their signs", 200 / 3),
+        ("log-prob", "log-probabilities", 100 / 3),
+    ):
+        stage.analyze(analysed.run, "agreement", **{**options, "score_kind": kind}, output_format="csv")
+        printed = capsys.readouterr()
+        assert f"scores of others: read as {said}" in printed.err
+        assert float(next(csv.DictReader(printed.out.splitlines()))["others"]) == pytest.approx(share)
+        table = (analysed.run.path / "analyze" / "agreement" / "table.md").read_text("utf-8")
+        assert f"scores of others: read as {said.partition(' (')[0]}" in table
+    with pytest.raises(ConfigError, match="no score file"):
+        stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(documented), "score_kind": "nll"})
 
 
 def test_a_system_that_reads_parses_is_said_to_have_none(analysed, documented, capsys, monkeypatch):
@@ -396,7 +422,7 @@ def test_scores_hang_on_the_context_of_systems_that_read_it(analysed, with_conte
     ]
     assert [(row["section"], row["pairs"]) for row in rows[:3]] == [("all", "24"), ("sentence", "12"), ("type", "24")]
     folder, items = analysed.run.path / "analyze" / "agreement", read(str(with_context))
-    true, none, foreign = (read_scores(folder / f"doc{part}.scores", items) for part in ("", ".none", ".foreign"))
+    true, none, foreign = (read_scores(folder / f"doc{part}.scores", items).scores for part in ("", ".none", ".foreign"))
     assert true != none and true != foreign and none != foreign
     assert sorted(path.name for path in folder.glob("base*")) == ["base.scores"]
     notes = (folder / "table.md").read_text("utf-8")
