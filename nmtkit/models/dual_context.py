@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,9 +28,15 @@ class DualContextSettings(TransformerSettings):
     kernel_size: int = Field(2, ge=1, le=8)
     """Positions that the local context unit sees, f."""
     layers: str = Field("", pattern=r"^(\d+-\d+)?$")
-    """Which layers have it, counted from 1, as 4-6; empty = all."""
+    """Which layers have it, counted from 1, as 4-6 or 2; empty = all."""
     even_side: Literal["left", "right"] = "left"
     """Where an encoder's window of even size has one position more; a decoder's never reaches to the right."""
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _one_layer_is_a_range(cls, value: Any) -> Any:
+        number = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+        return f"{number}-{number}" if number.isdecimal() else value
 
 
 class LocalContext(nn.Module):
@@ -134,11 +140,14 @@ class DualContext(Transformer):
 def _bounds(settings: DualContextSettings) -> tuple[int, int]:
     """The first layer that has the module, from 0, and the first after it that has not.
 
-    Raises: ConfigError if there are no such layers, or the module stands nowhere.
+    Raises: ConfigError if there are no such layers, the module stands nowhere, or its windows have no side to choose.
     """
     s = settings
     if not (s.encoder or s.decoder):
         raise ConfigError("the module stands nowhere", where="model.encoder, model.decoder", hint="set one of them, or train --variant transformer")
+    if s.even_side == "right" and not s.encoder:  # an odd size is no slip: sweeps over sizes say the side once for all
+        what = "the module stands in the decoder alone, whose window never reaches to the right"
+        raise ConfigError(what, where="model.even_side, model.encoder", hint="leave out model.even_side, or --set model.encoder=true")
     most = max(s.encoder_layers if s.encoder else 0, s.decoder_layers if s.decoder else 0)
     if not s.layers:
         return 0, most

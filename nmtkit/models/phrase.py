@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
+from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies
 from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, TransformerSettings
 from nmtkit.nn.attention import CrossAttention
@@ -226,8 +227,11 @@ class PhraseTransformer(Transformer):
     paper: ClassVar[str] = "Xu et al. 2020"
 
     def __init__(self, settings: PhraseSettings, vocabularies: Vocabularies) -> None:
-        super().__init__(settings, vocabularies)
         s = settings
+        if s.generator != "softmax" and not s.attentive:
+            what = "without attention the tokens of a phrase have no weights"
+            raise ConfigError(what, where="model.generator, model.attentive", hint="leave out one of them")
+        super().__init__(settings, vocabularies)
         levels = s.encoder_layers + 1
         self.generators = nn.ModuleList([PhraseGenerator(s) for _ in range(levels)])  # the last one is read by the decoder alone
         self.phrase_mixture = _mixture(levels, s.decoder_layers) if s.transparent else None

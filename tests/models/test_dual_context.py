@@ -173,11 +173,30 @@ def test_layers_choose_where_the_module_stands():
     model = contract.Case("full-dc", (("encoder_layers", 4), ("decoder_layers", 3), ("layers", "2-3"))).build()
     assert [isinstance(layer.attention, DualContextAttention) for layer in model.encoder] == [False, True, True, False]
     assert [isinstance(layer.attention, DualContextAttention) for layer in model.decoder] == [False, True, True]
-    for layers, words in (("3-9", "1-2"), ("2-1", "among"), ("0-1", "among"), ("x", "layers")):
+    for layers in (2, "2", "2-2"):  # `--set model.layers=2` comes as a number
+        module = [isinstance(layer.attention, DualContextAttention) for layer in contract.Case("enc-dc", (("layers", layers),)).build().encoder]
+        assert module == [False, True]
+    for layers, words in (
+        ("3-9", "1-2"),
+        ("2-1", "among"),
+        ("0-1", "among"),
+        ("x", "layers"),
+        (3, "'3-3' are not among"),
+        (True, "layers"),
+        ([2], "layers"),
+    ):
         with pytest.raises(ConfigError, match=words):
             contract.Case("enc-dc", (("layers", layers),)).build()
     with pytest.raises(ConfigError, match="nowhere"):
         contract.Case("enc-dc", (("encoder", False),)).build()
+
+
+def test_a_side_that_no_window_has_is_refused():
+    """Only an encoder's window reaches to the right. An odd size is no slip: sweeps over sizes say the side once for all."""
+    with pytest.raises(ConfigError, match="never reaches to the right") as error:
+        contract.Case("dec-dc", (("even_side", "right"),)).build()
+    assert "even_side" in error.value.where
+    contract.Case("enc-dc", (("even_side", "right"), ("kernel_size", 3))).build()
 
 
 def test_padded_positions_are_zero_before_the_convolution():

@@ -12,6 +12,7 @@ import torch
 
 from nmtkit import settings
 from nmtkit.data.vocabulary import EOS
+from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, given, ngrams
 from nmtkit.models.transformer import TransformerSettings
@@ -325,3 +326,9 @@ def test_phrases_are_read_once_a_sentence(monkeypatch):
     for t in range(3):
         _, state = model.decode(batch.tgt_in[:, t : t + 1], memory, state)
     assert len(made) == len(model.encoder) + len(model.decoder)
+
+
+def test_weights_of_tokens_are_no_setting_of_phrases_without_attention():
+    with pytest.raises(ConfigError, match="no weights") as error:
+        contract.Case("pr", (("attentive", False), ("generator", "sigmoid_residual"))).build()
+    assert error.value.where == "model.generator, model.attentive"
