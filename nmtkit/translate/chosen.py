@@ -13,6 +13,7 @@ from nmtkit import console, settings
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
+from nmtkit.nn import hardware
 from nmtkit.nn.linear import Precision
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings
@@ -52,6 +53,16 @@ class Chosen:
                 found.append({"system": system.name, "name": path.name, "sha256": described["sha256"]})
         return found
 
+    def hardware(self, device: torch.device, forced: bool = False) -> hardware.Hardware:
+        """How this machine computes their translations; with `forced`, their scores of given targets, which are float32.
+
+        Raises: ConfigError for a precision that the device has none of.
+        """
+        asked = self.settings.precision
+        if device.type != "cpu" and asked == "bfloat16":
+            raise ConfigError("a GPU searches in TF32", where="search.precision", hint="leave it out: bfloat16 is for CPUs that multiply it faster")
+        return hardware.choose(str(device), asked if device.type == "cpu" and not forced else "float32")
+
     def load(self, device: torch.device, precision: Precision = "float32") -> list[Model]:
         """The models in eval mode, with products of a precision on a CPU.
 
@@ -74,12 +85,9 @@ def choose(run: Run, names: list[str], ensemble: bool, search: dict[str, Any], s
     """
     systems = [run.find_system(name) for name in dict.fromkeys(names)]
     if not systems:
-        systems = [s for s in run.systems() if checkpoints.candidates(s.checkpoints)]
-        if not systems:
-            what = "has a checkpoint yet" if run.systems() else "has been trained in this run"
-            raise DataError(f"no system {what}", where=run.path / "systems", hint="first: nmtkit train")
+        systems = trained(run)
         if single and not ensemble and len(systems) > 1:
-            systems = [max(systems, key=lambda s: checkpoints.candidates(s.checkpoints)[-1].stat().st_mtime_ns)]
+            systems = [trained_last(systems)]
             console.say(f"translating with '{systems[0].name}', the system trained last (others: --system NAME)")
     if ensemble:
         if len(systems) < 2:
@@ -90,6 +98,23 @@ def choose(run: Run, names: list[str], ensemble: bool, search: dict[str, Any], s
         named = ", ".join(s.name for s in systems)
         raise ConfigError(f"one system is wanted here, not {named}", where="--system", hint="name one, or add --ensemble")
     return [Chosen(run, [system], _settings(system, search)) for system in systems]
+
+
+def trained(run: Run) -> list[System]:
+    """The systems of a run that have a checkpoint.
+
+    Raises: DataError if there is none.
+    """
+    systems = [s for s in run.systems() if checkpoints.candidates(s.checkpoints)]
+    if not systems:
+        what = "has a checkpoint yet" if run.systems() else "has been trained in this run"
+        raise DataError(f"no system {what}", where=run.path / "systems", hint="first: nmtkit train")
+    return systems
+
+
+def trained_last(systems: list[System]) -> System:
+    """Of systems that have a checkpoint, the one whose last checkpoint is the newest."""
+    return max(systems, key=lambda s: checkpoints.candidates(s.checkpoints)[-1].stat().st_mtime_ns)
 
 
 def _settings(system: System, search: dict[str, Any]) -> SearchSettings:

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from nmtkit.run import Run, TextSet, locked
 from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose, overrides
 from nmtkit.translate.translator import Translation, Translator
-from nmtkit.translate.windows import Starts, file_windows, starts_everywhere, starts_of, starts_said, stream_windows, whole_documents
+from nmtkit.translate.windows import Starts, file_windows, starts_everywhere, starts_of, starts_said, stream_windows, windows_for
 
 META, HYP, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
 
@@ -148,7 +148,7 @@ class _Stage:
 
     def translator(self, group: Chosen) -> Translator:
         """Load what translates."""
-        found = hardware.choose(str(self.device), self._precision(group))
+        found = group.hardware(self.device, self.forced)
         before, self._hardware = self._hardware, {**found.values(), "jobs": self.jobs}
         if self._hardware != before:
             console.say(found.describe() + (f"; up to {self.jobs} worker processes of one thread each" if self.jobs > 1 else ""))
@@ -162,13 +162,6 @@ class _Stage:
         translator = Translator(models, *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)
         console.say(f"loaded {names}{' (averaged)' if group.settings.average > 1 else ''}")
         return translator
-
-    def _precision(self, group: Chosen) -> str:
-        """What is asked of the hardware: given targets are scored in float32, and a GPU computes in TF32."""
-        asked = group.settings.precision
-        if self.device.type != "cpu" and asked == "bfloat16":
-            raise ConfigError("a GPU searches in TF32", where="search.precision", hint="leave it out: bfloat16 is for CPUs that multiply it faster")
-        return asked if self.device.type == "cpu" and not self.forced else "float32"
 
     def translate_sets(self, group: Chosen, sets: list[TextSet], force: bool) -> None:
         """Translate the sets that this system, or ensemble, lacks."""
@@ -219,7 +212,7 @@ class _Stage:
             nbest = open_files.enter_context(files.writing(folder / NBEST)) if group.settings.nbest > 1 else None
             number = 0
             known = self._spans(text_set)
-            for window, of_window in _windows(translator, file_windows(str(self.run.source(text_set.name))), self._starts(text_set)):
+            for window, of_window in windows_for(translator.context_rule, file_windows(str(self.run.source(text_set.name))), self._starts(text_set)):
                 spans = None if known is None else [known[number + i].tolist() for i in range(len(window))]
                 for translation in translator.translate_window(window, spans, of_window):
                     number += 1
@@ -244,7 +237,7 @@ class _Stage:
         number = 0
         with self._progress(group, source) as translator.done:
             windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
-            for window, documents in _windows(translator, windows, starts):
+            for window, documents in windows_for(translator.context_rule, windows, starts):
                 translations = translator.translate_window(window, documents=documents)
                 if group.settings.nbest > 1:
                     lines = [_nbest_line(i, translation) for i, translation in enumerate(translations, number + 1)]
@@ -264,7 +257,7 @@ class _Stage:
         targets = (line for window in file_windows(str(target)) for line in window)
         number = 0
         with self._progress(group, text) as translator.done:
-            for window, documents in _windows(translator, file_windows(text), starts):
+            for window, documents in windows_for(translator.context_rule, file_windows(text), starts):
                 for line in translator.force(window, list(itertools.islice(targets, len(window))), documents):
                     number += 1
                     record = {"line": number, "log_prob": line.log_prob, "tokens": line.tokens, "log_probs": line.log_probs}
@@ -285,11 +278,6 @@ def _of_outside(group: Chosen, translator: Translator, starts: Starts | None) ->
     if starts is None and translator.context_rule is not None:
         console.say("every line is a document of its own (--docs blank: blank lines separate documents)")
     return starts or starts_everywhere
-
-
-def _windows(translator: Translator, windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents | None]]:
-    """Windows of whole documents for models that read context, as they come for others."""
-    return ((window, None) for window in windows) if translator.context_rule is None else whole_documents(windows, starts)
 
 
 def _up_to_date(folder: Path, inputs: dict[str, Any]) -> bool:

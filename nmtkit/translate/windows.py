@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from nmtkit import files
-from nmtkit.data.documents import Documents
+from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep.documents import BLANK, read_starts
 
@@ -94,6 +94,11 @@ def whole_documents(windows: Iterable[list[str]], starts: Starts) -> Iterator[tu
             held, first = held[end:], first + end
     if held:
         yield held, Documents([0], len(held))
+
+
+def windows_for(rule: ContextRule | None, windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents | None]]:
+    """Windows of whole documents for a model that reads context by some rule, as they come for others."""
+    return ((window, None) for window in windows) if rule is None else whole_documents(windows, starts)
 
 
 def stream_windows(stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE) -> Iterator[list[str]]:

@@ -1,0 +1,205 @@
+"""From Python: the numbers of the commands, the errors of the house, and the lines of the README."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import nmtkit
+from nmtkit.analyze.sentence_vectors import NoStates
+from nmtkit.cli import app
+from nmtkit.data.batches import source_batch
+from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import ConfigError, DataError, NmtkitError
+from nmtkit.nn.hardware import Hardware
+from nmtkit.prep.text import TextSide
+from tests.ready import add_system, prepare
+
+SRC = ["The cat sleeps.", "", "The old dog that the man near the river sees runs, and the cats near the house sleep and run. " * 2, "It runs.", "dog"]
+TGT = ["Die Katze schläft.", "Hund", "Der Hund rennt.", "", "Er rennt nicht."]
+
+
+def float32(device, precision, remembered=None):
+    """In the place of measurements, which change process-wide settings and may come out differently from call to call."""
+    return Hardware("cpu", "test", 1, "float32", "highest", False)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    made = prepare(tmp_path_factory.mktemp("api") / "run")
+    add_system(made, "plain", "transformer")
+    add_system(made, "with-context", "concat", seed=2)
+    add_system(made, "recurrent", "tests.toy_recurrent:ToyRecurrent", seed=3)
+    newest = made.system("recurrent").checkpoints / "step-00000001"
+    os.utime(newest, ns=(2**62, 2**62))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_measurements(monkeypatch):
+    monkeypatch.setattr("nmtkit.nn.hardware.choose", float32)
+
+
+def printed(*arguments):
+    result = CliRunner().invoke(app, ["translate", *map(str, arguments), "--jobs", "1", "--device", "cpu"])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+@pytest.fixture
+def texts(tmp_path):
+    for name, lines in (("src", SRC), ("tgt", TGT)):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), "utf-8")
+    return tmp_path / "src", tmp_path / "tgt"
+
+
+@pytest.mark.parametrize("name", ["plain", "recurrent", "with-context"])
+def test_the_numbers_of_the_commands_bit_for_bit(run, texts, name):
+    system = nmtkit.load(run.path, system=name, device="cpu")
+    assert system.translate(SRC) == printed(texts[0], "--run", run.path, "--system", name)
+    assert system.translate(SRC)[1] == "" and len(set(system.translate(SRC))) > 2
+    wanted = [json.loads(line) for line in printed(texts[0], "--force-target", texts[1], "--run", run.path, "--system", name)]
+    assert system.score(SRC, TGT) == [line["log_prob"] for line in wanted]
+    tokens = system.token_scores(SRC, TGT)
+    assert [(line.tokens, line.log_probs) for line in tokens] == [(line["tokens"], line["log_probs"]) for line in wanted]
+    assert all(line.tokens[-1] == "</s>" and line.log_prob == sum(line.log_probs) < 0 for line in tokens)
+
+
+def test_the_n_best_and_settings_of_the_search(run, texts):
+    system = nmtkit.load(run.path, "plain", "cpu", beam=4, nbest=3, length_penalty=1.0)
+    wanted = [
+        json.loads(line)["nbest"]
+        for line in printed(texts[0], "--run", run.path, "--system", "plain", "--beam", 4, "--nbest", 3, "--length-penalty", 1)
+    ]
+    assert [[vars(candidate) for candidate in one.candidates] for one in system.translations(SRC)] == wanted
+    assert [len(own) for own in wanted] == [3, 0, 3, 3, 3]
+    assert (system.settings.beam, system.settings.max_source) == (4, 20)
+    assert nmtkit.load(run.path, "plain", "cpu", jobs=2, batch_size=2).translate(SRC) == nmtkit.load(
+        run.path, "plain", "cpu", batch_size=2
+    ).translate(SRC)
+
+
+def test_documents(run, texts, tmp_path):
+    system = nmtkit.load(run.path, "with-context", "cpu")
+    (tmp_path / "starts").write_text("0\n2\n", "utf-8")
+    for docs, documents in ((tmp_path / "starts", [0, 2]), ("blank", "blank")):
+        given = ["--run", run.path, "--system", "with-context", "--docs", docs]
+        assert system.translate(SRC, documents=documents) == printed(texts[0], *given)
+        wanted = [json.loads(line)["log_prob"] for line in printed(texts[0], "--force-target", texts[1], *given)]
+        assert system.score(SRC, TGT, documents=documents) == wanted != system.score(SRC, TGT)
+    for wrong in ([1, 2], [0, 2, 2], [0, 5], [0, 3, 1]):
+        with pytest.raises(DataError, match="not the lines where documents start"):
+            system.translate(SRC, documents=wrong)
+    with pytest.raises(ConfigError, match="'blanks' does not say"):
+        system.translate(SRC, documents="blanks")
+    with pytest.raises(ConfigError, match="'plain' reads no context"):
+        nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT, documents=[0])
+
+
+def test_states_are_those_that_the_decoder_reads_without_padding(run):
+    system = nmtkit.load(run.path, "plain", "cpu")
+    side, vocabulary = TextSide.load(run.prep, "src"), load_vocabularies(run.prep)[0]
+    encoded = system.encode(SRC)
+    for line, found in zip(SRC, encoded, strict=True):
+        subwords = side.encode(line) if line else []
+        assert found.tokens == [*subwords, "</s>"]
+        with torch.no_grad():
+            alone = system.model.encode(source_batch([vocabulary.encode(subwords)]))["states"][0]
+        assert found.states.shape == (len(found.tokens), 16)
+        assert torch.allclose(found.states, alone, atol=1e-5)
+    assert len(encoded[2].tokens) > system.settings.max_source  # and is not cut
+    (encoded[0].states.requires_grad_() * 2).sum().backward()  # a tensor like any other
+    assert encoded[0].states.grad is not None
+    with pytest.raises(NoStates, match="no states of source positions"):
+        nmtkit.load(run.path, "recurrent", "cpu").encode(SRC)
+
+
+def test_no_lines(run):
+    system = nmtkit.load(run.path, "plain", "cpu")
+    assert system.translate([]) == system.score([], []) == system.encode([]) == []
+
+
+@pytest.mark.parametrize("wrong", ["A dog.", b"A dog.", 3, None, ["A dog.", 3], [["A dog."]]])
+def test_one_string_is_no_list_of_lines(run, wrong):
+    system = nmtkit.load(run.path, "plain", "cpu")
+    for call in (lambda: system.translate(wrong), lambda: system.score(SRC, wrong), lambda: system.score(wrong, SRC), lambda: system.encode(wrong)):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert isinstance(caught.value, NmtkitError) and (
+            "a list of lines is wanted" in str(caught.value) or "a line is a string" in str(caught.value)
+        )
+
+
+def test_one_target_for_each_source(run):
+    with pytest.raises(DataError, match="4 targets of 5 sources"):
+        nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT[:4])
+
+
+def test_which_system(run, tmp_path, capsys, monkeypatch):
+    assert nmtkit.load(run.path, device="cpu").name == "recurrent"
+    assert "loading 'recurrent', the system trained last" in capsys.readouterr().err
+    monkeypatch.chdir(run.path.parent)
+    assert nmtkit.load(f"{run.path.name}/systems/plain", device="cpu").name == "plain"
+    assert "trained last" not in capsys.readouterr().err
+    assert nmtkit.load(run.path / "systems" / "plain", "plain", "cpu").name == "plain"
+    for path, system, said in [
+        (run.path, "plan", "no system 'plan'"),
+        (run.path / "systems" / "plan", None, "no system 'plan'"),
+        (run.path / "systems" / "plain", "other", "is not the folder of 'other'"),
+        (run.path / "nothing", None, "no such folder"),
+        (run.path / "prep", None, "neither a prepared run nor a system's folder"),
+    ]:
+        with pytest.raises(NmtkitError, match=said):
+            nmtkit.load(path, system, "cpu")
+    with pytest.raises(ConfigError, match="did you mean 'beam'"):
+        nmtkit.load(run.path, "plain", "cpu", baem=3)
+    with pytest.raises(ConfigError, match="unknown device"):
+        nmtkit.load(run.path, "plain", "tpu")
+
+
+def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
+    packed = []
+
+    def measured(device, precision):
+        torch.set_float32_matmul_precision("medium")
+        return Hardware("cpu", "test", 1, "float32" if precision == "float32" else "bfloat16", "medium", False)
+
+    monkeypatch.setattr("nmtkit.nn.hardware.choose", measured)
+    monkeypatch.setattr("nmtkit.models.loading.pack", lambda model, precision: packed.append((precision, torch.get_float32_matmul_precision())))
+    before, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    system = nmtkit.load(run.path, "plain", "cpu")
+    assert packed == [("bfloat16", "medium")] and torch.get_float32_matmul_precision() == before == "highest"
+    system.translate(SRC)
+    system.score(SRC, TGT)
+    system.encode(SRC)
+    assert packed == [("bfloat16", "medium"), ("float32", "medium")]
+    assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == (before, threads)
+
+
+def test_importing_loads_nothing():
+    code = "import sys, nmtkit; assert 'torch' not in sys.modules; nmtkit.load; assert 'torch' in sys.modules; nmtkit.lod"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "module 'nmtkit' has no attribute 'lod'" in done.stderr
+
+
+def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).resolve().parent.parent / "README.md").read_text("utf-8")
+    section = page.split("\n## From Python\n")[1].split("\n## ")[0]
+    code = "\n".join(line.removeprefix("    ") for line in section.splitlines() if line.startswith("    "))
+    (folder,) = re.findall(r'"(runs/\S+)"', code)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / folder).symlink_to(run.path)
+    os.utime(run.system("plain").checkpoints / "step-00000001", ns=(2**62 + 10**9, 2**62 + 10**9))
+    monkeypatch.chdir(tmp_path)
+    shown = []
+    lines = [f"shown.append({line.partition('  #')[0]})" if line.startswith("system.") else line for line in code.splitlines()]
+    exec("\n".join(lines), {"shown": shown})
+    assert [type(value).__name__ for value in shown] == ["list", "list", "list", "list"]
+    assert [len(value) for value in shown[:3]] == [2, 1, 1] and shown[2][0] == pytest.approx(sum(shown[3]))
+    assert "</s>" in capsys.readouterr().out
