@@ -29,6 +29,7 @@ FULL = {
     "dual_context/table5": (DC_WMT, [61.26, 73.86, 63.36, 65.46, 67.56, 69.66, 71.76, 65.46, 67.56, 69.66], [160_000] * 10),
     "dual_context/kernel_size": (DC_WMT, [61.26, 73.86, 77.01, 80.15, 83.30, 86.44, 89.59, 92.73], [160_000] * 8),
     "dual_context/agreement": (DC_WMT, [61.26, 73.86], [160_000] * 2),
+    "dual_context/probing": (DC_WMT, [61.26, 73.86], [160_000] * 2),
     "memory/table2": (AMN, [76.91, 81.63, 81.64, 83.21, 76.91] * 4, [100_000] * 20),
     "memory/table3": (AMN, [76.91, *ABLATIONS] * 4, [100_000] * 20),
     "memory/table4": (AMN, [76.91, *[83.21] * 27], [100_000] * 28),
@@ -94,7 +95,7 @@ def understood(call):
         lengths.groups(values["buckets"] or "dc")
         check_test(values["test"])
     elif call[0] == "analyze":
-        options = ("buckets", "measure", "pairs", "context", "levels", "expressions")
+        options = ("buckets", "measure", "pairs", "context", "levels", "expressions", "probes")
         stage.own_options(values["analysis"], stage.find(values["analysis"]), {name: values[name] for name in options})
     return values
 
@@ -185,6 +186,12 @@ def test_pairs_of_the_use_of_context(tmp_path):
     assert asked("memory/context_use", tmp_path / "a", SCALE="small").options("analyze", "--pairs") == ["pronouns"]
     assert asked("memory/context_use", tmp_path / "b", SCALE="full").options("analyze", "--pairs") == []
     assert asked("memory/context_use", tmp_path / "c", SCALE="full", PAIRS="x.json").options("analyze", "--context") == ["true,none,foreign"]
+
+
+def test_files_of_probing(tmp_path):
+    assert asked("dual_context/probing", tmp_path / "a", SCALE="small").options("analyze", "--probes") == [""]
+    assert asked("dual_context/probing", tmp_path / "b", SCALE="full").options("analyze", "--probes") == ["senteval"]
+    assert asked("dual_context/probing", tmp_path / "c", SCALE="small", PROBES="xprobe").options("analyze", "--probes") == ["xprobe"]
 
 
 RUNGS = ("caatt", "caembed", "attention_norm")

@@ -22,6 +22,7 @@ TABLES = {
     "dual_context/table2": (DC, []),
     "dual_context/table5": (["transformer", "enc-dc", "enc-dc-layers-1-1"], ["cost"]),
     "dual_context/kernel_size": (["transformer", "enc-dc", "enc-dc-f3"], ["divergence", "cost"]),
+    "dual_context/probing": (DC[:2], ["probing"]),
     "memory/context_use": (["transformer", "amn"], ["agreement", "context"]),
     "memory/table2": (["transformer", "context-aware", "han", "amn", "concat"], ["cost"]),
     "memory/table3": (["transformer", "amn", "amn-wo-rnn", "amn-wo-attention", "amn-wo-both"], []),
@@ -107,6 +108,13 @@ def kernels(kept):
     assert found == {(*system, layer) for system in both for layer in ("1", "2", "E_d")}
 
 
+def ten_tasks(kept):
+    found = rows(kept, "probing")
+    assert sum(row["classes"] is not None for row in found) == 10 and [row["task"] for row in found[-1:]] == ["average of 5"]
+    assert {"majority", "transformer-s1", "enc-dc-s1", "enc-dc-s1, embeddings"} <= found[0].keys()
+    assert not list(kept.rglob("*.npy"))  # the vectors stay where they are
+
+
 def mixtures(kept):
     assert {row["system"] for row in rows(kept, "layers")} == {"pr-s1", "parse-s1"}  # the rungs with transparent attention
 
@@ -165,6 +173,7 @@ FURTHER = {
     "caru/phrases": separable_verbs,
     "dual_context/table1": by_length_of_dc,
     "dual_context/kernel_size": kernels,
+    "dual_context/probing": ten_tasks,
     "phrase/table2": mixtures,
     "phrase/length": groups_of_pr,
     "phrase/agreement": distances,
