@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -24,6 +25,9 @@ from nmtkit.prep.text import TextSide
 
 PARSED = "parsed"
 """Sentences with phrases of their own, among the counts; the others' reasons are those of `Unusable`."""
+BLANK = "blank"
+FEW = 0.05
+"""Up to this share of the lines that are not blank may have no usable tree before that is warned of."""
 
 
 class Parser(Protocol):
@@ -68,6 +72,8 @@ class Made(NamedTuple):
     sums: NDArray[np.int64]
     """Tokens of all spans of each sentence together."""
     reasons: Counter[str]
+    first: dict[str, int]
+    """Of each reason, the first sentence of the chunk that has it."""
 
 
 class SpanMaker:
@@ -85,7 +91,8 @@ class SpanMaker:
         src, parses = (utf8_lines(text, Counter()) for text in chunk)
         cuts: list[list[int]] = []
         reasons: Counter[str] = Counter()
-        for line, parse in zip(src, parses, strict=True):
+        first: dict[str, int] = {}
+        for number, (line, parse) in enumerate(zip(src, parses, strict=True)):
             reason, cut = PARSED, []
             try:
                 cut = self._cut(line or "", parse or "")
@@ -93,8 +100,9 @@ class SpanMaker:
                 reason = str(why)
             cuts.append(cut)
             reasons[reason] += 1
+            first.setdefault(reason, number)
         lengths = bytes(length for cut in cuts for length in cut)
-        return Made(lengths, np.array(list(map(len, cuts)), np.int64), np.array(list(map(sum, cuts)), np.int64), reasons)
+        return Made(lengths, np.array(list(map(len, cuts)), np.int64), np.array(list(map(sum, cuts)), np.int64), reasons, first)
 
     def _cut(self, line: str, parse: str) -> list[int]:
         words = self._side.tokens(line) if parse.strip() else []
@@ -109,7 +117,23 @@ def _subwords(side: TextSide, words: list[str]) -> list[int]:
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def write_spans(folder: Path, name: str, chunks: Iterable[Sequence[bytes]], kept: Kept, jobs: int) -> dict[str, int]:
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the parses of a set."""
+
+    counts: dict[str, int]
+    """How many sentences were cut by their parse, and how many not by reason, most frequent first."""
+    first: dict[str, int]
+    """Of each reason the first line of the file, from 1."""
+
+    @property
+    def many_unusable(self) -> bool:
+        """Whether more than a few of the lines that are not blank gave no phrases."""
+        given = sum(self.counts.values()) - self.counts.get(BLANK, 0)
+        return given - self.counts[PARSED] > FEW * given
+
+
+def write_spans(folder: Path, name: str, chunks: Iterable[Sequence[bytes]], kept: Kept, jobs: int) -> Outcome:
     """Write the spans of a set that is in the prep folder.
 
     Args:
@@ -118,14 +142,15 @@ def write_spans(folder: Path, name: str, chunks: Iterable[Sequence[bytes]], kept
         chunks: all lines of its source and of its parses, as texts of so many lines.
         kept: which of them are in the set.
         jobs: worker processes; the output doesn't depend on it.
-    Returns: how many sentences were cut by their parse, and how many not by reason, most frequent first.
     Raises: DataError if the text is not that of the set.
     """
     lengths = Store(folder / name).src_lengths
     row = 0
     reasons: Counter[str] = Counter({PARSED: 0})
+    first: dict[str, int] = {}
+    places: deque[NDArray[np.int64]] = deque()  # of the chunks that are being cut, where in the file their lines are
     with console.progress(f"parses of {name}", len(lengths)) as advance, SpansWriter(folder / name) as writer:
-        for done in ordered_map(functools.partial(SpanMaker, folder), _only(chunks, kept), jobs):
+        for done in ordered_map(functools.partial(SpanMaker, folder), _only(chunks, kept, places), jobs):
             made: Made = done
             expected = lengths[row : row + len(made.counts)]
             row += len(made.counts)
@@ -133,15 +158,22 @@ def write_spans(folder: Path, name: str, chunks: Iterable[Sequence[bytes]], kept
                 raise DataError("the files changed while they were read: text and parses are not those of the set", where=name)
             writer.add_block(made.lengths, made.counts)
             reasons += made.reasons
+            lines = places.popleft()
+            first = {reason: int(lines[number]) + 1 for reason, number in made.first.items()} | first
             advance(len(made.counts))
     if row != len(lengths):
         raise DataError("the files changed while they were read: their line counts differ", where=name)
-    return {PARSED: reasons.pop(PARSED, 0)} | dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
+    counts = {PARSED: reasons.pop(PARSED, 0)} | dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
+    return Outcome(counts, {reason: first[reason] for reason in counts if reason != PARSED})
 
 
-def _only(chunks: Iterable[Sequence[bytes]], kept: Kept) -> Iterator[list[bytes]]:
+def _only(chunks: Iterable[Sequence[bytes]], kept: Kept, places: deque[NDArray[np.int64]]) -> Iterator[list[bytes]]:
+    """What of the chunks is kept; where its lines stand is put into `places`."""
+    start = 0
     for texts in chunks:
         mask = kept.following(texts[0].count(b"\n"))
+        places.append(start + np.flatnonzero(mask))
+        start += len(mask)
         yield list(texts) if mask.all() else [b"".join(_lines(text, mask)) for text in texts]
 
 

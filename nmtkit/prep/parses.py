@@ -1,6 +1,6 @@
 """Phrases of a sentence from its constituency tree: bracketed trees, their leaves aligned with our words, and Algorithm 1.
 
-A tree is one line, `(S (NP (DT the) (NN fox)) (VP (VBD ran)))`. Its tokenization need not be ours: both are compared by their characters.
+A line is a tree, `(S (NP (DT the) (NN fox)) (VP (VBD ran)))`, or several. Its tokenization need not be ours: both are compared by their characters.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Tree:
 def read_tree(line: str) -> Tree:
     """Read a bracketed tree; traces (-NONE-) and nodes without words are left out, and so is an outer bracket without a category (ROOT).
 
-    Raises: Unusable for a blank line, a tree without words, or brackets that do not make one tree.
+    Several trees on the line, of a line with several sentences, stand under one root without a category.
+
+    Raises: Unusable for a blank line, trees without words, or brackets that do not make trees.
     """
     top = Tree()
     open_nodes = [top]
@@ -76,13 +78,20 @@ def read_tree(line: str) -> Tree:
         else:
             open_nodes[-1].label = part
         labelled = True
-    if len(open_nodes) > 1 or len(top.children) > 1 or any(child.text is not None for child in top.children):
+    if len(open_nodes) > 1 or any(child.text is not None for child in top.children):
         raise Unusable("not a tree")
     if not top.children:
         raise Unusable("blank")
-    while len(top.children) == 1 and top.label in _WRAPPERS and top.children[0].text is None:
-        top = top.children[0]
+    top = _unwrapped(top)
+    if top.label in _WRAPPERS:
+        top.children = [_unwrapped(child) for child in top.children]
     return top
+
+
+def _unwrapped(tree: Tree) -> Tree:
+    while len(tree.children) == 1 and tree.label in _WRAPPERS and tree.children[0].text is None:
+        tree = tree.children[0]
+    return tree
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -257,12 +257,14 @@ class Pipeline:
         if parses is not None:
             with self.tally.timed(f"phrases of {one.name}", entry["lines"]):
                 chunks = _chunks([one.src, (parses,)])
-                counts = write_spans(self.folder, one.name, chunks, Kept(*dropped), self.jobs if entry["lines"] > 2000 else 1)
-            if one.parses and not counts[PARSED]:  # a model of parses would be one of n-grams and still be called by their name
-                found = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+                found = write_spans(self.folder, one.name, chunks, Kept(*dropped), self.jobs if entry["lines"] > 2000 else 1)
+            reasons = ", ".join(f"{found.counts[reason]:,} {reason}, first line {line:,}" for reason, line in found.first.items())
+            if one.parses and not found.counts[PARSED]:  # a model of parses would be one of n-grams and still be called by their name
                 hint = "a line is a bracketed tree of the source's line, such as (S (NP (DT the) (NN fox)) (VP (VBD ran))), or blank"
-                raise DataError(f"the parses of '{one.name}': none of them fits its sentence ({found})", where=parses, hint=hint)
-            entry["parses"] = counts
+                raise DataError(f"the parses of '{one.name}': none of them fits its sentence ({reasons})", where=parses, hint=hint)
+            if found.many_unusable:
+                console.warn(f"parses of {one.name}: many do not fit, and their sentences are cut into n-grams instead ({reasons}): {parses}")
+            entry["parses"], entry["parses_first"] = found.counts, found.first
 
     def _manifest(self) -> dict[str, Any]:
         corpus = self.corpus

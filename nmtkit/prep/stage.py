@@ -282,6 +282,6 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
         if "documents" in entry:
             console.say(f"  documents of {entry['name']}: {entry['documents']:,}, of {entry['lines'] / max(entry['documents'], 1):.1f} lines")
         if "parses" in entry:
-            others = (f"{count:,} {reason}" for reason, count in entry["parses"].items() if reason != PARSED)
+            others = (f"{entry['parses'][reason]:,} {reason} (first: line {line:,})" for reason, line in entry["parses_first"].items())
             console.say(f"  parses of {entry['name']}: {entry['parses'][PARSED]:,} sentences; as n-grams: {', '.join(others) or 'none'}")
     console.say(f"prepared {run.prep} in {console.duration(seconds)} (preset {manifest['preset']}, fingerprint {manifest['fingerprint'][:12]})")

@@ -122,6 +122,37 @@ def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
     assert out.err.count("15 read without a parse") == 1
 
 
+def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_chunks, capsys):
+    """Half of the trees with a bracket missing: sentences cut otherwise than their system is named for. The lines are those of the file."""
+    _, options = corpus(tmp_path / "in", sentences)
+    file = tmp_path / "in" / "train.trees"
+    prepared(tmp_path, options)
+    said = capsys.readouterr().err
+    assert "warning" not in "".join(line for line in said.splitlines() if "parses" in line)  # what does not fit is far below 5%
+    trees = file.read_text("utf-8").split("\n")[:-1]
+    broken = [i for i in range(60, len(trees), 2) if trees[i]]
+    for i in broken:
+        trees[i] = trees[i][:-1]
+    file.write_text("".join(tree + "\n" for tree in trees), "utf-8")
+    run = prepared(tmp_path, options, "broken")
+    said = [line for line in capsys.readouterr().err.splitlines() if "parses of" in line]
+    first = trees.index("(S (NP broken") + 1
+    assert len([line for line in said if "parses of train" in line and "warning" in line and f"not a tree, first line {first}" in line]) == 1
+    assert not any("warning" in line for line in said if "parses of news" in line or "parses of dev" in line)
+    (report,) = (line for line in said if "parses of train" in line and "warning" not in line)
+    counts = run.manifest()["sets"][0]["parses"]
+    assert f"{counts['not a tree']:,} not a tree (first: line {first})" in report and "1 blank (first: line 9)" in report
+    assert f"{counts['other text']:,} other text (first: line" in report and counts["not a tree"] > 100
+
+
+def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, sentences, capsys):
+    sets, options = corpus(tmp_path / "in", sentences)
+    (tmp_path / "in" / "news.trees").write_text(sets["news"][0][2] + "\n" * len(sets["news"]), "utf-8")
+    prepared(tmp_path, options)
+    said = [line for line in capsys.readouterr().err.splitlines() if "parses of news" in line]
+    assert len(said) == 1 and "14 blank (first: line 2)" in said[0]
+
+
 def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_chunks):
     _, options = corpus(tmp_path / "in", sentences)
     one, three = (prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest() for jobs in (1, 3))

@@ -130,7 +130,9 @@ def test_traces_and_what_holds_only_them_are_left_out():
         ("( (S (-NONE- *)))", "blank"),
         ("(S (NP a)", "not a tree"),
         ("(S (NP a)))", "not a tree"),
-        ("(S a) (S b)", "not a tree"),
+        ("(S a) b", "not a tree"),
+        ("a (S b)", "not a tree"),
+        ("(S a)) (S b)", "not a tree"),
         ("no tree", "not a tree"),
         ("(S (NN b))", "other text"),
         ("(S (NN a) (NN a))", "other text"),
@@ -236,3 +238,22 @@ def plain(leaves):
     for mark in (",", ".", "?", "!", ";", ":", "'s", "n't", ")", "%"):
         text = text.replace(f" {mark}", mark)
     return text.replace("( ", "(").replace("$ ", "$")
+
+
+def shape(tree):
+    return tree.text if tree.text is not None else (tree.label, *map(shape, tree.children))
+
+
+def test_sentences_of_one_line_stand_under_one_root():
+    """Lines of real corpora have two sentences; the brackets around each that have no category of their own go, as they do around one."""
+    expected = ("", ("S", ("X", "a"), ("Y", "b")), ("S", ("X", "c")))
+    for line in (
+        "(S (X a) (Y b)) (S (X c))",
+        "(ROOT (S (X a) (Y b))) (TOP ( (S (X c))))",
+        "((S (X a) (Y b)) (S (X c)))",
+        "(S (X a) (Y b)) (S (-NONE- *)) (S (X c))",
+    ):
+        assert shape(read_tree(line)) == expected
+    words = [f"w{i}" for i in range(9)]
+    first, second = (" ".join(f"(X {word})" for word in own) for own in (words[:4], words[4:]))
+    assert parse_phrases(f"(S {first}) (S {second})", words, [1] * 9) == parse_phrases(f"(T (S {first}) (S {second}))", words, [1] * 9)
