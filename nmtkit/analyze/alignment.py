@@ -127,7 +127,9 @@ def chosen_sites(model: Model, layer: str, only_cross: bool) -> dict[str, tuple[
         return {layer: everything[layer]}
     numbered = {site: who for site, who in cross.items() if str(looking.layer_of(site)) == layer}
     if not numbered:
-        raise ConfigError(f"no layer '{layer}'", where="--layer", hint=nearest(layer, everything))
+        numbers = sorted({looking.layer_of(site) for site in cross})
+        hint = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 2 else " or ".join(map(str, numbers))
+        raise ConfigError(f"no layer '{layer}'", where="--layer", hint=hint if numbers and layer.isdecimal() else nearest(layer, everything))
     return numbered
 
 

@@ -261,3 +261,11 @@ def test_words_of_a_published_set_keep_their_subwords(shared, multi30k_run):
         assert sorted(set(owners)) == list(range(len(words)))  # none is lost
         assert owners == sorted(owners)
     assert max(map(len, read.owners)) > max(map(len, pairs))
+
+
+@pytest.mark.parametrize(("layers", "hint"), [(1, "1"), (2, "1 or 2"), (3, "1 to 3")])
+def test_a_layer_that_is_not_there_is_answered_by_numbers(analysed, layers, hint):
+    analysed.system("base", "transformer", {**SMALL, "decoder_layers": layers})
+    with pytest.raises(ConfigError, match="no layer '9'") as error:
+        stage.analyze(analysed.run, "alignment", layer="9")
+    assert error.value.hint == hint
