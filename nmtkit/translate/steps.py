@@ -85,13 +85,10 @@ def best_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns: log-probabilities (R, min(k, V)) in float64, ids (R, min(k, V)), sorted as `Decoders.step` says.
     """
     logits = wide(logits)
-    special = logits[:, NEVER].clone()
+    log_probs = logits.log_softmax(-1)  # one kernel, a row at a time: faster than the same in several passes over all rows
     logits[:, NEVER] = float("-inf")
     values, ids = _first(logits) if k == 1 else top_sorted(logits, k)
-    logits[:, NEVER] = special
-    top = torch.maximum(values[:, :1], special.amax(1, keepdim=True))  # of the whole row
-    normaliser = logits.sub_(top).exp_().sum(-1, keepdim=True)
-    return (values - top).double() - normaliser.double().log_(), ids
+    return log_probs.gather(1, ids).masked_fill(values == float("-inf"), float("-inf")).double(), ids
 
 
 def _first(values: Tensor) -> tuple[Tensor, Tensor]:
