@@ -24,6 +24,8 @@ LOCAL, GLOBAL = ".local", ".global"
 TINY = torch.finfo(torch.float64).tiny
 DEFAULT = "max_renorm"
 POSITIONS = ("all", "without </s>")
+MEAN = "E_d"
+STACKS = ("encoder", "decoder")
 Means = dict[tuple[str, str], dict[int, list[float]]]
 """(stack, positions) -> layer -> dv by mode."""
 
@@ -149,16 +151,20 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = ()) -> F
     if left := [name for name in systems if name not in found]:
         console.say(f"left out, for they do not attend both locally and globally: {', '.join(left)}")
     settings = differing({name: values for name, (_, values) in found.items()})
-    rows: list[list[Any]] = []
+    over_layers: list[list[Any]] = []  # first: the systems beside each other, which is what sweeps ask for
+    by_layer: list[list[Any]] = []
     series: dict[str, dict[int, float]] = {}
+    overall: dict[str, float] = {}
     for name, (means, _) in found.items():
         for (stack, positions), layers in means.items():
             about = [name, settings[name], stack, positions]
-            rows += [[*about, str(layer), *values] for layer, values in layers.items()]
-            rows.append([*about, "E_d", *(sum(values) / len(layers) for values in zip(*layers.values(), strict=True))])
+            by_layer += [[*about, str(layer), *values] for layer, values in layers.items()]
+            mean = [sum(values) / len(layers) for values in zip(*layers.values(), strict=True)]
+            over_layers.append([*about, MEAN, *mean])
             if positions == POSITIONS[0]:
                 label = name + (f" ({settings[name]})" if settings[name] else "") + f", {stack}"
                 series[label] = {layer: values[list(REDUCTIONS).index(DEFAULT)] for layer, values in layers.items()}
+                overall[label] = mean[list(REDUCTIONS).index(DEFAULT)]
     columns = [Column("system", "system", left=True), Column("settings", "settings", left=True), Column("stack", "stack", left=True)]
     columns += [Column("positions", "positions", left=True), Column("layer", "layer")]
     columns += [Column(mode, mode, decimals=4) for mode in REDUCTIONS]
@@ -173,23 +179,41 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = ()) -> F
     return Finding(
         name="divergence",
         title="divergence of local and global attention",
-        table=Table("divergence", f"Divergence of local and global attention by layer, on {chosen}", columns, rows, notes),
+        table=Table(
+            "divergence",
+            f"Divergence of local and global attention, over all layers and by layer, on {chosen}",
+            columns,
+            over_layers + by_layer,
+            notes,
+        ),
         text="Near 0 the local heads look where the global ones look and add little; a large dv means that the two read different things. "
         "Compare systems under the same mode only.",
-        figure=figures.lines([str(n) for n in numbers], drawn, "layer", f"dv ({DEFAULT})") if figures.available() else None,
-        bars=_bars(series),
+        figure=_figure([str(n) for n in numbers], drawn, overall) if figures.available() else None,
+        bars=_bars(series, overall),
         facts={"set": chosen, "sentences": len(store), "modes": list(REDUCTIONS), "shown": DEFAULT, "logarithm": "natural"},
     )
 
 
 def differing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Of each system the model settings in which these systems differ, as text; one that is empty is not named."""
-    keys = list(dict.fromkeys(key for values in models.values() for key in values))
+    """Of each system the model settings in which these systems differ, as text; one that is empty is not named.
+
+    Nor is one called as a stack of the model: whether that has something is to be seen by its rows.
+    """
+    keys = [key for key in dict.fromkeys(key for values in models.values() for key in values) if key not in STACKS]
     odd = [key for key in keys if len({repr(values.get(key)) for values in models.values()}) > 1]
     return {name: ", ".join(f"{key}={values[key]}" for key in odd if values.get(key) not in {None, ""}) for name, values in models.items()}
 
 
-def _bars(series: dict[str, dict[int, float]]) -> str:
-    top = max((value for line in series.values() for value in line.values()), default=0.0)
-    blocks = [[f"{label} ({DEFAULT})", *(f"{n:>3} {bar(v, top)} {v:.4f}" for n, v in line.items())] for label, line in series.items()]
+def _figure(layers: Sequence[str], series: Mapping[str, Sequence[float | None]], overall: Mapping[str, float]) -> str:
+    label = f"dv ({DEFAULT})"
+    if len(series) == 1:
+        return figures.lines(layers, series, "layer", label)
+    return figures.lines(layers, series, "layer", label, means=overall, means_label=f"{MEAN} ({DEFAULT})")
+
+
+def _bars(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float]) -> str:
+    """All systems by the mean over their layers, then each by layer."""
+    top, width = max(value for line in series.values() for value in line.values()), max(map(len, overall))
+    blocks = [[f"{MEAN} ({DEFAULT})", *(f"{label:<{width}} {bar(v, top)} {v:.4f}" for label, v in overall.items())]]
+    blocks += [[f"{label} ({DEFAULT})", *(f"{n:>3} {bar(v, top)} {v:.4f}" for n, v in line.items())] for label, line in series.items()]
     return "\n\n".join("\n".join(block) for block in blocks)

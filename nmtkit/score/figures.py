@@ -94,27 +94,46 @@ def grouped_bars(
         return _svg(figure)
 
 
-def lines(groups: Sequence[str], series: Mapping[str, Sequence[float | None]], xlabel: str, ylabel: str, title: str = "") -> str:
+def lines(
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    *,
+    means: Mapping[str, float] | None = None,
+    means_label: str = "",
+) -> str:
     """A line for each series over groups that have an order.
 
     Args:
         groups: labels along the horizontal axis.
         series: name -> one number a group; None leaves a gap.
         xlabel, ylabel, title: texts.
+        means: name -> one number for all groups together, drawn as bars on a panel of their own; means_label: their axis.
     Returns: SVG, the same bytes for the same input.
     """
     from matplotlib.figure import Figure
 
     with _reproducible():
-        figure = Figure(figsize=(max(4.5, 0.5 * len(groups) + 1.5), 3.2), layout="constrained")
-        axes = figure.add_subplot()
+        width = max(4.5, 0.5 * len(groups) + 1.5)
+        height = max(3.2, 0.22 * len(means) + 0.8) if means else 3.2
+        figure = Figure(figsize=(width * (2 if means else 1), height), layout="constrained")
+        panels = figure.subplots(1, 2 if means else 1, squeeze=False)[0]
+        axes = panels[0]
         for number, (name, values) in enumerate(series.items()):
             heights = [math.nan if value is None else value for value in values]
-            axes.plot(range(len(groups)), heights, MARKERS[number % len(MARKERS)] + "-", label=name, linewidth=1.2, markersize=4)
+            axes.plot(range(len(groups)), heights, MARKERS[number % len(MARKERS)] + "-", label=_plain(name), linewidth=1.2, markersize=4)
         axes.set_xticks(range(len(groups)), groups)
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
+        if means:
+            panels[1].barh(range(len(means)), list(means.values()), color=[f"C{list(series).index(name) % 10}" for name in means])
+            panels[1].set_yticks(range(len(means)), list(map(_plain, means)))
+            panels[1].invert_yaxis()
+            panels[1].set(xlabel=means_label)
+        for axes in panels:
+            axes.spines[["top", "right"]].set_visible(False)
         return _svg(figure)
 
 

@@ -129,13 +129,24 @@ def test_systems_of_several_kernels_side_by_side(analysed, capsys):
         ("top", "kernel_size=2, layers=2-2"),
     }
     of_two = [row for row in rows if row["system"] == "two" and row["positions"] == "all"]
-    assert [row["layer"] for row in of_two] == ["1", "2", "E_d"]
+    assert [row["layer"] for row in of_two] == ["E_d", "1", "2"]
     for mode in REDUCTIONS:
-        assert of_two[2][mode] == pytest.approx((of_two[0][mode] + of_two[1][mode]) / 2)
-    assert [row["layer"] for row in rows if row["system"] == "top" and row["positions"] == "all"] == ["2", "E_d"]
+        assert of_two[0][mode] == pytest.approx((of_two[1][mode] + of_two[2][mode]) / 2)
+    assert [row["layer"] for row in rows if row["system"] == "top" and row["positions"] == "all"] == ["E_d", "2"]
+    overall = {row["system"]: row["max_renorm"] for row in rows if row["layer"] == "E_d" and row["positions"] == "all"}
+    assert list(overall) == [row["system"] for row in rows[:6:2]] and {row["layer"] for row in rows[:6]} == {"E_d"}  # the first of the table
+    labels = dict(
+        zip(overall, ("two (kernel_size=2), encoder", "three (kernel_size=3), encoder", "top (kernel_size=2, layers=2-2), encoder"), strict=True)
+    )
+    first, *blocks = found["bars"].split("\n\n")
+    assert first.splitlines()[0] == "E_d (max_renorm)" and [block.splitlines()[0] for block in blocks] == [
+        f"{x} (max_renorm)" for x in labels.values()
+    ]
+    for (name, value), line in zip(overall.items(), first.splitlines()[1:], strict=True):
+        assert line.startswith(labels[name]) and line.endswith(f" {value:.4f}")
     figure = (analysed.run.path / "analyze" / "divergence" / "figure.svg").read_text("utf-8")
     assert "dv (max_renorm)" in figure
-    assert "kernel_size=3" in figure
+    assert figure.count("three (kernel_size=3), encoder</text>") == 2 and "E_d (max_renorm)" in figure  # a legend's line, and a bar
     assert "max_renorm" in out
     assert found["facts"] | {"set": "other", "logarithm": "natural"} == found["facts"]
 
@@ -146,3 +157,24 @@ def test_where_nobody_attends_twice_it_is_said(analysed):
         stage.analyze(analysed.run, "divergence")
     with pytest.raises(ConfigError, match="not of test, other"):
         stage.analyze(analysed.run, "divergence", set_names=["test", "other"])
+
+
+def test_which_stacks_have_local_heads_is_said_once(analysed):
+    """enc-dc and full-dc differ in model.decoder, which the rows of their stacks say."""
+    dual(analysed, "one", "enc-dc")
+    dual(analysed, "both", "full-dc", kernel_size=3)
+    stage.analyze(analysed.run, "divergence", set_names=["other"])
+    rows = finding(analysed.run, "divergence")["table"]["rows"]
+    assert {(row["system"], row["settings"], row["stack"]) for row in rows} == {
+        ("one", "kernel_size=2", "encoder"),
+        ("both", "kernel_size=3", "encoder"),
+        ("both", "kernel_size=3", "decoder"),
+    }
+
+
+def test_one_system_has_one_panel(analysed):
+    dual(analysed, "one", "enc-dc")
+    stage.analyze(analysed.run, "divergence", set_names=["other"])
+    figure = (analysed.run.path / "analyze" / "divergence" / "figure.svg").read_text("utf-8")
+    assert "dv (max_renorm)" in figure and "E_d" not in figure
+    assert finding(analysed.run, "divergence")["bars"].startswith("E_d (max_renorm)\none, encoder ")
