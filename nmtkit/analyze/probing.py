@@ -54,10 +54,13 @@ def find_folder(run: Run, where: str) -> Path:
 
     Args:
         where: a folder, senteval, or "" for the corpus's own.
-    Raises: ConfigError if the corpus has none; DataError, EnvironmentProblem if SentEval's files cannot be had.
+    Raises: ConfigError if the corpus has none, or reads another language than SentEval's; DataError, EnvironmentProblem if those cannot be had.
     """
     own = run.prep / "eval" / "probing"
     if where == REGISTERED:
+        if (language := run.manifest()["src"]) != "en":
+            hint = "a run that translates from English, or a folder of such files in the language it translates from"
+            raise ConfigError(f"SentEval's sentences are English, the sources of this run are '{language}'", where="--probes", hint=hint)
         from nmtkit.prep.corpora import published
 
         return published.evaluation_set(REGISTERED)

@@ -16,6 +16,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture
+from nmtkit.prep.corpora import published
 from nmtkit.prep.demo import generate
 from nmtkit.run import write_toml
 from nmtkit.score.tables import Estimate
@@ -224,6 +225,17 @@ def test_what_cannot_be_probed_is_said(analysed, tmp_path, capsys):
         stage.analyze(analysed.run, "probing")
     with pytest.raises(ConfigError, match="its own files"):
         analyze(analysed, folder, set_names=["test"])
+
+
+def test_sentevals_files_by_name(analysed, tmp_path, monkeypatch):
+    folder = probe_files(tmp_path / "cache" / "senteval", tasks=["tree_depth"])
+    monkeypatch.setattr(published, "evaluation_set", lambda name: {"senteval": folder}[name])
+    analysed.system("base", "transformer", SMALL)
+    assert list(analyze(analysed, "senteval")["facts"]["tasks"]) == ["tree_depth"]
+    manifest = analysed.run.path / "prep" / "manifest.json"
+    manifest.write_text(manifest.read_text("utf-8").replace('"src": "en"', '"src": "de"'), "utf-8")
+    with pytest.raises(ConfigError, match="are English, the sources of this run are 'de'"):
+        analyze(analysed, "senteval", force=True)
 
 
 def test_the_demos_own_files(analysed, tmp_path):
