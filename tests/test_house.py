@@ -66,7 +66,7 @@ def test_no_room_but_models_names_a_variant(path):
 def variants_named(code: str) -> set[str]:
     """The variants of the table that code names: by their name, their class, or an import of their module."""
     found = {name for name in set(VARIANTS) - {"pr"} if re.search(rf"(?<![\w-]){name}(?![\w-])", code)}  # pr is a name of buckets of lengths, too
-    for module, _, cls in (target.removeprefix("nmtkit.models.").partition(":") for target in VARIANTS.values()):
+    for module, _, cls in (variant.target.removeprefix("nmtkit.models.").partition(":") for variant in VARIANTS.values()):
         found |= {name for name, wanted in ((cls, rf"\b{cls}\b"), (module, rf"\bmodels(\.| import ){module}\b")) if re.search(wanted, code)}
     return found
 

@@ -24,7 +24,7 @@ def variants(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """List the variants: parameters and paper; as JSON their settings too."""
+    """List the variants: parameters, paper and what each is; as JSON their settings too."""
     import json
 
     from nmtkit.models.variants import describe
@@ -35,8 +35,8 @@ def variants(
         return
     console.print_table(
         f"preset {preset or 'base'}, vocabulary {vocab_size:,}",
-        ["<variant", "parameters", "<paper"],
-        [[row["name"], f"{row['parameters'] / 1e6:.2f}M", row["paper"]] for row in rows],
+        ["<variant", "parameters", "<paper", "<what it is"],
+        [[row["name"], f"{row['parameters'] / 1e6:.2f}M", row["paper"], row["what"]] for row in rows],
     )
     console.say("the settings of one: nmtkit settings model --variant NAME")
 

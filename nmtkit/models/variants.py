@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,20 +16,42 @@ from nmtkit import fields, settings
 from nmtkit.errors import ConfigError, NmtkitError, nearest
 from nmtkit.models.base import Model, Vocabularies
 
-VARIANTS: dict[str, str] = {
-    "transformer": "nmtkit.models.transformer:Transformer",
-    "enc-dc": "nmtkit.models.dual_context:DualContext",
-    "dec-dc": "nmtkit.models.dual_context:DecoderDualContext",
-    "full-dc": "nmtkit.models.dual_context:FullDualContext",
-    "pr": "nmtkit.models.phrase:PhraseTransformer",
-    "amn": "nmtkit.models.memory:AssociatedMemoryTransformer",
-    "context-aware": "nmtkit.models.context_aware:ContextAwareTransformer",
-    "han": "nmtkit.models.han:HierarchicalAttentionNetwork",
-    "concat": "nmtkit.models.concat:ConcatTransformer",
-    "rnnsearch": "nmtkit.models.rnnsearch:RNNSearch",
-    "caru": "nmtkit.models.caru:CARUAttention",
-    "gru-inv": "nmtkit.models.caru:GRUInv",
-    "gatt": "nmtkit.models.caru:GAtt",
+
+class Variant(NamedTuple):
+    """One entry of the table: where its class is (`module:Class`, imported when it is asked for) and what it is, in a line."""
+
+    target: str
+    what: str
+
+
+VARIANTS: dict[str, Variant] = {
+    "transformer": Variant("nmtkit.models.transformer:Transformer", "the baseline: post- or pre-norm, three ways of tying, biases as settings"),
+    "enc-dc": Variant(
+        "nmtkit.models.dual_context:DualContext", "attention to summaries of each position's neighbours beside the positions, in the encoder"
+    ),
+    "dec-dc": Variant(
+        "nmtkit.models.dual_context:DecoderDualContext", "attention to summaries of each position's neighbours beside the positions, in the decoder"
+    ),
+    "full-dc": Variant(
+        "nmtkit.models.dual_context:FullDualContext",
+        "attention to summaries of each position's neighbours beside the positions, in encoder and decoder",
+    ),
+    "pr": Variant(
+        "nmtkit.models.phrase:PhraseTransformer", "attention to source phrases beside source tokens; phrases are n-grams or follow parse trees"
+    ),
+    "amn": Variant(
+        "nmtkit.models.memory:AssociatedMemoryTransformer",
+        "attention to the words of other sentences of the document through an associated memory and a gate",
+    ),
+    "context-aware": Variant(
+        "nmtkit.models.context_aware:ContextAwareTransformer", "the encoder's last layer attends to the source and to a context sentence, with a gate"
+    ),
+    "han": Variant("nmtkit.models.han:HierarchicalAttentionNetwork", "attention to the words of each context sentence, then to the sentences"),
+    "concat": Variant("nmtkit.models.concat:ConcatTransformer", "context, a break and the source as one sentence"),
+    "rnnsearch": Variant("nmtkit.models.rnnsearch:RNNSearch", "recurrent encoder and decoder with additive attention"),
+    "caru": Variant("nmtkit.models.caru:CARUAttention", "RNNSearch with CARU cells, CARU-gated attention, CAEmbed and L1(exp(Nx)); each a setting"),
+    "gru-inv": Variant("nmtkit.models.caru:GRUInv", "RNNSearch with its attention gated by a GRU, the decoder's state as history"),
+    "gatt": Variant("nmtkit.models.caru:GAtt", "RNNSearch with its attention gated by a GRU, the source's state as history"),
 }
 
 
@@ -38,7 +60,7 @@ def load_variant(name: str) -> type[Model]:
 
     Raises: ConfigError if there is no such variant, its module cannot be imported (naming the line), or it is not a Model.
     """
-    target = VARIANTS.get(name, name)
+    target = VARIANTS[name].target if name in VARIANTS else name
     module_name, colon, class_name = target.partition(":")
     if not colon:
         hint = nearest(name, VARIANTS) + " - or package.module:Class for one of your own"
@@ -100,19 +122,20 @@ def describe(preset: str | None = None, vocab_size: int | None = None) -> list[d
     Args:
         preset: whose sizes the parameters are counted with; None = base.
         vocab_size: V, of each side (one vocabulary where the preset ties all embeddings); None = 32,000.
-    Returns: name, paper, parameters, and settings (see `fields.Setting`) of each variant of the table.
+    Returns: name, what, paper, parameters, and settings (see `fields.Setting`) of each variant of the table.
     Raises: ConfigError for an unknown preset.
     """
     sizes = settings.load_preset(preset or "base").get("model", {})
     size = vocab_size or 32_000
     rows = []
-    for name in VARIANTS:
+    for name, (_, what) in VARIANTS.items():
         cls = load_variant(name)
         with torch.device("meta"):  # shapes alone, no memory
             model = build_model(name, cls.adapt(sizes), Vocabularies(size, size, shared=True))
         rows.append(
             {
                 "name": name,
+                "what": what,
                 "paper": cls.paper,
                 "parameters": count_parameters(model),
                 "settings": [asdict(setting) for setting in fields.describe(cls.Settings)],

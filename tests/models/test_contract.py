@@ -66,7 +66,7 @@ def oracle(case):
         return importlib.import_module("tests.models.test_toy")
     if case.variant not in VARIANTS:
         pytest.skip("a model outside the package states its size and equations in its own tests")
-    module = VARIANTS[case.variant].partition(":")[0].rpartition(".")[2]
+    module = VARIANTS[case.variant].target.partition(":")[0].rpartition(".")[2]
     return importlib.import_module(f"tests.models.test_{module}")
 
 

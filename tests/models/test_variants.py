@@ -1,13 +1,16 @@
 """The table of variants, what it says of itself, and the presets that carry the papers' settings."""
 
+import json
 import re
 import tomllib
 from importlib import resources
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from nmtkit import settings
+from nmtkit.cli import app
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, default_name, describe, load_variant
@@ -20,9 +23,19 @@ def test_every_variant_says_what_it_is():
     for row in rows:
         assert re.search(r"\b(19|20)\d\d\b", row["paper"]) and row["parameters"] > 500 * 64
         assert load_variant(row["name"]).__doc__
+        assert 20 <= len(row["what"]) <= 100
         for field in row["settings"]:
             assert set(field) == {"name", "type", "default", "allowed", "description"} and field["type"] != "any", field
             assert field["description"], f"{row['name']}: say what {field['name']} is"
+
+
+def test_the_list_says_what_each_variant_is():
+    listed = CliRunner().invoke(app, ["variants", "--preset", "tiny"]).stdout.splitlines()
+    rows = json.loads(CliRunner().invoke(app, ["variants", "--preset", "tiny", "--json"]).stdout)
+    assert len({row["what"] for row in rows}) == len(VARIANTS)
+    for row in rows:
+        (line,) = (line for line in listed if line.split()[:1] == [row["name"]])
+        assert row["paper"] in line and line.endswith(f"  {row['what']}")
 
 
 def test_counts_follow_preset_and_vocabulary():
