@@ -369,4 +369,6 @@ def test_the_examples_of_the_help_can_be_typed(name, line):
 def test_the_examples_of_the_help_cover_the_commands():
     assert {name for name, _ in EXAMPLES} >= {"prep", "train", "translate", "score", "analyze", "variants", "settings"}
     with pytest.raises(Exception, match="No such option"):
+    preps = [line for name, line in EXAMPLES if name == "prep"]
+    assert all(any(f" {option} " in line for line in preps) for option in ("--parses", "--parser", "--docs", "--from-dir"))
         test_the_examples_of_the_help_can_be_typed("train", "nmtkit train --not-there")

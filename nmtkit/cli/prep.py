@@ -21,6 +21,8 @@ OWN_FILES = "Own files"
         "nmtkit prep multi30k-ende --from-dir /data/multi30k",
         "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --test test.de,test.en",
         "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --docs train=train.docids --docs dev=blank",
+        "nmtkit prep demo --size 5000 --parser stanza --run runs/parsed",
+        "nmtkit prep demo --size 5000 --parses train=runs/parsed/prep/parses/train.txt --parses dev=runs/parsed/prep/parses/dev.txt",
         "nmtkit prep demo --size 5000 --set prep.merges=1000 --run runs/small-demo",
     ),
 )
@@ -60,7 +62,11 @@ def prep(
     ] = None,
     parses: Annotated[
         Optional[list[str]],
-        typer.Option(metavar="SET=FILE", help="Parses of a set's source (train, dev, or a test set): a bracketed tree for each line. Repeatable."),
+        typer.Option(
+            metavar="SET=FILE",
+            help="Parses of a set's source (train, dev, or a test set): a bracketed tree for each line, such as (S (NP (DT the) (NN fox)) (VP (VBD "
+            "ran))), or several, or blank; what --parser made for another run is in its prep/parses/SET.txt. Repeatable.",
+        ),
     ] = None,
     parser: Annotated[
         Optional[str],
