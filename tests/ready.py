@@ -2,6 +2,7 @@
 
 import torch
 
+from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.run import write_toml
@@ -10,11 +11,12 @@ SIZES = {"d_model": 16, "d_ff": 24, "heads": 2, "encoder_layers": 1, "decoder_la
 SEARCH = {"beam": 3, "length_penalty": 0.6, "max_length_a": 0.5, "max_length_b": 6, "max_source": 20}
 
 
-def add_system(run, name, variant, seed=1, sharp=3.0, search=(), **model):
+def add_system(run, name, variant, seed=1, sharp=3.0, eos=0.0, search=(), **model):
     """A system of a variant in small sizes.
 
     Args:
         sharp: weights are multiplied by it, so that what is most probable is so by a margin, and differs from line to line.
+        eos: added to the output layer's bias of </s>, where it has one; <pad> and <s> then become as good as impossible.
     Returns: its model, before the weights were stored.
     """
     system = run.system(name)
@@ -26,6 +28,9 @@ def add_system(run, name, variant, seed=1, sharp=3.0, search=(), **model):
     with torch.no_grad():
         for parameter in built.parameters():
             parameter.mul_(sharp) if parameter.dim() > 1 else parameter.add_(torch.randn_like(parameter) * 0.1)
+        if eos:
+            built.output.bias[EOS] += eos
+            built.output.bias[[PAD, BOS]] = -50.0
     about = {"variant": variant, "vocabulary": loading.vocabulary_hashes(run)}
     checkpoints.save(system.checkpoints, 1, loading.weights_of(built), {}, {}, about)
     return built

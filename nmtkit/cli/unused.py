@@ -83,6 +83,14 @@ CASES: dict[str, tuple[Case, ...]] = {
             "name one of them: nmtkit analyze NAME …",
         ),
     ),
+    "export": (
+        Case(
+            "without --check nothing is compared",
+            lambda values: not values["check"],
+            ("--lines", "--at-least"),
+            "leave it out, or add --check",
+        ),
+    ),
     "datasets": (
         Case("data sets are listed", lambda values: not values["fetch"], ("--from-dir",), "leave it out, or say what to bring here: --fetch NAME"),
         Case("files are brought here", lambda values: bool(values["fetch"]), ("--json",), "leave it out; it is for the list"),

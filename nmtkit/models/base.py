@@ -80,6 +80,11 @@ class Model(nn.Module, abc.ABC):
         return None
 
     @property
+    def beyond_transformer(self) -> str | None:
+        """Why engines that compute the Transformer of Vaswani et al. alone cannot compute this model; None if they can."""
+        return f"it is no plain Transformer but {type(self).__name__}{f' ({self.paper})' if self.paper else ''}"
+
+    @property
     @abc.abstractmethod
     def width(self) -> int:
         """D of `logits`' input, which the noam schedule needs."""

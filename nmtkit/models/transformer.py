@@ -166,6 +166,11 @@ class Transformer(Model):
         """D."""
         return self.settings.d_model
 
+    @property
+    def beyond_transformer(self) -> str | None:
+        """See `Model.beyond_transformer`; what is derived from it computes something else, until it says otherwise."""
+        return None if type(self) is Transformer else super().beyond_transformer
+
     def encode(self, batch: Batch) -> Memory:
         """See `Model.encode`.
 

@@ -1,0 +1,1 @@
+"""Trained systems in the formats of other engines."""

@@ -1,0 +1,143 @@
+"""The stage `export`: a trained system as another engine reads it, and whether that one translates alike."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nmtkit
+from nmtkit import console, files
+from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import ConfigError, EnvironmentProblem, nearest
+from nmtkit.export import check, folder, layout
+from nmtkit.models import loading
+from nmtkit.models.base import Model
+from nmtkit.prep.text import TextSide
+from nmtkit.run import Run, locked
+from nmtkit.translate.chosen import Chosen, choose
+
+ENGINES = ("ctranslate2",)
+QUANTIZATIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
+"""CTranslate2's, the default first."""
+SHARE, QUANTIZED_SHARE = 0.95, 0.5
+"""Of translations that must be equal: float32 differs where two are almost as good; rounded weights differ more."""
+POSITIONS = 1024
+"""The longest sentence, at least: CTranslate2 stores the table of positions."""
+FORMAT = 1
+
+
+def export(
+    run: Run,
+    system: str,
+    to: str,
+    *,
+    out: Path | None = None,
+    quantization: str = QUANTIZATIONS[0],
+    lines: int = 0,
+    share: float | None = None,
+    force: bool = False,
+) -> Path:
+    """Write a system's best checkpoint (or the mean of its last, as search.average says) for another engine.
+
+    Args:
+        run: the run; system: its name.
+        to: the engine.
+        out: the folder to write; None = export/ENGINE in the system's own.
+        quantization: how weights are stored.
+        lines: so many lines of the first test set are translated with both; 0 = none.
+        share: of translations that must be equal then; None = 0.95, with rounded weights 0.5.
+        force: write again what is up to date.
+    Returns: the folder.
+    Raises: ConfigError for what the engine cannot run, or a folder that is something else; EnvironmentProblem if its package is not installed;
+        Disagreement if fewer translations are equal.
+    """
+    if to not in ENGINES:
+        raise ConfigError(f"no export to '{to}'", where="--to", hint=nearest(to, ENGINES))
+    if quantization not in QUANTIZATIONS:
+        raise ConfigError(f"unknown quantization '{quantization}'", where="--quantization", hint=nearest(quantization, QUANTIZATIONS))
+    refuse(run, system)
+    if importlib.util.find_spec("ctranslate2") is None:
+        raise EnvironmentProblem("ctranslate2 is not installed", where=f"--to {to}", hint="pip install 'nmtkit[export]'")
+    target = out or run.system(system).path / "export" / to
+    with run.recorded("export", device="cpu") as record, locked(run.path, "export", shared=True):
+        record["systems"] = [system]
+        group = choose(run, [system], False, {}, single=True)[0]
+        _write(group, target, quantization, force)
+        if lines:
+            _check(group, target, lines, share if share is not None else SHARE if quantization == "float32" else QUANTIZED_SHARE)
+    return target
+
+
+def refuse(run: Run, system: str) -> None:
+    """Say why CTranslate2 cannot run a system, before anything is loaded.
+
+    Raises: ConfigError with the reason; otherwise as `loading.build_untrained`.
+    """
+    found = run.find_system(system)
+    with torch.device("meta"):  # shapes alone, no memory
+        model = loading.build_untrained(run, found)
+    reason = model.beyond_transformer
+    if reason is None and not model.settings.model_dump().get("encoder_layers"):
+        reason = "its encoder has no layers"
+    if reason is not None:
+        hint = "translate with nmtkit itself: nmtkit translate, or nmtkit.load in Python"
+        raise ConfigError(f"CTranslate2 cannot run '{system}': {reason}", where=found.path, hint=hint)
+
+
+def _write(group: Chosen, target: Path, quantization: str, force: bool) -> None:
+    """Write the folder, unless it is up to date."""
+    run = group.run
+    manifest, settings = run.manifest(), group.settings
+    sides = TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt")
+    said: dict[str, Any] = {
+        **{"format": FORMAT, "nmtkit": nmtkit.__version__, "system": group.name, "checkpoints": group.checkpoints(), "quantization": quantization},
+        **{"prep": manifest.get("fingerprint"), "vocabulary": loading.vocabulary_hashes(run), "src": manifest["src"], "tgt": manifest["tgt"]},
+        **{"positions": max(POSITIONS, settings.max_source + 1, int(settings.max_length_a * (settings.max_source + 1)) + settings.max_length_b)},
+        **{"search": {key: getattr(settings, key) for key in ("beam", "length_penalty", "max_length_a", "max_length_b", "max_source")}},
+        **{"text": {"source": folder.steps(sides[0], manifest["settings"]), "target": folder.steps_back(sides[1])}},
+    }
+    before = folder.about(target)
+    if before is not None and not force and {**before, "files": None} == {**said, "files": None} and folder.complete(target, before):
+        console.say(f"{target}: up to date (--force repeats it)")
+        return
+    model = group.load(torch.device("cpu"))[0]
+    with folder.writing(target) as temporary:
+        _save(model, run.prep, quantization, said["positions"], temporary)
+        folder.write_text_files(temporary / folder.TEXT, run.prep, manifest)
+        files.write_text(temporary / folder.README, folder.readme(said))
+        names = sorted(str(path.relative_to(temporary)) for path in temporary.rglob("*") if path.is_file())
+        files.write_json(temporary / folder.ABOUT, {**said, "files": {name: files.sha256(temporary / name) for name in names}})
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    console.say(f"{target}: '{group.name}' for CTranslate2, {quantization}, {size / 1e6:,.1f} MB; how to use it: {target / folder.README}")
+
+
+def _save(model: Model, prep: Path, quantization: str, positions: int, target: Path) -> None:
+    """CTranslate2's own files."""
+    spec = layout.specification(layout.variables(model, positions), model.settings.model_dump()["heads"])
+    source, own = (list(vocabulary) for vocabulary in load_vocabularies(prep))
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(own)
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    spec.save(str(target))
+
+
+def _check(group: Chosen, target: Path, count: int, share: float) -> None:
+    """Translate lines with both, print what came of it.
+
+    Raises: Disagreement if too few translations are equal.
+    """
+    name, lines = check.chosen_lines(group.run, count, group.settings.max_source, TextSide.load(group.run.prep, "src"))
+    checked = check.compare(group, target, lines)
+    check.show(checked, f"{len(lines)} lines of {name}, beam {group.settings.beam}, no length penalty")
+    if checked.share < share:
+        what = f"only {sum(checked.equal)} of {len(lines)} translations are equal, less than {share:.0%}"
+        hint = (
+            "--at-least lowers the bar; rounded weights (--quantization) may cost this much"
+            if share < SHARE
+            else "please report it as a fault of nmtkit"
+        )
+        raise check.Disagreement(what, where=target, hint=hint)

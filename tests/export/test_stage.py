@@ -1,0 +1,212 @@
+"""The stage: what is written, what is up to date, what is refused, and the real engine where it is installed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nmtkit.cli import app
+from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import ConfigError, EnvironmentProblem
+from nmtkit.export import check, folder, stage
+from nmtkit.export.check import Checked
+from nmtkit.prep.text import TextSide
+from nmtkit.run import Run
+from tests.export.conftest import SETTINGS
+
+LINES = ["The cats sleep, and the dog runs.", "It runs."]
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """A run that a test may write into."""
+    return Run(Path(shutil.copytree(run.path, tmp_path / "run")))
+
+
+@pytest.fixture
+def without_package(monkeypatch):
+    """The stage with everything of CTranslate2 left out: its files are one that says what was to be in them."""
+    saved = []
+
+    def save(model, prep, quantization, positions, target):
+        saved.append((quantization, positions))
+        (target / "model.bin").write_text(f"{quantization} {positions}", "utf-8")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(stage, "_save", save)
+    return saved
+
+
+def test_what_is_written(copy, without_package, capsys):
+    out = stage.export(copy, "post", "ctranslate2")
+    assert out == copy.system("post").path / "export" / "ctranslate2"
+    said = json.loads((out / folder.ABOUT).read_text())
+    assert said["checkpoints"][0]["name"] == "step-00000001" and (said["src"], said["tgt"]) == ("en", "de")
+    assert said["positions"] == 1024 and without_package == [("float32", 1024)]
+    present = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert set(said["files"]) | {folder.ABOUT} == present >= {"model.bin", "README.md", "text/codes.bpe", "text/truecase.en"}
+    page = (out / folder.README).read_text("utf-8")
+    assert "Moses' tokenizer" in page and "truecase.en" in page and "beam_size=3" in page and "α = 0.6" in page
+    assert all(step in page for steps in said["text"].values() for step in steps)
+    assert [path.name for path in out.parent.iterdir()] == ["ctranslate2"]
+    for side in ("src", "tgt"):  # its text files alone do what the run's do
+        there, here = TextSide.load(out / folder.TEXT, side), TextSide.load(copy.prep, side)
+        assert [there.encode(line) for line in LINES] == [here.encode(line) for line in LINES]
+        assert there.decode(there.encode(LINES[0])) == LINES[0]
+    history = [json.loads(line) for line in (copy.path / "history.jsonl").read_text().splitlines()]
+    assert (history[-1]["stage"], history[-1]["systems"], history[-1]["exit"]) == ("export", ["post"], 0)
+
+
+def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp_path, capsys):
+    out = tmp_path / "deep" / "out"
+
+    def written(**options):
+        count = len(without_package)
+        stage.export(copy, "post", "ctranslate2", out=out, **options)
+        return len(without_package) > count
+
+    assert written() and not written()
+    assert "up to date" in capsys.readouterr().err
+    assert written(force=True)
+    (out / "model.bin").write_text("damaged")
+    assert written() and not written()
+    assert written(quantization="int8") and (out / "model.bin").read_text() == "int8 1024"
+    config = copy.system("post").config
+    config.write_text(config.read_text().replace("max_source = 20", "max_source = 3000"))
+    assert written(quantization="int8") and without_package[-1] == ("int8", 3001)
+
+
+def test_a_folder_of_something_else_is_left_alone(copy, without_package, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / folder.ABOUT).write_text("[]")
+    for out in (tmp_path / "mine", tmp_path / "mine" / "thesis.txt", tmp_path / "other"):
+        with pytest.raises(ConfigError, match="not a folder that nmtkit export wrote"):
+            stage.export(copy, "post", "ctranslate2", out=out, force=True)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
+    assert not without_package
+    (tmp_path / "empty").mkdir()
+    stage.export(copy, "post", "ctranslate2", out=tmp_path / "empty")
+    assert (tmp_path / "empty" / folder.README).is_file()
+
+
+def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
+    out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    def full(*arguments):
+        (arguments[-1] / "model.bin").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stage, "_save", full)
+    for place in (out, tmp_path / "new"):
+        with pytest.raises(EnvironmentProblem, match="No space left on device"):
+            stage.export(copy, "post", "ctranslate2", out=place, force=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+@pytest.mark.parametrize(
+    ("system", "reason"),
+    [
+        ("enc-dc", "it is no plain Transformer but DualContext (Ampomah et al. 2021)"),
+        ("concat", "it is no plain Transformer but ConcatTransformer"),
+        ("rnnsearch", "it is no plain Transformer but RNNSearch"),
+        ("mine", "it is no plain Transformer but Derived"),
+        ("blind", "its encoder has no layers"),
+    ],
+)
+def test_what_it_cannot_run_is_refused_before_anything_is_loaded(run, monkeypatch, system, reason):
+    monkeypatch.setattr("nmtkit.models.loading.load_system", None)
+    monkeypatch.setattr("importlib.util.find_spec", None)
+    with pytest.raises(ConfigError) as caught:
+        stage.export(run, system, "ctranslate2")
+    assert f"CTranslate2 cannot run '{system}': {reason}" in caught.value.message and "nmtkit translate" in caught.value.hint
+    assert not (run.system(system).path / "export").exists()
+
+
+def command(run, *arguments):
+    return CliRunner().invoke(app, ["export", "--run", str(run.path), *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["post", "--to", "ctranslate"], "did you mean 'ctranslate2'"),
+        (["pots", "--to", "ctranslate2"], "did you mean 'post'"),
+        (["post", "--to", "ctranslate2", "--quantization", "int9"], "did you mean 'int8'"),
+        (["concat", "--to", "ctranslate2"], "cannot run 'concat'"),
+        (["post", "--to", "ctranslate2", "--lines", "5"], "--lines has no effect"),
+    ],
+)
+def test_wrong_words(run, arguments, said):
+    result = command(run, *arguments)
+    assert (result.exit_code, result.stdout) == (2, "") and said in result.stderr and "Traceback" not in result.stderr
+
+
+def test_without_the_package(run, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = command(run, "post", "--to", "ctranslate2")
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[-3:] == ["nmtkit: ctranslate2 is not installed", "  --to ctranslate2", "  pip install 'nmtkit[export]'"]
+
+
+def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatch):
+    found = Checked(["a", "b", "c"], ["A", "B", "C"], ["A", "X", "C"], [True, False, True], 0.25, (2.0, 0.5), "float32")
+    asked = []
+    monkeypatch.setattr(check, "compare", lambda group, out, lines: (asked.append(lines), found)[1])
+    result = command(copy, "post", "--to", "ctranslate2", "--check", "--lines", "3")
+    assert result.exit_code == 1 and "only 2 of 3 translations are equal, less than 95%" in result.stderr
+    assert "equal translations: 2 of 3 (66.7%)" in result.stdout and "2: b\n  nmtkit       B\n  CTranslate2  X" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines()[3:5]]
+    assert rows == [["nmtkit", "1.5"], ["CTranslate2,", "float32", "6.0"]] and "0.25 apart" in result.stdout
+    assert command(copy, "post", "--to", "ctranslate2", "--check", "--lines", "3", "--at-least", "60").exit_code == 0
+    assert command(copy, "post", "--to", "ctranslate2", "--check", "--lines", "3", "--quantization", "int8").exit_code == 0
+    assert asked == [check.chosen_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 3
+
+
+def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
+    (copy.prep / "text" / "test.src").write_text(f"\n{LINES[0]}\n{LINES[0] * 9}\n  \n{LINES[1]}\n{LINES[0]}\n", "utf-8")
+    side = TextSide.load(copy.prep, "src")
+    longest = len(side.encode(LINES[0]))
+    assert check.chosen_lines(copy, 2, longest, side) == ("test", LINES)
+    assert check.chosen_lines(copy, 9, longest, side) == ("test", [*LINES, LINES[0]])
+    (copy.prep / "text" / "test.src").unlink()
+    assert check.chosen_lines(copy, 1, 250, side)[0] == "dev"
+
+
+# With the real engine
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_real_engine_translates_alike(copy, name, capsys):
+    """Small models of weights just drawn: equal to the last subword, and log-probabilities to float32."""
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="the real engine needs the extra [export]")
+    result = command(copy, name, "--to", "ctranslate2", "--check", "--lines", "20")
+    assert result.exit_code == 0, result.stderr
+    assert "equal translations: 20 of 20" in result.stdout
+    gap = float(result.stdout.split("at most ")[1].split()[0])
+    assert gap < 1e-3
+    out = copy.system(name).path / "export" / "ctranslate2"
+    source, target = load_vocabularies(copy.prep)
+    names = ["shared_vocabulary.json"] * 2 if source is target else ["source_vocabulary.json", "target_vocabulary.json"]
+    assert [json.loads((out / file).read_text()) for file in names] == [list(source), list(target)]
+    code = "\n".join(line[4:] for line in (out / folder.README).read_text("utf-8").splitlines() if line.startswith("    "))
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patched:
+        patched.chdir(out)
+        exec(code.replace('["…"]', repr(LINES)), {})
+    assert capsys.readouterr().out.startswith("['")
+    assert ctranslate2.contains_model(str(out))
+
+
+def test_the_real_engines_quantizations(copy):
+    pytest.importorskip("ctranslate2", reason="the real engine needs the extra [export]")
+    from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+
+    assert set(stage.QUANTIZATIONS) == set(ACCEPTED_MODEL_TYPES)
+    result = command(copy, "post", "--to", "ctranslate2", "--quantization", "int8", "--check", "--lines", "20", "--at-least", "0")
+    assert result.exit_code == 0 and "CTranslate2, int8" in result.stdout
