@@ -55,7 +55,7 @@ def systems(args: argparse.Namespace, weights: Path) -> list[System]:
     vocabulary = len(Path(args.corpus, "vocab.txt").read_text("utf-8").split("\n")) - 1
     sizes = {"width": found["d_model"], "heads": found["heads"], "layers": found["encoder_layers"], "inner": found["d_ff"], "dropout": 0.0}
     base: dict[str, Any] = {**sizes, "vocabulary": vocabulary, "corpus": str(args.corpus), "weights": str(weights), "sentences": args.sentences}
-    base |= {"shortest": args.forced_length or 0}
+    base |= {"variables": f"{weights}{export_model.CTRANSLATE2}", "shortest": args.forced_length or 0}
     base |= {
         "rows": args.rows,
         "length_penalty": args.length_penalty,

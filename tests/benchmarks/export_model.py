@@ -1,29 +1,50 @@
-"""The weights of a trained nmtkit transformer (post-norm, all embeddings tied, biases) under Marian's names, as one safetensors file."""
+"""The weights of a trained nmtkit transformer (post-norm, all embeddings tied, biases), under CTranslate2's and under Marian's names."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
+import numpy as np
+from safetensors.numpy import save_file
 
+from nmtkit.export import layout
 from nmtkit.models import loading
-from nmtkit.nn.positions import sinusoids
 from nmtkit.run import Run
 
+CTRANSLATE2 = ".ctranslate2"
+"""Ends the name of the second file."""
+BLOCKS = {
+    "self_attention/linear_0": [f"self_attn.{p}_proj" for p in "qkv"],
+    "self_attention/linear_1": ["self_attn.out_proj"],
+    "self_attention/layer_norm": ["self_attn_layer_norm"],
+    "attention/linear_0": ["encoder_attn.q_proj"],
+    "attention/linear_1": [f"encoder_attn.{p}_proj" for p in "kv"],
+    "attention/linear_2": ["encoder_attn.out_proj"],
+    "attention/layer_norm": ["encoder_attn_layer_norm"],
+    "ffn/linear_0": ["fc1"],
+    "ffn/linear_1": ["fc2"],
+    "ffn/layer_norm": ["final_layer_norm"],
+}
+"""Parts of a layer by CTranslate2's name: by Marian's, of stacked projections each."""
+KINDS = {"gamma": "weight", "beta": "bias"}
 
-def _linear(out: dict[str, Tensor], weights: dict[str, Tensor], source: str, *names: str) -> None:
-    """One matrix of stacked projections as separate ones."""
-    for kind in ("weight", "bias"):
-        for name, block in zip(names, weights[f"{source}.{kind}"].chunk(len(names)), strict=True):
-            out[f"{name}.{kind}"] = block.clone()
 
-
-def _norm(out: dict[str, Tensor], weights: dict[str, Tensor], source: str, name: str) -> None:
-    for kind in ("weight", "bias"):
-        out[f"{name}.{kind}"] = weights[f"{source}.norm.{kind}"].clone()
+def marian(variables: layout.Variables) -> layout.Variables:
+    """Marian's names for variables that have CTranslate2's."""
+    found = {"model.shared.weight": variables["decoder/embeddings/weight"]}
+    for name, value in variables.items():
+        if in_layer := re.fullmatch(r"(encoder|decoder)/layer_(\d+)/(\w+/\w+)/(\w+)", name):
+            side, number, block, kind = in_layer.groups()
+            parts = BLOCKS[block]
+            for part, own in zip(parts, np.split(value, len(parts)), strict=True):
+                found[f"model.{side}.layers.{number}.{part}.{KINDS.get(kind, kind)}"] = np.ascontiguousarray(own)
+        elif name.endswith("/position_encodings/encodings"):
+            found[f"model.{name.partition('/')[0]}.embed_positions.weight"] = value
+    if "decoder/projection/bias" in variables:
+        found["final_logits_bias"] = variables["decoder/projection/bias"][None]
+    return found
 
 
 def export(run: Run, system: str, path: Path, positions: int = 512) -> dict[str, Any]:
@@ -32,33 +53,16 @@ def export(run: Run, system: str, path: Path, positions: int = 512) -> dict[str,
     Args:
         run: its run.
         system: its name.
-        path: the file to write.
+        path: the file to write, with Marian's names; the other one is beside it.
         positions: length of the table of positions.
     Returns: the model's settings.
     Raises: ValueError if the peers have no such model.
     """
     model = loading.load_system(run, run.find_system(system), "cpu")
     settings = model.settings.model_dump()
-    if settings.get("norm") != "post" or settings.get("tie") != "all" or not settings.get("attn_bias"):
+    if model.beyond_transformer or settings["norm"] != "post" or settings["tie"] != "all" or not settings["attn_bias"]:
         raise ValueError("the peers can hold a transformer with norm = post, tie = all and attention biases only")
-    weights = {name: tensor.float() for name, tensor in model.state_dict().items()}
-    out: dict[str, Tensor] = {"model.shared.weight": weights["src_embedder.table.weight"].clone()}
-    for side, layers in (("encoder", settings["encoder_layers"]), ("decoder", settings["decoder_layers"])):
-        out[f"model.{side}.embed_positions.weight"] = sinusoids(positions, settings["d_model"]).to(torch.float32)
-        for i in range(layers):
-            here, there = f"{side}.{i}", f"model.{side}.layers.{i}"
-            _linear(out, weights, f"{here}.attention.qkv", *(f"{there}.self_attn.{p}_proj" for p in "qkv"))
-            _linear(out, weights, f"{here}.attention.out", f"{there}.self_attn.out_proj")
-            _norm(out, weights, f"{here}.attention_residual", f"{there}.self_attn_layer_norm")
-            if side == "decoder":
-                _linear(out, weights, f"{here}.cross.query", f"{there}.encoder_attn.q_proj")
-                _linear(out, weights, f"{here}.cross.kv", *(f"{there}.encoder_attn.{p}_proj" for p in "kv"))
-                _linear(out, weights, f"{here}.cross.out", f"{there}.encoder_attn.out_proj")
-                _norm(out, weights, f"{here}.cross_residual", f"{there}.encoder_attn_layer_norm")
-            _linear(out, weights, f"{here}.feed_forward.inner", f"{there}.fc1")
-            _linear(out, weights, f"{here}.feed_forward.outer", f"{there}.fc2")
-            _norm(out, weights, f"{here}.feed_forward_residual", f"{there}.final_layer_norm")
-    if "output.bias" in weights:
-        out["final_logits_bias"] = weights["output.bias"][None].clone()
-    save_file(out, path)
+    variables = layout.variables(model, positions)
+    save_file(variables, f"{path}{CTRANSLATE2}")
+    save_file(marian(variables), path)
     return settings
