@@ -8,8 +8,13 @@ from typing import Annotated, Optional
 import typer
 
 from nmtkit import console
-from nmtkit.cli.door import command, examples
-from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, run_option, set_names_option, systems_option
+from nmtkit.cli.door import GENERAL, command, examples
+from nmtkit.cli.options import Debug, Quiet, chosen_run, force_option, format_option, run_option, set_names_option, systems_option
+
+
+def of(*analyses: str) -> str:
+    """The part of the help that has the options of these analyses."""
+    return f"Of {' and '.join(analyses)}"
 
 
 @command(
@@ -33,94 +38,172 @@ from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, r
 def analyze(
     analysis: Annotated[Optional[str], typer.Argument(metavar="NAME", help="The analysis; without it they are listed.")] = None,
     systems: Annotated[
-        Optional[list[str]], systems_option("Only this system of the run, the baseline first. Repeatable; default: all, the one trained first leads.")
+        Optional[list[str]],
+        systems_option("Only this system of the run, the baseline first. Repeatable; default: all, the one trained first leads.", GENERAL),
     ] = None,
-    set_names: Annotated[Optional[list[str]], set_names_option("all, or the first, as the analysis needs")] = None,
-    buckets: Annotated[str, typer.Option(metavar="dc|pr|10,20,…", help="Of lengths: the groups, a paper's or your own borders.")] = "dc",
+    set_names: Annotated[Optional[list[str]], set_names_option("all, or the first, as the analysis needs", GENERAL)] = None,
+    output_format: Annotated[str, format_option(GENERAL)] = "table",
+    run: Annotated[Optional[Path], run_option()] = None,
+    force: Annotated[bool, force_option("Do an analysis again that is up to date.")] = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+    buckets: Annotated[
+        str,
+        typer.Option(
+            metavar="dc|pr|10,20,…",
+            help="The groups, a paper's or your own borders.",
+            rich_help_panel=of("lengths"),
+        ),
+    ] = "dc",
     measure: Annotated[
-        bool, typer.Option("--measure", help="Of cost: time training and decoding now, the systems in turn, instead of reading the logs.")
+        bool,
+        typer.Option(
+            "--measure",
+            help="Time training and decoding now, the systems in turn, instead of reading the logs.",
+            rich_help_panel=of("cost"),
+        ),
     ] = False,
     pairs: Annotated[
         str,
         typer.Option(
             metavar="FILE|SRC,RIGHT,WRONG|CONTEXT,SRC,RIGHT,WRONG|pronouns|lingeval97",
-            help="Of agreement: the contrastive set: JSON as Lingeval97's, DiscEvalMT's or the English-Russian consistency sets', text files, or one "
+            help="The contrastive set: JSON as Lingeval97's, DiscEvalMT's or the English-Russian consistency sets', text files, or one "
             "that came with the corpus (default: agreement).",
+            rich_help_panel=of("agreement"),
         ),
     ] = "",
     context: Annotated[
         str,
         typer.Option(
             metavar="true,none,foreign",
-            help="Of agreement, for systems that read context: the pairs' own, none, that of another sentence of the set; several, side by side.",
+            help="For systems that read context: the pairs' own, none, that of another sentence of the set; several, side by side.",
+            rich_help_panel=of("agreement"),
         ),
     ] = "true",
     scores: Annotated[
-        Optional[list[str]], typer.Option(metavar="FILE", help="Of agreement: scores in Lingeval97's format, shown beside the systems. Repeatable.")
+        Optional[list[str]],
+        typer.Option(
+            metavar="FILE",
+            help="Scores in Lingeval97's format, shown beside the systems. Repeatable.",
+            rich_help_panel=of("agreement"),
+        ),
     ] = None,
     score_kind: Annotated[
         str,
         typer.Option(
             metavar="auto|nll|log-prob",
-            help="Of agreement: what --scores has: negative log-likelihoods, as Lingeval97's own evaluation takes them, or log-probabilities "
+            help="What --scores has: negative log-likelihoods, as Lingeval97's own evaluation takes them, or log-probabilities "
             "(auto: the latter if none is above zero).",
+            rich_help_panel=of("agreement"),
         ),
     ] = "auto",
-    sentence: Annotated[int, typer.Option(metavar="N", min=1, help="Of alignment: the sentence pair that is drawn, by its line.")] = 1,
+    sentence: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The sentence pair that is drawn, by its line.",
+            rich_help_panel=of("alignment"),
+        ),
+    ] = 1,
     layer: Annotated[
         str,
         typer.Option(
             metavar="N|NAME",
-            help="Of alignment: a layer from 1, or any attention by its name (default: all; the last but one is drawn). Of probing: a layer of the "
+            help="For alignment a layer from 1, or any attention by its name (default: all; the last but one is drawn). For probing a layer of the "
             "encoder from 1 (default: what the decoder reads).",
+            rich_help_panel=of("alignment", "probing"),
         ),
     ] = "",
-    head: Annotated[int, typer.Option(metavar="N", min=0, help="Of alignment: one head from 1 (0: the mean over heads).")] = 0,
+    head: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="One head from 1 (0: the mean over heads).",
+            rich_help_panel=of("alignment"),
+        ),
+    ] = 0,
     gold: Annotated[
         str,
-        typer.Option(metavar="LINKS,PAIRS", help="Of alignment: gold links (i-j sure, ipj possible, from 1) and their 'source ||| target' lines."),
+        typer.Option(
+            metavar="LINKS,PAIRS",
+            help="Gold links (i-j sure, ipj possible, from 1) and their 'source ||| target' lines.",
+            rich_help_panel=of("alignment"),
+        ),
     ] = "",
     alignments: Annotated[
         Optional[list[str]],
-        typer.Option(metavar="FILE", help="Of alignment: hypothesised links for the pairs of --gold, shown beside the systems. Repeatable."),
+        typer.Option(
+            metavar="FILE",
+            help="Hypothesised links for the pairs of --gold, shown beside the systems. Repeatable.",
+            rich_help_panel=of("alignment"),
+        ),
     ] = None,
     levels: Annotated[
         str,
         typer.Option(
             metavar="BLEU,…",
-            help="Of convergence: levels of dev BLEU, such as 20,25,30 (default: the best of the weakest, shares of the best).",
+            help="Levels of dev BLEU, such as 20,25,30 (default: the best of the weakest, shares of the best).",
+            rich_help_panel=of("convergence"),
         ),
     ] = "",
     removal: Annotated[
         str,
-        typer.Option(metavar="renormalised|raw", help="Of importance: whether the weights left are scaled to sum to one when one is taken away."),
+        typer.Option(
+            metavar="renormalised|raw",
+            help="Whether the weights left are scaled to sum to one when one is taken away.",
+            rich_help_panel=of("importance"),
+        ),
     ] = "renormalised",
     expressions: Annotated[
         str,
         typer.Option(
             metavar="FILE|separable-verbs",
-            help="Of phrases: lines of source phrase, tab, target phrases with ' | ' between, '...' for a gap (default: the corpus's own).",
+            help="Lines of source phrase, tab, target phrases with ' | ' between, '...' for a gap (default: the corpus's own).",
+            rich_help_panel=of("phrases"),
         ),
     ] = "",
-    match_case: Annotated[bool, typer.Option("--match-case", help="Of phrases: case counts (default: it is ignored).")] = False,
+    match_case: Annotated[
+        bool,
+        typer.Option(
+            "--match-case",
+            help="Case counts (default: it is ignored).",
+            rich_help_panel=of("phrases"),
+        ),
+    ] = False,
     src_tags: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Of gates: a part of speech for each source word of the set, as analyze/gates/tokens.src.txt has them."),
+        typer.Option(
+            metavar="FILE",
+            help="A part of speech for each source word of the set, as analyze/gates/tokens.src.txt has them.",
+            rich_help_panel=of("gates"),
+        ),
     ] = "",
-    tgt_tags: Annotated[str, typer.Option(metavar="FILE", help="Of gates: the same of the reference (tokens.tgt.txt).")] = "",
+    tgt_tags: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="The same of the reference (tokens.tgt.txt).",
+            rich_help_panel=of("gates"),
+        ),
+    ] = "",
     probes: Annotated[
         str,
         typer.Option(
             metavar="FOLDER|senteval",
-            help="Of probing: files of 'tr|va|te, label, sentence' with tabs between, or folders TASK/{tr,va,te}.txt (default: the corpus's own).",
+            help="Files of 'tr|va|te, label, sentence' with tabs between, or folders TASK/{tr,va,te}.txt (default: the corpus's own).",
+            rich_help_panel=of("probing"),
         ),
     ] = "",
-    tasks: Annotated[str, typer.Option(metavar="TASK,…", help="Of probing: only these tasks (default: all that are there).")] = "",
-    output_format: Format = "table",
-    run: Annotated[Optional[Path], run_option()] = None,
-    force: Annotated[bool, force_option("Do an analysis again that is up to date.")] = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    tasks: Annotated[
+        str,
+        typer.Option(
+            metavar="TASK,…",
+            help="Only these tasks (default: all that are there).",
+            rich_help_panel=of("probing"),
+        ),
+    ] = "",
 ) -> None:
     """Look inside the systems: table, figure and one sentence on how to read them."""
     from nmtkit.analyze import ANALYSES, stage

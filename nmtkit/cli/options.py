@@ -53,6 +53,11 @@ def set_names_option(default: str, panel: str | None = None) -> Any:
     return typer.Option("--set-name", metavar="NAME", help=text, rich_help_panel=panel)
 
 
+def format_option(panel: str | None = None) -> Any:
+    """The option --format."""
+    return typer.Option("--format", metavar="table|json|md|tex|csv", help="How the result is printed on stdout.", rich_help_panel=panel)
+
+
 def run_option(help_text: str = "The run directory (default: the one prepared last under ./runs).", panel: str = GENERAL) -> Any:
     """The option --run."""
     return typer.Option("--run", metavar="DIR", envvar="NMTKIT_RUN", help=help_text, rich_help_panel=panel)
@@ -76,7 +81,7 @@ Config = Annotated[
     typer.Option(metavar="FILE", help="A TOML file of settings, in the sections prep, train, model, search.", rich_help_panel=SETTINGS),
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto takes the GPU if there is one.", rich_help_panel=GENERAL)]
-Format = Annotated[str, typer.Option("--format", metavar="table|json|md|tex|csv", help="How the result is printed on stdout.")]
+Format = Annotated[str, format_option()]
 
 
 def chosen_run(folder: Path | None) -> Run:

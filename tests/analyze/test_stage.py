@@ -9,9 +9,13 @@ import os
 import numpy as np
 import pytest
 import torch
+from typer.main import get_command
 
 from nmtkit.analyze import ANALYSES, OPTIONS, stage, timing
 from nmtkit.analyze.macs import count_macs, count_parameters
+from nmtkit.cli import app
+from nmtkit.cli.analyze import of
+from nmtkit.cli.door import GENERAL
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
 from nmtkit.data.vocabulary import EOS
@@ -28,6 +32,18 @@ TOY = "tests.toy_recurrent:ToyRecurrent"
 
 def finding(run, name):
     return json.loads((run.path / "analyze" / name / "finding.json").read_text("utf-8"))
+
+
+def test_the_help_has_the_options_of_an_analysis_in_a_part_of_their_own():
+    """General ones first; every other option stands under the analyses whose functions declare it."""
+    options = [param for param in get_command(app).commands["analyze"].params if param.param_type_name == "option"]
+    panels = {param.name: param.rich_help_panel for param in options}
+    general = {name for name, panel in panels.items() if panel == GENERAL}
+    assert {*OPTIONS} == {*panels} - general and general >= {"systems", "set_names", "output_format", "run", "force", "quiet", "debug"}
+    for name in OPTIONS:
+        having = [analysis for analysis in ANALYSES if name in inspect.signature(stage.find(analysis)).parameters]
+        assert panels[name] == of(*having), name
+    assert [panel == GENERAL for panel in panels.values()][: len(general)] == [True] * len(general)
 
 
 @pytest.fixture
