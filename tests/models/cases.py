@@ -11,6 +11,8 @@ MORE = [
     Case("full-dc", (("kernel_size", 4), ("attn_bias", False), ("even_side", "right"))),
     Case("pr", (("glance", "mean"), ("attentive", False), ("transparent", False))),
     Case("pr", (("attentive", False), ("transparent", False), ("norm", "pre"))),
+    Case("pr", (("transparent", False),)),
+    Case("pr", (("segmentation", "parse"),)),
     Case(
         "pr",
         (

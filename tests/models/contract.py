@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context, contexts
@@ -95,8 +96,16 @@ def _contexts(sources: list[list[int]], rule: ContextRule, more: int) -> Context
     return dataclasses.replace(found, ids=F.pad(found.ids, (0, more), value=PAD), rows=rows, padded=True, tgt_in=tgt_in, tgt_padded=True)
 
 
-def collate(sentences: list[Pair], more: int = 0, rule: ContextRule | None = None) -> Batch:
-    """A batch, padded by `more` columns beyond the longest, with the contexts that a model's rule wants."""
+def spans_of(src: list[int]) -> list[int]:
+    """Tokens of each phrase of a source, as a parse may have cut it; of some sources, by their tokens, there is no parse."""
+    sizes: list[int] = []
+    while sum(src) % 3 and sum(sizes) < len(src):
+        sizes.append(min(1 + (sum(src) + len(sizes)) % 3, len(src) - sum(sizes)))
+    return sizes
+
+
+def collate(sentences: list[Pair], more: int = 0, rule: ContextRule | None = None, spans: bool = False) -> Batch:
+    """A batch, padded by `more` columns beyond the longest, with the contexts that a model's rule wants, and phrases where it reads them."""
     src, tgt = [s for s, _ in sentences], [t for _, t in sentences]
     src_lengths, tgt_lengths = torch.tensor([len(s) for s in src]), torch.tensor([len(t) for t in tgt])
     s, t = int(src_lengths.max()) + more, int(tgt_lengths.max()) + more
@@ -110,12 +119,13 @@ def collate(sentences: list[Pair], more: int = 0, rule: ContextRule | None = Non
         src_padded=bool((src_lengths < s).any()),
         tgt_padded=bool((tgt_lengths < t).any()),
         context=None if rule is None else _contexts(src, rule, more),
+        spans=pad_sequence([torch.tensor(spans_of(row) + [0] * (1 + more)) for row in src], batch_first=True) if spans else None,
     )
 
 
 def batch_for(model: Model, sentences: list[Pair] | None = None, more: int = 0) -> Batch:
     """A batch (of `pairs()`) with all that a model reads."""
-    return collate(pairs() if sentences is None else sentences, more, model.context_rule)
+    return collate(pairs() if sentences is None else sentences, more, model.context_rule, model.reads_spans)
 
 
 def full(model: Model, batch: Batch) -> Tensor:
@@ -227,6 +237,32 @@ def searching(case: Case) -> None:
                 assert abs(log_prob - hypothesis.log_prob) < 1e-9
         alone = search([model], batch, SearchSettings(beam=1, max_length_a=0, max_length_b=9))
         assert [hypotheses[0].ids for hypotheses in alone] == greedy(model, batch, 9)
+
+
+class Forgetful:
+    """A model without the state of its decoder: of what was decoded it knows the tokens alone, and reads all of them again at every step."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def decode(self, tgt_in: Tensor, memory: Memory, state: Any = None) -> tuple[Tensor, Any]:
+        """As `Model.decode`."""
+        tokens = torch.cat([state["tokens"], tgt_in], dim=1) if state else tgt_in
+        return self.model.decode(tokens, memory)[0][:, -tgt_in.size(1) :], {"tokens": tokens}
+
+
+def searching_without_state(case: Case) -> None:
+    """A beam finds with what a state has kept of the steps before what it finds without: the same hypotheses, in the same order."""
+    model = case.build()
+    batch, settings = batch_for(model, more=1), SearchSettings(beam=4, nbest=4, max_length_a=0, max_length_b=9)
+    kept, anew = search([model], batch, settings), search([Forgetful(model)], batch, settings)  # type: ignore[list-item]
+    assert len({tuple(h.ids) for hypotheses in kept for h in hypotheses}) > 5
+    for one, other in zip(kept, anew, strict=True):
+        assert [(h.ids, h.finished) for h in one] == [(h.ids, h.finished) for h in other]
+        assert all(abs(a.log_prob - b.log_prob) < 1e-9 for a, b in zip(one, other, strict=True))
 
 
 def rows_permuted(case: Case) -> None:

@@ -28,6 +28,7 @@ def test_03_no_position_sees_the_future(case):
 
 def test_04_search_agrees_with_forced_scores_and_greedy(case):
     contract.searching(case)
+    contract.searching_without_state(case)
 
 
 def test_05_rows_may_be_permuted_and_selected(case):
