@@ -234,3 +234,26 @@ def test_the_local_heads_and_the_global_ones_are_captured_under_names_of_their_o
     assert local.shape == whole.shape == (1, 2, 3, 3)
     torch.testing.assert_close(local, torch.full_like(local, 1 / 3))
     assert (whole - 1 / 3).abs().max() > 1e-3
+
+
+FROZEN = {  # logits of tokens 3 and 11 at the three steps; the slow implementation above gives them too
+    ("enc-dc", ()): [0.426624685, -0.521166374, 0.501212637, -0.565648379, 0.404202657, -0.536888577],
+    ("dec-dc", ()): [0.233926028, -0.823213118, 0.256898606, -0.89295706, 0.258371191, -0.871693502],
+    ("full-dc", (("kernel_size", 3),)): [0.260610576, -0.605030354, 0.274000156, -0.666683724, 0.259927688, -0.648868103],
+    ("full-dc", (("kernel_size", 4), ("even_side", "right"))): [0.242951634, -0.609890826, 0.219398799, -0.671255818, 0.18895053, -0.651413818],
+}
+
+
+@pytest.mark.parametrize(("variant", "values"), FROZEN)
+def test_golden_logits(variant, values):
+    """No seed is behind them: the weights are sines of their places, so neither a generator nor an initialisation can move them."""
+    model = contract.Case(variant, values).build()
+    for name, parameter in model.named_parameters():
+        places = torch.arange(parameter.numel(), dtype=torch.float64).view_as(parameter)
+        parameter.data = 0.5 * torch.sin(0.7 * places + len(name)) + (1.0 if name.endswith("norm.weight") else 0.0)
+    src, tgt = [3, 4, 5, 6, 7, 2], [8, 9, 2]
+    found = contract.full(model, contract.collate([(src, tgt)], more=1))[0, :3]
+    weights = {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
+    slow = torch.tensor(slow_logits(weights, model.settings, src, [1, *tgt[:-1]]), dtype=torch.float64)
+    for logits in (found, slow):
+        assert logits[:, [3, 11]].flatten().tolist() == pytest.approx(FROZEN[variant, values], abs=1e-8)
