@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import nmtkit
+from nmtkit import api
 from nmtkit.analyze.sentence_vectors import NoStates
 from nmtkit.cli import app
 from nmtkit.data.batches import source_batch
@@ -19,6 +20,7 @@ from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.nn.hardware import Hardware
 from nmtkit.prep.text import TextSide
+from nmtkit.translate.translator import Translator
 from tests.ready import add_system, prepare
 
 SRC = ["The cat sleeps.", "", "The old dog that the man near the river sees runs, and the cats near the house sleep and run. " * 2, "It runs.", "dog"]
@@ -172,14 +174,28 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
 
     monkeypatch.setattr("nmtkit.nn.hardware.choose", measured)
     monkeypatch.setattr("nmtkit.models.loading.pack", lambda model, precision: packed.append((precision, torch.get_float32_matmul_precision())))
-    before, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
-    system = nmtkit.load(run.path, "plain", "cpu")
-    assert packed == [("bfloat16", "medium")] and torch.get_float32_matmul_precision() == before == "highest"
-    system.translate(SRC)
-    system.score(SRC, TGT)
-    system.encode(SRC)
-    assert packed == [("bfloat16", "medium"), ("float32", "medium")]
-    assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == (before, threads)
+    seen = []
+    for owner, name in ((Translator, "translate_window"), (Translator, "force"), (api, "encoder_states")):
+        own = getattr(owner, name)
+
+        def watched(*args, own=own, **options):
+            seen.append((torch.get_num_threads(), torch.get_float32_matmul_precision()))
+            return own(*args, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        system = nmtkit.load(run.path, "plain", "cpu")
+        assert packed == [("bfloat16", "medium")] and torch.get_float32_matmul_precision() == "highest"
+        system.translate(SRC)
+        system.score(SRC, TGT)
+        system.encode(SRC)
+        assert packed == [("bfloat16", "medium"), ("float32", "medium")]
+        assert seen == [(1, "medium")] * 3  # while it computes
+        assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (2, "highest")
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_importing_loads_nothing():
