@@ -65,8 +65,9 @@ def writing(folder: Path) -> Iterator[Path]:
         raise EnvironmentProblem(what, hint="free some space, or choose another folder with --out") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
+        if old.exists() and not folder.exists():
+            os.replace(old, folder)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text_files(folder: Path, prep: Path, manifest: dict[str, Any]) -> None:

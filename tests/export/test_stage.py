@@ -1,6 +1,7 @@
 """The stage: what is written, what is up to date, what is refused, and the real engine where it is installed."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -101,6 +102,16 @@ def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
         (arguments[-1] / "model.bin").write_text("half")
         raise OSError(28, "No space left on device")
 
+    def refused(source, target, replace=os.replace):
+        if str(source).endswith(f".tmp-out-{os.getpid()}"):
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    with monkeypatch.context() as patched:  # the new folder does not get its name: the old one has it again
+        patched.setattr(os, "replace", refused)
+        with pytest.raises(EnvironmentProblem, match="Input/output error"):
+            stage.export(copy, "post", "ctranslate2", out=out, force=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     monkeypatch.setattr(stage, "_save", full)
     for place in (out, tmp_path / "new"):
         with pytest.raises(EnvironmentProblem, match="No space left on device"):
