@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.nn.hardware import Hardware
 from nmtkit.prep.text import TextSide
+from nmtkit.run import Run
 from nmtkit.translate.translator import Translator
 from tests.ready import add_system, prepare
 
@@ -209,9 +211,8 @@ def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, capsys):
     section = page.split("\n## From Python\n")[1].split("\n## ")[0]
     code = "\n".join(line.removeprefix("    ") for line in section.splitlines() if line.startswith("    "))
     (folder,) = re.findall(r'"(runs/\S+)"', code)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / folder).symlink_to(run.path)
-    os.utime(run.system("plain").checkpoints / "step-00000001", ns=(2**62 + 10**9, 2**62 + 10**9))
+    copied = Run(Path(shutil.copytree(run.path, tmp_path / folder)))
+    os.utime(copied.system("plain").checkpoints / "step-00000001", ns=(2**62 + 10**9, 2**62 + 10**9))
     monkeypatch.chdir(tmp_path)
     shown = []
     lines = [f"shown.append({line.partition('  #')[0]})" if line.startswith("system.") else line for line in code.splitlines()]
