@@ -185,8 +185,9 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
             return own(*args, **options)
 
         monkeypatch.setattr(owner, name, watched)
-    threads = torch.get_num_threads()
+    threads, matmul = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(2)
+    torch.set_float32_matmul_precision("highest")
     try:
         system = nmtkit.load(run.path, "plain", "cpu")
         assert packed == [("bfloat16", "medium")] and torch.get_float32_matmul_precision() == "highest"
@@ -198,6 +199,7 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
         assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (2, "highest")
     finally:
         torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(matmul)
 
 
 def test_importing_loads_nothing():

@@ -17,6 +17,7 @@ from nmtkit.errors import EnvironmentProblem
 from nmtkit.files import text_lines
 from nmtkit.prep.corpora import published, table
 from nmtkit.prep.corpora.checksums import digest
+from nmtkit.prep.corpora.fetch import Finder
 from nmtkit.run import Run
 from tests.prep import lookalikes
 from tests.prep.lookalikes import HELD, TRAIN
@@ -131,7 +132,7 @@ def test_both_directions_are_the_same_text(look_alikes, folder, tmp_path, name):
     for direction in (name, other):
         dataset = look_alikes[direction]
         chosen = dataset.choose()
-        here = {n: one.path for n, one in published._found(dataset, list(dataset.needed(chosen)), folder).items()}
+        here = {n: one.path for n, one in published._found(list(dataset.needed(chosen)), Finder(dataset.published, folder)).items()}
         from nmtkit.prep.corpora.unpack import unpack
 
         sets[direction] = unpack(dataset, chosen, here, tmp_path / direction)

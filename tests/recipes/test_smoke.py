@@ -199,5 +199,5 @@ def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_
 def test_seeds_become_one_row(shared_run, tmp_path):
     done = smoke("phrase/agreement", tmp_path, shared_run, SEEDS="1 2")
     table = shared_run["RUN"] / "recipes" / "phrase" / "agreement" / "score" / "test" / "seeds.md"
-    assert first_column(table) == {"system", "transformer-s1", "pr-s1"}
-    assert "pr-s1: pr-s1 (seed 1), pr-s2 (seed 2)" in done.stdout
+    assert first_column(table) == {"system", "transformer", "pr"}
+    assert "pr: pr-s1 (seed 1), pr-s2 (seed 2)" in done.stdout
