@@ -9,6 +9,7 @@ if [ "${SCALE:?}" = small ]; then
 fi
 softmax=(--set model.attention_norm=softmax)
 without_embed=(--set model.caembed=off "${softmax[@]}")
+both_ways=(--set model.bidirectional=true --set model.readout=maxout) # RNNSearch's encoder and readout, on a ladder beside the paper's
 
 # row NAME: train one row, by its name in the tables here.
 row() {
@@ -20,6 +21,10 @@ row() {
     caatt) system "$1" --variant caru "${without_embed[@]}" "${sizes[@]}" ;;                                 # + gated attention
     caembed) system "$1" --variant caru "${softmax[@]}" "${sizes[@]}" ;;                                     # + CAEmbed
     caru) system "$1" --variant caru "${sizes[@]}" ;;                                                        # + L1(exp(Nx))
+    plain-bi) system "$1" --variant caru "${both_ways[@]}" --set model.caatt=false "${without_embed[@]}" "${sizes[@]}" ;;
+    caatt-bi) system "$1" --variant caru "${both_ways[@]}" "${without_embed[@]}" "${sizes[@]}" ;;
+    caembed-bi) system "$1" --variant caru "${both_ways[@]}" "${softmax[@]}" "${sizes[@]}" ;;
+    caru-bi) system "$1" --variant caru "${both_ways[@]}" "${sizes[@]}" ;;
     *)
       echo "recipes/caru/ladder.sh: no row '$1'" >&2
       exit 2
