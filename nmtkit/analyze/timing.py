@@ -33,7 +33,7 @@ from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.plan import common_width
 from nmtkit.translate.beam import search
 
-ROUNDS, UPDATES, SENTENCES = 7, 3, 48
+ROUNDS, UPDATES, SENTENCES = 15, 3, 48
 SEED = 1
 
 
@@ -96,9 +96,11 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
     baseline = systems[0].read_config()
     train, searched = build(TrainSettings, baseline.get("train", {}), "train"), build(SearchSettings, baseline.get("search", {}), "search")
     chosen = hardware.choose(precision=train.precision, width=common_width(baseline))  # as the baseline was trained
-    console.say(f"measuring on: {chosen.describe()}")
+    decoding = hardware.choose(chosen.device, searched.precision if chosen.device == "cpu" else "float32").precision  # as it is translated with
+    where = f"{chosen.describe()}{f', decoding in {decoding}' if decoding != chosen.precision else ''}"
+    console.say(f"measuring on: {where}")
     device, autocast = torch.device(chosen.device), autocast_arguments(chosen)
-    models = {s.name: load_system(run, s, device) for s in systems}
+    models = {s.name: load_system(run, s, device, precision=decoding) for s in systems}
     searched = searched.model_copy(update={"max_length_a": 0.0, "max_length_b": steps, "nbest": 1})
     store = Store(run.prep / run.sets("train")[0].name)
     sources = {name: _sources(run, set_name, device, model.context_rule) for name, model in models.items()}
@@ -118,7 +120,7 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
                 advance(1)
     base = np.array(spent[systems[0].name])
     decoded = len(sources[systems[0].name].src) * steps
-    return {name: _timing(np.array(pairs), base, tokens, decoded, chosen.describe()) for name, pairs in spent.items()}
+    return {name: _timing(np.array(pairs), base, tokens, decoded, where) for name, pairs in spent.items()}
 
 
 def _timing(pairs: Any, base: Any, tokens: Any, decoded: int, device: str) -> Timing:

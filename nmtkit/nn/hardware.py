@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import re
@@ -86,7 +87,7 @@ def choose(device: str = "auto", precision: str = "auto", width: int = 256, reme
     kept = keep_big_blocks() if picked.type == "cpu" else False
     old = remembered or {}
     same = (old.get("device"), old.get("name"), old.get("threads")) == (picked.type, name, threads)
-    matmul = old["matmul"] if same else _matmul_path(picked)
+    matmul = old["matmul"] if same else "high" if picked.type == "cuda" else _matmul_path()
     torch.set_float32_matmul_precision(matmul)
     if precision != "auto":
         chosen: Precision = "bfloat16" if precision == "bfloat16" else "float32"
@@ -120,9 +121,8 @@ def keep_big_blocks() -> bool:
     return all([mallopt(-3, 1 << 30), mallopt(-1, 2**31 - 1), mallopt(-2, 64 << 20)])
 
 
-def _matmul_path(device: torch.device) -> str:
-    if device.type == "cuda":
-        return "high"
+@functools.cache  # measured once in a process: all that it compares is computed alike
+def _matmul_path() -> str:
     x, w = _operands(torch.float32)
     exact = x.double() @ w.double().T
     before = torch.get_float32_matmul_precision()
@@ -142,7 +142,12 @@ def _matmul_path(device: torch.device) -> str:
 def _bfloat16_pays(device: torch.device, width: int) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if width < WIDE or not ({"avx512_bf16", "amx_bf16", "bf16"} & _cpu_flags()):
+    return width >= WIDE and _cpu_gains()
+
+
+@functools.cache
+def _cpu_gains() -> bool:
+    if not {"avx512_bf16", "amx_bf16", "bf16"} & _cpu_flags():
         return False
     x, w = _operands(torch.float32)
     x16, w16 = _operands(torch.bfloat16)

@@ -135,10 +135,10 @@ def test_cost_measured_in_turn(two, capsys, monkeypatch):
     measured = finding(two.run, "cost")["facts"]["measured"]
     assert base["train_time_ratio"] == base["decode_time_ratio"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert own["train_time_ratio"]["low"] <= own["train_time_ratio"]["value"] <= own["train_time_ratio"]["high"]
-    assert measured["own"]["rounds"] == 7
+    assert measured["own"]["rounds"] == timing.ROUNDS
     assert own["train_tokens_per_s"] == pytest.approx(measured["own"]["train_tokens_per_s"])
     out, err = capsys.readouterr()
-    assert "7 alternating rounds" in out
+    assert f"{timing.ROUNDS} alternating rounds" in out
     assert "measuring on: device cpu" in err
 
 
