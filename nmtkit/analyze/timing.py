@@ -33,7 +33,9 @@ from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.plan import common_width
 from nmtkit.translate.beam import search
 
-ROUNDS, UPDATES, SENTENCES = 15, 3, 48
+UPDATES, SENTENCES = 3, 48
+LEAST, MOST, SECONDS = 7, 25, 120.0
+"""Rounds: as many as fit into so many seconds, within these bounds."""
 SEED = 1
 
 
@@ -82,14 +84,14 @@ class Endless(Model):
         return scores
 
 
-def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int, rounds: int = ROUNDS) -> dict[str, Timing]:
+def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int, rounds: int = 0) -> dict[str, Timing]:
     """Time updates (forward, loss, backward) and beam search of every system, system after system in every round.
 
     Args:
         run: the run; systems: with checkpoints; the first is the baseline of the ratios.
         set_name: whose sentences are decoded, with the baseline's beam; updates take batches of the training set.
         steps: target tokens of every decoded sentence.
-        rounds: measured rounds; one more before them warms everything up.
+        rounds: measured rounds, 0 = by the time that the one before them takes, which warms everything up.
     Returns: by system.
     Raises: CheckpointError, DataError if a system cannot be loaded.
     """
@@ -105,22 +107,27 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
     store = Store(run.prep / run.sets("train")[0].name)
     sources = {name: _sources(run, set_name, device, model.context_rule) for name, model in models.items()}
     rows = batch_list(store.src_lengths, store.tgt_lengths, train.batch_size, train.batch_unit, SEED, 0)
-    updates = [[rows[(number * UPDATES + i) % len(rows)] for i in range(UPDATES)] for number in range(rounds + 1)]  # new ones, as training has them
-    tokens = np.array([sum(int(store.tgt_lengths[own].sum()) for own in chosen) for chosen in updates[1:]])
+    tokens: list[int] = []
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
-    with console.progress("measuring", (rounds + 1) * len(models)) as advance:
-        for number in range(rounds + 1):
-            order = list(models) if number % 2 else list(models)[::-1]
-            for name in order:
-                batches = [collate(store, own, device, models[name].context_rule) for own in updates[number]]
-                update = _seconds(partial(_updates, models[name], batches, train, autocast), device)
-                decode = _seconds(partial(_decode, models[name], sources[name], searched), device)
-                if number:
-                    spent[name].append((update, decode))
-                advance(1)
-    base = np.array(spent[systems[0].name])
+
+    def one_round(number: int, advance: Callable[[float], None]) -> None:
+        chosen = [rows[(number * UPDATES + i) % len(rows)] for i in range(UPDATES)]  # new ones in every round, as training has them
+        tokens.append(sum(int(store.tgt_lengths[own].sum()) for own in chosen))
+        for name in list(models) if number % 2 else list(models)[::-1]:
+            batches = [collate(store, own, device, models[name].context_rule) for own in chosen]
+            update = _seconds(partial(_updates, models[name], batches, train, autocast), device)
+            spent[name].append((update, _seconds(partial(_decode, models[name], sources[name], searched), device)))
+            advance(1)
+
+    with console.progress("warming up", len(models)) as advance:
+        one_round(0, advance)
+    rounds = rounds or round(min(MOST, max(LEAST, SECONDS / sum(map(sum, (own[0] for own in spent.values()))))))
+    with console.progress("measuring", rounds * len(models)) as advance:
+        for number in range(1, rounds + 1):
+            one_round(number, advance)
+    base = np.array(spent[systems[0].name][1:])
     decoded = len(sources[systems[0].name].src) * steps
-    return {name: _timing(np.array(pairs), base, tokens, decoded, where) for name, pairs in spent.items()}
+    return {name: _timing(np.array(pairs[1:]), base, np.array(tokens[1:]), decoded, where) for name, pairs in spent.items()}
 
 
 def _timing(pairs: Any, base: Any, tokens: Any, decoded: int, device: str) -> Timing:

@@ -130,15 +130,16 @@ def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
 def test_cost_measured_in_turn(two, capsys, monkeypatch):
     monkeypatch.setattr("nmtkit.analyze.timing.SENTENCES", 4)
     monkeypatch.setattr("nmtkit.analyze.timing.UPDATES", 1)
+    monkeypatch.setattr("nmtkit.analyze.timing.MOST", 8)
     stage.analyze(two.run, "cost", measure=True)
     base, own = finding(two.run, "cost")["table"]["rows"]
     measured = finding(two.run, "cost")["facts"]["measured"]
     assert base["train_time_ratio"] == base["decode_time_ratio"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert own["train_time_ratio"]["low"] <= own["train_time_ratio"]["value"] <= own["train_time_ratio"]["high"]
-    assert measured["own"]["rounds"] == timing.ROUNDS
+    assert measured["own"]["rounds"] == 8  # small models are fast: the most
     assert own["train_tokens_per_s"] == pytest.approx(measured["own"]["train_tokens_per_s"])
     out, err = capsys.readouterr()
-    assert f"{timing.ROUNDS} alternating rounds" in out
+    assert "8 alternating rounds" in out
     assert "measuring on: device cpu" in err
 
 
@@ -151,6 +152,14 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(tw
     timing.measure_speed(two.run, [two.run.system(name) for name in ("base", "own")], "test", 5, rounds=2)
     base, own = seen.values()
     assert base == own == [[[3 * number + i] for i in range(3)] for number in range(3)]
+
+
+def test_slow_systems_have_the_least_rounds(two, monkeypatch):
+    monkeypatch.setattr(timing, "_seconds", lambda work, device: 20.0)
+    found = timing.measure_speed(two.run, [two.run.system(name) for name in ("base", "own")], "test", 5)
+    assert found["own"].rounds == timing.LEAST
+    monkeypatch.setattr(timing, "_seconds", lambda work, device: 3.0)
+    assert timing.measure_speed(two.run, [two.run.system(name) for name in ("base", "own")], "test", 5)["own"].rounds == 10
 
 
 def test_products_are_kept_for_every_system(two, monkeypatch):

@@ -20,6 +20,10 @@ from tests.recipes.door import ROOT, nothing, run_recipe
 DC_WMT, DC_TED, PR = Vocabularies(33432, 33432, True), Vocabularies(32000, 32000, True), Vocabularies(42875, 42875, True)
 CARU_WMT, CARU_CAPTIONS = Vocabularies(50_000, 50_000, False), Vocabularies(7850, 7850, False)
 LADDER, LADDER_CAPTIONS = [86.30, 90.49, 94.69, 94.69], [21.51, 25.71, 29.91, 29.91]
+BOTH_WAYS = [25.84, 38.43, 42.63, 42.63]
+"""By hand from the ladder with one direction and linear readout: a second cell of 2(EH + H²), the first state's H², alignment, cell's context and maxout
+of twice the context (H² + 2H² + (E + 3H)H), HE/2, and V(E - H) less of the output layer; the gate 2(2H² + 4H²); CAEmbed 6H², the cell's context 2H²
+less."""
 AMN = Vocabularies(32000, 32000, False)
 ABLATIONS = [83.21, 81.64, 81.11, 98.45]
 EIGHT_TIMES = [15.565, 17.67, 17.67, 19.77] * 8
@@ -42,6 +46,7 @@ FULL = {
     "caru/convergence": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS], [58_000] * 6),
     "caru/importance": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS[1:]], [58_000] * 5),
     "caru/gates": (CARU_CAPTIONS, [31.86, *LADDER_CAPTIONS[1:]], [58_000] * 4),
+    "caru/both_ways": (CARU_CAPTIONS, [31.86, 36.06, *BOTH_WAYS], [5_800] * 6),
     "caru/phrases": (CARU_WMT, [64.28, 68.47, *LADDER], [450_000] * 6),
 }
 """Vocabulary, millions of parameters and updates of each training, in order: models.md 1.5 (2.1 million a layer with the module), 1.6, 2.7, 2.8,
