@@ -115,9 +115,10 @@ def main() -> None:
                 wait_for_quiet()
                 everything.append({"lines": args.lines, **prep(paths, jobs, folder)})
                 show(args.lines, everything[-1])
-        wall = {jobs: median([r["seconds"] for r in everything if r["jobs"] == jobs]) for jobs in args.jobs}
         first, last = args.jobs[0], args.jobs[-1]
-        print(f"\n{last} workers are {wall[first] / wall[last]:.2f} times as fast as {first}")
+        seconds = {jobs: [r["seconds"] for r in everything if r["jobs"] == jobs] for jobs in (first, last)}
+        gain = median([one / several for one, several in zip(seconds[first], seconds[last], strict=True)])
+        print(f"\n{last} workers are {gain:.2f} times as fast as {first} (median of the rounds)")
         base = median([r["cpu"] for r in everything if r["jobs"] == last])
         for times in args.times:
             longer, longer_words = build(args.pair, args.lines * times, folder, args.languages)
