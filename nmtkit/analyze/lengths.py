@@ -12,8 +12,9 @@ from nmtkit.run import Run
 from nmtkit.score import figures, lengths
 from nmtkit.score.draws import Draws
 from nmtkit.score.metrics import Metric, Scorer
-from nmtkit.score.stage import sets_to_score, source_lengths, translated_systems
+from nmtkit.score.stage import source_lengths
 from nmtkit.score.tables import Column, Table
+from nmtkit.score.translations import sets_to_score, translated_systems
 
 RESAMPLES, SEED = 1000, 1
 

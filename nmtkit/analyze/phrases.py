@@ -20,8 +20,8 @@ from nmtkit.run import Run, TextSet
 from nmtkit.score import figures
 from nmtkit.score.draws import Resampling, estimate
 from nmtkit.score.formulas import Array
-from nmtkit.score.stage import sets_to_score, translated_systems
 from nmtkit.score.tables import Column, Estimate, Table, bar
+from nmtkit.score.translations import sets_to_score, translated_systems
 
 RESAMPLES, SEED = 1000, 1
 MOST = 40

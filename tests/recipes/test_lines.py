@@ -21,9 +21,9 @@ DC_WMT, DC_TED, PR = Vocabularies(33432, 33432, True), Vocabularies(32000, 32000
 CARU_WMT, CARU_CAPTIONS = Vocabularies(50_000, 50_000, False), Vocabularies(7850, 7850, False)
 LADDER, LADDER_CAPTIONS = [86.30, 90.49, 94.69, 94.69], [21.51, 25.71, 29.91, 29.91]
 BOTH_WAYS = [25.84, 38.43, 42.63, 42.63]
-"""By hand from the ladder with one direction and linear readout: a second cell of 2(EH + H²), the first state's H², alignment, cell's context and maxout
-of twice the context (H² + 2H² + (E + 3H)H), HE/2, and V(E - H) less of the output layer; the gate 2(2H² + 4H²); CAEmbed 6H², the cell's context 2H²
-less."""
+"""By hand from the ladder with one direction and linear readout: a second cell of 2(EH + H²), the first state's H², alignment, cell's context and
+maxout of twice the context (H² + 2H² + (E + 3H)H), HE/2, and V(E - H) less of the output layer; the gate 2(2H² + 4H²); CAEmbed 6H², the cell's
+context 2H² less."""
 AMN = Vocabularies(32000, 32000, False)
 ABLATIONS = [83.21, 81.64, 81.11, 98.45]
 EIGHT_TIMES = [15.565, 17.67, 17.67, 19.77] * 8

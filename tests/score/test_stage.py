@@ -498,6 +498,21 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
         assert ("'a' was translated with step-00000010, its best checkpoint is now step-00000020" in capsys.readouterr().err) is said
 
 
+def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
+    fake = fake_run()
+    for name, beam, precision in (("a", 5, "float32"), ("b", 5, "bfloat16"), ("c", 4, "float32")):
+        fake.add(name, 0.3)
+        meta = {"settings": {"beam": beam, "batch_size": beam}, "hardware": {"precision": precision}}
+        (fake.run.path / "systems" / name / "translate" / "test" / "meta.json").write_text(json.dumps(meta), "utf-8")
+    score(fake.run, resamples=10, systems=["a", "b"])
+    told = capsys.readouterr().err
+    assert "with the same search.precision (float32: a; bfloat16: b)" in told and "search.beam" not in told and "batch_size" not in told
+    score(fake.run, resamples=10)
+    assert "with the same search.beam (5: a, b; 4: c)" in capsys.readouterr().err
+    score(fake.run, resamples=10, systems=["a"])
+    assert "searched" not in capsys.readouterr().err
+
+
 def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):
     for name, content in (("empty.de", b""), ("latin1.de", "gut\nschön\n".encode("latin-1"))):
         (tmp_path / name).write_bytes(content)

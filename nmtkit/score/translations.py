@@ -1,0 +1,119 @@
+"""The translations of a run: which sets have some, of which systems, and whether they may be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtkit import console, files
+from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.run import Run, TextSet
+
+NOT_THE_SEARCH = ("batch_size", "nbest")
+"""Settings of a search that the best translation does not depend on."""
+
+
+def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
+    """The named sets, or every test set that some system translated.
+
+    Raises: DataError naming the command that is missing.
+    """
+    if set_names:
+        return list(dict.fromkeys(run.text_set(name) for name in set_names))
+    chosen = [s for s in run.sets("test") if _by_system(run, s.name)]
+    if not chosen:
+        raise _nothing(run, "no test set of this run is translated")
+    return chosen
+
+
+def _nothing(run: Run, what: str, set_name: str | None = None) -> DataError:
+    command = "nmtkit translate" + (f" --set-name {set_name}" if set_name else "")
+    if not run.systems():
+        return DataError("nothing to score: this run has no trained system", where=run.path, hint="first: nmtkit train, then nmtkit translate")
+    return DataError(f"nothing to score: {what}", where=run.path / "systems", hint=f"first: {command}")
+
+
+def _by_system(run: Run, set_name: str) -> dict[str, Path]:
+    """The translation folders of a set by system: trained systems oldest first, then ensembles and outside ones by name."""
+    order = [s.name for s in run.systems()]
+    found = {p.parents[2].name: p.parent for p in sorted((run.path / "systems").glob(f"*/translate/{set_name}/hyp.txt"))}
+    return {name: found[name] for name in sorted(found, key=lambda n: (order.index(n) if n in order else len(order), n))}
+
+
+def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], against: str | None = None) -> dict[str, Path]:
+    """The translation folders of a set to look at, baseline among them.
+
+    Args:
+        run: the run; chosen: the set.
+        systems: only these; the baseline `against` is added.
+    Raises: DataError if one of them is not translated, ConfigError if it does not exist.
+    """
+    found = _by_system(run, chosen.name)
+    wanted = [*systems, *([against] if against else [])]
+    known = {s.name for s in run.systems()} | set(found)
+    for name in [name for name, path in found.items() if not _is_of_this_text(run, chosen, path)]:
+        what, hint = f"the translation by '{name}' is of an earlier {chosen.name} set", f"nmtkit translate --system {name} --set-name {chosen.name}"
+        if name in wanted:
+            raise DataError(what, where=found[name], hint=f"translate again: {hint}")
+        if not systems:
+            console.warn(f"{chosen.name}: {what} and left out ({hint})")
+        known.discard(name)
+        del found[name]
+    for name in wanted:
+        if name not in known:
+            hint = nearest(name, known) if known else "first: nmtkit train"
+            raise ConfigError(f"this run has no system '{name}'", where=run.path / "systems", hint=hint)
+        if name not in found:
+            hint = f"first: nmtkit translate --system {name} --set-name {chosen.name}"
+            raise DataError(f"'{name}' has no translation of {chosen.name}", where=run.system(name).path, hint=hint)
+    if not found:
+        raise _nothing(run, f"no system of this run has translated {chosen.name}", chosen.name)
+    for name in (system.name for system in run.systems() if system.name in known - set(found)):
+        if not systems:
+            hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
+            console.say(f"{chosen.name}: '{name}' is left out, it has no translation yet ({hint})")
+    kept = {name: path for name, path in found.items() if not systems or name in wanted}
+    for name, path in kept.items():
+        _warn_if_trained_on(run, chosen, name, path)
+    _warn_if_not_alike(chosen, kept)
+    return kept
+
+
+def described(translation: Path) -> dict[str, Any]:
+    """What `translate` wrote down of a translation; empty for one that was made otherwise."""
+    path = translation / "meta.json"
+    found: dict[str, Any] = files.read_json(path) if path.is_file() else {}
+    return found
+
+
+def _is_of_this_text(run: Run, chosen: TextSet, translation: Path) -> bool:
+    """Whether the set still has the source that was translated (it may have been prepared anew, with as many lines)."""
+    source = described(translation).get("source")
+    return source is None or bool(source["sha256"] == files.sha256(run.source(chosen.name)))
+
+
+def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path) -> None:
+    """Say it if a system has a better checkpoint by now than the one that it translated with."""
+    used, best = described(translation).get("checkpoints", []), run.system(name).path / "best.json"
+    if len(used) == 1 and best.is_file():
+        then, now = used[0]["name"], files.read_json(best)["checkpoint"]
+        if then != now:
+            hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
+            console.warn(f"{chosen.name}: '{name}' was translated with {then}, its best checkpoint is now {now} ({hint})")
+
+
+def _warn_if_not_alike(chosen: TextSet, found: dict[str, Path]) -> None:
+    """Say which settings of the search differ between the systems that are compared, with the systems of each value."""
+    values: dict[str, dict[Any, list[str]]] = {}
+    for name, path in found.items():
+        meta = described(path)
+        used = {**meta.get("settings", {}), "precision": meta.get("hardware", {}).get("precision")}  # what auto came to
+        for key, value in used.items():
+            if value is not None and key not in NOT_THE_SEARCH:
+                values.setdefault(key, {}).setdefault(value, []).append(name)
+    for key, systems in values.items():
+        if len(systems) > 1:
+            told = "; ".join(f"{value}: {', '.join(names)}" for value, names in systems.items())
+            hint = f"nmtkit translate --force --set search.{key}=… makes them alike"
+            console.warn(f"{chosen.name}: not all systems were searched with the same search.{key} ({told}); {hint}")
