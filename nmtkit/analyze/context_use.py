@@ -178,7 +178,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = ()) -> F
         },
         attachments={
             "examples.html": reading.as_html(title, note, examples),
-            **({"gates.md": of_gates.table.markdown(), "gates.csv": of_gates.table.csv()} if of_gates else {}),
+            **({f"gates.{suffix}": content for suffix, content in of_gates.table.forms().items()} if of_gates else {}),
         },
     )
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,7 +23,9 @@ SHADES = " ·░▒▓█"
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "Δ": r"$\Delta$",
-    "×": r"$\times$", "±": r"$\pm$", "∞": r"$\infty$", "→": r"$\rightarrow$", "…": r"\ldots{}", "·": r"$\cdot$",
+    "×": r"$\times$", "±": r"$\pm$", "∞": r"$\infty$", "→": r"$\rightarrow$", "…": r"\ldots{}", "·": r"$\cdot$", "Σ": r"$\Sigma$",
+    "α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "²": "$^2$", "½": r"$\frac12$", "|": r"\textbar{}", "`": r"\textasciigrave{}",
+    '"': "''", "\n": " ", "\t": " ", "\0": "{}",
 }  # fmt: skip
 
 
@@ -86,15 +89,20 @@ class Table:
         return "\n".join(lines + [f"{note}  " for note in self.notes]).rstrip() + "\n"
 
     def latex(self) -> str:
-        """A booktabs tabular; everything that LaTeX would read as markup is escaped."""
+        """A booktabs tabular; everything that LaTeX would read as markup is escaped, an interval is aligned in a column of its own."""
 
         def line(cells: Sequence[str]) -> str:
-            return " & ".join(map(tex, cells)) + r" \\"
+            joined = " & ".join(cells) + r" \\"
+            return "{}" + joined if joined.startswith(("[", "*")) else joined  # after \\ or a rule, either would be an option of it
 
-        columns = "".join("l" if c.left else "r" for c in self.columns)
-        lines = [f"% {self.title}", r"% \usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-        lines += [line([c.header for c in self.columns]), r"\midrule", *map(line, self.cells()), r"\bottomrule", r"\end{tabular}"]
-        return "\n".join(lines + [f"% {note}" for note in self.notes]) + "\n"
+        columns = "".join("l" if c.left else "r@{~}r" if c.interval else "r" for c in self.columns)
+        head = [rf"\multicolumn{{2}}{{c}}{{{tex(c.header)}}}" if c.interval else tex(c.header) for c in self.columns]
+        body = [line([tex_cell(value, column) for value, column in zip(row, self.columns, strict=True)]) for row in self.rows]
+        body = [line(head), r"\midrule", *body]
+        further = ["it has letters that pdflatex lacks: lualatex or xelatex, and a font that has them"] if _beyond_latin(body) else []
+        above = [f"% {' '.join(note.split())}" for note in (self.title, r"\usepackage{booktabs}", *further)]
+        below = [f"% {' '.join(note.split())}" for note in self.notes]
+        return "\n".join([*above, rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}", *below]) + "\n"
 
     def csv(self) -> str:
         """Raw values at full precision; an interval takes the columns KEY, KEY_low, KEY_high."""
@@ -128,9 +136,13 @@ class Table:
         """`as_json` as text."""
         return json.dumps(self.as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
+    def forms(self) -> dict[str, str]:
+        """What is written of it, by suffix."""
+        return dict(zip(SUFFIXES, (self.markdown(), self.latex(), self.csv()), strict=True))
+
     def write(self, folder: Path, stem: str = "table") -> None:
         """Write STEM.md, STEM.tex and STEM.csv."""
-        for suffix, content in zip(SUFFIXES, (self.markdown(), self.latex(), self.csv()), strict=True):
+        for suffix, content in self.forms().items():
             files.write_text(folder / f"{stem}.{suffix}", content)
 
     def print(self, output_format: str = "table") -> None:
@@ -174,8 +186,21 @@ def text(value: Any, column: Column) -> str:
 
 
 def tex(value: str) -> str:
-    """Text as LaTeX source that prints it."""
-    return "".join(_TEX.get(character, character) for character in value)
+    """Text as LaTeX source that prints it; signs that TeX would join to one ("--") stay two."""
+    return "".join(_TEX.get(character, character) for character in re.sub(r"([-,'])(?=\1)", "\\1\0", value))
+
+
+def tex_cell(value: Any, column: Column) -> str:
+    """A cell as LaTeX source: a number with a minus that is as wide as a plus; number & interval where the column has intervals."""
+    shown = text(value, column)
+    if isinstance(value, str):
+        return tex(shown)
+    number, bracket, interval = shown.replace("-", "−").partition(" [")
+    return f"{tex(number)} & {tex((bracket + interval).strip())}".rstrip() if column.interval else tex(number)
+
+
+def _beyond_latin(lines: Sequence[str]) -> bool:
+    return any(character > "\u017f" for line in lines for character in line)
 
 
 def plain(value: Any) -> Any:

@@ -37,13 +37,26 @@ def test_json_is_plain():
 
 def test_latex_escapes_everything_it_would_read_as_markup():
     source = TABLE.latex()
-    assert r"a\_b|c & 37.46 [36.00, 38.90] & +0.012 & 29,000 \\" in source
-    assert r"\{x\}\textbackslash{} & -- & -- & 0 \\" in source
+    assert r"a\_b\textbar{}c & 37.46 & [36.00, 38.90] & +0.012 & 29,000 \\" in source
+    assert r"\{x\}\textbackslash{} & -- & & -- & 0 \\" in source
     assert r"$\Delta$\_p" in source
     assert tex("50 % & $2 #1 ~^<>") == r"50 \% \& \$2 \#1 \textasciitilde{}\textasciicircum{}\textless{}\textgreater{}"
     body = [line for line in source.splitlines() if not line.startswith("%")]
-    assert body[0] == r"\begin{tabular}{lrrr}"
+    assert body[0] == r"\begin{tabular}{lr@{~}rrr}" and body[2] == r"name & \multicolumn{2}{c}{BLEU} & $\Delta$\_p & n \\"
     assert [line for line in body if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
+
+
+def test_latex_keeps_what_tex_would_join_or_take_for_an_option():
+    assert tex("--set ''a'' ,, a---b") == "-{}-set '{}'a'{}' ,{}, a-{}-{}-b"
+    assert tex('"`\nΣα²') == r"''\textasciigrave{} $\Sigma$$\alpha$$^2$"
+    rows = [["[10,20)", -0.5], ["*", None], ["a-b", 2]]
+    source = Table("t", "two\nlines", [Column("a", "a", left=True), Column("b", "b", 1)], rows, ["\\end\nx"]).latex()
+    assert source.splitlines()[5:] == [
+        *(r"\midrule", r"{}[10,20) & $-$0.5 \\", r"{}* & -- \\", r"a-b & 2 \\"),
+        *(r"\bottomrule", r"\end{tabular}", r"% \end x"),
+    ]
+    assert source.startswith("% two lines\n") and "pdflatex" not in source
+    assert "% it has letters that pdflatex lacks" in Table("t", "", [Column("a", "a")], [["猫"]]).latex()
 
 
 def test_markdown_escapes_bars_and_aligns():
