@@ -159,14 +159,15 @@ def table(result: dict[str, Any], title: str, notes: Sequence[str]) -> Table:
         Column("bleu_deviation", "deviation"),
     ]
     if several:
-        columns += [Column("delta", "Δ mean", signed=True), Column("better", f"better, p<{LEVEL:g}"), Column("p_seeds", "p (seeds)", decimals=3)]
+        columns += [Column("delta", "Δ mean", signed=True), Column("better", f"better, p<{LEVEL:g}"), Column("pairs", "of")]
+        columns += [Column("p_seeds", "p (seeds)", decimals=3)]
     columns += [Column(key, METRICS[key].header) for key in others]
     rows = []
     for group in result["groups"]:
         bleu, against = group["scores"]["bleu"], group["against"].get("bleu")
         row: list[Any] = [group["name"], bleu["n"], bleu["mean"], bleu["half_range"] if bleu["n"] > 1 else None, bleu["deviation"]]
         if several:
-            row += [against["difference"], _significant(against["pairs"]), against["p_seeds"]] if against else [None, None, None]
+            row += [against["difference"], *_significant(against["pairs"]), against["p_seeds"]] if against else [None] * 4
         rows.append([*row, *(group["scores"][key]["mean"] for key in others)])
     return Table("seeds", title, columns, rows, [*notes, *_notes(result)])
 
@@ -201,8 +202,9 @@ def length_table(result: dict[str, Any], found: Sequence[GroupScore], title: str
     return Table("lengths-by-seed", title, columns, rows, [*notes, "half-range: (max - min) / 2 of the seeds"])
 
 
-def _significant(pairs: Sequence[dict[str, Any]]) -> str | None:
-    return f"{sum(pair['better'] and pair['p'] < LEVEL for pair in pairs)} of {len(pairs)}" if pairs else None
+def _significant(pairs: Sequence[dict[str, Any]]) -> tuple[int | None, int | None]:
+    """How many of the pairs show the system to be better, and how many pairs there are."""
+    return (sum(pair["better"] and pair["p"] < LEVEL for pair in pairs), len(pairs)) if pairs else (None, None)
 
 
 def _notes(result: dict[str, Any]) -> list[str]:
