@@ -28,7 +28,8 @@ from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose, trained, trained_last
-from nmtkit.translate.translator import ForcedLine, Translation, Translator
+from nmtkit.translate.scorer import ForcedLine, Scorer
+from nmtkit.translate.translator import Translation
 from nmtkit.translate.windows import Starts, starts_after_blank, starts_everywhere, starts_of, windowed, windows_for
 
 Starting = Sequence[int] | Literal["blank"] | None
@@ -98,7 +99,7 @@ class LoadedSystem:
         self._chosen, self.device, self._jobs = chosen, device, jobs
         self.name = chosen.name
         self.run = chosen.run
-        self._loaded: dict[Precision, Translator] = {}
+        self._loaded: dict[Precision, Scorer] = {}
         self._searches = self._translator(forced=False)
         if self._searches.context_rule is not None:
             console.say(f"'{self.name}' reads context: say by documents= which lines belong together")
@@ -176,11 +177,11 @@ class LoadedSystem:
         return [found[i] for i in range(len(ids))]
 
     @cached_property
-    def _scores(self) -> Translator:
+    def _scores(self) -> Scorer:
         """What scores and encodes: the same as what searches if that is float32 too."""
         return self._translator(forced=True)
 
-    def _translator(self, forced: bool) -> Translator:
+    def _translator(self, forced: bool) -> Scorer:
         before = torch.get_float32_matmul_precision()
         try:
             found = self._chosen.hardware(self.device, forced)
@@ -190,7 +191,7 @@ class LoadedSystem:
             if found.precision not in self._loaded:
                 prep, models = self.run.prep, self._chosen.load(self.device, found.precision)
                 sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")
-                self._loaded[found.precision] = Translator(models, *sides, *load_vocabularies(prep), self.settings, self.device, self._jobs)
+                self._loaded[found.precision] = Scorer(models, *sides, *load_vocabularies(prep), self.settings, self.device, self._jobs)
         finally:
             torch.set_float32_matmul_precision(before)
         return self._loaded[found.precision]

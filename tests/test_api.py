@@ -22,6 +22,7 @@ from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.nn.hardware import Hardware
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
+from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator
 from tests.ready import add_system, prepare
 
@@ -177,7 +178,7 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
     monkeypatch.setattr("nmtkit.nn.hardware.choose", measured)
     monkeypatch.setattr("nmtkit.models.loading.pack", lambda model, precision: packed.append((precision, torch.get_float32_matmul_precision())))
     seen = []
-    for owner, name in ((Translator, "translate_window"), (Translator, "force"), (api, "encoder_states")):
+    for owner, name in ((Translator, "translate_window"), (Scorer, "force"), (api, "encoder_states")):
         own = getattr(owner, name)
 
         def watched(*args, own=own, **options):

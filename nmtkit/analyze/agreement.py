@@ -37,7 +37,7 @@ from nmtkit.score import figures
 from nmtkit.score.tables import Column, Estimate, Table, bar
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate import workers
-from nmtkit.translate.translator import Translator
+from nmtkit.translate.scorer import Scorer
 
 AGREEMENT = "subj_verb_agreement"
 POLARITY = {"insertion": ("nicht_ins", "kein_ins", "affix_ins"), "deletion": ("nicht_del", "kein_del", "affix_del")}
@@ -117,7 +117,7 @@ def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
             console.warn(f"'{name}' reads context, which the pairs have none of: it sees single sentences")
         elif rule is not None and rule.kind == "next":
             console.warn(f"'{name}' reads the sentences after, which the pairs have none of: it sees single sentences")
-        translator = Translator([model], src, tgt, *load_vocabularies(run.prep), build(SearchSettings, {}, "search"), device, cores())
+        translator = Scorer([model], src, tgt, *load_vocabularies(run.prep), build(SearchSettings, {}, "search"), device, cores())
         start = time.perf_counter()
         found = {}
         for condition, items in sets.items():

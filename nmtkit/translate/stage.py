@@ -28,6 +28,7 @@ from nmtkit.prep.text import TextSide
 from nmtkit.run import Run, TextSet, locked
 from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose, overrides
+from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translation, Translator
 from nmtkit.translate.windows import Starts, file_windows, starts_everywhere, starts_of, starts_said, stream_windows, windows_for
 
@@ -146,7 +147,7 @@ class _Stage:
         self._sides: tuple[TextSide, TextSide] | None = None
         self._hardware: dict[str, Any] = {}
 
-    def translator(self, group: Chosen) -> Translator:
+    def translator(self, group: Chosen) -> Scorer:
         """Load what translates."""
         found = group.hardware(self.device, self.forced)
         before, self._hardware = self._hardware, {**found.values(), "jobs": self.jobs}
@@ -159,7 +160,7 @@ class _Stage:
             models = group.load(self.device, found.precision)
         except ConfigError as error:  # of a class outside nmtkit that is not to be found, or not as it was
             raise Unavailable(error.message, error.where, error.hint) from None
-        translator = Translator(models, *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)
+        translator = Scorer(models, *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)
         console.say(f"loaded {names}{' (averaged)' if group.settings.average > 1 else ''}")
         return translator
 

@@ -21,7 +21,7 @@ from nmtkit.models import loading
 from nmtkit.prep.demo import generate
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate.forced import forced_scores, pair_batch
-from nmtkit.translate.translator import Translator
+from nmtkit.translate.scorer import Scorer
 
 from .conftest import SMALL
 
@@ -317,7 +317,7 @@ def test_wilsons_interval():
 def test_alternatives_are_the_forced_scores_one_by_one(analysed, jobs):
     analysed.system("base", "transformer", SMALL)
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
-    translator = Translator(
+    translator = Scorer(
         [model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {"batch_size": 6}, "search"), "cpu", jobs
     )
     rng = random.Random(3)
@@ -334,7 +334,7 @@ def test_a_source_is_read_once_for_its_targets(analysed, monkeypatch):
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
     read_rows, original = [], model.encode
     monkeypatch.setattr(model, "encode", lambda batch: read_rows.append(len(batch.src)) or original(batch))
-    translator = Translator([model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
+    translator = Scorer([model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
     translator.alternatives(["w1", "w2 w3"], [["w4", "w5", "w6"], ["w7", "w8", "w9"]])
     assert read_rows == [2]
 
@@ -471,7 +471,7 @@ def test_no_score_is_lost_in_float32(analysed):
     """Sums of float64 log-probabilities: two targets that differ in a rare word only are told apart."""
     analysed.system("base", "transformer", SMALL)
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
-    translator = Translator([model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
+    translator = Scorer([model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
     long = " ".join(f"w{i}" for i in range(60))
     (scores,) = translator.alternatives(["w1"], [[long, long.replace("w59", "w58")]])
     assert scores[0] != scores[1] and torch.tensor(scores).isfinite().all()

@@ -20,6 +20,7 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import workers
 from nmtkit.translate.forced import GivenPairs
+from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator
 from nmtkit.translate.windows import (
     file_windows,
@@ -58,7 +59,7 @@ class Watched(Recurrent):
 def make(model=None, jobs=1, **options):
     model = model or recurrent(9, len(VOCABULARY), eos_bias=0.0, sharpness=5)
     settings = SearchSettings.model_validate({"beam": 3, "max_length_b": 4, "batch_size": 4, **options})
-    return Translator([model], Spaces(), Spaces(), VOCABULARY, VOCABULARY, settings, jobs=jobs)
+    return Scorer([model], Spaces(), Spaces(), VOCABULARY, VOCABULARY, settings, jobs=jobs)
 
 
 def lines(count, seed=0):
