@@ -193,26 +193,10 @@ def run(
             other = of_systems[name].rule is not None and condition != "true"
             judged[f"{name}, {condition}" if other else name] = found
             attachments[f"{name}.{condition}.scores" if other else f"{name}.scores"] = "".join(f"{-s:.6f}\n" for own in found for s in own)
-    errors = [error for item in items for error in item.errors]
-    pairwise = [decisions(items, found) for found in judged.values()]
-    rows: list[list[Any]] = []
-    for section, label, belongs in groups(errors):
-        own = [[right for error, right in found if belongs(error)] for found in pairwise]
-        rows.append([section, label, len(own[0]), *(interval(sum(rights), len(rights)) for rights in own)])
-    if any(len(item.errors) > 1 for item in items):
-        best = [preferred(found) for found in judged.values()]
-        rows.insert(1, ["sentence", "better than every wrong one", len(best[0]), *(interval(sum(rights), len(rights)) for rights in best)])
+    rows = _rows(items, judged)
     columns = [Column("section", "group", left=True), Column("label", "", left=True), Column("pairs", "pairs", decimals=0)]
     columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in judged]
-    notes = ["right: the reference has a strictly higher log-probability, </s> included, not normalised by length; a tie is wrong", "[95%]: Wilson"]
-    notes += map(_read_as, given, given.values())
-    sections = {row[0] for row in rows}
-    if sections & {OF_SUBJECT_VERB, OF_ALL_TYPES}:
-        notes.append("distance: words between the two that belong together, of the pairs that have one")
-    if "frequency" in sections:
-        notes.append("frequency: of the word in the training text of the set's authors, all types that have one; of subject and verb the rarer one's")
-    if has_context:
-        notes += _about_context(items, of_systems)
+    notes = [*_notes(rows, given), *(_about_context(items, of_systems) if has_context else ())]
     drawn = next(filter(None, ([row for row in rows if row[0] == section] for section in (OF_SUBJECT_VERB, OF_ALL_TYPES, "type"))))
     series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(judged)}
     return Finding(
@@ -228,6 +212,32 @@ def run(
         },
         attachments=attachments,
     )
+
+
+def _rows(items: Sequence[Item], judged: Mapping[str, list[list[float]]]) -> list[list[Any]]:
+    """For each group of errors: section, label, how many, and the share that is right by each column's scores (see `Scored.scores`)."""
+    errors = [error for item in items for error in item.errors]
+    pairwise = [decisions(items, found) for found in judged.values()]
+    rows: list[list[Any]] = []
+    for section, label, belongs in groups(errors):
+        own = [[right for error, right in found if belongs(error)] for found in pairwise]
+        rows.append([section, label, len(own[0]), *(interval(sum(rights), len(rights)) for rights in own)])
+    if any(len(item.errors) > 1 for item in items):
+        best = [preferred(found) for found in judged.values()]
+        rows.insert(1, ["sentence", "better than every wrong one", len(best[0]), *(interval(sum(rights), len(rights)) for rights in best)])
+    return rows
+
+
+def _notes(rows: Sequence[Sequence[Any]], given: Mapping[str, ScoreFile]) -> list[str]:
+    """What the table's numbers are."""
+    notes = ["right: the reference has a strictly higher log-probability, </s> included, not normalised by length; a tie is wrong", "[95%]: Wilson"]
+    notes += map(_read_as, given, given.values())
+    sections = {row[0] for row in rows}
+    if sections & {OF_SUBJECT_VERB, OF_ALL_TYPES}:
+        notes.append("distance: words between the two that belong together, of the pairs that have one")
+    if "frequency" in sections:
+        notes.append("frequency: of the word in the training text of the set's authors, all types that have one; of subject and verb the rarer one's")
+    return notes
 
 
 def _given(paths: Sequence[str], kind: str, items: Sequence[Item]) -> dict[str, ScoreFile]:
