@@ -1,0 +1,96 @@
+"""The Markdown files of the repository, and what stands in them."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    path
+    for folder in ("nmtkit", "recipes", "tests", ".")
+    for path in (ROOT.glob("*.md") if folder == "." else (ROOT / folder).rglob("*.md"))
+    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+)
+CONTINUED = " \\"
+
+
+def text_of(page: Path) -> str:
+    """The text of a page."""
+    return page.read_text("utf-8")
+
+
+def without_code(text: str) -> str:
+    """A page's prose: no blocks of code, and no spans of it."""
+    lines = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S).splitlines()
+    return re.sub(r"`[^`\n]*`", "", "\n".join(line for line in lines if not line.startswith("    ")))
+
+
+def links(text: str) -> list[str]:
+    """Where a page's links lead."""
+    return re.findall(r"\]\(([^)\s]+)\)", without_code(text))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: dict[str, int] = {}
+    names = set()
+    for title in re.findall(r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).replace("`", "").lower()
+        slug = "".join(c for c in words if c.isalnum() or c in " -_").replace(" ", "-")
+        number = found.setdefault(slug, 0)
+        found[slug] += 1
+        names.add(f"{slug}-{number}" if number else slug)
+    return names
+
+
+@dataclass(frozen=True)
+class Block:
+    """A command of a block of code (indented, or between fences), and the lines of output below it."""
+
+    command: str
+    output: list[str]
+
+
+def code_lines(text: str) -> list[str]:
+    """All lines of blocks of code, an empty one between two blocks."""
+    lines, fenced = [], False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+            lines.append("")
+        elif fenced or line.startswith("    "):
+            lines.append(line if fenced else line[4:])
+        elif line.strip():
+            lines.append("")
+    return lines
+
+
+def sessions(text: str) -> list[Block]:
+    """What stands in blocks of code as on a screen: lines that begin with "$ ", and what they print."""
+    found: list[Block] = []
+    open_block = False
+    for line in code_lines(text):
+        if line.startswith("$ "):
+            found.append(Block(line[2:], []))
+            open_block = True
+        elif not line:
+            open_block = False
+        elif open_block:
+            found[-1].output.append(line)
+    return found
+
+
+def calls(text: str) -> list[list[str]]:
+    """The arguments of every call of nmtkit that begins a line of a block of code, or follows a pipe, torchrun or variables there.
+
+    A variable of the shell is 1, or … where it is the value of a setting.
+    """
+    found = []
+    for line in code_lines(text):
+        plain = re.split(r"(?:^|\s)#\s", line.removeprefix("$ "))[0].removesuffix(CONTINUED)
+        for part in re.split(r"\s(?:\||&&|>)\s|;", plain):
+            words = re.match(r"\s*(?:\w+=(?:\"[^\"]*\"|\S*)\s+)*(?:torchrun .*?-m (?:-- )?)?nmtkit\s+(.*)", part)
+            if words and not words[1].startswith("…"):
+                found.append(shlex.split(re.sub(r"\$\w+", "1", re.sub(r"=\$\w+", "=…", words[1]))))
+    return found

@@ -1,0 +1,77 @@
+"""Every page: links lead somewhere, commands are understood, and settings exist."""
+
+import re
+
+import pytest
+from typer.main import get_command
+
+from nmtkit import settings
+from nmtkit.analyze import ANALYSES
+from nmtkit.cli import app
+from nmtkit.models.variants import VARIANTS, load_variant
+from tests.docs.pages import PAGES, ROOT, anchors, calls, links, sessions, text_of
+
+COMMANDS = get_command(app).commands
+FILES = {"train.de", "train.en", "train.docids", "train.log", "train.sbatch", "train.bin", "train.idx", "train.spans.bin", "train.txt", "train.trees"}
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@every_page
+def test_links_lead_somewhere(page):
+    dead = []
+    for link in links(text_of(page)):
+        place, _, anchor = link.partition("#")
+        if re.match("[a-z]+:", link):
+            continue
+        target = (page.parent / place).resolve() if place else page
+        if not target.exists() or (anchor and anchor not in anchors(text_of(target))):
+            dead.append(link)
+    assert not dead
+
+
+@every_page
+def test_commands_are_understood(page):
+    for words in calls(text_of(page)):
+        if words and words[0] == "--version":
+            continue
+        values = COMMANDS[words[0]].make_context(words[0], [word for word in words[1:] if word != "…"]).params
+        assert values.get("analysis") in {None, *ANALYSES}
+        for assignment in values.get("assignments") or []:
+            check_setting(assignment, page)
+
+
+@every_page
+def test_settings_that_are_named_exist(page):
+    for name in re.findall(r"`((?:prep|train|model|search)\.[a-z_]+(?:=[^`\s|]*)?)`", text_of(page)):
+        if name not in FILES:
+            check_setting(name, page)
+
+
+def check_setting(assignment, page):
+    """A setting that is named, with a value it may have where it is given one, exists in a section, in some variant's, or in code on the page."""
+    section, _, rest = assignment.partition(".")
+    key, given, value = rest.partition("=")
+    classes = [load_variant(name).Settings for name in VARIANTS] if section == "model" else [settings.STAGES[section]]
+    having = [cls for cls in classes if key in cls.model_fields]
+    if section == "model" and re.search(rf"^ +{key}: \w+ = ", text_of(page), re.M):
+        return
+    assert having, assignment
+    if given and "…" not in value:
+        values = settings.parse_set([assignment])[section]
+        errors = []
+        for cls in having:
+            try:
+                settings.build(cls, values, section)
+                return
+            except settings.ConfigError as error:
+                errors.append(error)
+        raise errors[0]
+
+
+def test_what_the_finders_find():
+    page = "# A `b` c\n\n## A b c!\n[x](y.md#z) `[no](link)`\n\n    $ nmtkit prep demo --size 5  # why\n    nmtkit: run\n    \n    A=1 nmtkit train\n"
+    page += "\n    cat x | nmtkit translate -\n    torchrun --nproc-per-node 4 -m -- nmtkit train --run a\n"
+    assert links(page) == ["y.md#z"]
+    assert anchors(page) == {"a-b-c", "a-b-c-1"}
+    assert [(block.command, block.output) for block in sessions(page)] == [("nmtkit prep demo --size 5  # why", ["nmtkit: run"])]
+    assert calls(page) == [["prep", "demo", "--size", "5"], ["train"], ["translate", "-"], ["train", "--run", "a"]]
