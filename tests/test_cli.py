@@ -183,6 +183,7 @@ UNUSED = [  # a command, options that mean nothing there, why
         + ["--sentence 2", "--layer 1", "--head 1", "--gold a,b", "--alignments x"],
         "without a NAME the analyses are listed",
     ),
+    ("report", ["--sentences 5"], "no attention is computed"),
     ("export --to ctranslate2 transformer", ["--lines 5", "--at-least 90"], "without --check nothing is compared"),
     ("settings train", ["--variant x"], "only the section model depends on the variant"),
     ("datasets", ["--from-dir x"], "data sets are listed"),

@@ -80,7 +80,8 @@ def test_the_rule_of_variants_can_fail(code):
 
 
 @pytest.mark.parametrize(
-    "module", ["nmtkit", "nmtkit.cli", "nmtkit.run", "nmtkit.prep.stage", "nmtkit.prep.text", "nmtkit.score.stage", "nmtkit.data.store"]
+    "module",
+    ["nmtkit", "nmtkit.cli", "nmtkit.run", "nmtkit.prep.stage", "nmtkit.prep.text", "nmtkit.score.stage", "nmtkit.data.store", "nmtkit.report.stage"],
 )
 def test_no_torch_where_none_is_needed(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

@@ -4,7 +4,7 @@ import importlib
 
 from nmtkit.cli.door import app, main
 
-for name in ("prep", "train", "translate", "score", "analyze", "export", "lists"):  # in the order of the help
+for name in ("prep", "train", "translate", "score", "analyze", "report", "export", "lists"):  # in the order of the help
     importlib.import_module(f"nmtkit.cli.{name}")
 
 __all__ = ["app", "main"]

@@ -139,7 +139,7 @@ app = typer.Typer(
     cls=Door,
     help="Parallel text through prep, train, translate, score and analyze: which change to the translation model helps, at what cost?",
     epilog=examples(
-        *("nmtkit prep demo", "nmtkit train", "nmtkit translate", "nmtkit score --by-length", "nmtkit analyze cost"),
+        *("nmtkit prep demo", "nmtkit train", "nmtkit translate", "nmtkit score --by-length", "nmtkit analyze cost", "nmtkit report"),
         before="From text to scores, in any folder:",
         after="Each stage works on the run prepared last under ./runs; --run DIR, or NMTKIT_RUN, names another. The same command again continues, "
         "or says that it is up to date.",

@@ -83,6 +83,14 @@ CASES: dict[str, tuple[Case, ...]] = {
             "name one of them: nmtkit analyze NAME …",
         ),
     ),
+    "report": (
+        Case(
+            "no attention is computed",
+            lambda values: not values["attention"],
+            ("--sentences",),
+            "leave it out, or name a system: --attention SYSTEM",
+        ),
+    ),
     "export": (
         Case(
             "without --check nothing is compared",

@@ -103,8 +103,8 @@ def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path)
             console.warn(f"{chosen.name}: '{name}' was translated with {then}, its best checkpoint is now {now} ({hint})")
 
 
-def _warn_if_not_alike(chosen: TextSet, found: dict[str, Path]) -> None:
-    """Say which settings of the search differ between the systems that are compared, with the systems of each value."""
+def unlike_searches(found: dict[str, Path]) -> dict[str, dict[Any, list[str]]]:
+    """The settings of the search in which translations differ: setting -> value -> systems."""
     values: dict[str, dict[Any, list[str]]] = {}
     for name, path in found.items():
         meta = described(path)
@@ -112,8 +112,12 @@ def _warn_if_not_alike(chosen: TextSet, found: dict[str, Path]) -> None:
         for key, value in used.items():
             if value is not None and key not in NOT_THE_SEARCH:
                 values.setdefault(key, {}).setdefault(value, []).append(name)
-    for key, systems in values.items():
-        if len(systems) > 1:
-            told = "; ".join(f"{value}: {', '.join(names)}" for value, names in systems.items())
-            hint = f"nmtkit translate --force --set search.{key}=… makes them alike"
-            console.warn(f"{chosen.name}: not all systems were searched with the same search.{key} ({told}); {hint}")
+    return {key: systems for key, systems in values.items() if len(systems) > 1}
+
+
+def _warn_if_not_alike(chosen: TextSet, found: dict[str, Path]) -> None:
+    """Say which settings of the search differ between the systems that are compared, with the systems of each value."""
+    for key, systems in unlike_searches(found).items():
+        told = "; ".join(f"{value}: {', '.join(names)}" for value, names in systems.items())
+        hint = f"nmtkit translate --force --set search.{key}=… makes them alike"
+        console.warn(f"{chosen.name}: not all systems were searched with the same search.{key} ({told}); {hint}")

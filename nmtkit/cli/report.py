@@ -1,0 +1,45 @@
+"""The command `report`: a run as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from nmtkit.cli.door import command, examples
+from nmtkit.cli.options import Debug, Quiet, chosen_run, force_option, run_option
+
+
+@command(
+    epilog=examples(
+        "nmtkit report",
+        'nmtkit report --run runs/multi30k-ende --title "Two variants, one seed, 3,500 updates"',
+        "nmtkit report --attention transformer --sentences 50",
+    ),
+)
+def report(
+    title: Annotated[
+        str, typer.Option("--title", metavar="TEXT", help="The title of the page (default: how many systems on which data).", show_default=False)
+    ] = "",
+    attention: Annotated[
+        str,
+        typer.Option(
+            "--attention",
+            metavar="SYSTEM",
+            help="Show in the sentence explorer what this system attended to; it is computed now (default: no attention).",
+            show_default=False,
+        ),
+    ] = "",
+    sentences: Annotated[
+        int, typer.Option(metavar="N", min=1, help="With --attention: of so many sentences, those on which the systems differ most.")
+    ] = 200,
+    run: Annotated[Optional[Path], run_option()] = None,
+    force: Annotated[bool, force_option("Make a page again that is up to date.")] = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """One HTML page of a run, RUN/report/index.html: comparison, curves, findings, translations, provenance."""
+    from nmtkit.report import stage
+
+    stage.report(chosen_run(run), title=title, attention=attention, sentences=sentences, force=force)

@@ -1,0 +1,113 @@
+"""The systems of a run side by side: scores with significance, size and cost in one table a set, and what it says in words."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from nmtkit.errors import DataError
+from nmtkit.report.gathered import Gathered, Remark, TrainedSystem
+from nmtkit.score import views
+from nmtkit.score.tables import Column, Table
+from nmtkit.score.translations import described
+
+LEVEL = 0.05
+"""A difference with a smaller p is called one."""
+READING = (
+    f"A system is called better or worse where p < {LEVEL:g}, and only perhaps so where the 95% interval of its difference Δ holds 0 all the same. "
+    "Parameters are the numbers in the checkpoint, tied ones once. Minutes are of updates alone; update time, ×, is beside the baseline's. "
+    "All times are as logged, on machines that may have done other work: nmtkit analyze cost --measure takes the systems in turn."
+)
+
+
+def table(found: Gathered, set_name: str) -> Table:
+    """One row a system: BLEU, its difference to the baseline's and p, parameters, and the cost of training and decoding.
+
+    Args:
+        found: the run; set_name: one of its scored sets.
+    """
+    result = found.scores[set_name]
+    main = views.main_table(result)
+    kept = [i for i, column in enumerate(main.columns) if column.key in {"system", "bleu", "delta", "p", "chrf"}]
+    trained = {system.name: system for system in found.systems}
+    base = _minutes_an_update(trained.get(result["baseline"]))
+    columns = [*(main.columns[i] for i in kept), Column("seed", "seed"), Column("parameters", "parameters, M"), Column("updates", "updates")]
+    columns += [Column("minutes", "training, minutes", decimals=1), Column("update_ratio", "update time, ×")]
+    columns += [Column("decoding", "decoding, tokens/s", decimals=0)]
+    rows: list[list[Any]] = []
+    for row in main.rows:
+        system = trained.get(row[0])
+        own = _minutes_an_update(system)
+        cost: list[Any] = [None] * 4
+        if system is not None:
+            last = system.curves.last or None
+            millions = None if system.parameters is None else system.parameters / 1e6
+            cost = [system.seed, millions, last, system.curves.minutes([last])[0] if last else None]
+        speed = _speed(found, row[0], set_name)
+        rows.append([*(row[i] for i in kept), *cost, own / base if own and base else None, speed])
+    notes = [note for note in main.notes if note.startswith(("BLEU:", "[95%]", "Δ, p", "one system", "empty"))]
+    return Table("comparison", main.title, columns, rows, notes)
+
+
+def _minutes_an_update(system: TrainedSystem | None) -> float | None:
+    """Median over the log, without its first line, in which everything starts."""
+    if system is None:
+        return None
+    known = [(s.seconds / 60 / (s.end - s.begin)) for s in system.curves.train if s.seconds is not None]
+    return statistics.median(known[1:] or known) if known else None
+
+
+def _speed(found: Gathered, system: str, set_name: str) -> float | None:
+    try:
+        speed = described(found.run.system(system).translation(set_name)).get("speed", {}).get("tokens_per_second")
+    except (DataError, AttributeError):
+        return None
+    return float(speed) if isinstance(speed, (int, float)) else None
+
+
+def verdicts(result: dict[str, Any]) -> list[str]:
+    """What a set's scores say of each system against the baseline, a sentence each; the best first."""
+    if len(result["systems"]) == 1:
+        only = result["systems"][0]
+        return [f"{only['name']} has {only['scores']['bleu']['value']:.2f} BLEU; there is no other system to compare it with."]
+    said = []
+    for system in sorted(result["systems"], key=lambda one: -one["scores"]["bleu"]["value"]):
+        if not system["tests"]:
+            continue
+        delta, p = system["differences"]["bleu"], system["tests"][result["test"]]["bleu"]["p"]
+        how = "not clearly different from"
+        if p < LEVEL:
+            sure = delta["low"] > 0 or delta["high"] < 0
+            how = ("" if sure else "perhaps ") + ("better than" if delta["value"] > 0 else "worse than")
+        finest = result["tests"][result["test"]]["finest"]
+        shown = f"p < {finest:g}" if finest and p < finest else f"p = {p:.3f}"
+        interval = f"[{delta['low']:+.2f}, {delta['high']:+.2f}]"
+        said.append(f"{system['name']} is {how} {result['baseline']}: {delta['value']:+.2f} BLEU {interval}, {shown}.")
+    return said
+
+
+def cautions(found: Gathered) -> list[Remark]:
+    """What every reader of the comparison should know: the luck of seeds, unequal budgets, tests of which some turn out well by luck."""
+    said = []
+    compared = [result for result in found.scores.values() if len(result["systems"]) > 1]
+    if compared and not any(views.has_seeds(result) for result in compared):
+        text = "One training a system: no test here says anything of the luck of a training seed."
+        said.append(Remark(text, "nmtkit train --seed 2 --name …, then nmtkit score --group-by seed"))
+    tests = sum(bool(system["tests"]) for result in compared for system in result["systems"])
+    if tests > 4:
+        said.append(Remark(f"{tests} differences are tested: of so many, about {tests * LEVEL:.1f} would have p < {LEVEL:g} by luck alone."))
+    updates = {system.name: system.curves.last for system in found.systems if system.curves.last}
+    if len(set(updates.values())) > 1:
+        told = ", ".join(f"{name} {count:,}" for name, count in updates.items())
+        said.append(Remark(f"The systems had different numbers of updates: {told}."))
+    return said
+
+
+def details(result: dict[str, Any]) -> list[Table]:
+    """All tables of a set's scores but those by length: every metric, every test, training seeds."""
+    return [table for stem, table in views.tables(result).items() if not stem.startswith("lengths")]
+
+
+def by_length(result: dict[str, Any]) -> list[Table]:
+    """The tables by length, of a result that has them."""
+    return [table for stem, table in views.tables(result).items() if stem.startswith("lengths")]

@@ -1,0 +1,97 @@
+"""What the sentence explorer of a page reads: texts, scores and attention of every sentence, as one JSON object of bounded size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nmtkit.report.texts import SCORES, Texts
+
+MOST = 4_000_000
+"""Bytes of JSON that the sentences of all sets may take; of more, every second, third, … is shown."""
+
+
+@dataclass(frozen=True)
+class SentenceAttention:
+    """One sentence as a system read it: tokens of both sides, and weights (T, S) of target tokens on source tokens."""
+
+    src: list[str]
+    tgt: list[str]
+    weights: list[list[float]]
+
+
+@dataclass(frozen=True)
+class SystemAttention:
+    """The attention of one system on some sentences of a set, by line from 0."""
+
+    system: str
+    what: str
+    set_name: str
+    sentences: Mapping[int, SentenceAttention]
+
+
+def lines_that_differ(texts: Texts, kept: Sequence[int], count: int) -> list[int]:
+    """Those of the kept lines on which the systems' sentence BLEU lies farthest apart, the first ones among equals; at most `count`, in order."""
+    bleu = list(texts.scores.get("bleu", {}).values())
+    spread = {line: max(values[line] for values in bleu) - min(values[line] for values in bleu) if bleu else 0.0 for line in kept}
+    return sorted(sorted(kept, key=lambda line: (-spread[line], line))[:count])
+
+
+def kept_lines(all_texts: Sequence[Texts], most: int = MOST) -> tuple[dict[str, list[int]], int]:
+    """Which lines of each set are shown so that all of them take at most so many bytes; every n-th, and n."""
+    sizes = [len(_dumped(_rows(texts, range(len(texts.sources))))) for texts in all_texts]
+    step = max(1, -(-sum(sizes) // most))
+    return {texts.set_name: list(range(0, len(texts.sources), step)) for texts in all_texts}, step
+
+
+def data(
+    all_texts: Sequence[Texts], kept: Mapping[str, Sequence[int]], languages: tuple[str, str], attention: SystemAttention | None
+) -> dict[str, Any]:
+    """The object that explorer.js reads.
+
+    Args:
+        all_texts: of every set; kept: which of its lines.
+        languages: of source and target.
+        attention: of some sentences of one set.
+    """
+    sets = []
+    for texts in all_texts:
+        lines = kept[texts.set_name]
+        one: dict[str, Any] = {"name": texts.set_name, "systems": list(texts.outputs), "baseline": texts.baseline, **_rows(texts, lines)}
+        if attention is not None and attention.set_name == texts.set_name:
+            places = {line: place for place, line in enumerate(lines)}
+            of = {str(places[line]): _packed(found) for line, found in attention.sentences.items() if line in places}
+            one["attention"] = {"system": attention.system, "what": attention.what, "of": of}
+        sets.append(one)
+    return {"languages": list(languages), "sets": sets}
+
+
+def script_text(value: object) -> str:
+    """JSON that no HTML parser reads as markup: nothing in it can close, open or comment out a script element."""
+    return _dumped(value).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _rows(texts: Texts, lines: Sequence[int]) -> dict[str, Any]:
+    """The columns of some lines: number from 1, source length, texts, and scores to a tenth."""
+    scored = [score for score in SCORES if score in texts.scores]
+    return {
+        "line": [line + 1 for line in lines],
+        "length": None if texts.lengths is None else [texts.lengths[line] for line in lines],
+        "src": [texts.sources[line] for line in lines],
+        "refs": [[reference[line] for line in lines] for reference in texts.references],
+        "hyps": [[output[line] for line in lines] for output in texts.outputs.values()],
+        "scores": {score: [[round(texts.scores[score][name][line], 1) for line in lines] for name in texts.outputs] for score in scored},
+    }
+
+
+def _packed(found: SentenceAttention) -> dict[str, Any]:
+    """Weights as one character each, 0-9 and a-z for 0 to 1 in 35 steps."""
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    rows = ["".join(digits[round(35 * min(max(weight, 0.0), 1.0))] for weight in row) for row in found.weights]
+    return {"src": found.src, "tgt": found.tgt, "rows": rows}
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

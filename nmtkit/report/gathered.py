@@ -1,0 +1,216 @@
+"""What the other stages have written into a run, read for its report; what is missing or out of date is noted and not crashed on."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nmtkit import files
+from nmtkit.analyze import ANALYSES
+from nmtkit.analyze.curves import Curves, read
+from nmtkit.analyze.finding import Finding
+from nmtkit.errors import DataError
+from nmtkit.run import Run
+from nmtkit.score.evaluate import FORMAT
+
+DAMAGED = (DataError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
+"""What reading a file that another version, or an accident, has written may raise."""
+OWN_FILES = ("finding.json", "figure.svg", "table.md", "table.tex", "table.csv")
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something that is missing, out of date or to be read with care, and the command that mends it."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class TrainedSystem:
+    """One system of the run: its resolved settings and its curves (empty where nothing was logged)."""
+
+    name: str
+    config: dict[str, Any]
+    curves: Curves
+    parameters: int | None
+
+    @property
+    def seed(self) -> int | None:
+        """The seed it was trained with."""
+        found = self.config.get("train", {}).get("seed", self.config.get("seed"))
+        return found if isinstance(found, int) else None
+
+
+@dataclass(frozen=True)
+class KeptFinding:
+    """A finding as it stands in analyze/<name>/: its SVG, further files by name, and what is to be said of its age."""
+
+    finding: Finding
+    figure: str | None
+    further: list[str]
+    remarks: list[Remark]
+
+
+@dataclass
+class Gathered:
+    """Everything a report shows; `scores` are the scores.json of each set, the test sets first."""
+
+    run: Run
+    manifest: dict[str, Any]
+    systems: list[TrainedSystem] = field(default_factory=list)
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    findings: dict[str, KeptFinding] = field(default_factory=dict)
+    remarks: list[Remark] = field(default_factory=list)
+
+    def note(self, text: str, command: str = "") -> None:
+        """Add a remark."""
+        self.remarks.append(Remark(text, command))
+
+
+def gather(run: Run) -> Gathered:
+    """Read a run.
+
+    Raises: DataError if it is not prepared, or nothing in it is scored, with the command to give first.
+    """
+    found = Gathered(run, run.manifest())
+    changed = _changes(run)
+    _read_systems(found)
+    _read_scores(found, changed)
+    if not found.scores:
+        raise _nothing(found)
+    _note_unscored(found)
+    _read_findings(found, changed)
+    return found
+
+
+def _nothing(found: Gathered) -> DataError:
+    """The error of a run without scores: what is the next command?"""
+    run = found.run
+    if found.remarks and any((run.path / "score").glob("*/scores.json")):
+        return DataError(f"nothing to report: {found.remarks[-1].text}", where=run.path / "score", hint="first: nmtkit score --force")
+    if any((run.path / "systems").glob("*/translate/*/hyp.txt")):
+        return DataError("nothing to report: the translations of this run are not scored", where=run.path, hint="first: nmtkit score --by-length")
+    if run.systems():
+        return DataError("nothing to report: no set of this run is translated", where=run.path, hint="first: nmtkit translate, then nmtkit score")
+    return DataError(
+        "nothing to report: this run has no trained system", where=run.path, hint="first: nmtkit train, then nmtkit translate and nmtkit score"
+    )
+
+
+def _changes(run: Run) -> Callable[[Mapping[str, str]], list[str]]:
+    """A function that gives, of files with their checksums, those of the run that are other ones by now, or gone; each file is read once."""
+    seen: dict[str, str | None] = {}
+
+    def changed(made_from: Mapping[str, str]) -> list[str]:
+        own = {name: value for name, value in made_from.items() if name.startswith(("systems/", "prep/"))}
+        for name in own:
+            if name not in seen:
+                seen[name] = files.sha256(run.path / name) if (run.path / name).is_file() else None
+        return [name for name, value in own.items() if seen[name] != value]
+
+    return changed
+
+
+def _read_systems(found: Gathered) -> None:
+    for system in found.run.systems():
+        try:
+            config = system.read_config()
+        except (DataError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            found.note(f"systems/{system.name}: its settings cannot be read ({error})")
+            config = {}
+        try:
+            curves = read(system.metrics, config.get("train", {}).get("log_every"))
+        except DataError as error:
+            found.note(f"systems/{system.name}: its log cannot be read ({error.message})")
+            curves = Curves()
+        found.systems.append(TrainedSystem(system.name, config, curves, _parameters(system.path)))
+
+
+def _parameters(folder: Path) -> int | None:
+    """The numbers in a system's newest checkpoint, tied ones once, by the header of its file; None without one."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("checkpoints/step-*/model.safetensors"), reverse=True):
+        try:
+            with safe_open(path, framework="numpy") as weights:
+                shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+        except (SafetensorError, OSError):
+            continue
+        return sum(_product(shape) for shape in shapes)
+    return None
+
+
+def _product(shape: list[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _read_scores(found: Gathered, changed: Callable[[Mapping[str, str]], list[str]]) -> None:
+    sets = found.run.sets()
+    order = [s.name for s in sets if s.split == "test"] + [s.name for s in sets if s.split != "test"]
+    names = sorted(path.parent.name for path in (found.run.path / "score").glob("*/scores.json"))
+    for name in names:
+        if name not in order:
+            found.note(f"score/{name}: this run has no such set any more")
+    for name in (name for name in order if name in names):
+        again = f"nmtkit score --force --set-name {name}"
+        try:
+            result = files.read_json(found.run.path / "score" / name / "scores.json")
+            if result.get("format") != FORMAT:
+                found.note(f"score/{name}: written by another version of nmtkit, and left out", again)
+                continue
+            late = changed(result.get("made_from", {}).get("files", {}))
+            found.scores[name] = result
+        except DAMAGED as error:
+            found.note(f"score/{name}: cannot be read, and left out ({error})", again)
+            continue
+        if late:
+            found.note(f"score/{name}: made before these changed: {_some(late)}", again.replace(" --force", ""))
+
+
+def _note_unscored(found: Gathered) -> None:
+    """Say which systems stand in no table, or not in all."""
+    for name, result in found.scores.items():
+        scored = {system["name"] for system in result["systems"]}
+        translated = {path.parents[2].name for path in (found.run.path / "systems").glob(f"*/translate/{name}/hyp.txt")}
+        if waiting := sorted(translated - scored):
+            found.note(f"{name}: translated, but not among the scores: {', '.join(waiting)}", f"nmtkit score --set-name {name}")
+        if missing := [system.name for system in found.systems if system.name not in translated | scored]:
+            found.note(f"{name}: not translated: {', '.join(missing)}", f"nmtkit translate --set-name {name}, then nmtkit score --set-name {name}")
+
+
+def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[str]]) -> None:
+    trained = [system.name for system in found.systems]
+    folders = {path.name: path for path in sorted((found.run.path / "analyze").glob("*")) if path.is_dir() and not path.name.startswith(".")}
+    known = [name for name in ANALYSES if name in folders]
+    for name in [*known, *(name for name in folders if name not in known)]:
+        folder = folders[name]
+        if not (folder / "finding.json").is_file():
+            found.note(f"analyze/{name}: no finding in it; the analysis did not end", f"nmtkit analyze {name}")
+            continue
+        try:
+            stored = files.read_json(folder / "finding.json")
+            finding = Finding.from_json(stored)
+            finding.table.cells()
+            made_from = stored.get("made_from") or {}
+            late, without = changed(made_from.get("files", {})), [s for s in trained if s not in made_from.get("systems", trained)]
+        except DAMAGED as error:
+            found.note(f"analyze/{name}: cannot be read, and left out ({error})", f"nmtkit analyze {name} --force")
+            continue
+        remarks = [Remark(f"Made before these changed: {_some(late)}", f"nmtkit analyze {name}")] if late else []
+        if without:
+            remarks.append(Remark(f"Of {', '.join(made_from['systems'])} alone, without {', '.join(without)}"))
+        figure = folder / "figure.svg"
+        further = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in OWN_FILES and not path.name.startswith("."))
+        svg = figure.read_text("utf-8", "replace") if figure.is_file() else None
+        found.findings[name] = KeptFinding(finding, svg, further, remarks)
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,184 @@
+"""The page: what was gathered, put into one HTML file that needs no other."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nmtkit
+from nmtkit import console
+from nmtkit.analyze import ANALYSES, convergence
+from nmtkit.report import comparison, provenance, svg
+from nmtkit.report.explorer import SystemAttention, data, script_text
+from nmtkit.report.gathered import Gathered, KeptFinding, Remark
+from nmtkit.report.texts import Texts, side_by_side
+from nmtkit.score import figures, lengths, views
+from nmtkit.score.tables import Column, Estimate, Table, text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+TEMPLATES = Path(__file__).parent / "templates"
+LONG = 15
+"""Rows from which on a table is folded away under its figure."""
+MOST_ROWS = 1000
+"""Rows of a table that are shown; all of them are in the finding's table.csv."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: what is shown, and what it is sorted by ("" for nothing)."""
+
+    text: str
+    key: str
+    left: bool
+
+
+def render(found: Gathered, texts: Sequence[Texts], kept: dict[str, list[int]], step: int, attention: SystemAttention | None, **about: str) -> str:
+    """The page as text.
+
+    Args:
+        found: what the run has; texts: of the sets whose texts can be shown.
+        kept, step: lines of the explorer (see `explorer.kept_lines`).
+        attention: for the explorer, if it was asked for.
+        about: title, commit, made (the time) and digest (of all that the page depends on).
+    """
+    drawn = _Drawn()
+    languages = (str(found.manifest.get("src", "")), str(found.manifest.get("tgt", "")))
+    records = provenance.calls(found)
+    sets = [_of_set(found, name, drawn) for name in found.scores]
+    own = {"convergence", "lengths"} & set(found.findings)
+    values: dict[str, Any] = {
+        **about,
+        "version": nmtkit.__version__,
+        "found": found,
+        "languages": languages,
+        "sets": sets,
+        "reading": comparison.READING,
+        "remarks": found.remarks,
+        "cautions": [*comparison.cautions(found), *provenance.searches(found)],
+        "learning": _learning(found, drawn),
+        "length_finding": _finding("lengths", found.findings["lengths"], drawn) if "lengths" in own else None,
+        "findings": [_finding(name, kept_one, drawn) for name, kept_one in found.findings.items() if name not in own],
+        "undone": {name: entry.title for name, entry in ANALYSES.items() if name not in found.findings},
+        "shown": side_by_side(texts[0]) if texts else [],
+        "shown_set": texts[0] if texts else None,
+        "texts": texts,
+        "step": step,
+        "attention": attention,
+        "data": script_text(data(texts, kept, languages, attention)),
+        "provenance": {
+            "corpus": provenance.corpus(found.manifest),
+            "systems": provenance.systems(found),
+            "settings": provenance.settings(found),
+            "same": provenance.settings(found, same=True),
+            "commits": provenance.commits(records),
+            "history": provenance.history(records),
+        },
+    }
+    script = "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("tables.js", "explorer.js"))
+    environment = _environment()
+    from markupsafe import Markup
+
+    values |= {"style": Markup((TEMPLATES / "page.css").read_text("utf-8")), "script": Markup(script), "data": Markup(values["data"])}  # noqa: S704
+    values["script_hash"] = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("page.html").render(values)
+
+
+def cells(table: Table) -> list[list[Cell]]:
+    """The rows of a table as they are shown and sorted."""
+    return [[_cell(value, column) for value, column in zip(row, table.columns, strict=True)] for row in table.rows[:MOST_ROWS]]
+
+
+def _cell(value: Any, column: Column) -> Cell:
+    number = value.value if isinstance(value, Estimate) else value
+    key = "" if number is None else repr(float(number)) if isinstance(number, (int, float)) else str(number)
+    return Cell(text(value, column), "" if key == "nan" else key, column.left)
+
+
+class _Drawn:
+    """Figures of one page, each with ids of its own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, figure: str | None, label: str) -> Markup | None:
+        """The figure as part of a page; None where there is none, or it is no SVG."""
+        from markupsafe import Markup
+
+        self.count += 1
+        found = svg.inline(figure, f"f{self.count}-", label) if figure else None
+        return None if found is None else Markup(found)  # noqa: S704  (cleaned by svg.inline)
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals |= {"cells": cells, "long": LONG, "most_rows": MOST_ROWS}
+    environment.filters["decimal"] = lambda value: f"{value:.1f}"
+    return environment
+
+
+def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
+    """What is shown of a scored set."""
+    result = found.scores[name]
+    groups = result.get("by_length")
+    figure = lengths.figure(views.length_scores(result), groups["unit"], name) if groups and figures.available() else None
+    return {
+        "name": name,
+        "result": result,
+        "verdicts": comparison.verdicts(result),
+        "table": comparison.table(found, name),
+        "details": comparison.details(result),
+        "by_length": comparison.by_length(result),
+        "figure": drawn(figure, f"BLEU by source length on {name}"),
+    }
+
+
+def _finding(name: str, kept: KeptFinding, drawn: _Drawn) -> dict[str, Any]:
+    facts = [(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) for key, value in kept.finding.facts.items()]
+    figure = drawn(kept.figure, f"{kept.finding.title}: figure; its numbers are in the table below")
+    return {"name": name, "finding": kept.finding, "figure": figure, "further": kept.further, "remarks": kept.remarks, "facts": facts}
+
+
+def _learning(found: Gathered, drawn: _Drawn) -> dict[str, Any]:
+    """The curves: the finding of `analyze convergence`, or else drawn here from the logs."""
+    if "convergence" in found.findings:
+        return {"finding": _finding("convergence", found.findings["convergence"], drawn), "figure": None, "table": None, "remark": None}
+    curves = {system.name: system.curves for system in found.systems if system.curves.train or system.curves.dev}
+    if not curves:
+        return {"finding": None, "figure": None, "table": None, "remark": Remark("No training of this run has logged anything.")}
+    figure = figures.curves(convergence.panels(curves)) if figures.available() else None
+    columns = [
+        Column("system", "system", left=True),
+        Column("updates", "updates"),
+        Column("step", "best dev BLEU at"),
+        Column("bleu", "best dev BLEU"),
+    ]
+    columns += [Column("loss", "lowest dev loss", decimals=3)]
+    rows: list[list[Any]] = []
+    for name, one in curves.items():
+        step, bleu = max(one.measured, key=lambda point: point[1], default=(None, None))
+        rows.append([name, one.last, step, bleu, min((look.loss for look in one.dev if look.loss is not None), default=None)])
+    table = Table("training", "Trainings, on the development set", columns, rows, ["dev BLEU: greedy search; dev loss: per target token"])
+    remark = Remark("What each system took to reach the same BLEU:", "nmtkit analyze convergence")
+    return {"finding": None, "figure": drawn(figure, "Loss and dev BLEU of each training"), "table": table, "remark": remark}
+
+
+def say_written(path: Path, page: str) -> None:
+    """Tell where the page is, and how large."""
+    console.say(f"report: written to {path} ({len(page.encode()) / 1e6:.1f} MB)")

@@ -1,0 +1,66 @@
+"""Figures as part of a page: SVG with nothing in it that runs, loads, or clashes with another figure's names."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+DRAWN = frozenset(
+    ("svg", "g", "defs", "path", "use", "text", "tspan", "rect", "circle", "ellipse", "line", "polyline", "polygon", "clipPath", "title")
+    + ("desc", "marker", "pattern", "linearGradient", "radialGradient", "stop", "symbol", "mask", "image")
+)
+"""The elements that a figure may have; a style sheet would be one of the whole page."""
+ACTIVE = re.compile(r"url\(\s*['\"]?(?!['\"]?#)|javascript:|@import|expression\(", re.I)
+"""In attributes that load something, or run."""
+
+
+def inline(text: str, prefix: str, label: str) -> str | None:
+    """A figure as an element of a page.
+
+    Scripts, handlers, foreign elements and references to anything outside are left out, whoever wrote the file.
+
+    Args:
+        text: SVG, as matplotlib writes it.
+        prefix: put before every id, so that no two figures of a page share one.
+        label: what the figure shows, for those who do not see it.
+    Returns: the element; None if the text is no SVG.
+    """
+    if "<!ENTITY" in text:
+        return None
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError:
+        return None
+    if root.tag != f"{{{SVG}}}svg":
+        return None
+    _clean(root, prefix)
+    width = root.attrib.pop("width", "")
+    root.attrib.pop("height", None)
+    if re.fullmatch(r"[\d.]+(pt|px)?", width):
+        root.set("style", f"width: {width if width[-1] in 'tx' else width + 'px'}")
+    # Two attributes for matplotlib's style sheet, which would be of the whole page.
+    root.attrib |= {"role": "img", "aria-label": label, "stroke-linejoin": "round", "stroke-linecap": "butt"}
+    ElementTree.register_namespace("", SVG)
+    ElementTree.register_namespace("xlink", XLINK)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _clean(element: ElementTree.Element, prefix: str) -> None:
+    for child in list(element):
+        name = child.tag.removeprefix(f"{{{SVG}}}") if isinstance(child.tag, str) else ""
+        if name not in DRAWN:  # the namespace is part of a foreign tag, so that it is not in DRAWN
+            element.remove(child)
+        else:
+            _clean(child, prefix)
+    for key, value in list(element.attrib.items()):
+        plain = key.rpartition("}")[2].lower()
+        outside = plain == "href" and not re.match(r"#|data:image/(png|jpeg);base64,", value)
+        if outside or plain.startswith("on") or ACTIVE.search(value):
+            del element.attrib[key]
+        elif plain == "id":
+            element.set(key, prefix + value)
+        elif plain == "href" and value.startswith("#"):
+            element.set(key, "#" + prefix + value[1:])
+        elif "url(#" in value:
+            element.set(key, value.replace("url(#", f"url(#{prefix}"))

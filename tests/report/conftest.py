@@ -1,0 +1,88 @@
+"""A small run as the other stages leave it: two systems translated and scored, a log, findings, texts with markup in them."""
+
+import json
+import os
+from html.parser import HTMLParser
+
+import pytest
+
+from nmtkit.analyze.finding import Finding
+from nmtkit.report import stage
+from nmtkit.score.stage import score
+from nmtkit.score.tables import Column, Estimate, Table
+from tests.score.conftest import FakeRun, write
+
+SCRIPT = "<script>alert('x')</script> & </script> <!-- \"ein\" <b>Hund</b>"
+FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" width="90pt" height="50pt" viewBox="0 0 90 50"><g id="a"><path id="m" d="M 0 0 L 9 9"/></g></svg>'
+
+
+class Page(HTMLParser):
+    """What a page says, read as a browser reads it: text outside scripts, elements with their attributes, the data of the explorer."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.pieces, self.data, self._inside = [], [], "", None
+        self.feed(html)
+        self.text = " ".join(" ".join(self.pieces).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._inside = (tag, dict(attrs)) if tag in {"script", "style"} else None
+
+    def handle_endtag(self, tag):
+        self._inside = None
+
+    def handle_data(self, data):
+        if self._inside is None:
+            self.pieces.append(data)
+        elif self._inside[1].get("type") == "application/json":
+            self.data += data
+
+    def all(self, tag):
+        """The attributes of every element of a name."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+class ReportedRun(FakeRun):
+    """A fake run whose systems have logs, and which can keep findings."""
+
+    def log(self, system, bleus=(10.0, 20.0)):
+        lines = []
+        for i, bleu in enumerate(bleus, 1):
+            lines.append({"step": 5 * i, "kind": "train", "nll": 5.0 - i, "seconds": 30.0, "updates": 5, "epoch": float(i)})
+            lines.append({"step": 5 * i, "kind": "dev", "dev_loss": 4.0 - i, "dev_bleu": bleu, "signature": "s"})
+        write(self.run.path / "systems" / system / "metrics.jsonl", map(json.dumps, lines))
+
+    def finding(self, name, title, figure=FIGURE, rows=3, made_from=None):
+        columns = [Column("system", "system", left=True), Column("value", "value", interval=True)]
+        table = Table(name, f"The table of {name}", columns, [[f"s{i}", Estimate(float(i), i - 0.5, i + 0.5)] for i in range(rows)], ["a note"])
+        found = Finding(name, title, table, f"How {name} is read.", figure, facts={"seed": 1})
+        found.write(self.run.path / "analyze" / name, made_from or {"systems": ["base", "own"], "files": {}})
+
+    def page(self, **options):
+        """Make the page and read it."""
+        return Page(stage.report(self.run, **options).read_text("utf-8"))
+
+
+def make(path, sets=("test",), systems=(("base", 0.3), ("own", 0.1)), markup=True):
+    """A run with systems, scored; the third line of the last system's translation, and of the source, are full of markup."""
+    made = ReportedRun(path, sets=sets)
+    for number, (name, share) in enumerate(systems):
+        folder = made.add(name, share, seed=1, variant=name)
+        made.log(name)
+        os.utime(folder / "config.toml", (number + 1, number + 1))
+    if markup:
+        for text in (folder / "translate" / sets[0] / "hyp.txt", path / "prep" / "text" / f"{sets[0]}.src"):
+            lines = text.read_text("utf-8").splitlines()
+            lines[2] = SCRIPT
+            write(text, lines)
+    write(path / "history.jsonl", [json.dumps({"stage": "train", "argv": ["train"], "commit": "abc1234-dirty", "exit": 0, "seed": 1})])
+    score(made.run, by_length=True, buckets="10", resamples=20, trials=20)
+    return made
+
+
+@pytest.fixture
+def reported(tmp_path, capsys):
+    made = make(tmp_path / "run")
+    capsys.readouterr()
+    return made

@@ -1,0 +1,260 @@
+"""The report of a small run: all that the stages wrote is in the page, nothing in it is markup, and what is missing is said."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from nmtkit.analyze import ANALYSES
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.report import comparison, explorer, stage, svg
+from nmtkit.report.explorer import SentenceAttention, SystemAttention
+from nmtkit.report.gathered import gather
+from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
+from nmtkit.score.stage import score
+
+from .conftest import FIGURE, SCRIPT, ReportedRun, make
+
+OUTSIDE = re.compile(r"""(?:src|href|srcset|action|data)\s*=\s*["']?\s*(?:https?:|//)|url\(\s*["']?(?:https?:|//)|@import""", re.I)
+
+
+def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys):
+    made = make(tmp_path / "run", sets=("test", "other"))
+    for name in [*ANALYSES, "of_somebody_else"]:
+        made.finding(name, f"what {name} shows")
+    capsys.readouterr()
+    page = made.page()
+    for name in [*ANALYSES, "of_somebody_else"]:
+        assert f"hat {name} shows" in page.text and f"How {name} is read." in page.text and f"The table of {name}" in page.text
+    assert len(page.all("article")) == len(ANALYSES) + 1
+    labels = [one["aria-label"] for one in page.all("svg")]
+    assert len([label for label in labels if "figure; its numbers" in label]) == len(ANALYSES) + 1
+    for name in ("base", "own", "test: 40 sentences", "other: 40 sentences"):
+        assert name in page.text
+    assert capsys.readouterr().out == f"{made.run.path}/report/index.html\n"
+
+
+def test_numbers_are_those_of_the_scores(reported):
+    page = reported.page()
+    result = json.loads((reported.run.path / "score/test/scores.json").read_text("utf-8"))
+    base, own = result["systems"]
+    for system in (base, own):
+        assert f"{system['scores']['bleu']['value']:.2f}" in page.text
+        assert system["scores"]["bleu"]["signature"] in page.text
+    delta = own["differences"]["bleu"]
+    assert "One training a system" in page.text
+    assert f"own is better than base: {delta['value']:+.2f} BLEU [{delta['low']:+.2f}, {delta['high']:+.2f}]" in page.text
+    assert "abc1234-dirty" in page.text and "the checkout had changes" in page.text
+    assert "Settings in which the systems differ" in page.text and "test test 40" in page.text  # the corpus: set, split, lines
+
+
+@pytest.mark.parametrize(
+    ("low", "p", "said"), [(0.5, 0.01, "own is better than base"), (-0.1, 0.04, "own is perhaps better"), (-0.1, 0.2, "not clearly different from")]
+)
+def test_a_verdict_needs_p_and_interval(low, p, said):
+    result = {"baseline": "base", "test": "t", "tests": {"t": {"finest": 0.001}}, "systems": []}
+    result["systems"].append({"name": "base", "scores": {"bleu": {"value": 20.0}}, "tests": {}})
+    tests = {"t": {"bleu": {"p": p}}}
+    own = {"name": "own", "scores": {"bleu": {"value": 21.0}}, "tests": tests, "differences": {"bleu": {"value": 1.0, "low": low, "high": 2.0}}}
+    result["systems"].append(own)
+    assert said in comparison.verdicts(result)[0]
+    own["differences"]["bleu"] = {"value": -1.0, "low": -2.0, "high": -low}
+    assert said.replace("better", "worse") in comparison.verdicts(result)[0]
+
+
+def test_cost_of_training_and_decoding(reported):
+    meta = reported.run.path / "systems/own/translate/test/meta.json"
+    meta.write_text(json.dumps({"speed": {"tokens_per_second": 123.4}, "settings": {"beam": 4}, "hardware": {}}), "utf-8")
+    base = reported.run.path / "systems/base/metrics.jsonl"
+    base.write_text(base.read_text("utf-8").replace('"seconds": 30.0', '"seconds": 15.0'), "utf-8")
+    found = gather(reported.run)
+    row = dict(zip([c.key for c in comparison.table(found, "test").columns], comparison.table(found, "test").rows[1], strict=True))
+    assert (row["updates"], row["seed"], row["parameters"], row["decoding"]) == (10, 1, None, 123.4)
+    assert row["minutes"] == pytest.approx(1.0) and row["update_ratio"] == pytest.approx(2.0)
+
+
+def test_markup_in_a_hypothesis_stays_text(reported):
+    reported.finding("lengths", SCRIPT, FIGURE.replace("</g>", "</g><script>alert(1)</script><a href='https://e.org' onclick='x()'>a</a>"))
+    (reported.run.path / "systems/own/config.toml").write_text(f"variant = {json.dumps(SCRIPT)}\n", "utf-8")
+    page = reported.page(title=SCRIPT)
+    assert len(page.all("script")) == 2 and not page.all("b") and not page.all("a")[-1].get("onclick")
+    assert page.text.count("<script>alert('x')</script>") >= 4
+    data = json.loads(page.data)
+    assert data["sets"][0]["hyps"][1][2] == SCRIPT == data["sets"][0]["src"][2]
+    assert "<" not in page.data
+
+
+def test_the_page_needs_nothing_from_elsewhere(reported):
+    reported.finding("cost", "cost")
+    html = stage.report(reported.run).read_text("utf-8")
+    assert not OUTSIDE.search(html)
+    assert "default-src 'none'" in html
+    for bad in ("<img src=https://e.org>", "<link href='//e.org/x.css'>", "@import 'x'", "url(http://e.org)"):
+        assert OUTSIDE.search(bad)
+
+
+def test_figures_keep_apart_and_run_nothing():
+    text = FIGURE.replace("</svg>", '<use xlink:href="#m" style="fill: url(#a)" xmlns:xlink="http://www.w3.org/1999/xlink"/></svg>')
+    one, two = (svg.inline(text, prefix, 'a "label"') for prefix in ("f1-", "f2-"))
+    assert 'id="f1-m"' in one and 'href="#f1-m"' in one and "url(#f1-a)" in one and "f1-" not in two
+    assert "width: 90pt" in one and "&quot;label&quot;" in one
+    hostile = FIGURE.replace("<g ", '<g onclick="x()" style="fill: url(https://e.org/a)" ').replace(
+        "</svg>", '<foreignObject><p>x</p></foreignObject><style>*{}</style><image href="https://e.org/a.png"/></svg>'
+    )
+    cleaned = svg.inline(hostile, "f-", "")
+    assert not re.search("onclick|e.org|foreignObject|<style", cleaned)
+    assert svg.inline("no svg", "f-", "") is None and svg.inline("<html/>", "f-", "") is None
+
+
+@pytest.mark.parametrize("missing", ["prep", "train", "translate", "score"])
+def test_without_scores_the_next_command_is_named(tmp_path, missing):
+    made = make(tmp_path / "run", markup=False)
+    shutil.rmtree(made.run.path / "score")
+    if missing != "score":
+        shutil.rmtree(made.run.path / "systems/base/translate")
+        shutil.rmtree(made.run.path / "systems/own/translate")
+    if missing in {"prep", "train"}:
+        shutil.rmtree(made.run.path / "systems")
+    if missing == "prep":
+        shutil.rmtree(made.run.path / "prep")
+    with pytest.raises(DataError) as error:
+        stage.report(made.run)
+    assert f"first: nmtkit {missing}" in error.value.hint and error.value.exit_code == 2
+    assert not (made.run.path / "report" / "index.html").exists()
+
+
+def test_one_system(tmp_path):
+    made = make(tmp_path / "run", systems=(("only", 0.2),))
+    page = made.page()
+    assert "there is no other system to compare it with" in page.text
+    assert "among the worst of only" in page.text and page.all("mark")
+    assert json.loads(page.data)["sets"][0]["systems"] == ["only"]
+
+
+def test_what_is_missing_is_said(reported):
+    run = reported.run.path
+    reported.finding("cost", "cost", figure=None)
+    (run / "analyze/gates").mkdir()
+    (run / "analyze/layers").mkdir()
+    (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
+    reported.finding("alignment", "alignment", made_from={"systems": ["base"], "files": {"systems/own/metrics.jsonl": "0"}})
+    reported.add("later", 0.5, sets=[])
+    reported.add("unscored", 0.5)
+    (run / "score/test/sentences.tsv").unlink()
+    (run / "systems/own/metrics.jsonl").write_text("not JSON\n", "utf-8")
+    page = reported.page()
+    for said in (
+        *("analyze/gates: no finding in it", "analyze/layers: cannot be read", "sentences.tsv is missing", "not among the scores: unscored"),
+        *("not translated: later", "Of base alone, without own, later, unscored", "Made before these changed: systems/own/metrics.jsonl"),
+        *("No figure: there was none to draw", "nmtkit analyze convergence", "Analyses that were not made of this run"),
+    ):
+        assert said in page.text, said
+    assert json.loads(page.data)["sets"][0]["scores"] == {}
+
+
+def test_texts_that_are_gone_are_said(reported):
+    shutil.rmtree(reported.run.path / "systems/own/translate")
+    page = reported.page()
+    assert "the translation by own is gone" in page.text and json.loads(page.data)["sets"][0]["systems"] == ["base"]
+    shutil.rmtree(reported.run.path / "systems")
+    page = reported.page()
+    assert "its texts cannot be shown" in page.text and "There are no texts to explore" in page.text
+    assert "own is better than base" in page.text  # the scores are still there
+
+
+def test_scores_of_another_version_are_left_out(reported):
+    path = reported.run.path / "score/test/scores.json"
+    path.write_text(path.read_text("utf-8").replace('"format": ', '"format": 9'), "utf-8")
+    with pytest.raises(DataError, match="another version") as error:
+        stage.report(reported.run)
+    assert "nmtkit score --force" in error.value.hint
+
+
+def test_seeds_are_put_together(tmp_path):
+    made = ReportedRun(tmp_path / "seeds")
+    for name, share, seed in (("a-1", 0.3, 1), ("a-2", 0.3, 2), ("b-1", 0.1, 1), ("b-2", 0.1, 2)):
+        made.add(name, share, seed=seed, variant=name[0])
+    score(made.run, resamples=20, trials=20)
+    page = made.page()
+    assert "by training seed" in page.text and "One training a system" not in page.text
+
+
+def test_up_to_date_until_something_changes(reported, capsys):
+    path = stage.report(reported.run)
+    first = path.read_bytes()
+    capsys.readouterr()
+    stage.report(reported.run)
+    assert "up to date" in capsys.readouterr().err and path.read_bytes() == first
+    reported.finding("cost", "a new finding")
+    stage.report(reported.run)
+    assert "a new finding" in path.read_text("utf-8").lower()
+    stage.report(reported.run, title="another title")
+    assert "another title" in path.read_text("utf-8")
+    capsys.readouterr()
+    stage.report(reported.run, title="another title", force=True)
+    assert "written to" in capsys.readouterr().err
+
+
+def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
+    path = stage.report(reported.run)
+    before = path.read_bytes()
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(Exception, match="cannot write"):
+        stage.report(reported.run, title="new")
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in path.parent.iterdir()) == [".lock", "index.html"]
+
+
+def long_texts(lines, words, systems, name="test"):
+    """Texts of so many lines and words, all different."""
+    text = [" ".join(f"Wort{(i * 7 + k * 13) % 997}" for k in range(words)) for i in range(lines)]
+    scores = {key: {f"s{k}": [(i * 37 + k * 11) % 1000 / 10 for i in range(lines)] for k in range(systems)} for key in ("bleu", "chrf")}
+    return Texts(name, "s0", text, [text], {f"s{k}": text for k in range(systems)}, scores, [words] * lines)
+
+
+def test_the_page_stays_small():
+    texts = long_texts(1000, 25, 6)
+    kept, step = explorer.kept_lines([texts])
+    weights = [[1 / 40] * 40 for _ in range(40)]
+    attention = SystemAttention("s1", "layer", "test", {i: SentenceAttention(["w"] * 40, ["w"] * 40, weights) for i in range(200)})
+    assert step == 1 and len(explorer.script_text(explorer.data([texts], kept, ("en", "de"), attention))) < 3_500_000
+    many = [long_texts(8000, 25, 6), long_texts(8000, 25, 6, "other")]
+    kept, step = explorer.kept_lines(many)
+    assert step > 1 and len(explorer.script_text(explorer.data(many, kept, ("en", "de"), None))) < 1.1 * explorer.MOST
+    assert kept["other"][:2] == [0, step]
+
+
+def test_attention_is_of_the_sentences_that_differ_most():
+    texts = long_texts(50, 5, 2)
+    texts.scores["bleu"] = {"s0": [0.0] * 50, "s1": [float(i % 10) for i in range(50)]}
+    assert explorer.lines_that_differ(texts, range(50), 3) == [9, 19, 29]
+    assert explorer.lines_that_differ(texts, range(0, 50, 2), 2) == [8, 18]
+
+
+def test_differences_are_marked():
+    assert differences("ein Hund läuft.", "ein Hund läuft.") == [("ein Hund läuft.", False)]
+    assert differences("ein Hund schläft.", "ein Hund läuft.") == [("ein Hund ", False), ("schläft", True), (".", False)]
+    assert differences("", "x") == [] and differences("x", "") == [("x", True)]
+    assert differences("我爱狗", "我爱猫") == [("我爱", False), ("狗", True)]
+
+
+def test_side_by_side_shows_the_largest_gains_and_losses(reported):
+    texts = read_texts(gather(reported.run), "test")
+    deltas = [own - base for own, base in zip(texts.scores["bleu"]["own"], texts.scores["bleu"]["base"], strict=True)]
+    lines = [one.line - 1 for one in side_by_side(texts)]
+    assert deltas.index(max(deltas)) in lines and deltas.index(min(deltas)) in lines and lines == sorted(lines)
+
+
+def test_an_unknown_system_of_attention(reported):
+    with pytest.raises(ConfigError, match="no system 'owm'") as error:
+        stage.report(reported.run, attention="owm")
+    assert "did you mean 'own'" in error.value.hint
+
+
+def test_no_torch_without_attention(reported):
+    code = "import sys; from nmtkit.run import Run; from nmtkit.report import stage; from pathlib import Path; "
+    code += f"stage.report(Run(Path({str(reported.run.path)!r}))); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
