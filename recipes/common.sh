@@ -28,6 +28,7 @@ esac
 SEEDS=${SEEDS:-1}
 run=""
 table=$(basename "$(cd "$(dirname "$0")" && pwd)")/$(basename "$0" .sh)
+table=${table#recipes/} # PAPER/TABLE, or a comparison of no paper
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 if [ "$SCALE" = full ]; then
   echo "$table: SCALE=full is the paper's own setting; without a GPU one system would take days to weeks" >&2
@@ -45,7 +46,7 @@ at_scale() {
 # corpus DATASET PRESET: prepare the run that the systems to come belong to.
 corpus() {
   local preset=${PRESET:-$2} parsed=${PARSES:-}${PARSER:-} options file
-  if [ -n "${RUN:-}" ] && [ -n "$run" ]; then
+  if [ -n "${RUN:-}" ] && [ -n "$run" ] && [ "$1" != "$dataset" ]; then
     echo "$table: RUN is one corpus, and at SCALE=$SCALE this table has several; leave RUN out" >&2
     exit 2
   fi
@@ -92,10 +93,13 @@ system() {
   done
 }
 
-# compare [OPTION…]: translate with the systems and score them against the baseline; options as of `nmtkit score`.
+# compare [OPTION…]: translate with the systems and score them against the baseline, beside the numbers of this table if the paper prints some;
+# options as of `nmtkit score`.
 compare() {
+  local paper=$PWD/recipes/${table%/*}/paper.toml printed=()
+  if grep -qsF "[tables.${table#*/}]" "$paper"; then printed=(--paper "$paper" --table "${table#*/}"); fi
   nmtkit translate --run "$run" "${systems[@]}"
-  nmtkit score "${scoring[@]}" --against "$baseline" "${systems[@]}" "$@"
+  nmtkit score "${scoring[@]}" --against "$baseline" "${systems[@]}" "${printed[@]}" "$@"
   keep score
 }
 

@@ -175,7 +175,8 @@ UNUSED = [  # a command, options that mean nothing there, why
     ("translate --force-target text.txt --set-name test", ["--force"], "with --force-target nothing is searched or kept"),
     ("score", ["--src text.txt", "--lang de"], "the translations of a run are scored"),
     ("score --hyp text.txt --ref text.txt", ["--system toy", "--set-name test", "--run x", "--force"], "outside files are scored, without a run"),
-    ("score --ref text.txt", ["--group-by seed"], "outside files are scored, without a run"),
+    ("score", ["--table table1"], "no paper is named"),
+    ("score --ref text.txt", ["--group-by seed", "--paper text.txt", "--table table1"], "outside files are scored, without a run"),
     ("score --ref text.txt", ["--force"], "outside files are scored, without a run"),
     (
         "analyze",

@@ -20,6 +20,7 @@ OF_A_RUN, OUTSIDE = "Translations of a run", "Outside files, without a run"
         "nmtkit score --against baseline --format tex",
         "nmtkit score --against baseline --group-by seed",
         "nmtkit score --test sign",
+        "nmtkit score --paper recipes/phrase/paper.toml --table table2",
         "nmtkit score --hyp a.de --hyp b.de --ref news.de",
     ),
 )
@@ -51,6 +52,15 @@ def score(
     ] = 1.0,
     trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials of sacrebleu_randomization.")] = 10_000,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of resamples and trials.")] = 1,
+    paper: Annotated[
+        Optional[Path],
+        typer.Option(
+            metavar="FILE", help="A paper's printed numbers (recipes/PAPER/paper.toml), beside the measured ones.", rich_help_panel=OF_A_RUN
+        ),
+    ] = None,
+    table: Annotated[
+        Optional[str], typer.Option(metavar="NAME", help="Which table of --paper, for example table1.", rich_help_panel=OF_A_RUN)
+    ] = None,
     output_format: Format = "table",
     systems: Annotated[
         Optional[list[str]], systems_option("Only this system, beside the baseline. Repeatable; default: all that are translated.", OF_A_RUN)
@@ -79,4 +89,5 @@ def score(
     if hyp or ref:
         stage.score_files(hyp or [], ref or [], src=src, language=language, **options)
     else:
-        stage.score(chosen_run(run), group_by=group_by, systems=systems or [], set_names=set_names or [], force=force, **options)
+        options |= {"group_by": group_by, "paper_file": paper, "paper_table": table}
+        stage.score(chosen_run(run), systems=systems or [], set_names=set_names or [], force=force, **options)

@@ -62,9 +62,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "outside files are scored, without a run",
             _outside_files,
-            ("--system", "--set-name", "--group-by", "--run", "--force"),
+            ("--system", "--set-name", "--group-by", "--paper", "--table", "--run", "--force"),
             "leave it out; it is for the translations of a run",
         ),
+        Case("no paper is named", lambda values: values["paper"] is None, ("--table",), "leave it out, or name the paper's file: --paper FILE"),
         Case(
             "the translations of a run are scored",
             lambda values: not _outside_files(values),

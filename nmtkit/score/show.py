@@ -16,8 +16,8 @@ def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool,
 
     Args:
         results: one a test set.
-        output_format: one of tables.FORMATS; CSV is the scores alone (and with by_length a second table after a blank line), other forms
-            have the significance of BLEU too (that of all metrics is in the files of a run, and in JSON).
+        output_format: one of tables.FORMATS; CSV is the scores alone (and each after a blank line, those by length and those of a paper, if asked
+            for), other forms have the significance of BLEU too (that of all metrics is in the files of a run, and in JSON).
         by_length: also the table by length.
         by_seed: one row a group of training seeds instead of one a system.
     """
@@ -32,6 +32,9 @@ def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool,
         if by_length:
             print()
             _joined([(result["set"], table) for result, _, table in tables if table]).print("csv")
+        if any("paper" in result for result in results):
+            print()
+            _joined([(result["set"], Table.from_json(result["paper"])) for result in results]).print("csv")
         return
     for number, (result, table, by) in enumerate(tables):
         if number:
@@ -40,6 +43,9 @@ def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool,
         if len(result["systems"]) > 1 and not by_seed:
             print()
             significance_table(result, ["bleu"]).print(output_format)
+        if "paper" in result:
+            print()
+            Table.from_json(result["paper"]).print(output_format)
         if by:
             print()
             by.print(output_format)

@@ -14,7 +14,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import Run, TextSet, locked
-from nmtkit.score import figures, lengths, seeds
+from nmtkit.score import figures, lengths, paper, seeds
 from nmtkit.score.draws import Draws
 from nmtkit.score.evaluate import FORMAT, Evaluation, Output, Task, check_baseline, evaluate, sentence_rows
 from nmtkit.score.formulas import Array
@@ -50,6 +50,8 @@ def score(
     ratio: float = 1.0,
     trials: int = 10_000,
     seed: int = 1,
+    paper_file: Path | None = None,
+    paper_table: str | None = None,
 ) -> None:
     """All systems of a run side by side, on each test set that was translated; printed and kept in score/<set>/.
 
@@ -63,6 +65,7 @@ def score(
         force: compute again what is up to date.
         test: whose p stands in the main table (see `significance.TESTS`; all of them are run).
         resamples, ratio, trials, seed: see `Draws`.
+        paper_file, paper_table: a paper's printed numbers, and which of its tables is put beside the measured ones.
     Raises: DataError if nothing was translated, or lines are missing; ConfigError for unknown names.
     """
     check_format(output_format)
@@ -70,6 +73,7 @@ def score(
     check_grouping(group_by)
     lengths.groups(buckets)
     draws = Draws(1, resamples, trials, ratio, seed)
+    printed = paper.printed(paper_file, paper_table) if paper_file else None
     manifest = run.manifest()
     with run.recorded("score", seed=seed) as record, locked(run.path, "score", shared=True), locked(run.path / "score", "score"):
         results = []
@@ -85,8 +89,19 @@ def score(
             if len(result["systems"]) == 1:
                 only = result["systems"][0]["name"]
                 console.say(f"{chosen.name}: only '{only}' is translated, so there is nothing to compare with; train and translate another system")
-            results.append(result)
+            results.append(result | _beside_printed(run.path / "score" / chosen.name, printed, result, manifest))
         show(results, output_format, by_length, group_by == "seed")
+
+
+def _beside_printed(folder: Path, printed: paper.Printed | None, result: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+    """A paper's numbers beside those of a result, if this call names some: kept in the folder in place of an earlier call's, and as plain values."""
+    if printed is None:
+        for suffix in SUFFIXES:
+            (folder / f"paper.{suffix}").unlink(missing_ok=True)
+        return {}
+    table = paper.beside(printed, result, str(manifest.get("dataset")))
+    table.write(folder, "paper")
+    return {"paper": table.as_json()}
 
 
 def check_grouping(group_by: str | None) -> None:

@@ -1,0 +1,136 @@
+"""A paper's printed numbers: what its file may hold, and the table that has them beside measured ones."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from nmtkit.errors import ConfigError
+from nmtkit.score import paper
+from nmtkit.score.stage import score
+
+FILE = """
+citation = "Somebody 2020, Something"
+
+[tables.one]
+title = "Table 1"
+metric = "BLEU of tokens"
+remarks = ["read with care"]
+columns = [
+  { name = "size" },
+  { name = "En-De", dataset = "toy-ende", set = "news", score = "tokenized_bleu" },
+  { name = "De-En", dataset = "toy-deen", set = "news", score = "bleu" },
+]
+rows = [
+  { printed = "Base", system = "base", numbers = { size = 60, En-De = 27.5, De-En = [30.1, 0.25] } },
+  { printed = "Base + New", system = "base-new", numbers = { size = 70, En-De = 28 } },
+  { printed = "T5", numbers = { En-De = 30.75 } },
+]
+
+[tables.sizes]
+title = "Table 2"
+metric = "millions"
+columns = [{ name = "size" }]
+rows = [{ printed = "Base", numbers = { size = 60 } }]
+"""
+SCORES = {"base-s1": (26.0, 31.0), "base-s2": (27.0, 32.0), "base-new-s1": (28.5, 33.5), "base-newer": (90.0, 90.0)}
+RESULT = {
+    "set": "news",
+    "signatures": {"bleu": "nrefs:1|tok:13a", "tokenized_bleu": "nrefs:1|tok:none"},
+    "systems": [{"name": name, "scores": {"tokenized_bleu": {"value": a}, "bleu": {"value": b}}} for name, (a, b) in SCORES.items()],
+}
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "paper.toml").write_text(FILE, "utf-8")
+    return tmp_path / "paper.toml"
+
+
+KEYS = ("row", "system", "column", "paper", "seeds", "measured", "difference", "signature")
+
+
+def rows(table):
+    return [[row[key] for key in KEYS] for row in table.as_json()["rows"]]
+
+
+def test_the_column_of_the_same_test_set_is_compared(file):
+    found = paper.beside(paper.printed(file, "one"), RESULT, "toy-ende")
+    assert rows(found) == [
+        ["Base", "base", "En-De", 27.5, 2, 26.5, -1.0, "nrefs:1|tok:none"],
+        ["Base + New", "base-new", "En-De", 28.0, 1, 28.5, 0.5, "nrefs:1|tok:none"],
+        ["T5", "not trained here", "En-De", 30.75, None, None, None, None],
+    ]
+    assert "paper_spread" not in found.csv() and "another corpus" not in found.title
+    assert "tok. BLEU" in found.markdown() and "Somebody 2020" in found.markdown() and "read with care" in found.markdown()
+    spread = paper.beside(paper.printed(file, "one"), RESULT, "toy-deen")
+    assert [(row["paper"], row["paper_spread"], row["measured"], row["difference"]) for row in spread.as_json()["rows"]] == [
+        (30.1, 0.25, 31.5, pytest.approx(1.4))
+    ]
+
+
+@pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
+def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, file):
+    found = paper.beside(paper.printed(file, "one"), {**RESULT, "set": name}, dataset)
+    assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
+        *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
+        *(("Base + New", "En-De", 28.5, None), ("T5", "En-De", None, None)),
+    ]
+    assert "another corpus than the paper's" in found.title
+    said = f"measured on {dataset} {name}, printed of toy-ende news, toy-deen news: a difference would be one of corpora and mean nothing"
+    assert any(said in note for note in found.notes)
+
+
+def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away(file, fake_run, capsys):
+    fake = fake_run()
+    fake.add("base", 0.2)
+    fake.add("base-new-s3", 0.1)
+    kept = fake.run.path / "score" / "test"
+    options = {"resamples": 5, "trials": 5}
+    score(fake.run, paper_file=file, paper_table="one", **options)
+    assert "Table 1, printed and measured (another corpus" in capsys.readouterr().out
+    assert {path.suffix for path in kept.glob("paper.*")} == {".md", ".tex", ".csv"}
+    scores = json.loads((kept / "scores.json").read_text("utf-8"))
+    measured = [row["measured"] for row in csv.DictReader((kept / "paper.csv").read_text("utf-8").splitlines())]
+    assert measured[:2] == [str(scores["systems"][0]["scores"][key]["value"]) for key in ("tokenized_bleu", "bleu")]
+    score(fake.run, paper_file=file, paper_table="one", output_format="csv", **options)
+    captured = capsys.readouterr()
+    last = captured.out.split("\n\n")[-1]
+    assert "up to date" in captured.err and [row["set"] for row in csv.DictReader(io.StringIO(last))] == ["test"] * 4
+    score(fake.run, paper_file=file, paper_table="one", output_format="json", **options)
+    assert json.loads(capsys.readouterr().out)[0]["paper"]["rows"][3]["system"] == "not trained here"
+    score(fake.run, **options)
+    assert not list(kept.glob("paper.*")) and "printed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ('citation = "Somebody', 'citatoin = "Somebody', "citation", ""),
+        ('score = "bleu"', 'score = "blue"', "unknown score 'blue' of the column 'De-En'", "did you mean 'bleu'"),
+        ("numbers = { En-De = 30.75 }", "numbers = { En-Du = 30.75 }", "the row 'T5' has a number of no column: 'En-Du'", "did you mean 'En-De'"),
+        ('system = "base-new"', 'system = "base"', "more than one entry", "once"),
+        ("En-De = 27.5", 'En-De = "27.5 BLEU"', "rows.0.numbers.En-De", ""),
+        ("columns = [{", "columns = {", "not valid TOML", ""),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
+    assert FILE.count(old) == 1
+    file.write_text(FILE.replace(old, new), "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        paper.printed(file, "one")
+    assert message in caught.value.message and hint in (caught.value.hint or "")
+
+
+def test_which_table_is_asked_for(file):
+    for name, message, hint in (
+        (None, "which of the paper's tables", "one of: one, sizes"),
+        ("on", "no table 'on'", "did you mean 'one'"),
+        ("sizes", "no scores of translations", "these have: one"),
+    ):
+        with pytest.raises(ConfigError, match=message) as caught:
+            paper.printed(file, name)
+        assert hint in caught.value.hint
+    with pytest.raises(ConfigError, match="cannot read the paper's numbers"):
+        paper.printed(file.parent / "none.toml", "one")
