@@ -13,7 +13,7 @@ from nmtkit.analyze import alignment, looking
 from nmtkit.data.batches import collate
 from nmtkit.data.spans import Spans
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS, Vocabulary, load_vocabularies
+from nmtkit.data.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.errors import DataError
 from nmtkit.models import loading
 from nmtkit.report.explorer import SentenceAttention, SystemAttention
@@ -30,7 +30,7 @@ class Translated:
     def __init__(self, store: Store, subwords: Sequence[Sequence[str]], vocabulary: Vocabulary) -> None:
         self.src, self.src_lengths, self.documents = store.src, store.src_lengths, store.documents
         self.spans: Spans | None = store.spans
-        self._targets = [np.array([*vocabulary.encode(tokens), EOS], dtype=np.int64) for tokens in subwords]
+        self._targets = [np.array(vocabulary.encode(tokens), dtype=np.int64) for tokens in subwords]
         self.tgt_lengths = np.array([len(target) for target in self._targets], dtype=np.int64)
 
     def tgt(self, i: int) -> NDArray[Any]:

@@ -1,0 +1,67 @@
+"""The attention that the explorer shows is the model's own on its own translations."""
+
+import json
+
+import pytest
+import torch
+
+from nmtkit.analyze import looking
+from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.errors import DataError
+from nmtkit.models import loading
+from nmtkit.report import stage
+from nmtkit.report.attention import of_system
+from nmtkit.score.stage import score
+from nmtkit.translate.forced import pair_batch
+from tests.analyze.conftest import SMALL, AnalysedRun
+from tests.score.conftest import write
+
+from .conftest import Page
+
+
+@pytest.fixture
+def analysed(tmp_path):
+    """A Transformer with two layers whose outputs are of one to five subwords, the first of them empty."""
+    made = AnalysedRun(tmp_path / "run")
+    made.system("base", "transformer", {**SMALL, "decoder_layers": 2})
+    made.subwords = [[f"w{i % 50 + k}" for k in range(i % 6)] for i in range(40)]
+    folder = made.run.path / "systems/base/translate/test"
+    write(folder / "hyp.subwords.txt", map(" ".join, made.subwords))
+    write(folder / "hyp.txt", map(" ".join, made.subwords))
+    return made
+
+
+def test_it_is_that_of_each_sentence_by_itself(analysed):
+    found = of_system(analysed.run, "base", "test", [0, 3, 4, 7])
+    assert sorted(found.sentences) == [3, 4, 7]
+    model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
+    store, vocabulary = Store(analysed.run.prep / "test"), load_vocabularies(analysed.run.prep)[1]
+    site = found.what.removesuffix(", mean over heads")
+    for line, one in found.sentences.items():
+        target = vocabulary.encode(analysed.subwords[line])
+        weights = looking.look(model, pair_batch([store.src(line).tolist()], [target]))["decoder"][site][0].mean(0)
+        assert torch.allclose(torch.tensor(one.weights), weights, rtol=0, atol=1e-5)
+        assert one.tgt == [*analysed.subwords[line], "</s>"] and len(one.src) == weights.size(1) and one.src[-1] == "</s>"
+
+
+def test_in_the_page(analysed, capsys):
+    score(analysed.run, resamples=20, trials=20)
+    html = stage.report(analysed.run, attention="base", sentences=5).read_text("utf-8")
+    attention = json.loads(Page(html).data)["sets"][0]["attention"]
+    assert attention["system"] == "base" and len(attention["of"]) == 4  # the first of the five is empty
+    one = attention["of"]["1"]
+    assert [len(row) for row in one["rows"]] == [len(one["src"])] * len(one["tgt"])
+    assert all(abs(sum(int(digit, 36) for digit in row) / 35 - 1) < 0.35 for row in one["rows"])
+    assert "only with attention" in html and "This page has no attention" not in html
+
+
+def test_what_cannot_be_shown_is_refused(analysed):
+    write(analysed.run.path / "systems/base/translate/test/hyp.subwords.txt", ["w1"])
+    with pytest.raises(DataError, match="1 lines of subwords for 40 sentences") as error:
+        of_system(analysed.run, "base", "test", [0])
+    assert "nmtkit translate --force --system base --set-name test" in error.value.hint
+    analysed.system("own", "tests.toy_recurrent:ToyRecurrent", {})
+    write(analysed.run.path / "systems/own/translate/test/hyp.subwords.txt", map(" ".join, analysed.subwords))
+    with pytest.raises(DataError, match="does not attend to the source"):
+        of_system(analysed.run, "own", "test", [1])
