@@ -137,7 +137,8 @@ def settings_page() -> str:
     """The reference of the settings."""
     lines = ["# Settings", "", REMAKE, ""]
     lines += ["A setting comes from, weakest first: the default below, the data set, `--preset NAME`, `--config FILE` (TOML), and"]
-    lines += ["`--set section.key=value`. `nmtkit settings SECTION --preset NAME --variant NAME` prints these tables with a preset's values. Presets are files in"]
+    lines += ["`--set section.key=value`. `nmtkit settings SECTION --preset NAME --variant NAME` prints these tables with a preset's values."]
+    lines += ["Presets are files in"]
     names = ", ".join(f"[{name}](presets/{name}.toml)" for name in settings.preset_names())
     lines += [f"[presets](presets), each with where its values are from: {names}.", ""]
     lines += [" · ".join(f"[{name}](#{name})" for name in (*SECTION_TITLES, "model")), ""]

@@ -13,6 +13,8 @@ from tests.docs.pages import PAGES, ROOT, anchors, calls, links, sessions, text_
 
 COMMANDS = get_command(app).commands
 FILES = {"train.de", "train.en", "train.docids", "train.log", "train.sbatch", "train.bin", "train.idx", "train.spans.bin", "train.txt", "train.trees"}
+DELIBERATE = {"train.max_stepps=9"}
+"""What the tour shows to be refused."""
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -36,7 +38,7 @@ def test_commands_are_understood(page):
             continue
         values = COMMANDS[words[0]].make_context(words[0], [word for word in words[1:] if word != "…"]).params
         assert values.get("analysis") in {None, *ANALYSES}
-        for assignment in values.get("assignments") or []:
+        for assignment in {*(values.get("assignments") or [])} - DELIBERATE:
             check_setting(assignment, page)
 
 
@@ -66,6 +68,21 @@ def check_setting(assignment, page):
             except settings.ConfigError as error:
                 errors.append(error)
         raise errors[0]
+
+
+def test_every_analysis_has_its_section():
+    assert set(ANALYSES) <= anchors(text_of(ROOT / "nmtkit" / "analyze" / "README.md"))
+
+
+def test_files_that_pages_repeat_are_as_they_are():
+    toy, job = (ROOT / path for path in ("tests/toy_recurrent.py", "recipes/slurm/train.sbatch"))
+    assert f"```python\n{text_of(toy)}```" in text_of(ROOT / "nmtkit" / "models" / "README.md")
+    assert f"```bash\n{text_of(job)}```" in text_of(ROOT / "nmtkit" / "train" / "README.md")
+
+
+def test_the_first_page_leads_to_every_other():
+    known = {(ROOT / link.partition("#")[0]).resolve() for link in links(text_of(ROOT / "README.md")) if ":" not in link}
+    assert {page for page in PAGES if page != ROOT / "README.md"} - known <= {ROOT / "tests" / "soak" / "README.md"}
 
 
 def test_what_the_finders_find():
