@@ -124,6 +124,12 @@ cost() {
   fi
 }
 
+# page TITLE: the run as one HTML page.
+page() {
+  nmtkit report --run "$run" --title "$1, ${STEPS:+$STEPS updates, }seeds $SEEDS (SCALE=$SCALE)"
+  keep report
+}
+
 # keep FOLDER: copy results of the run to those of this table, since the next table's take their place in the run.
 keep() {
   local to

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from nmtkit.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = sorted(path for path in (ROOT / "recipes").glob("*/*.sh") if path.read_text("utf-8").startswith("#!"))
+SCRIPTS = {path: path.read_text("utf-8") for path in (ROOT / "recipes").rglob("*.sh")}
+RECIPES = sorted(path for path, text in SCRIPTS.items() if text.startswith("#!") and "common.sh" in text)
 CLIENT = f"""#!{sys.executable} -SEXutf8
 import json, os, socket, sys
 with socket.create_connection(("127.0.0.1", int(os.environ["DOOR"]))) as connection, connection.makefile("rw") as stream:
@@ -52,7 +53,8 @@ def in_this_process(arguments: list[str]) -> tuple[int, str, str]:
 def nothing(arguments: list[str]) -> tuple[int, str, str]:
     """What recipes need of nmtkit, and no more: the folders of which they keep a copy, and a sign of parses where some were given."""
     run = Path(arguments[arguments.index("--run") + 1])
-    made = {"prep": ["prep/train.spans.bin"] if {"--parses", "--parser"} & set(arguments) else [], "score": ["score/test/table.md"]}
+    parsed = ["prep/train.spans.bin"] if {"--parses", "--parser"} & set(arguments) else []
+    made = {"prep": parsed, "score": ["score/test/table.md"], "report": ["report/index.html"]}
     for name in made.get(arguments[0], []) + ([f"analyze/{arguments[1]}/table.md"] if arguments[0] == "analyze" else []):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).touch()

@@ -12,7 +12,7 @@ from nmtkit.cli import app
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.prep.corpora import table
-from nmtkit.score import lengths
+from nmtkit.score import lengths, paper
 from nmtkit.score.significance import check_test
 from nmtkit.train.plan import make_plan
 from tests.recipes.door import ROOT, nothing, run_recipe
@@ -134,6 +134,21 @@ def test_full_has_the_papers_sizes_and_updates(name, with_parses):
                 counted[plan.variant, repr(plan.model)] = count_parameters(build_model(plan.variant, plan.model, vocabularies))
     assert [counted[plan.variant, repr(plan.model)] / 1e6 for plan in plans] == pytest.approx(sizes, abs=0.0051)
     assert [plan.train.max_steps for plan in plans] == updates
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_parses):
+    """And what they are compared with has the paper's corpora, and a system for every row that names one."""
+    done = with_parses(name, "full")
+    calls = [understood(call) for call in done.calls if call[0] == "score"]
+    table = paper.load(ROOT / "recipes" / name.split("/")[0] / "paper.toml").tables.get(name.split("/")[1])
+    assert {(values["paper"], values["table"]) for values in calls} == {
+        (ROOT / "recipes" / name.split("/")[0] / "paper.toml", name.split("/")[1]) if table else (None, None)
+    }
+    if table:
+        assert [column.dataset for column in table.columns if column.score] == [call[1] for call in done.calls if call[0] == "prep"]
+        for values in calls:
+            assert {f"{row.system}-s1" for row in table.rows if row.system} <= set(values["systems"])
 
 
 @pytest.mark.parametrize("name", [name for name in FULL if not name.startswith(("caru/", "memory/"))])
@@ -290,6 +305,28 @@ def test_a_recipe_stops_where_nmtkit_does(tmp_path):
     recipe = ROOT / "recipes" / "dual_context" / "table1.sh"
     done = run_recipe(recipe, tmp_path, stops, SCALE="small", RUNS=tmp_path / "runs")
     assert done.code == 75 and done.options("train", "--name") == ["transformer-s1", "enc-dc-s1"]
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_all_models_have_one_budget(scale, tmp_path):
+    """In each half of the comparison that no paper has; at full the halves are of one size, too."""
+    done = asked("compare_all", tmp_path, SCALE=scale, SEEDS="1 2", STEPS=70)
+    assert done.code == 0, done.stderr
+    halves = {}
+    for call in done.calls:
+        values = understood(call)
+        if call[0] == "train":
+            halves.setdefault(values["run"], []).append(planned(values))
+    assert [[plan.variant for plan in plans[::2]] for plans in halves.values()] == [
+        ["transformer", "enc-dc", "dec-dc", "full-dc", "pr", "rnnsearch", "gru-inv", "caru", "caru"],
+        ["transformer", "amn", "context-aware", "han", "concat"],
+    ]
+    for plans in halves.values():
+        assert [plan.train.seed for plan in plans] == [1, 2] * (len(plans) // 2)
+        assert len({plan.train.model_copy(update={"seed": 0}).model_dump_json() for plan in plans}) == 1 and plans[0].train.max_steps == 70
+    assert [call[1] for call in done.calls if call[0] == "prep"] == [*(["multi30k-ende", "demo"] if scale == "small" else ["wmt14-ende", "ted-zhen"])]
+    assert [call[1] for call in done.calls if call[0] == "analyze"] == ["cost"] * 2
+    assert [values["run"] for call in done.calls if call[0] == "report" for values in [understood(call)]] == [*halves]
 
 
 @pytest.mark.parametrize("scale", ["", "tiny"])

@@ -2,12 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
 from nmtkit.analyze import timing
 from nmtkit.prep.demo import generate
+from nmtkit.score.tables import SUFFIXES
 from tests.recipes.door import RECIPES, ROOT, run_recipe
 
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
@@ -34,6 +36,15 @@ TABLES = {
     "phrase/length": (["transformer", "pr", "big"], ["lengths"]),
     "phrase/agreement": (["transformer", "pr"], ["agreement"]),
 }
+HALVES = {
+    "compare_all": {
+        "sentences": [*DC, "pr", "rnnsearch", "gru-inv", "caru", "caru-bi"],
+        "documents": ["transformer", "amn", "context-aware", "han", "concat"],
+    }
+}
+"""The comparison of no paper, in two parts."""
+PRINTED = ("caru/table1", *(f"dual_context/table{i}" for i in (1, 2, 5)), *(f"memory/table{i}" for i in (2, 3, 4)), "phrase/table1", "phrase/table2")
+"""Those of which the papers print scores."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,7 +85,7 @@ def smoke(name, folder, variables, **more):
 
 
 def test_every_recipe_is_here():
-    assert [str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in RECIPES] == sorted(TABLES)
+    assert sorted(str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in RECIPES) == sorted([*TABLES, *HALVES])
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -89,6 +100,11 @@ def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
     assert scores["made_from"]["baseline"] == systems[0] == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
     assert first_column(kept / "score" / "test" / "table.md") == {"system", *systems}
     assert set(systems) <= {line.split(" ")[0] for line in done.stdout.splitlines()}
+    forms = {path.name for path in kept.rglob("*.*") if path.stem in {"table", "significance", "lengths", "paper"}}
+    assert {f"{Path(form).stem}.{suffix}" for form in forms for suffix in SUFFIXES} == forms
+    assert ("paper.md" in forms) == (name in PRINTED)
+    if name in PRINTED:
+        assert "(another corpus than the paper's)" in (kept / "score" / "test" / "paper.md").read_text("utf-8")
     for analysis in analyses:
         finding = json.loads((kept / analysis / "finding.json").read_text("utf-8"))
         assert finding["name"] == analysis and (kept / analysis / "table.md").is_file()
@@ -188,6 +204,18 @@ FURTHER = {
     "phrase/agreement": distances,
 }
 """What else comes of a recipe."""
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_all_models_are_compared_in_two_parts(name, shared_run, tmp_path):
+    smoke(name, tmp_path, shared_run)
+    for half, systems in HALVES[name].items():
+        kept = shared_run["RUN"] / "recipes" / name / half
+        scores = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))
+        assert scores["made_from"]["baseline"] == "transformer-s1" and scores["by_length"]["groups"]
+        assert {row["name"] for row in scores["systems"]} == {row["system"] for row in rows(kept, "cost")} == {f"{system}-s1" for system in systems}
+        page = (kept / "report" / "index.html").read_text("utf-8")
+        assert "models" in page and all(f"{system}-s1" in page for system in systems)
 
 
 def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_path):

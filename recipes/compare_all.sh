@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# In no paper: the sentence models of all four on one corpus, then the document models and their baseline on one with documents. In each half all
+# systems have one preset, so the same batches and as many updates (STEPS), and the same seeds (SEEDS).
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+table=compare_all/sentences
+corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small base)"
+system transformer
+for variant in enc-dc dec-dc full-dc pr; do system "$variant" --variant "$variant"; done
+source recipes/caru/ladder.sh
+rows rnnsearch gru-inv caru caru-bi
+compare --by-length
+cost
+page "The sentence models of four papers on $dataset"
+
+table=compare_all/documents
+corpus "$(at_scale demo demo ted-zhen)" "$(at_scale tiny demo base)"
+source recipes/memory/rows.sh
+rows transformer amn context-aware han concat
+compare --by-length
+cost
+page "Document models and their baseline on $dataset"
