@@ -1,0 +1,85 @@
+"""What documents show as on a screen is what these commands print: every line, but for its numbers, times and bars.
+
+Trainings are cut to two updates and the demo corpus to a few lines; so of what a system translates only the number of lines is compared.
+"""
+
+import re
+import shlex
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from nmtkit.cli import app
+from nmtkit.prep import demo
+from tests.docs.own_files import write_own_files
+from tests.docs.pages import ROOT, sessions, text_of
+
+SHORT = [part for value in ("train.max_steps=2", "train.log_every=1", "train.dev_sentences=2", "search.max_length_b=2") for part in ("--set", value)]
+TEXT = re.compile(r"(nmtkit: {3}(?:source {6}|reference {3}|translation )).*")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    """A demo corpus of a few lines, one thread, and a folder to work in."""
+    generate = demo.generate
+    monkeypatch.setattr(demo, "generate", lambda folder, size, seed: generate(folder, size=60, dev=12, test=12, seed=seed))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NMTKIT_RUN", raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def masked(line):
+    """A line without what differs from one machine, or one corpus, to another."""
+    line = TEXT.sub(r"\1", line)
+    line = re.sub(r"bfloat16|float32(?=,)|AMD EPYC", "#", line)
+    line = re.sub(r"[█▉▊▋▌▍▎▏]+|fingerprint \w+|commit \w+|, [\d,]+ unknown source subwords|\b(seconds?|threads?|sentences?)\b", "", line)
+    line = re.sub(r"\d+(?:[,.]\d+)*(?:e-\d+)?%?|–", "#", line)
+    line = re.sub(r"\[#,? ?#\]|(?:#[hm] )*#s\b", "#", line)
+    return re.sub(r"[\s#=-]+", " ", line).strip()
+
+
+def play(command):
+    """Lines that a command prints."""
+    first, _, second = command.partition(" | ")
+    stdin = None
+    if second:
+        head, option, count, path = shlex.split(first)
+        assert (head, option) == ("head", "-n")
+        with open(path, encoding="utf-8") as file:
+            stdin = "".join(file.readlines()[: int(count)])
+    program, *arguments = shlex.split(second or first)
+    assert program == "nmtkit"
+    cut = SHORT if arguments[0] == "train" and "train.max_stepps=9" not in arguments else []
+    result = CliRunner().invoke(app, arguments + cut, input=stdin)
+    assert result.exit_code == (2 if "did you mean" in result.output or "nothing was written" in result.output else 0), result.output
+    return result.stdout.splitlines() if second else result.output.splitlines()
+
+
+def compare(page):
+    """Play a page's commands one after the other."""
+    shown = sessions(text_of(ROOT / page))
+    assert shown
+    for block in shown:
+        printed = play(block.command)
+        if " | " in block.command:
+            assert len(printed) == len([line for line in block.output if not line.startswith("nmtkit: ")])
+            continue
+        known = {masked(line) for line in printed}
+        strange = [line for line in block.output if line.strip() not in {"", "…"} and masked(line) not in known]
+        assert not strange, "\n".join([block.command, *strange, "printed:", *printed])
+
+
+def test_somebodys_own_files(tmp_path):
+    write_own_files(tmp_path)
+    compare("nmtkit/prep/README.md")
+
+
+def test_lines_are_alike_but_for_numbers():
+    assert masked("step 50/1,500: loss 2.5, 1m 03s left") == masked("step 2/2: loss 7.25, 0s left")
+    assert masked("a  84.78 [81.79, 87.07]  93") == masked("a  – [–, –]  9")
+    assert masked("lr 0.000237, 3m 19s left") == masked("lr 4.74e-06, 4s left")
+    assert masked("dropped: empty  1") != masked("dropped: ratio  1")
