@@ -15,7 +15,7 @@ from nmtkit.cli.options import Debug, Quiet, chosen_run, force_option, run_optio
     epilog=examples(
         "nmtkit report",
         'nmtkit report --run runs/multi30k-ende --title "Two variants, one seed, 3,500 updates"',
-        "nmtkit report --attention transformer --sentences 50",
+        "nmtkit report --attention baseline --sentences 50",
     ),
 )
 def report(
