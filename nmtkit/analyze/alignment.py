@@ -301,7 +301,8 @@ def _rates_table(rows: list[list[Any]], what: str, of: str) -> Table:
     notes = [
         "AER: 1 - (|A∩S| + |A∩P|) / (|A| + |S|) over the whole set, in %; lower is better",
         "attention: for each target word the source word with the most weight at the step that writes it, subwords summed onto words, without </s>",
-        f"{contexts.NOTE}, of all heads; [95%]: percentile interval over {RESAMPLES} resamples of the sentence pairs, seed {SEED}",
+        f"{contexts.NOTE}, of all heads ({contexts.GATED}: `analyze importance` has the spread with even weights beside it)",
+        f"[95%]: percentile interval over {RESAMPLES} resamples of the sentence pairs, seed {SEED}",
     ]
     return Table("alignment", f"Agreement with gold word alignments, {of} ({what})", columns, rows, notes)
 

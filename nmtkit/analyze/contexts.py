@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.nn.capture import Change
 from nmtkit.score.draws import Resampling, estimate
 from nmtkit.score.tables import Column, Estimate
 
@@ -17,11 +18,30 @@ NOTE = (
     "context spread: mean Euclidean distance between the contexts of two steps of a sentence, divided by their mean length (0: all steps read "
     "the same; 1.41: they stand at right angles); mean over sentences"
 )
+GATED = "a gated attention's contexts change with the decoder's state whatever its weights are"
 
 
-def column(key: str = "context_spread") -> Column:
-    """The column of a table that shows it."""
-    return Column(key, "context spread [95%]", decimals=3, interval=True)
+def column(key: str = "context_spread", what: str = "context spread") -> Column:
+    """A column of a table that shows it."""
+    return Column(key, f"{what} [95%]", decimals=3, interval=True)
+
+
+def evenly(site: str, src_lengths: Tensor) -> Change:
+    """The change of weights that makes an attention read all real source positions alike.
+
+    Args:
+        site: the attention that is changed.
+        src_lengths: real positions of each sentence (B).
+    """
+
+    def change(name: str, weights: Tensor) -> Tensor:
+        if name != site:
+            return weights
+        real = torch.arange(weights.size(-1), device=weights.device) < src_lengths[:, None]  # (B, S)
+        even = real.to(weights.dtype) / src_lengths[:, None]
+        return even.view(len(even), *[1] * (weights.dim() - 2), -1).expand_as(weights)
+
+    return change
 
 
 def distances(contexts: Tensor, lengths: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
+from nmtkit.nn.gated import Gate
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
 from nmtkit.score import figures
@@ -216,6 +217,9 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
     Raises: ConfigError for tags of a side that no gate is of; DataError if no system has a gate, or tags do not fit.
     """
     chosen = looking.one_set(run, set_names, "the gates")
+    for side, file in (("src", src_tags), ("tgt", tgt_tags)):  # before the long work
+        if file and not Path(file).is_file():
+            raise DataError("there is no such file", where=f"--{side}-tags {file}", hint="a line of tags, separated by spaces, for each sentence")
     store = Store(run.prep / chosen)
     loaded = {name: loading.load_system(run, run.find_system(name), looking.device()) for name in systems}
     gates = {name: own for name, model in loaded.items() if (own := gates_of(model, looking.device()))}
@@ -249,10 +253,10 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
     return Finding(
         name="gates",
         title="how open gates are, by word",
-        table=_table(rows, list(gates), chosen),
-        text="0 keeps what was there, 1 puts the new in its place: if a gate has learned what carries content, nouns and verbs stand high, "
-        "and articles, prepositions and punctuation low. Compare words inside a column; the level of a whole column is the model's own. "
-        "Where other sentences are read (NAME.gate) it is the other way round: 1 keeps the word's own state, and what hangs on context stands low.",
+        table=_table(rows, {name: _opens(loaded[name]) for name in gates}, chosen),
+        text="0 keeps what was there, 1 puts the new in its place: if a gate has learned what carries content, nouns and verbs stand apart from "
+        "articles, prepositions and punctuation. Compare words inside a column; the level of a whole column is the model's own. Where other "
+        "sentences are read (NAME.gate), 1 keeps the word's own state, and what hangs on context stands low.",
         figure=drawing.get(first),
         bars="\n\n".join(_bars(site, name, drawn[site], 5 + i) for site in sites for i, name in enumerate(gates) if site in gates[name]),
         facts={
@@ -266,7 +270,13 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
     )
 
 
-def _table(rows: list[list[Any]], systems: Sequence[str], chosen: str) -> Table:
+def _opens(model: Model) -> list[str]:
+    """What it means that the gates of a model's attention are open."""
+    return [module.opens for module in model.modules() if isinstance(module, Gate)]
+
+
+def _table(rows: list[list[Any]], systems: Mapping[str, list[str]], chosen: str) -> Table:
+    """The table; `systems` with what `_opens` says of each."""
     columns = [Column(key, key, left=True) for key in ("gate", "side", "group")] + [
         Column("label", "", left=True),
         Column("occurrences", "occurrences"),
@@ -278,9 +288,19 @@ def _table(rows: list[list[Any]], systems: Sequence[str], chosen: str) -> Table:
         f"a word counts as the mean over its subwords, a row as the mean over its occurrences; words: the {TOP} most frequent types of this set, "
         "tokenized and truecased; </s> and the like take no part; frequency: how often the type occurs in this set",
         f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences, seed {SEED}",
+        *(f"{opens} ({', '.join(own)})" for opens, own in _by_meaning(systems).items()),
         "tokens.src.txt and tokens.tgt.txt beside this table are the words that --src-tags and --tgt-tags give a tag each",
     ]
     return Table("gates", f"How open gates are, by word ({chosen})", columns, rows, notes)
+
+
+def _by_meaning(systems: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """What an open gate does -> the systems of which this is true."""
+    found: dict[str, list[str]] = {}
+    for name, meanings in systems.items():
+        for opens in dict.fromkeys(meanings):
+            found.setdefault(opens, []).append(name)
+    return found
 
 
 def _figure(site: str, rows: Sequence[Sequence[Any]], systems: Sequence[str]) -> str:

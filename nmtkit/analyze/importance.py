@@ -52,7 +52,7 @@ class Points:
     js: Numbers
     """(N) ΔJS: by how much the next word's distribution changes more without it, in bits."""
     spread: Numbers
-    """(sentences) of `contexts.spread`; NaN where there is none."""
+    """(2, sentences) of `contexts.spread`, as the attention is and with even weights; NaN where there is none."""
 
 
 def drawn_positions(rows: Tensor, strongest: Tensor, src_lengths: Tensor, tgt_lengths: Tensor) -> Tensor:
@@ -73,11 +73,11 @@ def drawn_positions(rows: Tensor, strongest: Tensor, src_lengths: Tensor, tgt_le
 
 
 def compare(model: Model, site: str, batch: Batch, renormalise: bool, way: ablation.Way) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Δα and ΔJS of every step of a batch, and how its contexts spread.
+    """Δα and ΔJS of every step of a batch, and how its contexts spread, also where all positions are read alike.
 
     Args:
         model: in evaluation mode; site: its attention to the source; renormalise, way: see `ablation`.
-    Returns: Δα, ΔJS, and which of them are points (B, T); spread (B), NaN where it is not recorded.
+    Returns: Δα, ΔJS, and which of them are points (B, T); both spreads (2, B), NaN where contexts are not recorded.
     Source: Im & Chan 2024, after Serrano & Smith 2019, Is attention interpretable?
     """
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
@@ -94,9 +94,11 @@ def compare(model: Model, site: str, batch: Batch, renormalise: bool, way: ablat
         changed = way(model, site, memory, batch.tgt_in, pair, renormalise).transpose(1, 2)  # (B, T, 2, D)
         js = alpha.new_zeros(alpha.shape)
         js[points] = ablation.divergences(model, intact[points], changed[points])
-        given = seen.get(site + contexts.ENDING)
-        spread = contexts.spread(given[0], batch.tgt_lengths) if given else alpha.new_full((len(alpha),), torch.nan)
-    return alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], points, spread
+        with capture(contexts.evenly(site, batch.src_lengths)) as even:
+            model.decode(batch.tgt_in, memory)
+        given = [found.get(site + contexts.ENDING) for found in (seen, even)]
+        spread = [contexts.spread(own[0], batch.tgt_lengths) if own else alpha.new_full((len(alpha),), torch.nan) for own in given]
+    return alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], points, torch.stack(spread)
 
 
 def measured(run: Run, name: str, store: Store, renormalise: bool) -> tuple[str, Points] | str:
@@ -110,13 +112,13 @@ def measured(run: Run, name: str, store: Store, renormalise: bool) -> tuple[str,
     if way is None:
         return f"the weights of its attention '{site}' cannot be changed (see nmtkit.nn.capture)"
     found: list[Tensor] = []
-    spreads = np.full(len(store), np.nan)
+    spreads = np.full((2, len(store)), np.nan)
     with console.progress(f"{name}: sentences", len(store)) as done:
         for batch in looking.batches(store, where, model.context_rule):
             alpha, js, points, spread = compare(model, site, batch, renormalise, way)
             row, step = points.nonzero(as_tuple=True)
             found.append(torch.stack([batch.rows[row].double(), step.double(), alpha[points], js[points]]).cpu())
-            spreads[batch.rows.cpu().numpy()] = spread.cpu().numpy()
+            spreads[:, batch.rows.cpu().numpy()] = spread.cpu().numpy()
             done(len(batch.rows))
     rows, steps, d_alpha, d_js = torch.cat(found, dim=1).numpy()
     order = np.lexsort((steps, rows))
@@ -139,7 +141,7 @@ def numbers_of(totals: Numbers) -> dict[str, Numbers]:
         spread = np.where(spread > 1e-12 * np.stack([xx, yy]), spread, np.nan)
         correlation = (xy - x * y / count) / np.sqrt(spread[0] * spread[1])
         means = {"loss_per_point": loss / count, "correlation": correlation, "d_alpha": x / count, "d_js": y / count}
-        return {"loss": loss, **means, "against": 100 * negative / count}
+        return {"loss": loss, **means, "explained": 100 * (1 - loss / xx), "against": 100 * negative / count}
 
 
 def row_of(points: Points, draws: Resampling) -> list[Any]:
@@ -147,7 +149,7 @@ def row_of(points: Points, draws: Resampling) -> list[Any]:
     own = sums(points, draws.sentences)
     values, resampled = numbers_of(own.sum(0)), numbers_of(draws.sums(own))
     found = [estimate(float(values[key]) if np.isfinite(values[key]) else None, resampled[key]) for key in values]
-    return [len(points.rows), *found, contexts.mean(points.spread, draws)]
+    return [len(points.rows), *found, *(contexts.mean(spread, draws) for spread in points.spread)]
 
 
 def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), removal: str = "renormalised") -> Finding:
@@ -184,8 +186,9 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), remo
         title="what attention weights say about what matters",
         table=_table(rows, chosen, removal),
         text="Were weights the same as importance, all points would lie on the diagonal and the correlation would be 1: a position with more "
-        "attention would be the one that the next word hangs on. ΔJS below 0: a random other position mattered more. Read the loss beside the mean "
-        "Δα, for it is small, too, where weights are nearly even and nothing hangs on any of them.",
+        "attention would be the one that the next word hangs on. ΔJS below 0: a random other position mattered more. The loss is small, too, where "
+        "weights are nearly even and nothing hangs on any of them: its explained share is then near 0, and the mean ΔJS tells whether the source "
+        "matters.",
         figure=_figure(found, removal) if figures.available() else None,
         bars="\n\n".join(_bars(name, points, removal) for name, points in found.items()),
         facts={
@@ -200,15 +203,17 @@ def _table(rows: list[list[Any]], chosen: str, mode: str) -> Table:
     columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("removal", "removal", left=True)]
     columns += [Column("points", "points"), Column("loss", "Σ(Δα−ΔJS)² [95%]", decimals=1, interval=True)]
     columns += [Column(key, f"{key.replace('_', ' ')} [95%]", decimals=3, interval=True) for key in ("loss_per_point", "correlation")]
-    columns += [Column("d_alpha", "mean Δα [95%]", decimals=3, interval=True), Column("d_js", "mean ΔJS [95%]", decimals=3, interval=True)]
-    columns += [Column("against", "ΔJS < 0, % [95%]", decimals=1, interval=True), contexts.column()]
+    columns += [Column("d_alpha", "mean Δα [95%]", decimals=3, interval=True), Column("d_js", "mean ΔJS [95%]", decimals=5, interval=True)]
+    columns += [Column(key, f"{title}, % [95%]", decimals=1, interval=True) for key, title in (("explained", "explained"), ("against", "ΔJS < 0"))]
+    columns += [contexts.column(), contexts.column("even_context_spread", "with even weights")]
     notes = [
         "at each step of the reference: position i has the largest weight, j is drawn from the other real positions, </s> among them; "
         "Δα = α_i − α_j, ΔJS = JS(p, p without i) − JS(p, p without j), where p is the next word's distribution and JS is in base 2",
         f"removal {mode}: the weight is set to zero in all heads of the last attention to the source at that step alone, and {REMOVALS[mode]}; "
         "α is the mean over heads",
         f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and resamples of seed {SEED}",
-        contexts.NOTE,
+        "explained: 1 − Σ(Δα−ΔJS)² / Σ Δα², what ΔJS has of the squares of Δα (100: the same; 0: no better than nothing hanging on any position)",
+        f"{contexts.NOTE}; with even weights: where all real positions weigh the same ({contexts.GATED})",
     ]
     return Table("importance", f"Importance of source positions against their attention weights ({chosen}, removal {mode})", columns, rows, notes)
 

@@ -79,6 +79,28 @@ class CARUSettings(ModelSettings):
     """Initial weights: Xavier-uniform matrices and zero biases, or all of it from N(0, 0.01²), as in the paper."""
 
 
+WITHOUT_EFFECT: dict[str, tuple[str, Callable[[CARUSettings], bool]]] = {
+    "gate": ("without gated attention (model.caatt) there is no gate", lambda s: not s.caatt),
+    "caatt_first": ("only the CARU gate of gated attention has a first step of its own", lambda s: not s.caatt or s.gate != "caru"),
+    "n_scale": ("a softmax has no N (model.attention_norm)", lambda s: s.attention_norm == "softmax"),
+    "n_constant": ("N is not constant (model.attention_norm, model.n_scale)", lambda s: s.attention_norm == "softmax" or s.n_scale != "const"),
+    "history": ("without CAEmbed (model.caembed) there is none", lambda s: s.caembed == "off"),
+    "first_step": ("there is no CARU cell (model.cell, model.caembed)", lambda s: s.cell != "caru" and s.caembed == "off"),
+}
+"""Settings that can lie idle: why, and when."""
+
+
+def refuse_idle(settings: CARUSettings) -> None:
+    """Refuse a setting that changes nothing.
+
+    Raises: ConfigError naming it.
+    """
+    for key, (why, idle) in WITHOUT_EFFECT.items():
+        value, default = getattr(settings, key), type(settings).model_fields[key].default
+        if value != default and idle(settings):
+            raise ConfigError(f"model.{key}={value} has no effect: {why}", where=f"model.{key}", hint="leave it out")
+
+
 @dataclass
 class Run:
     """What the loop over time leaves behind; lists have one entry a step."""
@@ -108,6 +130,7 @@ class CARUAttention(Model):
 
     def __init__(self, settings: CARUSettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
+        refuse_idle(settings)
         s = settings
         e, h, source = s.d_embedding, s.d_hidden, (2 if s.bidirectional else 1) * s.d_hidden
         if s.tie != "none" and self.width != e:

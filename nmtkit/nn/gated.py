@@ -30,6 +30,10 @@ PIECE = 1 << 20
 """Numbers (B, K, S, W) of a search's step that are worked on at once."""
 
 
+OPEN = "0 leaves a source word as it was read, 1 puts in its place what the decoder's state makes of it"
+OPEN_INVERTED = "0 keeps the decoder's state, 1 lets the source word into it"
+
+
 class Gate(nn.Module, abc.ABC):
     """How a decoder's state s refines the source states h_i, all side by side.
 
@@ -44,6 +48,8 @@ class Gate(nn.Module, abc.ABC):
     """Products of the decoder's state, once a step."""
     width: int
     """W."""
+    opens: str
+    """What an open gate does, for people."""
 
     def prepare(self, h: Tensor) -> Tensor:
         """What h (B, S, E_h) gives once per sentence: (B, S, ·)."""
@@ -91,6 +97,7 @@ class CARUGate(Gate):
     def __init__(self, d_state: int, d_source: int, linear_first: bool) -> None:
         super().__init__()
         self.width, self.linear_first = d_source, linear_first
+        self.opens = OPEN
         self.state = Linear(d_state, 2 * d_source, blocks=2)  # W and the half of W_z that meets s; B and B_z
         self.source = Linear(d_source, 2 * d_source, bias=False, blocks=2)  # W_n and the other half of W_z
         self.bias = nn.Parameter(torch.zeros(d_source))  # B_n
@@ -163,6 +170,7 @@ class GRUGate(Gate):
         super().__init__()
         self.inverted = inverted
         self.width = d_state if inverted else d_source
+        self.opens = OPEN_INVERTED if inverted else OPEN
         self.state = Linear(d_state, (2 if inverted else 3) * self.width, bias=not inverted, blocks=2 if inverted else 3)
         self.source = Linear(d_source, (3 if inverted else 2) * self.width, bias=inverted, blocks=3 if inverted else 2)
         self.candidate = Linear(self.width, self.width, bias=False)

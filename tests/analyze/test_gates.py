@@ -214,6 +214,7 @@ def test_tags_that_do_not_fit_are_refused_with_file_and_line(tmp_path):
 def test_the_stage_by_hand(analysed, tmp_path, capsys):
     analysed.system("both", "caru", GATED)
     analysed.system("one", "gatt", GATED)
+    analysed.system("inverse", "gru-inv", GATED)
     analysed.system("plain", "transformer", SMALL)
     analysed.system("toy", TOY, {})
     lines = analysed.lines["test"]
@@ -222,6 +223,7 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     stage.analyze(analysed.run, "gates", src_tags=str(tags))
     out, err = capsys.readouterr()
     assert "no gate to look at: plain, toy" in err and HAVING in err
+    assert "what the decoder's state makes of it (both, one)" in out and "lets the source word into it (inverse)" in out
     assert "0 keeps what was there" in out and "█" in out and "one: attention_gate" in out and "one: caembed_gate" not in out
     found = finding(analysed.run, "gates")
     folder = analysed.run.path / "analyze" / "gates"
@@ -261,6 +263,9 @@ def test_without_any_gate_it_is_said_who_has_one(analysed, tmp_path):
     assert error.value.hint == f"variants that have one: {HAVING}"
     analysed.system("one", "gatt", GATED)
     path = tmp_path / "tags"
+    with pytest.raises(DataError, match="there is no such file") as error:
+        stage.analyze(analysed.run, "gates", src_tags=str(path))
+    assert str(error.value.where) == f"--src-tags {path}"
     path.write_text("X\n", "utf-8")
     with pytest.raises(ConfigError, match="no gate is of words of the target"):
         stage.analyze(analysed.run, "gates", tgt_tags=str(path))

@@ -177,7 +177,7 @@ def test_numbers_from_sums_over_sentences():
     rows = np.sort(rng.integers(0, 6, 50))
     x = rng.random(50)
     y = x / 2 - 0.1 + 0.2 * rng.standard_normal(50)
-    points = importance.Points(rows, np.arange(50), x, y, np.full(8, np.nan))
+    points = importance.Points(rows, np.arange(50), x, y, np.full((2, 8), np.nan))
     found = importance.numbers_of(importance.sums(points, 8).sum(0))
     assert found["correlation"] == pytest.approx(np.corrcoef(x, y)[0, 1], rel=1e-12)
     assert found["loss"] == pytest.approx(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
@@ -185,12 +185,13 @@ def test_numbers_from_sums_over_sentences():
     assert (found["d_alpha"], found["d_js"]) == pytest.approx((x.mean(), y.mean()))
     assert found["against"] == pytest.approx(100 * sum(v < 0 for v in y) / 50)
     row = importance.row_of(points, Resampling(8, 200))
-    assert row[0] == 50 and row[-1].value is None
-    assert all(e.low < e.value < e.high for e in row[1:-1])
+    assert found["explained"] == pytest.approx(100 - 100 * found["loss"] / sum(a * a for a in x))
+    assert row[0] == 50 and row[-1].value is row[-2].value is None
+    assert all(e.low < e.value < e.high for e in row[1:-2])
     same = importance.Points(rows, np.arange(50), np.full(50, 0.1), y, points.spread)
     assert importance.row_of(same, Resampling(8, 200))[3].value is None  # all at one Δα: no correlation
     none = importance.Points(rows[:0], rows[:0], x[:0], y[:0], points.spread)
-    assert [e.value for e in importance.row_of(none, Resampling(8, 200))[2:]] == [None] * 6
+    assert [e.value for e in importance.row_of(none, Resampling(8, 200))[2:]] == [None] * 8
 
 
 def test_spread_of_contexts_by_loops():
@@ -211,6 +212,19 @@ def test_spread_of_contexts_by_loops():
             assert each[row, t].item() == pytest.approx(wanted, rel=1e-12)
         assert each[row, length:].isnan().all()
     assert contexts.mean(found.tolist(), Resampling(4, 50)).value == pytest.approx((found[0] + found[1]).item() / 2)
+
+
+def test_with_even_weights_only_gated_contexts_differ(analysed):
+    """What a gate makes of the source changes from step to step, so the spread of its contexts is not the attention's doing alone."""
+    batch = contract.collate(contract.pairs(4), more=1)
+    spreads = {}
+    for name in ("rnnsearch", "caru"):
+        model = next(case for case in CASES if case.variant == name).build()
+        site = ablation.attention_site(model, CPU)
+        found = importance.compare(model, site, batch, True, ablation.way(model, site, CPU))[3]
+        spreads[name] = found[:, batch.tgt_lengths > 1]
+    assert (spreads["rnnsearch"][1] < 1e-6).all() and (spreads["rnnsearch"][0] > 1e-3).all()
+    assert (spreads["caru"] > 1e-3).all()
 
 
 def test_the_stage_with_and_without_feedback(analysed, capsys):
@@ -236,6 +250,7 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
         assert [p[:2] for p in kept] == wanted
         assert row["loss"]["value"] == pytest.approx(sum((x - y) ** 2 for *_, x, y in kept), rel=1e-3)
         assert row["context_spread"]["low"] <= row["context_spread"]["value"] <= row["context_spread"]["high"]
+        assert abs(row["even_context_spread"]["value"]) < 1e-4 < row["context_spread"]["value"]
     figure = (folder / "figure.svg").read_text("utf-8")
     assert f"base ({steps:,} of {steps:,} points)" in figure and "renormalised" in figure
     for form, mark in (("json", '"loss_per_point"'), ("md", "| system |"), ("tex", r"\toprule"), ("csv", "correlation_low")):

@@ -296,9 +296,9 @@ def test_l1_exp_nx_with_n_of_one_is_the_softmax():
     assert not torch.allclose(contract.full(small(), batch), contract.full(other, batch))
 
 
-@pytest.mark.parametrize("scale", ["length", "const"])
-def test_a_hundred_words_with_large_scores_stay_finite(scale):
-    model = small(n_scale=scale, n_constant=100, dtype=torch.float32)
+@pytest.mark.parametrize("values", [{}, {"n_scale": "const", "n_constant": 100}], ids=str)
+def test_a_hundred_words_with_large_scores_stay_finite(values):
+    model = small(**values, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.attention.parameters():
             parameter.mul_(200)
@@ -311,7 +311,7 @@ def test_a_hundred_words_with_large_scores_stay_finite(scale):
 @pytest.mark.parametrize("variant", ["caru", "gatt"])
 def test_a_closed_gate_leaves_the_source_states(variant):
     """l -> 0: g = h, and the model is the one without the gate."""
-    model, plain = small(variant, caatt_first="gated"), small(variant, caatt=False)
+    model, plain = small(variant, **({"caatt_first": "gated"} if variant == "caru" else {})), small(variant, caatt=False)
     with torch.no_grad():
         own = dict(model.named_parameters())
         for name, parameter in plain.named_parameters():
@@ -496,7 +496,9 @@ def test_products_are_as_few_as_they_can_be():
     assert found.train * m == pytest.approx(3 * (once + steps) + again, abs=1e-6)
 
 
-@pytest.mark.parametrize("values", [{}, {"n_scale": "const"}, {"attention_norm": "softmax", "bidirectional": True}], ids=str)
+@pytest.mark.parametrize(
+    "values", [{}, {"attention_norm": "l1_exp_nx", "n_scale": "const"}, {"attention_norm": "softmax", "bidirectional": True}], ids=str
+)
 @pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
 def test_a_search_in_pieces_finds_the_same(variant, values, monkeypatch):
     model, batch = small(variant, **values), contract.collate(contract.pairs(), more=1)
@@ -526,3 +528,21 @@ def test_weights_laid_out_for_a_search_give_the_same(values):
             torch.testing.assert_close(contract.full(model, batch), plain, rtol=0, atol=1e-5)
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    ("variant", "values", "idle"),
+    [
+        ("caru", {"caatt": False, "gate": "gru"}, "gate"),
+        ("caru", {"caatt": False, "caatt_first": "gated"}, "caatt_first"),
+        ("gatt", {"caatt_first": "gated"}, "caatt_first"),
+        ("gru-inv", {"n_scale": "const"}, "n_scale"),
+        ("caru", {"n_constant": 3}, "n_constant"),
+        ("caru", {"caembed": "off", "history": 2}, "history"),
+        ("gru-inv", {"first_step": "linear"}, "first_step"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_changes_nothing_is_refused(variant, values, idle):
+    with pytest.raises(ConfigError, match=f"model.{idle}=.* has no effect"):
+        small(variant, **values)
