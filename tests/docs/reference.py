@@ -43,7 +43,7 @@ def unescaped(text: str) -> str:
 def option_row(option) -> list[str]:
     """What the help says of one option or argument: its name, default and meaning."""
     is_option = option.opts[0].startswith("-")
-    name = ", ".join(option.opts) + (f" {option.metavar}" if option.metavar else "") if is_option else option.metavar
+    name = ", ".join(sorted(option.opts, key=len)) + (f" {option.metavar}" if option.metavar else "") if is_option else option.metavar
     default = "" if option.default is None or option.default is False else str(option.default)
     notes = ["Required."] * option.required + [f"Environment variable: `{option.envvar}`."] * bool(option.envvar)
     kind = option if hasattr(option, "min") else getattr(option, "type", None)
