@@ -197,8 +197,8 @@ class CARUCell(Cell):
     """x = W v + B, n = tanh(W_n h + B_n + x), l = σ(x) ⊙ σ(W_zh h + W_zv v + B_z), h' = (1-l) ⊙ h + l ⊙ n.
 
     Args:
-        d_in: E.
-        d_hidden: H.
+        input_size: E.
+        hidden_size: H; both are named as torch's `nn.GRUCell` has them.
         first_step: what it makes of an input without history: tanh x (the authors' code), or x.
     Source: Chan, Ke & Im 2020, *CARU: a content-adaptive recurrent unit for the transition of hidden state in NLP*, Eq. 4; the gate z
         has two biases, as in the authors' code.
@@ -206,11 +206,11 @@ class CARUCell(Cell):
 
     blocks = 2
 
-    def __init__(self, d_in: int, d_hidden: int, first_step: FirstStep = "tanh") -> None:
-        super().__init__(d_in, d_hidden)
+    def __init__(self, input_size: int, hidden_size: int, first_step: FirstStep = "tanh") -> None:
+        super().__init__(input_size, hidden_size)
         self.first_step = first_step
-        self.input = Linear(d_in, 2 * d_hidden, blocks=2)  # W, W_zv
-        self.state = Linear(d_hidden, 2 * d_hidden, blocks=2)
+        self.input = Linear(input_size, 2 * hidden_size, blocks=2)  # W, W_zv
+        self.state = Linear(hidden_size, 2 * hidden_size, blocks=2)
 
     def products(self) -> tuple[Linear, ...]:
         """W_n and W_zh in one."""

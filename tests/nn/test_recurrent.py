@@ -126,7 +126,7 @@ def test_the_lstm_is_torchs():
 
 def test_the_golden_step_of_a_caru_cell():
     """models.md section 10."""
-    cell = CARUCell(1, 1).double()
+    cell = CARUCell(input_size=1, hidden_size=1).double()
     values = {"input.weight": [[0.5], [0.7]], "input.bias": [0.1, 0.05], "state.weight": [[0.3], [-0.4]], "state.bias": [-0.2, 0.0]}
     cell.load_state_dict({name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()})
     x = cell.inputs(torch.ones(1, 1, dtype=torch.float64))
