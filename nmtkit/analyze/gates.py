@@ -256,7 +256,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
         table=_table(rows, {name: _opens(loaded[name]) for name in gates}, chosen),
         text="0 keeps what was there, 1 puts the new in its place: if a gate has learned what carries content, nouns and verbs stand apart from "
         "articles, prepositions and punctuation. Compare words inside a column; the level of a whole column is the model's own. Where other "
-        "sentences are read (NAME.gate), 1 keeps the word's own state, and what hangs on context stands low.",
+        "sentences are read (NAME.gate) it is the other way round: 1 keeps the word's own state, and what hangs on context stands low.",
         figure=drawing.get(first),
         bars="\n\n".join(_bars(site, name, drawn[site], 5 + i) for site in sites for i, name in enumerate(gates) if site in gates[name]),
         facts={

@@ -11,6 +11,7 @@ from nmtkit import settings
 from nmtkit.analyze import macs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
+from nmtkit.models.caru import WITHOUT_EFFECT
 from nmtkit.models.variants import build_model, count_parameters, load_variant
 from nmtkit.nn import gated
 from nmtkit.nn.capture import capture
@@ -217,7 +218,8 @@ RNNSEARCH = {"caatt": False, "caembed": "off", "attention_norm": "softmax", "cel
 
 def without_idea(case):
     """Gate, CAEmbed and L1(exp(Nx)) off, RNNSearch's cell, directions and readout: RNNSearch with the same weights."""
-    model = contract.Case(case.variant, (*case.values, *RNNSEARCH.items())).build(alignment="additive")
+    kept = [(key, value) for key, value in case.values if key not in WITHOUT_EFFECT]  # these belong to what is off
+    model = contract.Case(case.variant, (*kept, *RNNSEARCH.items())).build(alignment="additive")
     s = model.settings
     sizes = {"d_embedding": s.d_embedding, "d_hidden": s.d_hidden, "d_alignment": s.alignment_width, "tie": s.tie, "softmax_bias": s.softmax_bias}
     baseline = contract.Case("rnnsearch").build(**sizes)
