@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from nmtkit.analyze import looking
-from nmtkit.analyze.divergence import jensen_shannon
+from nmtkit.analyze import contexts, looking
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.models.base import Memory, Model
 from nmtkit.nn.capture import Change, capture
@@ -49,42 +49,82 @@ def without(site: str, positions: Tensor, renormalise: bool) -> Change:
     return change
 
 
-def at_once(model: Model, site: str, memory: Memory, tgt_in: Tensor, positions: Tensor, renormalise: bool) -> Tensor:
-    """What the output layer reads at every step without one source position, all steps in one pass.
+Pick = Callable[[Tensor, int], Tensor]
+"""Weights of an attention (B, H, T, S) and which step the first of them is of, from 0 -> the source positions to remove in turn (B, K, T)."""
 
-    For an attention after which no step hears of another.
+
+@dataclass(frozen=True)
+class Removed:
+    """What the output layer reads at every step with the whole attention, and without one source position and another."""
+
+    positions: Tensor
+    """(B, K, T) those that were removed."""
+    weights: Tensor
+    """(B, H, T, S) the whole attention's."""
+    contexts: Tensor | None
+    """(B, T, C) what it read, where that is recorded."""
+    intact: Tensor
+    """(B, T, D)."""
+    changed: Tensor
+    """(B, K, T, D)."""
+
+
+def at_once(model: Model, site: str, memory: Memory, tgt_in: Tensor, pick: Pick, count: int, renormalise: bool) -> Removed:
+    """Remove source positions in turn at every step, all steps in one pass: for an attention after which no step hears of another.
 
     Args:
         model: in evaluation mode; site: the attention; memory: from `encode`, B rows.
         tgt_in: (B, T).
-        positions: (B, K, T) the source position that is removed at each step, NOTHING where all stay.
+        pick: the positions; count: K.
         renormalise: see `without`.
-    Returns: (B, K, T, D).
     """
-    rows = tgt_in.repeat_interleave(positions.size(1), dim=0)
+    with capture() as seen:
+        intact = model.decode(tgt_in, memory)[0]
+    weights = _with_heads(seen[site][0])
+    positions = pick(weights, 0)
+    rows = tgt_in.repeat_interleave(count, dim=0)
     with capture(without(site, positions.flatten(1), renormalise)):
         hidden = model.decode(rows, memory)[0]
-    return hidden.view(*positions.shape, -1)
+    own = seen.get(site + contexts.ENDING)
+    return Removed(positions, weights, own[0] if own else None, intact, hidden.view(*positions.shape, -1))
 
 
-def step_by_step(model: Model, site: str, memory: Memory, tgt_in: Tensor, positions: Tensor, renormalise: bool) -> Tensor:
-    """As `at_once`, for any attention: each step begins with the state that the whole attention left, and nothing removed is remembered."""
-    intact = positions.new_full((len(positions), 1, positions.size(2)), NOTHING)
-    positions = torch.cat([intact, positions], dim=1)
-    count = positions.size(1)
-    rows = tgt_in.repeat_interleave(count, dim=0)
-    first = torch.arange(len(tgt_in), device=tgt_in.device).repeat_interleave(count) * count
+def step_by_step(model: Model, site: str, memory: Memory, tgt_in: Tensor, pick: Pick, count: int, renormalise: bool) -> Removed:
+    """As `at_once`, for any attention: each step begins with the state that the whole attention left, and nothing removed is remembered.
+
+    A sentence has 1 + K rows, the first with the whole attention: its weights tell, inside the step, what the others do without.
+    """
+    rows = tgt_in.repeat_interleave(1 + count, dim=0)
+    first = torch.arange(len(tgt_in), device=tgt_in.device).repeat_interleave(1 + count) * (1 + count)
+    positions: list[Tensor] = []
+
+    def change(name: str, weights: Tensor) -> Tensor:
+        if name != site:
+            return weights
+        if len(positions) == t:
+            positions.append(pick(_with_heads(weights)[..., :1, :], t))
+        gone = torch.cat([positions[t].new_full((len(tgt_in), 1), NOTHING), positions[t].squeeze(-1)], dim=1)
+        return without(site, gone, renormalise)(name, weights)
+
     state: dict[str, object] | None = {}
-    found = []
-    for t in range(tgt_in.size(1)):
-        with capture(without(site, positions[:, :, t], renormalise)):
-            hidden, state = model.decode(rows[:, t : t + 1], memory, state)
+    hidden, weights, read = [], [], []
+    for t in range(tgt_in.size(1)):  # noqa: B007 — `change` reads it
+        with capture(change) as seen:
+            step, state = model.decode(rows[:, t : t + 1], memory, state)
         state = select_rows(state, first)
-        found.append(hidden.view(len(tgt_in), count, -1)[:, 1:])
-    return torch.stack(found, dim=2)
+        hidden.append(step.view(len(tgt_in), 1 + count, -1))
+        weights.append(_with_heads(seen[site][0])[..., :1, :])
+        read += [own[0][:: 1 + count] for own in [seen.get(site + contexts.ENDING)] if own]
+    found = torch.stack(hidden, dim=2)
+    return Removed(torch.cat(positions, dim=-1), torch.cat(weights, dim=-2), torch.cat(read, dim=1) if read else None, found[:, 0], found[:, 1:])
 
 
-Way = Callable[[Model, str, Memory, Tensor, Tensor, bool], Tensor]
+def _with_heads(weights: Tensor) -> Tensor:
+    """(B, T, S) or (B, H, T, S) -> (B, H, T, S)."""
+    return weights if weights.dim() == 4 else weights.unsqueeze(1)
+
+
+Way = Callable[[Model, str, Memory, Tensor, Pick, int, bool], Removed]
 """`at_once` or `step_by_step`."""
 
 
@@ -123,7 +163,7 @@ def strongest(weights: Tensor) -> Tensor:
 
 
 def divergences(model: Model, intact: Tensor, changed: Tensor) -> Tensor:
-    """Jensen-Shannon divergence, in bits, of the next word's distribution from what it is without something.
+    """Jensen-Shannon divergence, in bits, of the next word's distribution from what it is without something: H((p+q)/2) - (H(p) + H(q)) / 2.
 
     Args:
         intact: (N, D) what the output layer reads; changed: (N, K, D) the same without.
@@ -132,10 +172,21 @@ def divergences(model: Model, intact: Tensor, changed: Tensor) -> Tensor:
     found = []
     rows = max(1, CHUNK // model.vocabularies.tgt)
     for own, others in zip(torch.split(intact, rows), torch.split(changed, rows), strict=True):
-        p = torch.softmax(model.logits(own).double(), dim=-1)
-        each = [jensen_shannon(p, torch.softmax(model.logits(other).double(), dim=-1)) for other in others.unbind(1)]
+        p, of_p = _with_entropy(model, own)
+        each = []
+        for other in others.unbind(1):
+            q, of_q = _with_entropy(model, other)
+            middle = q.add_(p).div_(2)
+            each.append((-torch.xlogy(middle, middle).sum(-1) - (of_p + of_q) / 2).clamp(min=0))
         found.append(torch.stack(each, dim=1) / math.log(2))
     return torch.cat(found)
+
+
+def _with_entropy(model: Model, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """The next word's distribution (N, V), and its entropy (N), in float64."""
+    logs = torch.log_softmax(model.logits(hidden).double(), dim=-1)
+    p = logs.exp()
+    return p, -logs.mul_(p).sum(-1)
 
 
 def attention_site(model: Model, where: torch.device) -> str | None:

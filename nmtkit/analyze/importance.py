@@ -35,6 +35,8 @@ REMOVALS = {
 """What becomes of the weights that are left when one is set to zero."""
 RESAMPLES, SEED = 1000, 1
 BINS = 10
+ROUNDING = 1e-9
+"""ΔJS nearer to 0 than that is 0: where all positions give the same, as at the first step of CAAtt, only rounding tells them apart."""
 DRAWN = 2000
 """Points in a figure, at most."""
 
@@ -55,20 +57,30 @@ class Points:
     """(2, sentences) of `contexts.spread`, as the attention is and with even weights; NaN where there is none."""
 
 
-def drawn_positions(rows: Tensor, strongest: Tensor, src_lengths: Tensor, tgt_lengths: Tensor) -> Tensor:
-    """For each step a source position other than the strongest, all alike likely; a sentence's draws are its own, whatever its batch.
+def drawn_chances(rows: Tensor, steps: int, tgt_lengths: Tensor) -> Tensor:
+    """A number from 0 to 1 for each step, by which another position is drawn; a sentence's draws are its own, whatever its batch.
 
     Args:
         rows: (B) the number of each sentence, which seeds its draws.
+        tgt_lengths: (B) real steps.
+    Returns: (B, steps) in float64, 0 behind the end.
+    """
+    found = np.zeros((len(rows), steps))
+    for own, row, length in zip(found, rows.tolist(), tgt_lengths.tolist(), strict=True):
+        own[:length] = np.random.default_rng([SEED, row]).random(length)
+    return torch.from_numpy(found).to(rows.device)
+
+
+def other_positions(chances: Tensor, strongest: Tensor, src_lengths: Tensor) -> Tensor:
+    """For each step a source position other than the strongest, all alike likely.
+
+    Args:
+        chances: (B, T) of `drawn_chances`.
         strongest: (B, T).
-        src_lengths, tgt_lengths: (B) real positions and steps.
+        src_lengths: (B) real positions.
     Returns: (B, T); without meaning behind the end, or where a source has one position only.
     """
-    chance = np.zeros(strongest.shape)
-    for i, (row, length) in enumerate(zip(rows.tolist(), tgt_lengths.tolist(), strict=True)):
-        chance[i, :length] = np.random.default_rng([SEED, row]).random(length)
-    others = (src_lengths - 1).clamp(min=1)[:, None].cpu().numpy()
-    found = torch.from_numpy((chance * others).astype(np.int64)).to(strongest.device)
+    found = (chances * (src_lengths - 1).clamp(min=1)[:, None]).long()
     return found + (found >= strongest)
 
 
@@ -81,23 +93,26 @@ def compare(model: Model, site: str, batch: Batch, renormalise: bool, way: ablat
     Source: Im & Chan 2024, after Serrano & Smith 2019, Is attention interpretable?
     """
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
-    with torch.inference_mode():
-        with capture() as seen:
-            memory = model.encode(batch)
-            intact = model.decode(batch.tgt_in, memory)[0]  # (B, T, D)
-        weights = seen[site][0]  # (B, H, T, S)
+    chances = drawn_chances(batch.rows, batch.tgt_in.size(1), batch.tgt_lengths)
+
+    def pick(weights: Tensor, first: int) -> Tensor:
         best = ablation.strongest(weights)
-        pair = torch.stack([best, drawn_positions(batch.rows, best, batch.src_lengths, batch.tgt_lengths)], dim=1)  # (B, 2, T)
-        alpha = weights.mean(1).double().gather(-1, pair.transpose(1, 2).clamp(max=weights.size(-1) - 1))  # (B, T, 2)
-        steps = torch.arange(batch.tgt_in.size(1), device=best.device)
+        return torch.stack([best, other_positions(chances[:, first : first + best.size(1)], best, batch.src_lengths)], dim=1)
+
+    with torch.inference_mode():
+        with capture():  # some keep the source states only if somebody listens
+            memory = model.encode(batch)
+        found = way(model, site, memory, batch.tgt_in, pick, 2, renormalise)
+        weights, where = found.weights.mean(1).double(), found.positions.transpose(1, 2)  # (B, T, S), (B, T, 2)
+        alpha = weights.gather(-1, where.clamp(max=weights.size(-1) - 1))
+        steps = torch.arange(batch.tgt_in.size(1), device=weights.device)
         points = (steps < batch.tgt_lengths[:, None]) & (batch.src_lengths > 1)[:, None]
-        changed = way(model, site, memory, batch.tgt_in, pair, renormalise).transpose(1, 2)  # (B, T, 2, D)
         js = alpha.new_zeros(alpha.shape)
-        js[points] = ablation.divergences(model, intact[points], changed[points])
+        js[points] = ablation.divergences(model, found.intact[points], found.changed.transpose(1, 2)[points])
         with capture(contexts.evenly(site, batch.src_lengths)) as even:
             model.decode(batch.tgt_in, memory)
-        given = [found.get(site + contexts.ENDING) for found in (seen, even)]
-        spread = [contexts.spread(own[0], batch.tgt_lengths) if own else alpha.new_full((len(alpha),), torch.nan) for own in given]
+        given = (found.contexts, next(iter(even.get(site + contexts.ENDING, ())), None))
+        spread = [alpha.new_full((len(alpha),), torch.nan) if own is None else contexts.spread(own, batch.tgt_lengths) for own in given]
     return alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], points, torch.stack(spread)
 
 
@@ -128,7 +143,7 @@ def measured(run: Run, name: str, store: Store, renormalise: bool) -> tuple[str,
 def sums(points: Points, sentences: int) -> Numbers:
     """What every number of the table is made of, for each sentence (sentences, 8): count, Σx, Σy, Σx², Σy², Σxy, Σ(x-y)², how often y < 0."""
     x, y = points.alpha, points.js
-    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, (x - y) ** 2, (y < 0).astype(np.float64))
+    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, (x - y) ** 2, (y < -ROUNDING).astype(np.float64))
     return np.stack([np.bincount(points.rows, weights=part, minlength=sentences) for part in parts], axis=1)
 
 

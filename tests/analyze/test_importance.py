@@ -109,6 +109,11 @@ def one_removal(model, site, batch, row, step, position, renormalise):
         return torch.softmax(model.logits(hidden), -1).tolist()
 
 
+def drawn_positions(rows, best, src_lengths, tgt_lengths):
+    chances = importance.drawn_chances(rows, best.size(1), tgt_lengths)
+    return importance.other_positions(chances, best, src_lengths)
+
+
 @pytest.mark.parametrize("renormalise", [True, False])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_batch_equals_one_removal_at_a_time(case, renormalise):
@@ -121,7 +126,7 @@ def test_a_batch_equals_one_removal_at_a_time(case, renormalise):
         model.decode(batch.tgt_in, model.encode(batch))
     alpha = seen[site][0].mean(1)
     best = alpha.argmax(-1)
-    other = importance.drawn_positions(batch.rows, best, batch.src_lengths, batch.tgt_lengths)
+    other = drawn_positions(batch.rows, best, batch.src_lengths, batch.tgt_lengths)
     for row, (sources, steps) in enumerate(zip(batch.src_lengths.tolist(), batch.tgt_lengths.tolist(), strict=True)):
         assert points[row].tolist() == [t < steps and sources > 1 for t in range(batch.tgt_in.size(1))]
         for t in range(steps if sources > 1 else 0):
@@ -148,6 +153,18 @@ def test_the_last_layer_is_the_one():
     assert ablation.attention_site(contract.Case(TOY).build(), CPU) is None
 
 
+@pytest.mark.parametrize("variant", ["transformer", "caru"])
+def test_each_sentence_is_decoded_whole_once_and_once_for_each_removal(variant, monkeypatch):
+    model = contract.Case(variant).build()
+    batch = contract.collate(contract.pairs(4), more=1)
+    site, decode, words = ablation.attention_site(model, CPU), model.decode, []
+    way = ablation.way(model, site, CPU)
+    monkeypatch.setattr(model, "decode", lambda tgt_in, *more: (words.append(tgt_in.numel()), decode(tgt_in, *more))[1])
+    importance.compare(model, site, batch, True, way)
+    whole, removals, even = 1, 2, 1
+    assert sum(words) == (whole + removals + even) * batch.tgt_in.numel()
+
+
 def test_what_is_left_of_weights():
     weights = torch.tensor([[[[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]]]])
     gone = torch.tensor([[0, 0]])
@@ -163,11 +180,11 @@ def test_what_is_left_of_weights():
 def test_draws_are_even_among_the_other_positions_and_each_sentence_has_its_own():
     rows, lengths, steps = torch.arange(200), torch.full((200,), 4), torch.full((200,), 60)
     best = torch.full((200, 60), 2)
-    found = importance.drawn_positions(rows, best, lengths, steps)
+    found = drawn_positions(rows, best, lengths, steps)
     counts = torch.bincount(found.flatten(), minlength=4)
     assert counts[2] == 0 and len(counts) == 4
     assert (counts[[0, 1, 3]] / 4000 - 1).abs().max() < 0.05
-    again = importance.drawn_positions(rows[[7, 3]], best[[7, 3], :9], lengths[[7, 3]], steps[[7, 3]] - 51)
+    again = drawn_positions(rows[[7, 3]], best[[7, 3], :9], lengths[[7, 3]], steps[[7, 3]] - 51)
     assert torch.equal(again, found[[7, 3], :9])
     assert not torch.equal(found[3], found[7])
 
@@ -190,6 +207,8 @@ def test_numbers_from_sums_over_sentences():
     assert all(e.low < e.value < e.high for e in row[1:-2])
     same = importance.Points(rows, np.arange(50), np.full(50, 0.1), y, points.spread)
     assert importance.row_of(same, Resampling(8, 200))[3].value is None  # all at one Δα: no correlation
+    noise = importance.Points(rows, np.arange(50), x, np.where(y < 0, -1e-12, y), points.spread)
+    assert importance.row_of(noise, Resampling(8, 200))[7].value == 0  # rounding is no sign
     none = importance.Points(rows[:0], rows[:0], x[:0], y[:0], points.spread)
     assert [e.value for e in importance.row_of(none, Resampling(8, 200))[2:]] == [None] * 8
 
