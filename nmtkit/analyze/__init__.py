@@ -35,7 +35,7 @@ file and one line."""
 OPTIONS: dict[str, object] = {
     **{"buckets": "dc", "measure": False, "pairs": "", "context": "true", "scores": (), "score_kind": "auto"},
     **{"sentence": 1, "layer": "", "head": 0, "gold": "", "alignments": ()},
-    **{"levels": "", "expressions": "", "match_case": False, "removal": "renormalised"},
+    **{"levels": "", "expressions": "", "match_case": False, "removal": "renormalised", "sentences": 0},
     **{"src_tags": "", "tgt_tags": ""},
     **{"probes": "", "tasks": ""},
 }

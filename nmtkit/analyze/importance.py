@@ -116,8 +116,8 @@ def compare(model: Model, site: str, batch: Batch, renormalise: bool, way: ablat
     return alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], points, torch.stack(spread)
 
 
-def measured(run: Run, name: str, store: Store, renormalise: bool) -> tuple[str, Points] | str:
-    """The points of a system over a set and the attention they are of; or why there are none."""
+def measured(run: Run, name: str, store: Store, chosen: NDArray[np.int64], renormalise: bool) -> tuple[str, Points] | str:
+    """The points of a system over the chosen sentences of a set and the attention they are of; or why there are none."""
     where = looking.device()
     model = loading.load_system(run, run.find_system(name), where)
     site = ablation.attention_site(model, where)
@@ -128,8 +128,8 @@ def measured(run: Run, name: str, store: Store, renormalise: bool) -> tuple[str,
         return f"the weights of its attention '{site}' cannot be changed (see nmtkit.nn.capture)"
     found: list[Tensor] = []
     spreads = np.full((2, len(store)), np.nan)
-    with console.progress(f"{name}: sentences", len(store)) as done:
-        for batch in looking.batches(store, where, model.context_rule):
+    with console.progress(f"{name}: sentences", len(chosen)) as done:
+        for batch in looking.batches(store, where, model.context_rule, chosen=chosen):
             alpha, js, points, spread = compare(model, site, batch, renormalise, way)
             row, step = points.nonzero(as_tuple=True)
             found.append(torch.stack([batch.rows[row].double(), step.double(), alpha[points], js[points]]).cpu())
@@ -159,38 +159,40 @@ def numbers_of(totals: Numbers) -> dict[str, Numbers]:
         return {"loss": loss, **means, "explained": 100 * (1 - loss / xx), "against": 100 * negative / count}
 
 
-def row_of(points: Points, draws: Resampling) -> list[Any]:
-    """The numbers of a system with their intervals, as the columns have them."""
-    own = sums(points, draws.sentences)
+def row_of(points: Points, draws: Resampling, chosen: NDArray[np.int64]) -> list[Any]:
+    """The numbers of a system with their intervals over resamples of the chosen sentences, as the columns have them."""
+    own = sums(points, points.spread.shape[1])[chosen]
     values, resampled = numbers_of(own.sum(0)), numbers_of(draws.sums(own))
     found = [estimate(float(values[key]) if np.isfinite(values[key]) else None, resampled[key]) for key in values]
-    return [len(points.rows), *found, *(contexts.mean(spread, draws) for spread in points.spread)]
+    return [len(points.rows), *found, *(contexts.mean(spread[chosen], draws) for spread in points.spread)]
 
 
-def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), removal: str = "renormalised") -> Finding:
+def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), removal: str = "renormalised", sentences: int = 0) -> Finding:
     """ΔJS against Δα of each system that attends to the source.
 
     Args:
         run: the run; systems: those without such an attention are left out. set_names: one set, read with its references (default: the first
             test set).
         removal: of REMOVALS.
-    Raises: ConfigError for another one; DataError if no system attends to the source.
+        sentences: only so many of the set, drawn at random, the same for all systems; 0 = all.
+    Raises: ConfigError for another removal; DataError if no system attends to the source.
     """
     if removal not in REMOVALS:
         raise ConfigError(f"no such removal: '{removal}'", where="--removal", hint=nearest(removal, REMOVALS))
-    chosen = looking.one_set(run, set_names, "the importance")
-    store = Store(run.prep / chosen)
-    draws = Resampling(len(store), RESAMPLES, seed=SEED)
+    name_of_set = looking.one_set(run, set_names, "the importance")
+    store = Store(run.prep / name_of_set)
+    chosen = looking.some(store, sentences, SEED)
+    draws = Resampling(len(chosen), RESAMPLES, seed=SEED)
     rows: list[list[Any]] = []
     found: dict[str, Points] = {}
     missing: dict[str, str] = {}
     for name in systems:
-        own = measured(run, name, store, removal == "renormalised")
+        own = measured(run, name, store, chosen, removal == "renormalised")
         if isinstance(own, str):
             missing[name] = own
             continue
         site, found[name] = own
-        rows.append([name, site, removal, *row_of(found[name], draws)])
+        rows.append([name, site, removal, *row_of(found[name], draws, chosen)])
     if not found:
         what = "; ".join(f"{name}: {why}" for name, why in missing.items())
         raise DataError(f"no system whose attention can be taken away: {what}", where=run.path, hint="`nmtkit variants` lists what attends")
@@ -199,7 +201,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), remo
     return Finding(
         name="importance",
         title="what attention weights say about what matters",
-        table=_table(rows, chosen, removal),
+        table=_table(rows, _what(name_of_set, len(chosen), len(store)), removal),
         text="Were weights the same as importance, all points would lie on the diagonal and the correlation would be 1: a position with more "
         "attention would be the one that the next word hangs on. ΔJS below 0: a random other position mattered more. The loss is small, too, where "
         "weights are nearly even and nothing hangs on any of them: its explained share is then near 0, and the mean ΔJS tells whether the source "
@@ -207,14 +209,27 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), remo
         figure=_figure(found, removal) if figures.available() else None,
         bars="\n\n".join(_bars(name, points, removal) for name, points in found.items()),
         facts={
-            **{"set": chosen, "sentences": len(store), "removal": removal, "logarithm": "base 2", "seed": SEED, "resamples": RESAMPLES},
+            **{
+                "set": name_of_set,
+                "sentences": len(chosen),
+                "of": len(store),
+                "removal": removal,
+                "logarithm": "base 2",
+                "seed": SEED,
+                "resamples": RESAMPLES,
+            },
             **{"attentions": {row[0]: row[1] for row in rows}, "left_out": missing},
         },
         attachments={f"points.{name}.csv": _csv(points) for name, points in found.items()},
     )
 
 
-def _table(rows: list[list[Any]], chosen: str, mode: str) -> Table:
+def _what(name: str, count: int, every: int) -> str:
+    """The set, and how much of it."""
+    return name if count == every else f"{count:,} of {every:,} sentences of {name}"
+
+
+def _table(rows: list[list[Any]], what: str, mode: str) -> Table:
     columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("removal", "removal", left=True)]
     columns += [Column("points", "points"), Column("loss", "Σ(Δα−ΔJS)² [95%]", decimals=1, interval=True)]
     columns += [Column(key, f"{key.replace('_', ' ')} [95%]", decimals=3, interval=True) for key in ("loss_per_point", "correlation")]
@@ -226,11 +241,12 @@ def _table(rows: list[list[Any]], chosen: str, mode: str) -> Table:
         "Δα = α_i − α_j, ΔJS = JS(p, p without i) − JS(p, p without j), where p is the next word's distribution and JS is in base 2",
         f"removal {mode}: the weight is set to zero in all heads of the last attention to the source at that step alone, and {REMOVALS[mode]}; "
         "α is the mean over heads",
-        f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and resamples of seed {SEED}",
+        f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and resamples of seed {SEED}; "
+        f"ΔJS < 0: by more than {ROUNDING:g}",
         "explained: 1 − Σ(Δα−ΔJS)² / Σ Δα², what ΔJS has of the squares of Δα (100: the same; 0: no better than nothing hanging on any position)",
         f"{contexts.NOTE}; with even weights: where all real positions weigh the same ({contexts.GATED})",
     ]
-    return Table("importance", f"Importance of source positions against their attention weights ({chosen}, removal {mode})", columns, rows, notes)
+    return Table("importance", f"Importance of source positions against their attention weights ({what}, removal {mode})", columns, rows, notes)
 
 
 def _figure(found: dict[str, Points], mode: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate
@@ -84,9 +85,23 @@ def layer_of(site: str) -> int:
     return next((int(part) + 1 for part in site.split(".") if part.isdigit()), 1)
 
 
-def batches(store: Store, where: torch.device, rule: ContextRule | None = None, positions: int = POSITIONS) -> Iterator[Batch]:
-    """All pairs of a set, the longest first, in batches of at most so many source positions; with the contexts that a model's rule wants."""
-    order = np.lexsort((store.tgt_lengths, store.src_lengths))[::-1]
+def some(store: Store, count: int, seed: int) -> NDArray[np.int64]:
+    """So many pairs of a set, drawn at random, in their order; 0, or more than there are: all of them."""
+    if not 0 < count < len(store):
+        return np.arange(len(store))
+    return np.sort(np.random.default_rng(seed).choice(len(store), count, replace=False))
+
+
+def batches(
+    store: Store, where: torch.device, rule: ContextRule | None = None, positions: int = POSITIONS, chosen: NDArray[np.int64] | None = None
+) -> Iterator[Batch]:
+    """The pairs of a set, the longest first, in batches of at most so many source positions; with the contexts that a model's rule wants.
+
+    Args:
+        chosen: only these, by their number; None = all.
+    """
+    chosen = np.arange(len(store)) if chosen is None else chosen
+    order = chosen[np.lexsort((store.tgt_lengths[chosen], store.src_lengths[chosen]))[::-1]]
     start = 0
     while start < len(order):
         rows = order[start : start + max(1, positions // int(store.src_lengths[order[start]]))]

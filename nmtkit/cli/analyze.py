@@ -27,7 +27,7 @@ def of(*analyses: str) -> str:
         "nmtkit analyze divergence --system dc-2 --system dc-5",
         "nmtkit analyze alignment --sentence 7 --layer 3",
         "nmtkit analyze alignment --gold enfr.gold,enfr.src-tgt",
-        "nmtkit analyze importance --set-name dev --removal raw",
+        "nmtkit analyze importance --set-name dev --removal raw --sentences 200",
         "nmtkit analyze gates --src-tags test.en.pos",
         "nmtkit analyze context --set-name dev",
         "nmtkit analyze convergence --levels 20,25,30",
@@ -156,6 +156,15 @@ def analyze(
             rich_help_panel=of("importance"),
         ),
     ] = "renormalised",
+    sentences: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Only so many sentences of the set, drawn at random (0: all).",
+            rich_help_panel=of("importance"),
+        ),
+    ] = 0,
     expressions: Annotated[
         str,
         typer.Option(
@@ -214,6 +223,6 @@ def analyze(
     options = {"buckets": buckets, "measure": measure, "pairs": pairs, "context": context, "scores": tuple(scores or ())}
     options["score_kind"] = score_kind
     options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
-    options |= {"levels": levels, "expressions": expressions, "match_case": match_case, "removal": removal}
+    options |= {"levels": levels, "expressions": expressions, "match_case": match_case, "removal": removal, "sentences": sentences}
     options |= {"src_tags": src_tags, "tgt_tags": tgt_tags, "probes": probes, "tasks": tasks}
     stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)

@@ -79,7 +79,7 @@ CASES: dict[str, tuple[Case, ...]] = {
             lambda values: values["analysis"] is None,
             (
                 *("--system", "--set-name", "--buckets", "--measure", "--pairs", "--scores", "--format", "--run", "--force"),
-                *("--sentence", "--layer", "--head", "--gold", "--alignments"),
+                *("--sentence", "--layer", "--head", "--gold", "--alignments", "--sentences"),
             ),
             "name one of them: nmtkit analyze NAME …",
         ),

@@ -201,16 +201,16 @@ def test_numbers_from_sums_over_sentences():
     assert found["loss_per_point"] == pytest.approx(found["loss"] / 50)
     assert (found["d_alpha"], found["d_js"]) == pytest.approx((x.mean(), y.mean()))
     assert found["against"] == pytest.approx(100 * sum(v < 0 for v in y) / 50)
-    row = importance.row_of(points, Resampling(8, 200))
+    row = importance.row_of(points, Resampling(8, 200), np.arange(8))
     assert found["explained"] == pytest.approx(100 - 100 * found["loss"] / sum(a * a for a in x))
     assert row[0] == 50 and row[-1].value is row[-2].value is None
     assert all(e.low < e.value < e.high for e in row[1:-2])
     same = importance.Points(rows, np.arange(50), np.full(50, 0.1), y, points.spread)
-    assert importance.row_of(same, Resampling(8, 200))[3].value is None  # all at one Δα: no correlation
+    assert importance.row_of(same, Resampling(8, 200), np.arange(8))[3].value is None  # all at one Δα: no correlation
     noise = importance.Points(rows, np.arange(50), x, np.where(y < 0, -1e-12, y), points.spread)
-    assert importance.row_of(noise, Resampling(8, 200))[7].value == 0  # rounding is no sign
+    assert importance.row_of(noise, Resampling(8, 200), np.arange(8))[7].value == 0  # rounding is no sign
     none = importance.Points(rows[:0], rows[:0], x[:0], y[:0], points.spread)
-    assert [e.value for e in importance.row_of(none, Resampling(8, 200))[2:]] == [None] * 8
+    assert [e.value for e in importance.row_of(none, Resampling(8, 200), np.arange(8))[2:]] == [None] * 8
 
 
 def test_spread_of_contexts_by_loops():
@@ -283,12 +283,32 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
     assert json.dumps(after).count("stay as they are") == 1
 
 
+def test_some_sentences_are_those_of_the_whole_set(analysed, capsys):
+    analysed.system("own", "rnnsearch", {"d_hidden": 16, "d_embedding": 8})
+    points, tables = {}, {}
+    for count in (0, 5, 10_000):
+        stage.analyze(analysed.run, "importance", sentences=count)
+        tables[count] = finding(analysed.run, "importance")
+        points[count] = (analysed.run.path / "analyze" / "importance" / "points.own.csv").read_text("utf-8").splitlines()[1:]
+        assert f"(5 of {len(analysed.lines['test'])} sentences of test, removal" in capsys.readouterr().out or count != 5
+    lines = {int(point.split(",")[0]) for point in points[5]}
+    assert len(lines) == 5 and max(lines) > 5  # drawn, not the first ones
+    assert points[10_000] == points[0]
+    whole = {tuple(p[:2]): [float(x) for x in p[2:]] for p in (point.split(",") for point in points[0])}
+    for line, step, *numbers in (point.split(",") for point in points[5]):
+        assert [float(x) for x in numbers] == pytest.approx(whole[line, step], abs=2e-6)
+    row = tables[5]["table"]["rows"][0]
+    assert row["points"] == sum(int(line) in lines for line, _ in whole) and row["points"] == len(points[5])
+    assert row["d_alpha"]["low"] < row["d_alpha"]["value"] < row["d_alpha"]["high"]
+    assert (tables[5]["facts"]["sentences"], tables[5]["facts"]["of"]) == (5, len(analysed.lines["test"]))
+
+
 def test_batches_do_not_change_the_points(analysed, monkeypatch):
     analysed.system("own", "gatt", {"d_hidden": 16, "d_embedding": 8})
     stage.analyze(analysed.run, "importance")
     first = finding(analysed.run, "importance")["table"]["rows"][0]
     batches = looking.batches
-    monkeypatch.setattr(looking, "batches", lambda store, where, rule: batches(store, where, rule, positions=60))
+    monkeypatch.setattr(looking, "batches", lambda store, where, rule, chosen: batches(store, where, rule, 60, chosen))
     stage.analyze(analysed.run, "importance", force=True)
     again = finding(analysed.run, "importance")["table"]["rows"][0]
     assert again["correlation"]["value"] == pytest.approx(first["correlation"]["value"], rel=1e-3)
