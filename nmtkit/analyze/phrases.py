@@ -12,6 +12,7 @@ import numpy as np
 
 from nmtkit import files
 from nmtkit.analyze import expressions as lists
+from nmtkit.analyze.agreement import interval
 from nmtkit.analyze.expressions import Expression, occurrences, spaced, translations
 from nmtkit.analyze.finding import Finding
 from nmtkit.errors import ConfigError, DataError
@@ -84,6 +85,10 @@ class Result:
     """Those that have translated it."""
     found: Sequence[Occurrence]
 
+    def occurring(self, listed: Sequence[Expression], wanted: bool = False) -> int:
+        """How many of the listed names stand in the source at all; wanted: those that a reference translates as the list has it."""
+        return len({listed[one.expression].name for one in self.found if one.wanted or not wanted})
+
     @property
     def totals(self) -> dict[str, Any]:
         """Counts over all expressions."""
@@ -150,17 +155,20 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), expr
     rows = [row for result in results for row in _rows(result, listed, shown)]
     drawn = [row for row in rows if row[0] == results[0].name and row[1] in {"all", "reference"}]
     groups, series = [row[2] for row in drawn], {name: [row[5 + i] for row in drawn] for i, name in enumerate(shown) if name in results[0].systems}
+    title, notes = f"Expressions that have an accepted translation, in % ({where})", _notes(results, listed, match_case)
     return Finding(
         name="phrases",
         title="multi-word expressions translated as the reference does",
-        table=Table("phrases", f"Expressions that have an accepted translation, in % ({where})", _columns(shown), rows, _notes(match_case)),
+        table=Table("phrases", title, _columns(shown), rows, notes),
         text="100 would mean that a system has an accepted phrase wherever the reference has one; another good translation counts as wrong, "
-        "so compare systems with each other. Where the difference's interval leaves out 0, another test set would most likely agree on who is ahead.",
+        "so compare systems with each other. Where the difference's interval leaves out 0, another test set would most likely agree on who is ahead; "
+        "where few expressions occur at all, nothing follows for the others.",
         figure=figures.grouped_bars(groups, series, "in the reference", "as the reference, %") if figures.available() else None,
         bars="\n\n".join(_bars(name, groups, values) for name, values in series.items()),
         facts={
-            **{"expressions": where, "listed": len(listed), "match_case": match_case, "text": "detokenised, cut at the boundaries of words"},
-            **{"sets": {result.name: result.totals for result in results}, "resamples": RESAMPLES, "seed": SEED},
+            **{"expressions": where, "listed": len(listed), "names": len({one.name for one in listed}), "match_case": match_case},
+            **{"text": "detokenised, cut at the boundaries of words", "resamples": RESAMPLES, "seed": SEED},
+            "sets": {result.name: {"occurring": result.occurring(listed), **result.totals} for result in results},
         },
         attachments={
             "occurrences.tsv": _occurrences_tsv(results, listed, shown),
@@ -195,7 +203,7 @@ def _rows(result: Result, listed: Sequence[Expression], shown: Sequence[str]) ->
     rows = []
     for number, (section, label, members) in enumerate(groups):
         whole, drawn = _shares(statistics[:, number].sum(0)[None])[0], _shares(sums[:, number])
-        shares = [_estimate(whole[i], drawn[:, i]) for i in range(len(shown))]
+        shares = [_share(statistics[:, number, 1 + i].sum(), int(statistics[:, number, 0].sum())) for i in range(len(shown))]
         against = [_estimate(whole[i] - whole[0], drawn[:, i] - drawn[:, 0]) for i in range(1, len(shown))]
         counts = [sum(one.in_source for one in members), sum(one.wanted for one in members)]
         rows.append([result.name, section, label, *counts, *shares, *against])
@@ -214,8 +222,13 @@ def _groups(found: Sequence[Occurrence], listed: Sequence[Expression]) -> list[t
     return [group for group in groups if any(one.wanted for one in group[2])]
 
 
+def _share(right: Any, count: int) -> Estimate:
+    """A share with its interval, which holds for few occurrences too; empty for a system that has not translated the set."""
+    return interval(int(right), count) if np.isfinite(right) else Estimate(None)
+
+
 def _estimate(value: Any, drawn: Array) -> Estimate:
-    """A share with its interval; empty for a system that has not translated the set."""
+    """A difference with its interval; empty for a system that has not translated the set."""
     return estimate(float(value), drawn) if np.isfinite(value) else Estimate(None)
 
 
@@ -233,16 +246,26 @@ def _columns(systems: Sequence[str]) -> list[Column]:
     return columns + [Column(f"{name}_difference", f"{name} - {systems[0]} [95%]", decimals=1, interval=True, signed=True) for name in systems[1:]]
 
 
-def _notes(match_case: bool) -> list[str]:
+def _notes(results: Sequence[Result], listed: Sequence[Expression], match_case: bool) -> list[str]:
     return [
+        *(_occurring(result, listed) for result in results),
         "in reference: occurrences in the source whose reference has an accepted target phrase, as often at most as the source has the expression; "
         "of these is the share that has one in the system's output too",
         f"text: detokenised, cut at the boundaries of words, {'case kept' if match_case else 'case ignored'}; {KINDS[0]}, {KINDS[1]}: "
         "how the reference has it (schlägt ... nach)",
-        f"[95%]: percentile interval over {RESAMPLES} resamples of sentences, seed {SEED}; with few occurrences, and where all or none are right, it "
-        "is too narrow",
+        f"[95%]: Wilson; of a difference the percentile interval over {RESAMPLES} resamples of sentences, seed {SEED}, which with few occurrences, "
+        "and where all or none are right, is too narrow",
         f"expressions: the {MOST} most frequent at most; each occurrence is in occurrences.tsv, the list in expressions.tsv",
     ]
+
+
+def _occurring(result: Result, listed: Sequence[Expression]) -> str:
+    """How much of the list a set can tell anything of."""
+    names, totals = len({one.name for one in listed}), result.totals
+    return (
+        f"{result.name}: {result.occurring(listed):,} of {names:,} listed expressions occur, {totals['in_source']:,} times in "
+        f"{result.sentences:,} sentences; {result.occurring(listed, wanted=True):,} of them have an accepted translation in the reference"
+    )
 
 
 def _occurrences_tsv(results: Sequence[Result], listed: Sequence[Expression], shown: Sequence[str]) -> str:

@@ -81,8 +81,10 @@ def test_known_answers(judged, tmp_path, capsys):
     assert whole["second_difference"]["value"] == pytest.approx(40)
     assert 0 <= whole["first"]["low"] < 40 < whole["first"]["high"] <= 100
     facts = finding(judged.run, "phrases")["facts"]
-    assert facts["sets"]["test"] == {"sentences": 6, "in_source": 6, "in_reference": 5, "right": {"first": 2, "second": 4}}
+    assert (facts["listed"], facts["names"]) == (4, 3)
+    assert facts["sets"]["test"] == {"occurring": 2, "sentences": 6, "in_source": 6, "in_reference": 5, "right": {"first": 2, "second": 4}}
     out = capsys.readouterr().out
+    assert "test: 2 of 3 listed expressions occur, 6 times in 6 sentences; 2 of them have an accepted translation in the reference" in out
     assert "case ignored" in out and "+40.0" in out and "second - first" in out
     folder = judged.run.path / "analyze" / "phrases"
     assert (folder / "expressions.tsv").read_text("utf-8").splitlines() == LIST
@@ -124,7 +126,13 @@ def test_sets_that_not_all_systems_translated(judged, tmp_path):
     assert {key[0] for key in rows_of(judged.run)} == {"other"}
 
 
-def test_intervals_are_those_of_a_slow_bootstrap():
+def wilson(right, count):
+    """The shares that a count does not refute: the roots of (p̂ - p)² = z² p (1 - p) / n."""
+    z, share = 1.959964, right / count
+    return np.roots([1 + z * z / count, -2 * share - z * z / count, share * share])[::-1] * 100
+
+
+def test_intervals_are_wilsons_and_of_differences_those_of_a_slow_bootstrap():
     listed = parse(["a\tA\tx", "b\tB\ty"], False, "list")
     rng = np.random.default_rng(5)
     source = [" ".join(rng.choice(list("abc"), 3)) for _ in range(60)]
@@ -138,9 +146,10 @@ def test_intervals_are_those_of_a_slow_bootstrap():
     shares = [100 * sum(right[i] for i in lines) / sum(wanted[i] for i in lines) for lines in draws]
     assert row[3:5] == [sum(wanted), sum(wanted)]
     assert row[5].value == pytest.approx(100 * sum(right) / sum(wanted))
+    assert (row[5].low, row[5].high) == pytest.approx(tuple(wilson(sum(right), sum(wanted))))
     low, high = np.quantile(shares, [0.025, 0.975])
-    assert (row[5].low, row[5].high) == pytest.approx((low, high))
-    assert (row[6].value, row[6].low, row[6].high) == (0, 0, 0)
+    assert (row[6].value, row[6].low) == (0, 0)
+    assert row[6].high == pytest.approx(wilson(0, sum(wanted)).max())  # none right of so many is no certainty
     assert (row[7].value, row[7].low, row[7].high) == pytest.approx((-row[5].value, -high, -low))
 
 
