@@ -49,13 +49,9 @@ def searches(found: Gathered) -> list[Remark]:
     for set_name, result in found.scores.items():
         folders = {one["name"]: found.run.system(one["name"]).translation(set_name) for one in result["systems"]}
         try:
-            unlike = unlike_searches(folders)
+            said += [Remark(f"{unlike}.", command) for unlike, command in unlike_searches(set_name, folders)]
         except DataError:  # a damaged meta.json
             continue
-        for key, own in unlike.items():
-            told = "; ".join(f"{value}: {', '.join(systems)}" for value, systems in own.items())
-            command = f"nmtkit translate --force --set-name {set_name} --set search.{key}=…"
-            said.append(Remark(f"{set_name}: not all systems were searched with the same search.{key} ({told}).", command))
     return said
 
 

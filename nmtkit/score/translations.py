@@ -76,7 +76,8 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
     kept = {name: path for name, path in found.items() if not systems or name in wanted}
     for name, path in kept.items():
         _warn_if_trained_on(run, chosen, name, path)
-    _warn_if_not_alike(chosen, kept)
+    for unlike, command in unlike_searches(chosen.name, kept):
+        console.warn(f"{unlike}; {command} makes them alike")
     return kept
 
 
@@ -103,8 +104,13 @@ def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path)
             console.warn(f"{chosen.name}: '{name}' was translated with {then}, its best checkpoint is now {now} ({hint})")
 
 
-def unlike_searches(found: dict[str, Path]) -> dict[str, dict[Any, list[str]]]:
-    """The settings of the search in which translations differ: setting -> value -> systems."""
+def unlike_searches(set_name: str, found: dict[str, Path]) -> list[tuple[str, str]]:
+    """In what the searches of a set's translations were not alike: of each setting what to say, and the command that makes them alike.
+
+    Args:
+        found: the translation folders by system.
+    Raises: DataError for a damaged meta.json.
+    """
     values: dict[str, dict[Any, list[str]]] = {}
     for name, path in found.items():
         meta = described(path)
@@ -112,12 +118,10 @@ def unlike_searches(found: dict[str, Path]) -> dict[str, dict[Any, list[str]]]:
         for key, value in used.items():
             if value is not None and key not in NOT_THE_SEARCH:
                 values.setdefault(key, {}).setdefault(value, []).append(name)
-    return {key: systems for key, systems in values.items() if len(systems) > 1}
-
-
-def _warn_if_not_alike(chosen: TextSet, found: dict[str, Path]) -> None:
-    """Say which settings of the search differ between the systems that are compared, with the systems of each value."""
-    for key, systems in unlike_searches(found).items():
-        told = "; ".join(f"{value}: {', '.join(names)}" for value, names in systems.items())
-        hint = f"nmtkit translate --force --set search.{key}=… makes them alike"
-        console.warn(f"{chosen.name}: not all systems were searched with the same search.{key} ({told}); {hint}")
+    said = []
+    for key, systems in values.items():
+        if len(systems) > 1:
+            told = "; ".join(f"{value}: {', '.join(names)}" for value, names in systems.items())
+            command = f"nmtkit translate --force --set-name {set_name} --set search.{key}=…"
+            said.append((f"{set_name}: not all systems were searched with the same search.{key} ({told})", command))
+    return said

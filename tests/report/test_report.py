@@ -145,10 +145,13 @@ def test_what_is_missing_is_said(reported):
     reported.add("unscored", 0.5)
     (run / "score/test/sentences.tsv").unlink()
     (run / "systems/own/metrics.jsonl").write_text("not JSON\n", "utf-8")
+    for name, beam in (("base", 5), ("own", 4)):
+        (run / "systems" / name / "translate/test/meta.json").write_text(json.dumps({"settings": {"beam": beam}}), "utf-8")
     page = reported.page()
     for said in (
         *("analyze/gates: no finding in it", "analyze/layers: cannot be read", "sentences.tsv is missing", "not among the scores: unscored"),
         *("not translated: later", "Of base alone, without own, later, unscored", "Made before these changed: systems/own/metrics.jsonl"),
+        *("searched with the same search.beam (5: base; 4: own).", "--force --set-name test --set search.beam=…"),
         *("No figure: there was none to draw", "nmtkit analyze convergence", "Analyses that were not made of this run"),
     ):
         assert said in page.text, said

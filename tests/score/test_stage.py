@@ -508,7 +508,8 @@ def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
     told = capsys.readouterr().err
     assert "with the same search.precision (float32: a; bfloat16: b)" in told and "search.beam" not in told and "batch_size" not in told
     score(fake.run, resamples=10)
-    assert "with the same search.beam (5: a, b; 4: c)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "with the same search.beam (5: a, b; 4: c); nmtkit translate --force --set-name test --set search.beam=… makes them alike" in told
     score(fake.run, resamples=10, systems=["a"])
     assert "searched" not in capsys.readouterr().err
 
