@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nmtkit.data.documents import Documents
 from nmtkit.data.vocabulary import EOS, UNK
@@ -13,6 +14,10 @@ from nmtkit.translate import workers
 from nmtkit.translate.forced import alternatives_batch, forced_scores, pair_batch
 from nmtkit.translate.pieces import cut
 from nmtkit.translate.translator import POSITIONS, Read, Translator, said
+
+Target = TypeVar("Target")
+Work = tuple[list[list[int]], list[Target], list[list[Read]]]
+"""Of the lines of a batch: the sources, the target or the targets, and what is read as context."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,8 @@ class Scorer(Translator):
         batches = self._batches([max(len(s), len(t)) for s, t in zip(src, tgt, strict=True)])
         self._count_forced(src, tgt)
         reads: list[Read] = [(tuple(head), tuple(ids) if self._reads_targets else ()) for head, ids in zip(heads, tgt, strict=True)]
-        read = [self._context(i, reads, documents) for i in range(len(src))]
-        work = [([src[i] for i in batch], [tgt[i] for i in batch], [read[i] for i in batch]) for batch in batches]
-        found: list[list[float]] = [[] for _ in src]
-        for batch, scores in zip(batches, workers.mapped(self._score, work, self.jobs), strict=True):
-            for i, line in zip(batch, scores, strict=True):
-                found[i] = line
-            self.done(len(batch))
+        read = {i: self._context(i, reads, documents) for i in range(len(src))}
+        found = self._each(self._score, batches, src, tgt, read)
         return [ForcedLine([*line, self.tgt_vocab[EOS]], scores) for line, scores in zip(tokens, found, strict=True)]
 
     def _whole(self, lines: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
@@ -78,7 +78,30 @@ class Scorer(Translator):
         found = self._translated([[head] if head else [] for head in heads], None, documents, lambda amount: None)
         return [(tuple(head), tuple(own[0]) if own else said(of)) for head, own, of in zip(heads, targets, found, strict=True)]
 
-    def _score(self, work: tuple[list[list[int]], list[list[int]], list[list[Read]]]) -> list[list[float]]:
+    def _each(
+        self,
+        score: Callable[[Work[Target]], list[list[float]]],
+        batches: Sequence[Sequence[int]],
+        src: Sequence[list[int]],
+        tgt: Sequence[Target],
+        read: Mapping[int, list[Read]],
+    ) -> list[list[float]]:
+        """What `score` gives of every line, batch by batch on the workers; nothing of lines in no batch.
+
+        Args:
+            score: of a batch, a list for each line; batches: numbers of lines.
+            src, tgt: (N) of all lines; read: the context of those in batches.
+        Returns: (N).
+        """
+        work = [([src[i] for i in batch], [tgt[i] for i in batch], [read[i] for i in batch]) for batch in batches]
+        found: list[list[float]] = [[] for _ in src]
+        for batch, scores in zip(batches, workers.mapped(score, work, self.jobs), strict=True):
+            for i, own in zip(batch, scores, strict=True):
+                found[i] = own
+            self.done(len(batch))
+        return found
+
+    def _score(self, work: Work[list[int]]) -> list[list[float]]:
         src, tgt, read = work
         return forced_scores(self.models, dataclasses.replace(pair_batch(src, tgt, self.device), context=self._contexts(read)))
 
@@ -103,15 +126,9 @@ class Scorer(Translator):
             # A source counts for all of its targets; those too short for the limit of positions count alike, so that they stay in their order.
             positions = [count * max(POSITIONS, len(src[i]), longest[i]) for i in own]
             batches += [[own[place] for place in batch] for batch in self._batches(positions)]
-        work = [([src[i] for i in batch], [tgt[i] for i in batch], [read[i] for i in batch]) for batch in batches]
-        found: list[list[float]] = [[] for _ in src]
-        for batch, scores in zip(batches, workers.mapped(self._score_alternatives, work, self.jobs), strict=True):
-            for i, own_scores in zip(batch, scores, strict=True):
-                found[i] = own_scores
-            self.done(len(batch))
-        return found
+        return self._each(self._score_alternatives, batches, src, tgt, read)
 
-    def _score_alternatives(self, work: tuple[list[list[int]], list[list[list[int]]], list[list[Read]]]) -> list[list[float]]:
+    def _score_alternatives(self, work: Work[list[list[int]]]) -> list[list[float]]:
         src, tgt, read = work
         batch = dataclasses.replace(alternatives_batch(src, tgt, self.device), context=self._contexts(read))
         sums = [sum(scores) for scores in forced_scores(self.models, batch)]
