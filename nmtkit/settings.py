@@ -192,13 +192,23 @@ def load_config(path: Path) -> Values:
 
     Raises: ConfigError if it is missing, not TOML, or has an unknown section.
     """
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the settings file: {error.strerror}", where=path, hint="check --config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not valid TOML: {error}", where=path, hint='write it as [train] / max_steps = 1000 / schedule = "noam"') from error
+    values = read_toml(path, "the settings file", "--config", 'write it as [train] / max_steps = 1000 / schedule = "noam"')
     return _sections(values, str(path))
+
+
+def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any]:
+    """The values of a TOML file that a person wrote.
+
+    Args:
+        what: it is, for the message; option: that names it; example: of what it should look like.
+    Raises: ConfigError if it cannot be read or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not valid TOML: {error}", where=path, hint=example) from error
 
 
 def _sections(values: dict[str, Any], where: str) -> Values:

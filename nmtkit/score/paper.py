@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import statistics
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import Field
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.tables import Column, Table
-from nmtkit.settings import Section, build
+from nmtkit.settings import Section, build, read_toml
 
 ABSENT = "not trained here"
 OTHER = "another corpus than the paper's"
@@ -82,13 +81,7 @@ def load(path: Path) -> Paper:
 
     Raises: ConfigError if it is missing or not TOML, has an unknown key, names a metric that does not exist, a number of no column, a system twice.
     """
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the paper's numbers: {error.strerror}", where=path, hint="check --paper") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not valid TOML: {error}", where=path, hint="recipes/phrase/paper.toml is an example") from error
-    paper = build(Paper, values, path.name)
+    paper = build(Paper, read_toml(path, "the paper's numbers", "--paper", "recipes/phrase/paper.toml is an example"), path.name)
     for name, table in paper.tables.items():
         _check(table, f"{path}, [tables.{name}]")
     return paper
