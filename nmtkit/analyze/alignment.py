@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ from nmtkit.translate.forced import pair_batch
 RESAMPLES, SEED = 1000, 1
 Recorded = dict[str, dict[str, Tensor]]
 """What `looking.look` gives."""
+Sites = dict[str, tuple[str, str]]
+"""Attentions by name, of each whose positions ask whose: what `looking.sides` gives."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,22 @@ class Side:
     ids: list[list[int]]
     owners: list[list[int]]
     """Of each subword the word it belongs to, </s> left out."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every system is asked."""
+
+    sentences: str
+    """The set, or the file of gold links."""
+    line: int
+    """Of the pair that is drawn, from 1."""
+    batch: Batch
+    """That pair."""
+    vocabularies: tuple[Vocabulary, Vocabulary]
+    gold: GoldSet | None = None
+    sides: tuple[Side, Side] | None = None
+    """All gold pairs as they are read."""
 
 
 def read_goldset(where: str) -> GoldSet:
@@ -111,7 +129,7 @@ def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> froze
     return frozenset((best[j], j) for j in sorted(set(tgt)))
 
 
-def chosen_sites(model: Model, layer: str, only_cross: bool) -> dict[str, tuple[str, str]]:
+def chosen_sites(model: Model, layer: str, only_cross: bool) -> Sites:
     """The attentions that are looked at: those from target to source of all layers, of one, or any by its name.
 
     Raises: ConfigError naming what there is, if there is none like that.
@@ -171,9 +189,7 @@ def run(
         raise ConfigError("there is nothing to compare it with", where="--alignments", hint="--gold LINKS,PAIRS")
     gold_set = read_goldset(gold) if gold else None
     chosen = Path(gold.split(",")[0]).name if gold_set else looking.one_set(run, set_names, "a sentence")
-    batch, sides = _sentence(run, chosen, gold_set, sentence)
-    vocabularies = load_vocabularies(run.prep)
-    draws = Resampling(len(gold_set.gold) if gold_set else 1, RESAMPLES, seed=SEED)
+    asked = _sentence(run, chosen, gold_set, sentence)
     rows: list[list[Any]] = [_rates_row(Path(file).name, "–", _hypothesised(file, gold_set), gold_set) for file in alignments if gold_set]
     heats: dict[str, Heat] = {}
     for name in systems:
@@ -182,45 +198,62 @@ def run(
         if not sites:
             console.say(f"left out, for it has no attention to the source: {name}")
             continue
-        drawn = list(sites)[max(0, len(sites) - 2)]
-        seen = looking.look(model, batch)
-        heats[f"{name}, {drawn}"] = _heat(seen, batch, drawn, sites[drawn], head, vocabularies)
-        if gold_set and sides:
-            found = _aligned(model, name, list(sites), head, *sides)
-            rows += [_rates_row(name, site, own.links, gold_set, contexts.mean(own.spread, draws)) for site, own in found.items()]
-        else:
-            rows += _strongest(name, drawn, heats[f"{name}, {drawn}"], _apart(seen, batch, drawn, sites[drawn]))
+        drawn, weights, own = _of_system(model, name, sites, head, asked)
+        heats[f"{name}, {drawn}"] = weights
+        rows += own
     if not heats and not rows:
         raise DataError(
             "no system of this run attends to the source", where=", ".join(systems), hint="train one that does; `nmtkit variants` lists them"
         )
+    return _finding(asked, rows, heats, layer, head)
+
+
+def _finding(asked: Asked, rows: list[list[Any]], heats: Mapping[str, Heat], layer: str, head: int) -> Finding:
+    """The finding of a table's rows and of what is drawn (by "SYSTEM, ATTENTION")."""
     of = f"head {head}" if head else "the mean over heads"
+    where = f"{asked.sentences}, line {asked.line}"
     return Finding(
         name="alignment",
         title="attention and word alignment",
-        table=_rates_table(rows, chosen, of) if gold_set else _strongest_table(rows, f"{chosen}, line {sentence}", of),
+        table=_rates_table(rows, asked.sentences, of) if asked.gold else _strongest_table(rows, where, of),
         text="A row of a heat map sums to 1. Attention is no alignment: it may read a word's neighbours, or rest on </s>; a low error rate says "
         "that a layer reads what it translates, a high one does not say that the translation is bad.",
         figure=figures.heat_map(heats, "keys", "queries") if heats and figures.available() else None,
-        bars="\n\n".join(f"{label} ({chosen}, line {sentence}; {of})\n{heat(h.values, h.rows, h.columns)}" for label, h in heats.items()),
-        facts={"sentences": chosen, "line": sentence, "layer": layer or "all", "head": head or "mean"},
+        bars="\n\n".join(f"{label} ({where}; {of})\n{heat(h.values, h.rows, h.columns)}" for label, h in heats.items()),
+        facts={"sentences": asked.sentences, "line": asked.line, "layer": layer or "all", "head": head or "mean"},
         attachments={f"weights.{label.replace(', ', '.')}.csv": _csv(h) for label, h in heats.items()},
     )
 
 
-def _sentence(run: Run, chosen: str, gold_set: GoldSet | None, number: int) -> tuple[Batch, tuple[Side, Side] | None]:
-    """The batch of one sentence pair, and all gold pairs as they are read."""
+def _sentence(run: Run, chosen: str, gold_set: GoldSet | None, number: int) -> Asked:
+    """One sentence pair of a set or, with all pairs of it, of a gold set.
+
+    Raises: ConfigError if there are not so many.
+    """
     store = None if gold_set else Store(run.prep / chosen)
     count = len(gold_set.pairs) if gold_set else len(store or ())
     if not 1 <= number <= count:
         raise ConfigError(f"no line {number}: there are {count:,}", where="--sentence", hint=f"1 to {count}")
-    if store is not None:
-        return collate(store, torch.tensor([number - 1]).numpy(), looking.device()), None
-    assert gold_set is not None
     vocabularies = load_vocabularies(run.prep)
+    if store is not None:
+        return Asked(chosen, number, collate(store, torch.tensor([number - 1]).numpy(), looking.device()), vocabularies)
+    assert gold_set is not None
     texts = (TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt"))
     src, tgt = (as_read(text, words, [pair[i] for pair in gold_set.pairs]) for i, (text, words) in enumerate(zip(texts, vocabularies, strict=True)))
-    return pair_batch([src.ids[number - 1]], [tgt.ids[number - 1]], looking.device()), (src, tgt)
+    batch = pair_batch([src.ids[number - 1]], [tgt.ids[number - 1]], looking.device())
+    return Asked(chosen, number, batch, vocabularies, gold_set, (src, tgt))
+
+
+def _of_system(model: Model, name: str, sites: Sites, head: int, asked: Asked) -> tuple[str, Heat, list[list[Any]]]:
+    """The attention of a system that is drawn, its weights on the pair, and the system's rows of the table."""
+    drawn = list(sites)[max(0, len(sites) - 2)]
+    seen = looking.look(model, asked.batch)
+    weights = _heat(seen, asked.batch, drawn, sites[drawn], head, asked.vocabularies)
+    if asked.gold is None or asked.sides is None:
+        return drawn, weights, _strongest(name, drawn, weights, _apart(seen, asked.batch, drawn, sites[drawn]))
+    draws = Resampling(len(asked.gold.gold), RESAMPLES, seed=SEED)
+    found = _aligned(model, name, list(sites), head, *asked.sides)
+    return drawn, weights, [_rates_row(name, site, own.links, asked.gold, contexts.mean(own.spread, draws)) for site, own in found.items()]
 
 
 def _aligned(model: Model, name: str, sites: Sequence[str], head: int, src: Side, tgt: Side) -> dict[str, Aligned]:
