@@ -111,10 +111,10 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
 
     def one_round(number: int, advance: Callable[[float], None]) -> None:
-        chosen = [rows[(number * UPDATES + i) % len(rows)] for i in range(UPDATES)]  # new ones in every round, as training has them
-        tokens.append(sum(int(store.tgt_lengths[own].sum()) for own in chosen))
+        drawn = [rows[(number * UPDATES + i) % len(rows)] for i in range(UPDATES)]  # new ones in every round, as training has them
+        tokens.append(sum(int(store.tgt_lengths[own].sum()) for own in drawn))
         for name in list(models) if number % 2 else list(models)[::-1]:
-            batches = [collate(store, own, device, models[name].context_rule) for own in chosen]
+            batches = [collate(store, own, device, models[name].context_rule) for own in drawn]
             update = _seconds(partial(_updates, models[name], batches, train, autocast), device)
             spent[name].append((update, _seconds(partial(_decode, models[name], sources[name], searched), device)))
             advance(1)

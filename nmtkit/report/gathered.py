@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -140,15 +141,8 @@ def _parameters(folder: Path) -> int | None:
                 shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
         except (SafetensorError, OSError):
             continue
-        return sum(_product(shape) for shape in shapes)
+        return sum(map(math.prod, shapes))
     return None
-
-
-def _product(shape: list[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def _read_scores(found: Gathered, changed: Callable[[Mapping[str, str]], list[str]]) -> None:

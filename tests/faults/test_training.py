@@ -306,9 +306,9 @@ def test_the_same_arithmetic_is_kept_when_continuing(monkeypatch):
 
 def test_a_path_that_is_not_float32_is_never_taken(monkeypatch):
     monkeypatch.setattr(hardware, "_gain", lambda slow, fast: 10.0)
-    assert hardware._matmul_path.__wrapped__() == "medium"  # on a CPU without bfloat16 units it is float32
+    assert hardware.measured_matmul_path() == "medium"  # on a CPU without bfloat16 units it is float32
     monkeypatch.setattr(hardware, "FLOAT32_ERROR", 0.0)
-    assert hardware._matmul_path.__wrapped__() == "highest"
+    assert hardware.measured_matmul_path() == "highest"
 
 
 def test_speeds_are_measured_once_in_a_process(monkeypatch):
