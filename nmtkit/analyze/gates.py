@@ -19,11 +19,13 @@ from nmtkit.analyze import looking
 from nmtkit.analyze.finding import Finding
 from nmtkit.data.batches import Batch
 from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.gated import Gate
+from nmtkit.prep.subwords import JOINER
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
 from nmtkit.score import figures
@@ -34,7 +36,15 @@ Side = Literal["src", "tgt"]
 ENDING, OF_CONTEXT = "_gate", ".gate"
 TOP = 20
 """Types shown, the most frequent ones, as in the paper."""
-CLASSES = ((100, "100 times or more"), (10, "10–99 times"), (2, "2–9 times"), (1, "once"))
+OUTSIDE = -1
+"""How often a word is in the training text that has a part outside the vocabulary: nobody knows."""
+CLASSES = (
+    *((1000, "1,000 times or more"), (100, "100–999 times"), (10, "10–99 times"), (1, "1–9 times"), (0, "never")),
+    (OUTSIDE, "outside the vocabulary"),
+)
+"""Of words by how often training has seen them: at least so often."""
+PAIRS = 50_000
+"""Of the training set whose words are counted at once."""
 RESAMPLES, SEED = 1000, 1
 TINY = {"d_model": 8, "d_ff": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1}
 SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}
@@ -115,11 +125,46 @@ def read_tags(path: Path, words: Words, side: Side) -> list[str]:
     return [tag for line in lines for tag in line.split()]
 
 
-def groups(words: Words, tags: Sequence[str] | None) -> list[Group]:
-    """All words, the most frequent types, classes of frequency in this set, and parts of speech where there are tags."""
+def seen_in_training(run: Run, side: Side, words: Words, store: Store) -> NDArray[np.int64]:
+    """How often each word of a set is in the training set, as it was prepared: counted there by its subwords, which tell words apart.
+
+    Args:
+        words: of a side of the set; store: the set.
+    Returns: (N), OUTSIDE for a word with an unknown part.
+    """
+    item, training = Store.src if side == "src" else Store.tgt, Store(run.prep / "train")
+    ids = [item(store, row)[:-1] for row in range(len(store))]
+    owned = [(own, owners) for own, owners in zip(ids, words.owners, strict=True) if len(owners)]
+    pieces = [part for own, owners in owned for part in np.split(own, np.flatnonzero(np.diff(owners)) + 1)]
+    keys = [part.tobytes() for part in pieces]
+    counts = dict.fromkeys(keys, 0)
+    joined = np.zeros(0, dtype=bool)
+    if TextSide.load(run.prep, side).bpe is not None:
+        joined = np.array([token.endswith(JOINER) for token in load_vocabularies(run.prep)[side == "tgt"]])
+    for start in range(0, len(training), PAIRS):
+        text = np.concatenate([item(training, row) for row in range(start, min(start + PAIRS, len(training)))])
+        goes_on = joined[text] if len(joined) else np.zeros(len(text), dtype=bool)
+        goes_on &= np.append(text[1:] != EOS, False)
+        ends = np.flatnonzero(~goes_on) + 1
+        begins = np.append(0, ends[:-1])
+        for length in {len(part) for part in pieces}:
+            own = np.ascontiguousarray(text[begins[ends - begins == length, None] + np.arange(length)])  # (words, length)
+            size = length * text.itemsize
+            whole = own.view(f"<u{size}" if size in (2, 4, 8) else np.dtype((np.void, size))).ravel()  # numbers are sorted faster
+            for key, count in zip(*np.unique(whole, return_counts=True), strict=True):
+                if (word := key.tobytes()) in counts:
+                    counts[word] += int(count)
+    return np.array([OUTSIDE if UNK in part else counts[key] for part, key in zip(pieces, keys, strict=True)], dtype=np.int64)
+
+
+def groups(words: Words, times: NDArray[np.int64], tags: Sequence[str] | None) -> list[Group]:
+    """All words, the most frequent types of the set, classes of frequency in training, and parts of speech where there are tags.
+
+    Args:
+        times: of each word (N), from `seen_in_training`.
+    """
     flat = np.array(words.flat, dtype=object)
     counts = Counter(words.flat)
-    times = np.array([counts[word] for word in words.flat], dtype=np.int64)
     found = [Group("all", "all", np.ones(len(flat), dtype=bool))]
     found += [Group("word", word, flat == word) for word, _ in counts.most_common(TOP)]
     above: float = np.inf
@@ -238,11 +283,12 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
             raise ConfigError(f"no gate is of words of the {SIDES[side]}", where=f"--{side}-tags", hint="leave it out")
         if file:
             tags[side] = read_tags(Path(file), words[side], side)
+    times = {side: seen_in_training(run, side, own, store) for side, own in words.items()}
     draws = Resampling(len(store), RESAMPLES, seed=SEED)
     found = {name: measured(run, name, store, words, loaded[name], own) for name, own in gates.items()}
     rows: list[list[Any]] = []
     for site, side in sites.items():
-        wanted = groups(words[side], tags.get(side))
+        wanted = groups(words[side], times[side], tags.get(side))
         each = {name: means(own[site], words[side], wanted, draws) for name, own in found.items() if site in own}
         nothing = [Estimate(None)] * len(wanted)
         estimates = zip(*(each.get(name, nothing) for name in gates), strict=True)
@@ -286,7 +332,7 @@ def _table(rows: list[list[Any]], systems: Mapping[str, list[str]], chosen: str)
         "how open a gate is: mean over its numbers, 0 to 1, with the reference given; of a source word the mean over all target steps at which "
         "the gate has a say, of a target word its value at the step after it, where it lets the context in",
         f"a word counts as the mean over its subwords, a row as the mean over its occurrences; words: the {TOP} most frequent types of this set, "
-        "tokenized and truecased; </s> and the like take no part; frequency: how often the type occurs in this set",
+        "tokenized and truecased; </s> and the like take no part; frequency: how often the type occurs in the training text, as prepared",
         f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences, seed {SEED}",
         *(f"{opens} ({', '.join(own)})" for opens, own in _by_meaning(systems).items()),
         "tokens.src.txt and tokens.tgt.txt beside this table are the words that --src-tags and --tgt-tags give a tag each",

@@ -3,6 +3,8 @@
 import csv
 import io
 import math
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from nmtkit.analyze import gates, looking, stage
 from nmtkit.analyze.gates import Group, Words
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS, load_vocabularies
+from nmtkit.data.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture, record
 from nmtkit.prep.stage import prep
@@ -125,11 +127,12 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences(mo
     monkeypatch.setattr(looking, "batches", lambda store, where, rule: [batch])
     found = gates.measured(None, "own", ids, {"tgt": words}, Fixed(), {"my_gate": "tgt"})["my_gate"]
     assert found.tolist() == pytest.approx([0.10, 0.30, 0.50, 0.70, 0.60, 0.12])
-    groups = gates.groups(words, ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"])
+    groups = gates.groups(words, np.array([10, 9, 1, 1, 9, 99]), ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"])
     assert [(g.section, g.label, int(g.members.sum())) for g in groups] == [
         ("all", "all", 6),
         *[("word", word, 2) for word in ("a", "unknown", "dog")],
-        ("frequency", "2–9 times", 6),
+        ("frequency", "10–99 times", 2),
+        ("frequency", "1–9 times", 4),
         *[("tag", tag, 2) for tag in ("DET", "ADJ", "NOUN")],
     ]
     values = {g.label: e.value for g, e in zip(groups, gates.means(found, words, groups, Resampling(4, 50)), strict=True)}
@@ -141,11 +144,15 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences(mo
 
 def test_classes_of_frequency_and_the_most_frequent_types():
     lines = ["often " * 120, "ten " * 99, "ten three three once", "three two two", *(f"more{i} more{i} more{i} more{i}" for i in range(30))]
-    found = gates.groups(words_of(*lines), None)
+    words = words_of(*lines)
+    training = {"often": 0, "ten": 1000, "three": 999, "two": 100, "once": gates.OUTSIDE}
+    found = gates.groups(words, np.array([training.get(word, 1) for word in words.flat]), None)
     assert [(g.label, int(g.members.sum())) for g in found if g.section == "frequency"] == [
-        ("100 times or more", 220),
-        ("2–9 times", 3 + 2 + 120),
-        ("once", 1),
+        ("1,000 times or more", 100),
+        ("100–999 times", 3 + 2),
+        ("1–9 times", 120),
+        ("never", 120),
+        ("outside the vocabulary", 1),
     ]
     shown = [g.label for g in found if g.section == "word"]
     assert shown[:2] == ["often", "ten"] and len(shown) == gates.TOP and "once" not in shown
@@ -181,6 +188,42 @@ def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
         assert len(pieces) == len(owners)
         if "<unk>" not in pieces:
             assert [text.surface([p for p, o in zip(pieces, owners, strict=True) if o == n]) for n in range(len(own))] == own
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_words_are_counted_in_the_training_text(demo, side, monkeypatch):
+    """Against the text as it was prepared, a line at a time; and where a set has a word that training never saw, and one outside the vocabulary."""
+    monkeypatch.setattr(gates, "PAIRS", 77)
+    text, training, store = TextSide.load(demo.prep, side), Store(demo.prep / "train"), Store(demo.prep / "test")
+    vocabulary = load_vocabularies(demo.prep)[side == "tgt"]
+    counts = Counter()
+    for row in range(len(training)):
+        counts.update(" ".join(vocabulary[int(i)] for i in getattr(training, side)(row)[:-1]).replace("@@ ", "").split())
+    words = gates.read_words(demo, "test", side, store.src_lengths if side == "src" else store.tgt_lengths)
+    known = [all(piece in vocabulary for piece in text.bpe.segment([word])) for word in words.flat]
+    wanted = [counts[word] if own else gates.OUTSIDE for word, own in zip(words.flat, known, strict=True)]
+    assert gates.seen_in_training(demo, side, words, store).tolist() == wanted
+    assert 0 in wanted and max(wanted) > 77
+
+
+def test_without_subwords_a_token_is_a_word_and_a_joiner_at_the_end_ends_it(analysed, monkeypatch):
+    store = {"train": [[5, 6, EOS], [6, EOS], [7, 5, EOS]], "test": [[6, 5, EOS], [EOS], [9, UNK, EOS]]}
+    names = ["<pad>", "<s>", "</s>", "<unk>", "x", "a@@", "b", "a@@b@@", "c", "d"]
+
+    class Lists(list):
+        def src(self, row):
+            return np.array(self[row], dtype=np.uint16)
+
+    monkeypatch.setattr(gates, "Store", type("Stores", (Lists,), {"__new__": lambda cls, path: Lists(store[path.name])}))
+    monkeypatch.setattr(gates.Store, "src", Lists.src)
+    monkeypatch.setattr(gates, "load_vocabularies", lambda prep: (names, names))
+    monkeypatch.setattr(gates.TextSide, "load", lambda *_: SimpleNamespace(bpe=None))
+    whole = words_of("b a", "", "d z")
+    assert gates.seen_in_training(analysed.run, "src", whole, Lists(store["test"])).tolist() == [2, 2, 0, gates.OUTSIDE]
+    monkeypatch.setattr(gates.TextSide, "load", lambda *_: SimpleNamespace(bpe=object()))
+    store["test"] = [[6, 5, 6, EOS], [5, EOS], [7, 5, EOS]]
+    split = words_of("b a-b", "a", "a-b")
+    assert gates.seen_in_training(analysed.run, "src", split, Lists(store["test"])).tolist() == [1, 1, 0, 1]
 
 
 def test_text_that_was_changed_after_preparing_is_refused(demo, tmp_path):
