@@ -31,7 +31,15 @@ def prep(
         Optional[str], typer.Argument(metavar="DATASET", help="A data set that `nmtkit datasets` lists; or, with own files, a name of yours.")
     ] = None,
     from_dir: Annotated[Optional[Path], typer.Option(metavar="DIR", help="Look here for the data set's files before downloading them.")] = None,
-    size: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Training pairs of a generated data set (demo: 20,000 by default).")] = None,
+    size: Annotated[
+        Optional[int],
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Take only the first N training pairs, and the rest of the document that the last of them is in; a generated data set is made "
+            "with N (demo: 20,000 by default).",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of a generated data set.")] = 1,
     train: Annotated[
         Optional[tuple[Path, Path]],

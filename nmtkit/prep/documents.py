@@ -115,7 +115,7 @@ def cut_at_blank_lines(one: SetFiles, folder: Path) -> SetFiles:
         raise DataError(f"{what}, so none separates documents ({one.name} set)", where=one.src[0], hint=hint)
     files.write_lines(written["docs"], list(map(str, starts)))
     src, tgt, *references = ((written[name],) for name in sides)
-    return SetFiles(one.name, one.split, src, tgt, tuple(references), written["docs"], written.get("parses"))
+    return SetFiles(one.name, one.split, src, tgt, tuple(references), written["docs"], written.get("parses"), first=one.first)
 
 
 def _one_sided(one: SetFiles, line: int, blank: Mapping[str, bool]) -> DataError:

@@ -13,6 +13,7 @@ from nmtkit.errors import ConfigError, nearest
 from nmtkit.prep.corpora import generated, published, table
 from nmtkit.prep.documents import BLANK, with_documents
 from nmtkit.prep.parser import PARSERS
+from nmtkit.prep.shorten import with_first
 from nmtkit.prep.sources import Corpus, SetFiles, own_files
 from nmtkit.settings import PrepSettings
 
@@ -54,16 +55,14 @@ class Request:
         return settings.build(PrepSettings, settings.merge(*layers).get("prep", {}), "prep")
 
 
-def refuse_ignored(what: str, from_dir: Path | None, size: int | None, seed: int) -> None:
+def refuse_ignored(what: str, from_dir: Path | None, seed: int) -> None:
     """Refuse options that would have no effect.
 
     Raises: ConfigError naming the first.
     """
-    generated_only = "generated corpora such as demo"
     for option, given, use in (
         ("--from-dir", from_dir is not None, "data sets that are downloaded"),
-        ("--size", size is not None, generated_only),
-        ("--seed", seed != SEED, generated_only),
+        ("--seed", seed != SEED, "generated corpora such as demo"),
     ):
         if given:
             raise ConfigError(f"{what}: {option} has no effect", where=option, hint=f"leave it out; it is for {use}")
@@ -78,6 +77,7 @@ def own_request(
     tgt: str | None,
     preset: str | None,
     documents: Mapping[str, str],
+    size: int | None,
 ) -> Request:
     """A request for own files; arguments as of `stage.prep`, but `documents`, which are read (`document_sources`).
 
@@ -86,11 +86,12 @@ def own_request(
     if name in table.registered():
         hint = "for own files take another name; for the data set leave out --train, --dev and --test"
         raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev, --test", hint=hint)
-    corpus = with_documents(own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET), documents)
+    corpus = with_first(with_documents(own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET), documents), size)
 
     def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
         sets = [_set_identity(one, known) for one in corpus.sets]
-        return _without_choice("own files", chosen, {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt, "sets": sets})
+        same = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt, "sets": sets}
+        return _without_choice("own files", chosen, same | _size_identity(size))
 
     return Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, writes=False)
 
@@ -100,6 +101,11 @@ def _set_identity(one: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
     documents = BLANK if one.blank_between else _known_sha256(one.docs, known) if one.docs else None
     sides = {side: [_known_sha256(path, known) for path in paths] for side, paths in one.sides().items()}
     return {"name": one.name, "split": one.split, **sides} | ({"docs": documents} if documents else {})
+
+
+def _size_identity(size: int | None) -> dict[str, Any]:
+    """How many pairs are taken, as part of what a corpus is."""
+    return {} if size is None else {"size": size}
 
 
 def _without_choice(what: str, chosen: PrepSettings, identity: dict[str, Any]) -> dict[str, Any]:
@@ -155,19 +161,24 @@ def registered_request(
     weak, strong = dataset.settings(preset)
     same = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt}
     if dataset.entry.generator:
-        refuse_ignored(f"'{name}' is generated", from_dir, None, SEED)
+        refuse_ignored(f"'{name}' is generated", from_dir, SEED)
         options = {"size": size or dataset.entry.train_pairs, "seed": seed}
 
         def generate(folder: Path) -> Corpus:
             return generated.corpus(dataset, folder, preset, **options)
 
         return Request(name, preset, lambda known, chosen: _without_choice(name, chosen, same | options), lambda chosen: generate, weak, strong)
-    refuse_ignored(f"'{name}' is not generated", None, size, seed)
+    refuse_ignored(f"'{name}' is not generated", None, seed)
+
+    def find(chosen: PrepSettings) -> Callable[[Path], Corpus]:
+        read = published.find(dataset, chosen, preset, from_dir)
+        return lambda folder: with_first(read(folder), size)
+
     return Request(
         name,
         preset,
-        lambda known, chosen: same | {"resources": published.identity(dataset, chosen)},
-        lambda chosen: published.find(dataset, chosen, preset, from_dir),
+        lambda known, chosen: same | {"resources": published.identity(dataset, chosen)} | _size_identity(size),
+        find,
         weak,
         strong,
     )

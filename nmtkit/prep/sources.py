@@ -32,6 +32,8 @@ class SetFiles:
     """A bracketed tree for each line of the source; a blank line where there is none."""
     blank_between: bool = False
     """Whether lines that are blank on every side separate documents, and are no sentences (`documents.cut_at_blank_lines`)."""
+    first: int | None = None
+    """Only so many pairs are wanted, and the rest of the document that the last one is in (`shorten.first_pairs`)."""
 
     def sides(self) -> dict[str, tuple[Path, ...]]:
         """Every stream of the set by its name: src, ref, ref1, …"""

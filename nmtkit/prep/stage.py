@@ -22,6 +22,7 @@ from nmtkit.prep.parsed import PARSED
 from nmtkit.prep.parser import load_parser
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import SEED, own_request, parse_identity, refuse_ignored, registered_request
+from nmtkit.prep.shorten import first_pairs
 from nmtkit.prep.sources import Corpus, SetFiles, language_doubts, parse_files, with_parses
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
@@ -60,7 +61,8 @@ def prep(
         test: own test sets, "SRC,TGT[,TGT…]" each.
         src, tgt: languages of own files (None: from their suffix).
         from_dir: looked through for a data set's files before the network.
-        size, seed: of a generated corpus.
+        size: training pairs of a generated corpus; of any other, only the first so many are taken, and the rest of the last one's document.
+        seed: of a generated corpus.
         jobs: worker processes, 0 = one a core; the output doesn't depend on it.
         preset, config, assignments: settings, weakest first, over those of the data set.
         docs: "SET=FILE" or "SET=blank" each: where documents start in own files (`documents.read_starts`), or that blank lines separate them.
@@ -73,8 +75,8 @@ def prep(
     """
     own = train is not None or dev is not None or bool(test)
     if own:
-        request = own_request(dataset, train, dev, test or [], src, tgt, preset, document_sources(docs or []))
-        refuse_ignored("own files are taken as they are", from_dir, size, seed)
+        request = own_request(dataset, train, dev, test or [], src, tgt, preset, document_sources(docs or []), size)
+        refuse_ignored("own files are taken as they are", from_dir, seed)
     else:
         request = registered_request(dataset, from_dir, size, seed, preset, src, tgt)
         if docs:
@@ -100,8 +102,7 @@ def prep(
         if corpus is None:
             corpus = with_parses(read(raw), trees)
             facts = check.check_sets(corpus.sets, strict, raw)
-        corpus, separated = _separated(corpus, raw / "separated")
-        facts |= check.check_sets(separated, strict, raw)
+        corpus, facts = _written_anew(corpus, facts, strict, raw)
         loaded = load_parser(parser, corpus.src) if parser else None  # before the long work, which it would be a pity to lose
         pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity, loaded)
         manifest = pipeline.run()
@@ -112,10 +113,20 @@ def prep(
     return run
 
 
-def _separated(corpus: Corpus, folder: Path) -> tuple[Corpus, list[SetFiles]]:
-    """The corpus with the sets whose documents blank lines separate written anew into a folder, and these sets."""
-    found = {one.name: cut_at_blank_lines(one, folder) for one in corpus.sets if one.blank_between}
-    return replace(corpus, sets=[found.get(one.name, one) for one in corpus.sets]), list(found.values())
+def _written_anew(corpus: Corpus, facts: dict[str, check.Facts], strict: bool, raw: Path) -> tuple[Corpus, dict[str, check.Facts]]:
+    """The corpus with those sets written into a folder whose documents blank lines separate, or of which only the first pairs are wanted; and
+    the facts of all files."""
+    sets: list[SetFiles] = []
+    for given in corpus.sets:
+        one = given
+        if one.blank_between:
+            one = cut_at_blank_lines(one, raw / "separated")
+            facts = check.check_sets([one], strict, raw, facts)
+        if one.first is not None:
+            one = first_pairs(one, facts, raw / "first")
+            facts = check.check_sets([one], strict, raw, facts)
+        sets.append(one)
+    return replace(corpus, sets=sets), facts
 
 
 def _run_at(folder: Path) -> Run:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import http.server
 import json
 import threading
@@ -18,6 +19,7 @@ from nmtkit.files import text_lines
 from nmtkit.prep.corpora import published, table
 from nmtkit.prep.corpora.checksums import digest
 from nmtkit.prep.corpora.fetch import Finder
+from nmtkit.prep.corpora.unpack import unpack
 from nmtkit.run import Run
 from tests.prep import lookalikes
 from tests.prep.lookalikes import HELD, TRAIN
@@ -133,8 +135,6 @@ def test_both_directions_are_the_same_text(look_alikes, folder, tmp_path, name):
         dataset = look_alikes[direction]
         chosen = dataset.choose()
         here = {n: one.path for n, one in published._found(list(dataset.needed(chosen)), Finder(dataset.published, folder)).items()}
-        from nmtkit.prep.corpora.unpack import unpack
-
         sets[direction] = unpack(dataset, chosen, here, tmp_path / direction)
     for ours, theirs in zip(*sets.values(), strict=True):
         if "wmt17" in name and ours.split != "train":
@@ -161,6 +161,31 @@ def test_pr_s_development_set_comes_with_its_preset_or_by_name(look_alikes, fold
     result = nmtkit("prep", "wmt14-ende", "--from-dir", folder, "--run", run.path, "--preset", "dc-wmt", "--set", "prep.merges=60")
     assert result.exit_code == 2
     assert "prep.dev: newstest2012+2013 -> " in result.stderr and "source.resources.wmt12/test.tgz: md5:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "taken", "said"),
+    [("iwslt14-deen", 61, 100, "the first 100 of 150 pairs (2 documents)"), ("wmt14-ende", 70, 70, f"the first 70 of {TRAIN} pairs")],
+)
+def test_a_size_takes_the_first_pairs_of_the_training_text(look_alikes, folder, tmp_path, name, size, taken, said):
+    """Of a text in several files too; what is dropped in cleaning counts, and dev and test sets are whole."""
+    run, told = prepare(name, folder, tmp_path / "run", "--size", size)
+    assert f"training text: {said}" in told
+    manifest, dataset = run.manifest(), look_alikes[name]
+    here = {one: found.path for one, found in published._found(list(dataset.needed()), Finder(dataset.published, folder)).items()}
+    whole = unpack(dataset, dataset.choose(), here, tmp_path / "whole")[0]
+    for side, paths in (("src", whole.src), ("ref", whole.tgt)):
+        lines = [line for path in paths for line in path.read_bytes().split(b"\n")[:-1]]
+        first = b"".join(line + b"\n" for line in lines[:taken])
+        assert manifest["inputs"][f"first/train.{side}"]["sha256"] == hashlib.sha256(first).hexdigest()
+    assert manifest["cleaning"]["pairs_in"] == taken
+    _, dev, tests, documents = EXPECTED[family(name)]
+    assert {s.name: s.lines for s in run.sets()[1:]} == {"dev": dev} | tests
+    assert {one["name"]: one["documents"] for one in manifest["sets"][1:] if "documents" in one}.items() <= documents.items()
+    again = ["prep", name, "--run", run.path, "--set", "prep.merges=60", "--set", "prep.vocab_threshold=0"]
+    assert "up to date" in nmtkit(*again, "--size", size).stderr
+    result = nmtkit(*again, "--size", size + 1)
+    assert result.exit_code == 2 and f"source.size: {size} -> {size + 1}" in result.stderr
 
 
 def test_test_sets_do_not_change_the_fingerprint(look_alikes, folder, tmp_path):

@@ -139,7 +139,6 @@ def test_a_last_line_without_line_feed_counts(tmp_path, files):
     [
         ({"dataset": "mutli30k-frde"}, "unknown data set", "multi30k-frde"),
         ({"dataset": None}, "nothing to prepare", "nmtkit datasets"),
-        ({"dataset": "multi30k-ende", "size": 10}, "is not generated: --size has no effect", "demo"),
         ({"dataset": "multi30k-ende", "seed": 2}, "is not generated: --seed has no effect", "demo"),
         ({"dataset": "multi30k-ende", "docs": ["train=blank"]}, "is a registered data set: --docs has no effect", "own files"),
         ({"dataset": "demo", "docs": ["train=x.doc"]}, "is a registered data set: --docs has no effect", "own files"),
@@ -149,7 +148,6 @@ def test_a_last_line_without_line_feed_counts(tmp_path, files):
         ({"train": "own", "docs": ["test=blank"]}, "has no set 'test'", "dev"),
         ({"train": "own", "docs": ["tain=blank"]}, "has no set 'tain'", "train"),
         ({"dataset": "demo", "from_dir": Path("x")}, "is generated: --from-dir has no effect", "downloaded"),
-        ({"train": "own", "size": 10}, "own files .* --size has no effect", "demo"),
         ({"train": "own", "seed": 2}, "own files .* --seed has no effect", "demo"),
         ({"train": "own", "from_dir": Path("x")}, "own files .* --from-dir has no effect", "downloaded"),
         ({"dataset": "multi30k-ende", "src": "de"}, "is en-de", "own files"),
