@@ -99,10 +99,15 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), leve
         if looks:
             best = max(looks, key=lambda look: (look.bleu if look.bleu is not None else -1.0, -(look.loss if look.loss is not None else math.inf)))
             rows.append(["best", best.bleu, name, *_place(one, best.step), None, best.loss, BEST])
+    columns = _columns(base)
+    if not any(one.timed for one in curves.values()):  # logs of earlier versions
+        place = [column.key for column in columns].index("processor_minutes")
+        columns.pop(place)
+        rows = [[*row[:place], *row[place + 1 :]] for row in rows]
     return Finding(
         name="convergence",
         title="dev BLEU reached, by updates, epochs and training time",
-        table=Table("convergence", "Updates, epochs and minutes of training to each dev BLEU", _columns(base), rows, _notes(curves, ways, wanted)),
+        table=Table("convergence", "Updates, epochs and minutes of training to each dev BLEU", columns, rows, _notes(curves, ways, wanted)),
         text="Compare systems at one level: fewer updates there is faster learning, which a system with dearer updates may lose again in minutes; "
         "who is ahead at a low level need not be so at the best, and one training is one seed.",
         figure=figures.curves(panels(curves)) if figures.available() else None,
@@ -134,7 +139,8 @@ def _read_all(run: Run, systems: Sequence[str]) -> tuple[dict[str, Curves], dict
 
 
 def _place(one: Curves, steps: float | None) -> list[float | None]:
-    return [None] * 3 if steps is None else [steps, *one.epochs([steps]), *one.minutes([steps])]
+    """Updates, epochs, minutes and processor minutes."""
+    return [None] * 4 if steps is None else [steps, *one.epochs([steps]), *one.minutes([steps]), *one.processor_minutes([steps])]
 
 
 def _columns(base: str) -> list[Column]:
@@ -145,6 +151,7 @@ def _columns(base: str) -> list[Column]:
         Column("updates", "updates", decimals=0),
         Column("epochs", "epochs"),
         Column("minutes", "minutes", decimals=1),
+        Column("processor_minutes", "processor minutes", decimals=1),
         Column("ratio", f"updates, × {base}"),
         Column("dev_loss", "dev loss", decimals=3),
         Column("how", "how", left=True),
@@ -155,8 +162,9 @@ def _notes(curves: Mapping[str, Curves], ways: Mapping[str, tuple[Any, ...]], le
     notes = [
         "reached: the first time, linear in updates between the validation before and the one that is there; "
         f"'{FIRST}': not later than that; '{NEVER}': not by the end of this training",
-        "minutes: of updates alone, as logged on the machine of each training; validation, saving and the time between a stop and a restart "
-        "are not counted, an update made again after a restart counts once",
+        "minutes: of updates alone, by the clock, as logged on the machine of each training; validation, saving and the time between a stop and a "
+        "restart are not counted, an update made again after a restart counts once",
+        *([_processor(curves)] if any(one.timed for one in curves.values()) else []),
         "dev BLEU: greedy search"
         + (f", {next(iter(ways.values()))[0]}" if len(set(ways.values())) == 1 else "")
         + "; dev loss and training loss: per target token, without label smoothing, training loss with dropout",
@@ -176,13 +184,22 @@ def _notes(curves: Mapping[str, Curves], ways: Mapping[str, tuple[Any, ...]], le
     return notes
 
 
+def _processor(curves: Mapping[str, Curves]) -> str:
+    """What processor minutes are, and who has none."""
+    without = [name for name, one in curves.items() if not one.timed]
+    return (
+        "processor minutes: of the same updates, what all threads of the training's first process worked: other work on the machine is not in them, "
+        "nor is a GPU's" + (f"; not in the log of {', '.join(without)}" if without else "")
+    )
+
+
 def _facts(curves: Mapping[str, Curves], ways: Mapping[str, tuple[Any, ...]], levels: Sequence[float], given: bool) -> dict[str, Any]:
     measured = {
         name: {"signatures": list(way[:-1]), "dev_sentences": way[-1] or "all", "search": "greedy", "validations": len(curves[name].measured)}
         for name, way in ways.items()
     }
     ends = {
-        name: dict(zip(("updates", "epochs", "minutes"), _place(one, one.train[-1].end if one.train else None), strict=True))
+        name: dict(zip(("updates", "epochs", "minutes", "processor_minutes"), _place(one, one.train[-1].end if one.train else None), strict=True))
         | {"unlogged": one.unlogged}
         for name, one in curves.items()
     }
@@ -192,7 +209,7 @@ def _facts(curves: Mapping[str, Curves], ways: Mapping[str, tuple[Any, ...]], le
         "levels": list(levels),
         "levels_from": origin,
         "interpolation": "linear in updates between neighbouring validations",
-        "time": "updates alone: without validation, saving and pauses",
+        "time": "updates alone: without validation, saving and pauses; minutes by the clock, processor_minutes of all threads of the first process",
         "dev_bleu": measured,
         "logged": ends,
     }
@@ -246,9 +263,9 @@ def curves_csv(curves: Mapping[str, Curves]) -> str:
     """Every point of every curve, to draw them elsewhere."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["system", "kind", "updates", "epochs", "minutes", "loss", "bleu"])
+    writer.writerow(["system", "kind", "updates", "epochs", "minutes", "processor_minutes", "loss", "bleu"])
     for name, one in curves.items():
         points = [("train", s.end, s.loss, None) for s in one.train] + [("dev", look.step, look.loss, look.bleu) for look in one.dev]
         for kind, step, loss, bleu in points:
-            writer.writerow([name, kind, step, *one.epochs([step]), *one.minutes([step]), loss, bleu])
+            writer.writerow([name, kind, *_place(one, step), loss, bleu])
     return stream.getvalue()

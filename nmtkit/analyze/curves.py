@@ -17,18 +17,21 @@ from nmtkit import files
 
 @dataclass(frozen=True)
 class Stretch:
-    """Updates begin+1 … end that one line of the log tells of: their seconds, the epoch at the end, their mean loss (None: not logged)."""
+    """Updates begin+1 … end that one line of the log tells of: their seconds by the clock and of processor time, the epoch at the end, their mean
+    loss (None: not logged)."""
 
     begin: int
     end: int
     seconds: float | None
+    cpu: float | None
     epoch: float | None
     loss: float | None
 
     def until(self, end: int) -> Stretch:
         """The part up to an earlier update, with its share of the seconds."""
         share = (end - self.begin) / (self.end - self.begin)
-        return Stretch(self.begin, end, None if self.seconds is None else self.seconds * share, None, self.loss)
+        seconds, cpu = (None if whole is None else whole * share for whole in (self.seconds, self.cpu))
+        return Stretch(self.begin, end, seconds, cpu, None, self.loss)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class Curves:
         """Updates that no line tells of: lines that were lost, or updates that were skipped as their gradients were not finite."""
         return self.last - sum(s.end - s.begin for s in self.train) if self.train else 0
 
+    @property
+    def timed(self) -> bool:
+        """Whether every line of the log has processor time."""
+        return bool(self.train) and all(s.cpu is not None for s in self.train)
+
     def epochs(self, steps: Sequence[float]) -> list[float | None]:
         """Passes over the training set after so many updates, linear between lines of the log; None beyond the last."""
         known = [(s.end, s.epoch) for s in self.train if s.epoch is not None]
@@ -75,12 +83,19 @@ class Curves:
 
         They are of updates alone: validation, saving, and the time between a stop and a restart are not in them.
         """
-        if not self.train or any(s.seconds is None for s in self.train):
+        return self._minutes(steps, [s.seconds for s in self.train])
+
+    def processor_minutes(self, steps: Sequence[float]) -> list[float | None]:
+        """As `minutes`, of processor time: what other work takes of the machine is not in it; None, too, where older lines of the log lack it."""
+        return self._minutes(steps, [s.cpu for s in self.train])
+
+    def _minutes(self, steps: Sequence[float], seconds: Sequence[float | None]) -> list[float | None]:
+        if not seconds or None in seconds:
             return [None] * len(steps)
         clock, corners = 0.0, [(0, 0.0)]
-        for stretch in self.train:
+        for stretch, spent in zip(self.train, seconds, strict=True):
             corners.append((stretch.begin, clock / 60))
-            clock += stretch.seconds or 0.0
+            clock += spent or 0.0
             corners.append((stretch.end, clock / 60))
         return _between(corners, steps)
 
@@ -118,7 +133,7 @@ def read(path: Path, log_every: int | None = None) -> Curves:
         else:
             begin = _begin(record, found.train[-1].end if found.train else 0, log_every)
             found.train = [s if s.end <= begin else s.until(begin) for s in found.train if s.begin < begin]
-            found.train.append(Stretch(begin, step, _number(record, "seconds"), _number(record, "epoch"), _number(record, "nll")))
+            found.train.append(Stretch(begin, step, *(_number(record, key) for key in ("seconds", "cpu_seconds", "epoch", "nll"))))
     return found
 
 

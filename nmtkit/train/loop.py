@@ -147,7 +147,7 @@ class Trainer:
 
     def update(self) -> None:
         """One step: gradients of all its micro-batches, then Adam; the log now and then."""
-        start = time.monotonic()
+        start, cpu = time.monotonic(), time.process_time()
         state, s = self.state, self.settings
         update = self.order.next_update()
         state.step += 1
@@ -169,11 +169,12 @@ class Trainer:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
-            self._count(Window(1, smoothed_sum, nll_sum, tokens, positions, positions - everything, 0.0, norm_value))
+            self._count(Window(1, smoothed_sum, nll_sum, tokens, positions, positions - everything, norm=norm_value))
         self.optimizer.zero_grad(set_to_none=True)
         seconds = time.monotonic() - start
         state.seconds += seconds
         state.log.seconds += seconds
+        state.log.cpu += time.process_time() - cpu
         if state.step % s.log_every == 0:
             self._log(rate)
 

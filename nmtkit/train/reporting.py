@@ -98,6 +98,7 @@ class Reporter:
             "memory_gib": round(memory() / 2**30, 3),
             "processes": self._processes,
             "seconds": round(window.seconds, 3),
+            "cpu_seconds": round(window.cpu, 3),
         }
         self.record("train", step, values)
         self.say(

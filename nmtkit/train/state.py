@@ -21,6 +21,8 @@ class Window:
     """Positions of both sides, padding included."""
     padding: int = 0
     seconds: float = 0.0
+    cpu: float = 0.0
+    """Seconds of processor time, those of all threads of this process together: on a busy machine they say more than the clock."""
     norm: float = 0.0
     """Sum of the gradient norms."""
 

@@ -120,14 +120,17 @@ def test_what_the_reporter_writes_is_read(tmp_path, capsys):
     system = System(tmp_path / "a")
     reporter = Reporter(system, 0)
     for step, steps in ((20, 20), (33, 13)):
-        reporter.progress(step, 99, step / 30, Window(steps=steps, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=steps), 0.1, None)
+        reporter.progress(
+            step, 99, step / 30, Window(steps=steps, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=steps, cpu=3.0 * steps), 0.1, None
+        )
     reporter.close()
     reporter = Reporter(system, 33)
-    reporter.progress(40, 99, 40 / 30, Window(steps=20, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=20), 0.1, None)
+    reporter.progress(40, 99, 40 / 30, Window(steps=20, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=20, cpu=60.0), 0.1, None)
     reporter.close()
     found = curves.read(system.metrics)
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]
     assert found.minutes([40]) == pytest.approx([40 / 60])
+    assert found.timed and found.processor_minutes([10, 40, 41]) == pytest.approx([30 / 60, 120 / 60, None])
 
 
 # When a level was reached
@@ -209,13 +212,36 @@ def test_systems_side_by_side(trained, capsys):
     assert [never[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [None, None, None, None, NEVER]
     assert rows["best", None, "mute"]["dev_loss"] == 1.0 and rows["best", None, "mute"]["updates"] == 200
     assert found["facts"]["levels"] == [12.0, 20.0, 21.0] and found["facts"]["levels_from"] == "given"
-    assert found["facts"]["logged"]["fast"] == {"updates": 100, "epochs": 1.0, "minutes": 4.0, "unlogged": 0}
+    assert found["facts"]["logged"]["fast"] == {"updates": 100, "epochs": 1.0, "minutes": 4.0, "processor_minutes": None, "unlogged": 0}
     out = capsys.readouterr().out
     assert "not reached" in out and "without dev BLEU, so without levels: mute" in out and found["text"] in out
     assert out.count("best 20.00") == 2
     points = list(csv.DictReader(io.StringIO((trained.run.path / "analyze" / "convergence" / "curves.csv").read_text("utf-8"))))
     assert [p["bleu"] for p in points if (p["system"], p["kind"]) == ("fast", "dev")] == ["4.0", "8.0", "16.0", "20.0"]
     assert [p["minutes"] for p in points if (p["system"], p["kind"]) == ("base", "train")] == ["1.0", "2.0", "3.0", "4.0"]
+
+
+def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logged(trained, capsys):
+    stage.analyze(trained.run, "convergence", systems=["base", "fast"], levels="12")
+    assert "processor" not in capsys.readouterr().out
+    folder = trained.run.path / "systems" / "fast"
+    spent = {25: None, 50: 90.0, 75: 30.0, 100: 30.0}
+    for first in (None, 60.0):
+        spent[25] = first
+        records = [
+            r for step, cpu in spent.items() for r in (train(step, updates=25, **({"cpu_seconds": cpu} if cpu else {})), dev(step, step * 20 / 100))
+        ]
+        log(folder / "metrics.jsonl", records)
+        stage.analyze(trained.run, "convergence", systems=["base", "fast"], levels="12")
+        rows = {(r["point"], r["system"]): r for r in finding(trained.run, "convergence")["table"]["rows"]}
+        assert ("processor_minutes" in rows["level", "fast"]) == (first is not None)  # a line without it: nothing is known of the whole
+    level = rows["level", "fast"]
+    assert (level["updates"], level["minutes"], level["processor_minutes"]) == pytest.approx((60.0, 2.4, 2.5 + 0.5 * 10 / 25))
+    assert rows["best", "fast"]["processor_minutes"] == 3.5 and rows["level", "base"]["processor_minutes"] is None
+    out = capsys.readouterr().out
+    assert "processor minutes: of the same updates" in out and "not in the log of base" in out
+    points = list(csv.DictReader(io.StringIO((trained.run.path / "analyze" / "convergence" / "curves.csv").read_text("utf-8"))))
+    assert [p["processor_minutes"] for p in points if (p["system"], p["kind"]) == ("fast", "dev")] == ["1.0", "2.5", "3.0", "3.5"]
 
 
 def test_the_first_validation_is_a_bound_and_no_ratio_is_made_of_it(trained):

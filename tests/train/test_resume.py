@@ -1,12 +1,15 @@
 """Stop anywhere, give the same command again: the same weights bit for bit, the same optimiser, the same curve."""
 
+import itertools
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,8 +39,9 @@ def outcome(run):
     state = files.read_json(path / "state.json")
     for part in (state, state["log"], state["loss"]):
         del part["seconds"]
+        part.pop("cpu", None)  # a window's
     lines = [json.loads(line) for line in system.metrics.read_text().splitlines()]
-    clocks = {"seconds", "tgt_tokens_per_s", "memory_gib", "loss_seconds", "bleu_seconds"}
+    clocks = {"seconds", "cpu_seconds", "tgt_tokens_per_s", "memory_gib", "loss_seconds", "bleu_seconds"}
     curve = [{k: v for k, v in line.items() if k not in clocks} for line in lines]
     tensors = {name: {k: v.tolist() for k, v in load_file(path / name).items()} for name in ("model.safetensors", "optimizer.safetensors")}
     return {"step": path.name, "state": state, "curve": curve, "best": files.read_json(system.path / "best.json"), **tensors}
@@ -93,13 +97,17 @@ def test_stopped_and_continued_is_as_if_never_stopped(moment, tmp_path, monkeypa
 
 
 def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uninterrupted):
-    run = small_run(tmp_path / "run")
+    run, ticks = small_run(tmp_path / "run"), itertools.count()
+    clocks = {"monotonic": time.monotonic, "sleep": time.sleep, "process_time": lambda: float(next(ticks))}
+    monkeypatch.setattr(loop, "time", SimpleNamespace(**clocks))  # a second of processor time an update
     for _ in range(12):
         with monkeypatch.context() as patch, pytest.raises(Interrupted):
             stop_at(patch, loop.Trainer, "update", 1)
             train(run, assignments=SETTINGS)
     train(run, assignments=SETTINGS)
     assert outcome(run) == uninterrupted
+    lines = [json.loads(line) for line in run.system("transformer").metrics.read_text("utf-8").splitlines()]
+    assert [line["cpu_seconds"] for line in lines if line["kind"] == "train"] == [line["updates"] for line in lines if line["kind"] == "train"]
 
 
 # Wide enough that torch shares element-wise work (from 32,768 numbers on) and matrix products among threads.
