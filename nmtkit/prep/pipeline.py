@@ -16,7 +16,7 @@ import shutil
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.errors import DataError
 from nmtkit.prep import check
 from nmtkit.prep.documents import read_starts
-from nmtkit.prep.encoders import BOTH, Encoded, Numberer, SetEncoder, TrainEncoder, keep_sides
+from nmtkit.prep.encoders import BOTH, Encoded, Numberer, Numbers, SetEncoder, TrainEncoder, keep_sides
 from nmtkit.prep.models import Models, Words, learn, numbered
 from nmtkit.prep.parallel import Meanwhile, ordered_map
 from nmtkit.prep.parsed import PARSED, Kept, Parser, parse_text, write_spans
@@ -38,7 +38,7 @@ from nmtkit.prep.segmented import WordIds
 from nmtkit.prep.sources import Corpus, SetFiles
 from nmtkit.prep.tally import FORMAT, Tally, as_counts, fingerprint, tools
 from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import Truecaser
+from nmtkit.prep.truecase import Truecaser, TruecaseTrainer
 from nmtkit.prep.workers import Cleaned, Cleaner, Counts, SideCounts, row_chunks
 from nmtkit.settings import PrepSettings
 
@@ -98,11 +98,18 @@ class Pipeline:
         parts, counts = self._clean(train)
         start = time.perf_counter()
         truecasers, words = self._number(counts)
+        trainers = {
+            self.folder / f"truecase.{language}": counts[side].trainer
+            for side, language in zip(BOTH, (self.corpus.src, self.corpus.tgt), strict=True)
+            if truecasers[side]
+        }
         del counts
-        number = functools.partial(Numberer, (words["src"].numbers, words["tgt"].numbers), self.folder / "train.words")
-        with Meanwhile(number, parts, self.jobs, 1 if self.settings.joint_vocab else 2) as numbering:
+        number = functools.partial(_Aside, trainers, (words["src"].numbers, words["tgt"].numbers), self.folder / "train.words")
+        work: list[Any] = [*trainers, *parts]
+        with Meanwhile(number, work, self.jobs, 1 if self.settings.joint_vocab else 2) as aside:
             models = self._learn(words, truecasers, start)
-            sets = [self._encode_train(train, numbering.results(), models, len(parts))]
+            numbered_parts: Iterator[Any] = itertools.islice(aside.results(), len(trainers), None)
+            sets = [self._encode_train(train, numbered_parts, models, len(parts))]
         for path in {part.path for part in parts} | set(self.folder.glob("train.words.*")):
             path.unlink()
         sets += [self._encode_set(one) for one in self.corpus.sets[1:]]
@@ -148,10 +155,7 @@ class Pipeline:
 
     def _number(self, counts: dict[str, SideCounts]) -> tuple[dict[str, Truecaser | None], dict[str, Words]]:
         """Truecasers and the words that they leave."""
-        truecasers = {
-            side: counts[side].trainer.save(self.folder / f"truecase.{language}") if counts[side].truecase else None
-            for side, language in zip(BOTH, (self.corpus.src, self.corpus.tgt), strict=True)
-        }
+        truecasers = {side: counts[side].trainer.truecaser() if counts[side].truecase else None for side in BOTH}
         words = numbered(counts, truecasers, self.settings.joint_vocab)
         for side in BOTH:
             self.tally.corpus |= {f"{side}_words": int(words[side].counts.sum()), f"{side}_types": int(np.count_nonzero(words[side].counts))}
@@ -299,6 +303,26 @@ class Pipeline:
         manifest["fingerprint"] = fingerprint(manifest)
         files.write_json(self.folder / "manifest.json", manifest)
         return manifest
+
+
+class _Aside:
+    """What can be done while the parent learns: truecasers are written, words of the text numbered.
+
+    Args:
+        trainers: of the truecasers, each by its file.
+        numbers, text: as of `Numberer`.
+    """
+
+    def __init__(self, trainers: Mapping[Path, TruecaseTrainer], numbers: tuple[Numbers, Numbers], text: Path) -> None:
+        self._trainers = trainers
+        self._number = Numberer(numbers, text)
+
+    def __call__(self, work: Path | Part) -> Part | None:
+        """Write the truecaser of a file, or number a part."""
+        if isinstance(work, Part):
+            return self._number(work)
+        self._trainers[work].save(work)
+        return None
 
 
 def _chunks(streams: Sequence[tuple[Path, ...]], **limits: int) -> Iterator[list[bytes]]:

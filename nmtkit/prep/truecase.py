@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import unicodedata
@@ -31,12 +32,9 @@ class TruecaseTrainer:
         """Count one tokenized line, of one or several sentences."""
         self.counts.update(evidence(tokens))
 
-    def save(self, path: Path) -> Truecaser:
-        """Write the model in Moses' format: `best (count/total) other (count) …`, a line a word, in order of first appearance.
-
-        Returns: the truecaser that `Truecaser.load` makes of it.
-        Raises: EnvironmentProblem if it can't be written.
-        """
+    @functools.cached_property
+    def forms(self) -> dict[str, list[str]]:
+        """The forms of each lowercased word that has letters with a case, the most frequent first, when all text is counted."""
         counts, cased = self.counts, _Cased()
         forms: dict[str, list[str]] = {}
         for form in counts:
@@ -46,19 +44,30 @@ class TruecaseTrainer:
                     forms[lower].append(form)
                 else:
                     forms[lower] = [form]
-        lines: list[str] = []
         for variants in forms.values():
-            if len(variants) == 1:
-                count = counts[variants[0]]
-                lines.append(f"{variants[0]} ({count}/{count})\n")
-                continue
-            variants.sort(key=lambda form: -counts[form])  # stable: of equally frequent forms the one seen first
-            total = sum(counts[form] for form in variants)
-            others = "".join(f" {form} ({counts[form]})" for form in variants[1:])
-            lines.append(f"{variants[0]} ({counts[variants[0]]}/{total}){others}\n")
+            if len(variants) > 1:
+                variants.sort(key=counts.__getitem__, reverse=True)  # stable: of equally frequent forms the one seen first
+        return forms
+
+    def truecaser(self) -> Truecaser:
+        """The truecaser that `Truecaser.load` makes of what `save` writes."""
+        forms = self.forms
+        return Truecaser({lower: variants[0] for lower, variants in forms.items()}, frozenset(itertools.chain.from_iterable(forms.values())))
+
+    def save(self, path: Path) -> None:
+        """Write the model in Moses' format: `best (count/total) other (count) …`, a line a word, in order of first appearance.
+
+        Raises: EnvironmentProblem if it can't be written.
+        """
+        counts = self.counts
+        lines: list[str] = []
+        for best, *rest in self.forms.values():
+            count = counts[best]
+            total = count + sum([counts[form] for form in rest])
+            others = "".join([f" {form} ({counts[form]})" for form in rest])
+            lines.append(f"{best} ({count}/{total}){others}\n")
         with writing(path) as stream:
             stream.writelines(lines)
-        return Truecaser({lower: variants[0] for lower, variants in forms.items()}, frozenset(itertools.chain.from_iterable(forms.values())))
 
 
 def evidence(tokens: Iterable[str]) -> list[str]:
