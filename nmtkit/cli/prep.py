@@ -21,6 +21,7 @@ OWN_FILES = "Own files"
         "nmtkit prep multi30k-ende --from-dir /data/multi30k",
         "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --test test.de,test.en",
         "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --docs train=train.docids --docs dev=blank",
+        "nmtkit prep tvsub-zhen --size 200000 --test tst2010.zh,tst2010.en --docs tst2010=tst2010.doc",
         "nmtkit prep demo --size 5000 --parser stanza --run runs/parsed",
         "nmtkit prep demo --size 5000 --parses train=runs/parsed/prep/parses/train.txt --parses dev=runs/parsed/prep/parses/dev.txt",
         "nmtkit prep demo --size 5000 --set prep.merges=1000 --run runs/small-demo",
@@ -28,7 +29,7 @@ OWN_FILES = "Own files"
 )
 def prep(
     dataset: Annotated[
-        Optional[str], typer.Argument(metavar="DATASET", help="A data set that `nmtkit datasets` lists; or, with own files, a name of yours.")
+        Optional[str], typer.Argument(metavar="DATASET", help="A data set that `nmtkit datasets` lists; or, with --train and --dev, a name of yours.")
     ] = None,
     from_dir: Annotated[Optional[Path], typer.Option(metavar="DIR", help="Look here for the data set's files before downloading them.")] = None,
     size: Annotated[
@@ -51,7 +52,11 @@ def prep(
     ] = None,
     test: Annotated[
         Optional[list[str]],
-        typer.Option(metavar="SRC,TGT[,TGT…]", help="Test text: source, reference(s), commas between. Repeatable.", rich_help_panel=OWN_FILES),
+        typer.Option(
+            metavar="SRC,TGT[,TGT…]",
+            help="Test text: source, reference(s), commas between; also beside the sets of a data set. Repeatable.",
+            rich_help_panel=OWN_FILES,
+        ),
     ] = None,
     src: Annotated[
         Optional[str], typer.Option(metavar="LANG", help="Source language, such as de (default: the files' suffix).", rich_help_panel=OWN_FILES)
@@ -63,8 +68,8 @@ def prep(
         Optional[list[str]],
         typer.Option(
             metavar="SET=FILE|blank",
-            help="Where the documents of a set (train, dev, or a test set) start: a file with the document's id for each line of the text, or with "
-            "the line numbers (from 0) where documents start; or `blank`: lines blank on every side separate them. Repeatable.",
+            help="Where the documents of a set of own files (train, dev, or a test set) start: a file with the document's id for each line of the "
+            "text, or with the line numbers (from 0) where documents start; or `blank`: lines blank on every side separate them. Repeatable.",
             rich_help_panel=OWN_FILES,
         ),
     ] = None,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from nmtkit import files, settings
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.prep.corpora import generated, published, table
+from nmtkit.prep.corpora.table import Dataset
 from nmtkit.prep.documents import BLANK, with_documents
 from nmtkit.prep.parser import PARSERS
 from nmtkit.prep.shorten import with_first
-from nmtkit.prep.sources import Corpus, SetFiles, own_files
+from nmtkit.prep.sources import Corpus, SetFiles, language_doubts, own_files, own_tests, suffix_doubts, with_parses
 from nmtkit.settings import PrepSettings
 
 OWN_PRESET = "base"
@@ -27,7 +28,7 @@ class Request:
     """What to prepare.
 
     `identity` says what the text is, given the files read the last time and the settings, so that equal requests give equal corpora.
-    `find` finds or downloads the files; what it returns makes them readable, in a folder beside the one in the making if `writes`.
+    `find` finds or downloads the files; what it returns makes them readable, in a folder beside the one in the making.
     """
 
     name: str
@@ -38,7 +39,12 @@ class Request:
     """Settings that a preset overrides."""
     strong: dict[str, Any] = field(default_factory=dict)
     """Settings that override those of the preset."""
-    writes: bool = True
+    own: list[SetFiles] = field(default_factory=list)
+    """Sets of the person's own files, which can be checked before anything is found or written; without parses, but where all are own."""
+    all_own: bool = False
+    """Whether there are no others."""
+    doubts: list[str] = field(default_factory=list)
+    """What may not be meant, a line each."""
 
     def settings(self, config: Path | None, assignments: list[str]) -> PrepSettings:
         """The settings of prep, weakest first: default, data set, preset, data set with this preset, file, --set.
@@ -77,23 +83,30 @@ def own_request(
     tgt: str | None,
     preset: str | None,
     documents: Mapping[str, str],
+    parses: Mapping[str, Path],
     size: int | None,
 ) -> Request:
-    """A request for own files; arguments as of `stage.prep`, but `documents`, which are read (`document_sources`).
+    """A request for own files; arguments as of `stage.prep`, but `documents` and `parses`, which are read (`document_sources`, `parse_files`).
 
     Raises: ConfigError if files or languages are missing, or the name is that of a data set.
     """
     if name in table.registered():
-        hint = "for own files take another name; for the data set leave out --train, --dev and --test"
-        raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev, --test", hint=hint)
-    corpus = with_first(with_documents(own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET), documents), size)
+        hint = "for own files take another name; for the data set leave them out (--test adds test sets of yours to its own)"
+        raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev", hint=hint)
+    corpus = with_documents(own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET), documents)
+    corpus = with_first(with_parses(corpus, parses), size)
 
     def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
-        sets = [_set_identity(one, known) for one in corpus.sets]
-        same = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt, "sets": sets}
-        return _without_choice("own files", chosen, same | _size_identity(size))
+        same = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
+        return _without_choice("own files", chosen, same | _own_identity(corpus.sets, known) | _size_identity(size))
 
-    return Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, writes=False)
+    doubts = language_doubts(corpus)
+    return Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, own=corpus.sets, all_own=True, doubts=doubts)
+
+
+def _own_identity(sets: list[SetFiles], known: dict[str, Any]) -> dict[str, Any]:
+    """Sets of own files as part of what a corpus is; nothing where there are none."""
+    return {"sets": [_set_identity(one, known) for one in sets]} if sets else {}
 
 
 def _set_identity(one: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
@@ -141,9 +154,18 @@ def _known_sha256(path: Path, known: dict[str, Any]) -> str:
 
 
 def registered_request(
-    name: str | None, from_dir: Path | None, size: int | None, seed: int, preset: str | None, src: str | None, tgt: str | None
+    name: str | None,
+    from_dir: Path | None,
+    size: int | None,
+    seed: int,
+    preset: str | None,
+    src: str | None,
+    tgt: str | None,
+    test: Sequence[str] = (),
+    documents: Mapping[str, str] | None = None,
+    parses: Mapping[str, Path] | None = None,
 ) -> Request:
-    """A request for a registered data set; arguments as of `stage.prep`.
+    """A request for a registered data set, perhaps with test sets of the person's; arguments as of `own_request`.
 
     Raises: ConfigError for an unknown name, or an option that means nothing for this data set.
     """
@@ -159,26 +181,59 @@ def registered_request(
         raise ConfigError(f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint)
     preset = preset or dataset.entry.preset
     weak, strong = dataset.settings(preset)
-    same = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt}
-    if dataset.entry.generator:
+    own = _further_tests(dataset, test, documents or {})
+    generator = dataset.entry.generator
+    if generator:
         refuse_ignored(f"'{name}' is generated", from_dir, SEED)
         options = {"size": size or dataset.entry.train_pairs, "seed": seed}
+    else:
+        refuse_ignored(f"'{name}' is not generated", None, seed)
 
+    def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
+        _refuse_taken_names(dataset, chosen, own)
+        same = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt} | _own_identity(own.sets, known)
+        if generator:
+            return _without_choice(name, chosen, same | options)
+        return same | {"resources": published.identity(dataset, chosen)} | _size_identity(size)
+
+    def find(chosen: PrepSettings) -> Callable[[Path], Corpus]:
         def generate(folder: Path) -> Corpus:
             return generated.corpus(dataset, folder, preset, **options)
 
-        return Request(name, preset, lambda known, chosen: _without_choice(name, chosen, same | options), lambda chosen: generate, weak, strong)
-    refuse_ignored(f"'{name}' is not generated", None, seed)
+        read = generate if generator else published.find(dataset, chosen, preset, from_dir)
 
-    def find(chosen: PrepSettings) -> Callable[[Path], Corpus]:
-        read = published.find(dataset, chosen, preset, from_dir)
-        return lambda folder: with_first(read(folder), size)
+        def whole(folder: Path) -> Corpus:
+            corpus = read(folder)
+            corpus = with_parses(replace(corpus, sets=corpus.sets + own.sets), parses or {})
+            return corpus if generator else with_first(corpus, size)
 
-    return Request(
-        name,
-        preset,
-        lambda known, chosen: same | {"resources": published.identity(dataset, chosen)} | _size_identity(size),
-        find,
-        weak,
-        strong,
-    )
+        return whole
+
+    return Request(name, preset, identity, find, weak, strong, own=own.sets, doubts=suffix_doubts(own))
+
+
+def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str, str]) -> Corpus:
+    """The person's test sets beside those of a data set, as a corpus of them alone.
+
+    Raises: ConfigError for documents of a set that is not among them.
+    """
+    own = Corpus(dataset.name, dataset.src, dataset.tgt, "", own_tests(test, [dataset.src, dataset.tgt]))
+    names = [one.name for one in own.sets]
+    for name in documents:
+        if not names:
+            hint = "leave it out; it is for own files, a data set has the documents it was published with"
+            raise ConfigError(f"'{dataset.name}' is a registered data set: --docs has no effect", where="--docs", hint=hint)
+        if name not in names:
+            hint = f"{nearest(name, names)}; the sets of '{dataset.name}' have the documents they were published with"
+            raise ConfigError(f"'{name}' is none of your test sets", where="--docs", hint=hint)
+    return with_documents(own, documents)
+
+
+def _refuse_taken_names(dataset: Dataset, chosen: PrepSettings, own: Corpus) -> None:
+    """Raise a ConfigError if a test set of the person's is called as one of the data set's that are prepared."""
+    taken = {one.name for one in dataset.choose(chosen.dev, chosen.test)} or {"train", "dev", "test"}
+    for one in own.sets:
+        if one.name in taken:
+            names = " and ".join(path.name for path in (*one.src, *one.tgt))
+            hint = f"give {names} other names: a test set is called by what the names of its files share (news.de,news.en: news), else test"
+            raise ConfigError(f"'{dataset.name}' has a set '{one.name}' already", where="--test", hint=hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,14 +90,27 @@ def own_files(
         if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*", language):
             raise ConfigError(f"'{language}' is not a language code", where="--src, --tgt", hint="two or three letters, such as de")
     sets = [SetFiles("train", "train", (train[0],), (train[1],)), SetFiles("dev", "dev", (dev[0],), (dev[1],))]
-    taken = {"train", "dev"}
+    return Corpus(name or "-".join(languages), languages[0], languages[1], preset, [*sets, *own_tests(test, languages, {"train", "dev"})])
+
+
+def own_tests(test: Sequence[str], languages: list[str], taken: Collection[str] = ()) -> list[SetFiles]:
+    """The person's own test sets, each called by what the names of its files share.
+
+    Args:
+        test: "SRC,TGT[,TGT…]" each, further targets being further references.
+        languages: source and target.
+        taken: names that are another set's; a number keeps ours apart from them, and from each other.
+    Raises: ConfigError for what is not of this form.
+    """
+    sets: list[SetFiles] = []
+    names = {*taken}
     for text in test:
         paths = [Path(part) for part in text.split(",") if part]
         if len(paths) < 2:
             raise ConfigError(f"a test set is a source and a reference, got '{text}'", where="--test", hint="write --test news.de,news.en (no space)")
-        set_name = _unused(_stem(paths, languages), taken)
+        set_name = _unused(_stem(paths, languages), names)
         sets.append(SetFiles(set_name, "test", (paths[0],), (paths[1],), tuple((path,) for path in paths[2:])))
-    return Corpus(name or "-".join(languages), languages[0], languages[1], preset, sets)
+    return sets
 
 
 def parse_files(assignments: list[str]) -> dict[str, Path]:
@@ -178,6 +191,12 @@ def language_doubts(corpus: Corpus) -> list[str]:
         if not chinese.is_chinese(language) and language not in moses.languages():
             slip = f"if this is a slip, name the language with {option}"
             found.append(f"Moses has no rules for '{language}': English abbreviations are taken; {slip}")
+    return found + suffix_doubts(corpus)
+
+
+def suffix_doubts(corpus: Corpus) -> list[str]:
+    """A line for each file whose suffix is the code of another language than it is taken for."""
+    found = []
     roles = {"src": "source", "ref": "reference 1"}
     for one in corpus.sets:
         for side, paths in one.sides().items():

@@ -23,7 +23,7 @@ from nmtkit.prep.parser import load_parser
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import SEED, own_request, parse_identity, refuse_ignored, registered_request
 from nmtkit.prep.shorten import first_pairs
-from nmtkit.prep.sources import Corpus, SetFiles, language_doubts, parse_files, with_parses
+from nmtkit.prep.sources import Corpus, SetFiles, parse_files
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 
@@ -58,14 +58,14 @@ def prep(
     Args:
         dataset: a registered name; for own files, a name of the person's (None: the language pair).
         train, dev: own files, source and target.
-        test: own test sets, "SRC,TGT[,TGT…]" each.
+        test: own test sets, "SRC,TGT[,TGT…]" each; of a registered data set, beside its own.
         src, tgt: languages of own files (None: from their suffix).
         from_dir: looked through for a data set's files before the network.
         size: training pairs of a generated corpus; of any other, only the first so many are taken, and the rest of the last one's document.
         seed: of a generated corpus.
         jobs: worker processes, 0 = one a core; the output doesn't depend on it.
         preset, config, assignments: settings, weakest first, over those of the data set.
-        docs: "SET=FILE" or "SET=blank" each: where documents start in own files (`documents.read_starts`), or that blank lines separate them.
+        docs: "SET=FILE" or "SET=blank" each: where documents start in own sets (`documents.read_starts`), or that blank lines separate them.
         parses: "SET=FILE" each: bracketed trees of a set's source, one a line.
         parser: parses the sets without a file: stanza.
         run_dir: the run; None: runs/NAME.
@@ -73,35 +73,33 @@ def prep(
     Returns: the run.
     Raises: ConfigError, DataError, EnvironmentProblem; then nothing of the prep folder has changed.
     """
-    own = train is not None or dev is not None or bool(test)
-    if own:
-        request = own_request(dataset, train, dev, test or [], src, tgt, preset, document_sources(docs or []), size)
+    documents, trees = document_sources(docs or []), parse_files(parses or [])
+    if train is not None or dev is not None:
+        request = own_request(dataset, train, dev, test or [], src, tgt, preset, documents, trees, size)
         refuse_ignored("own files are taken as they are", from_dir, seed)
     else:
-        request = registered_request(dataset, from_dir, size, seed, preset, src, tgt)
-        if docs:
-            hint = "leave it out; it is for own files, a data set has the documents it was published with"
-            raise ConfigError(f"'{request.name}' is a registered data set: --docs has no effect", where="--docs", hint=hint)
+        request = registered_request(dataset, from_dir, size, seed, preset, src, tgt, test or [], documents, trees)
     chosen = request.settings(config, assignments or [])
     run = _run_at(run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
-    trees = parse_files(parses or [])
     identity = request.identity(old.get("inputs", {}), chosen) | parse_identity(trees, parser, old.get("inputs", {}))
     if old and not force and _up_to_date(run, old, identity, chosen):
         return run
     strict = chosen.on_bad_utf8 == "error"
+    facts = check.check_sets(request.own, strict)
+    for doubt in request.doubts:
+        console.warn(doubt)
+    if request.all_own and preset is None and (pairs := check.total(request.own[0].src, facts)) < FEW_PAIRS:
+        meant = f"meant for millions of pairs and a GPU; here are {pairs:,} training pairs"
+        console.warn(f"preset {request.preset}, taken for own files when none is named, is {meant}: --preset small or tiny suits them better")
     read = request.find(chosen)
-    corpus = None if request.writes else with_parses(read(Path()), trees)
-    facts = {} if corpus is None else check.check_sets(corpus.sets, strict)
-    if corpus is not None:
-        _warn_of_slips(corpus, check.total(corpus.sets[0].src, facts), preset)
     with _stoppable(run), _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
         start = time.perf_counter()
         raw = work.with_name(work.name + "-raw")
-        if corpus is None:
-            corpus = with_parses(read(raw), trees)
-            facts = check.check_sets(corpus.sets, strict, raw)
+        corpus = read(raw)
+        if not request.all_own:
+            facts = check.check_sets(corpus.sets, strict, raw, facts)
         corpus, facts = _written_anew(corpus, facts, strict, raw)
         loaded = load_parser(parser, corpus.src) if parser else None  # before the long work, which it would be a pity to lose
         pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity, loaded)
@@ -178,15 +176,6 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 def _short(value: Any) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return "-" if value is None else text if len(text) <= 40 else text[:12] + "…"
-
-
-def _warn_of_slips(corpus: Corpus, pairs: int, preset: str | None) -> None:
-    """Say what may not be meant in the request for own files; `preset` is the one that was asked for."""
-    for doubt in language_doubts(corpus):
-        console.warn(doubt)
-    if preset is None and pairs < FEW_PAIRS:
-        size = f"meant for millions of pairs and a GPU; here are {pairs:,} training pairs"
-        console.warn(f"preset {corpus.preset}, taken for own files when none is named, is {size}: --preset small or tiny suits them better")
 
 
 @contextlib.contextmanager

@@ -195,6 +195,28 @@ def test_test_sets_do_not_change_the_fingerprint(look_alikes, folder, tmp_path):
     assert prints[0] == prints[1] != prints[2]
 
 
+def test_own_test_sets_beside_those_of_a_data_set(look_alikes, folder, shared, tmp_path, monkeypatch):
+    """Real talks with the lines where they start; a slip in a language is said, a name is not taken twice, and prep.test chooses as before."""
+    for lang in ("en", "de"):
+        talks = lookalikes.pool(shared / "data", "de")[:HELD]
+        (tmp_path / f"talks.{lang}").write_text("".join(f"{pair[lang == 'en']}\n" for pair in talks), "utf-8")
+    (tmp_path / "talks.doc").write_text("0\n5\n")
+    monkeypatch.chdir(tmp_path)
+    own = ["--test", "talks.en,talks.de", "--docs", "talks=talks.doc", "--set", "prep.test=newstest2017"]
+    run, said = prepare("wmt14-ende", folder, tmp_path / "run", *own)
+    assert "though its suffix" not in said
+    assert [(one.name, one.lines) for one in run.sets("test")] == [("newstest2017", HELD), ("talks", HELD)]
+    assert text(run, "talks", "src") == list(text_lines(tmp_path / "talks.en"))
+    assert (run.prep / "docs" / "talks.txt").read_text() == "0\n5\n"
+    assert "talks.en" in run.manifest()["inputs"] and "talks.doc" in run.manifest()["inputs"]
+    for lang in ("en", "de"):
+        (tmp_path / f"talks.{lang}").rename(f"newstest2017.{lang}")
+    again = ["prep", "wmt14-ende", "--from-dir", folder, "--run", tmp_path / "b", "--test", "newstest2017.en,newstest2017.de"]
+    result = nmtkit(*again, "--set", "prep.test=newstest2017")
+    assert result.exit_code == 2 and "'wmt14-ende' has a set 'newstest2017' already" in result.stderr
+    assert not (tmp_path / "b").exists()
+
+
 def test_an_unpublished_checksum_is_said_once_and_another_copy_refused(look_alikes, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
     _, said = prepare("ted-esen", folder, tmp_path / "a")

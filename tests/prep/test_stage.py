@@ -17,7 +17,7 @@ from nmtkit.cli import app
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
-from nmtkit.prep import check, pipeline, stage
+from nmtkit.prep import check, demo, pipeline, stage
 from nmtkit.prep.corpora import table
 from nmtkit.prep.sources import guess_language, own_files
 from nmtkit.prep.stage import prep
@@ -150,6 +150,14 @@ def test_a_last_line_without_line_feed_counts(tmp_path, files):
         ({"dataset": "demo", "from_dir": Path("x")}, "is generated: --from-dir has no effect", "downloaded"),
         ({"train": "own", "seed": 2}, "own files .* --seed has no effect", "demo"),
         ({"train": "own", "from_dir": Path("x")}, "own files .* --from-dir has no effect", "downloaded"),
+        ({"dataset": "demo", "test": ["dev.en,dev.de"]}, "'demo' has a set 'dev' already", "give dev.en and dev.de other names"),
+        ({"dataset": "demo", "test": ["a.en,b.de"]}, "'demo' has a set 'test' already", "what the names of its files share"),
+        ({"dataset": "wmt14-ende", "test": ["newstest2014.en,newstest2014.de"]}, "has a set 'newstest2014' already", "other names"),
+        ({"dataset": "demo", "test": ["news.en,news.de"], "docs": ["dev=blank"]}, "'dev' is none of your test sets", "news"),
+        ({"dataset": "demo", "test": ["news.en,news.de"], "docs": ["test=blank"]}, "'test' is none of your test sets", "news"),
+        ({"dataset": "demo", "test": ["news.de"]}, "a source and a reference", "news.de,news.en"),
+        ({"dataset": "mutli30k-frde", "test": ["news.en,news.de"]}, "unknown data set", "multi30k-frde"),
+        ({"dataset": "demo", "dev": "own"}, "is a registered data set", "--test adds"),
         ({"dataset": "multi30k-ende", "src": "de"}, "is en-de", "own files"),
         ({"dataset": "multi30k-ende", "train": "own"}, "is a registered data set", "another name"),
         ({"train": "own", "dev": None}, "development set", "--dev"),
@@ -452,6 +460,49 @@ def test_demo(tmp_path):
     with pytest.raises(ConfigError) as caught:
         prep("demo", size=301, run_dir=run.path)
     assert "source.size: 300 -> 301" in caught.value.where
+
+
+def test_own_test_sets_beside_those_of_a_data_set(tmp_path, capsys, monkeypatch):
+    """They are prepared as those of own files are; the data set's are as without them, and no system depends on them."""
+    generate = demo.generate
+    monkeypatch.setattr(demo, "generate", lambda folder, size, seed: generate(folder, size=size, dev=12, test=12, seed=seed))
+    news, other = (write(tmp_path / "in", name, pairs(10, 3)) for name in ("news", "other"))
+    (tmp_path / "in" / "news.doc").write_text("0\n4\n")
+    for path in other:
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\n\n", 3))
+    tests = [f"{news[0]},{news[1]},{news[1]}", ",".join(map(str, other))]
+    options = {"size": 50, "run_dir": tmp_path / "run", "jobs": 1, "assignments": ["prep.merges=20"]}
+    told = {"test": tests, "docs": [f"news={tmp_path / 'in' / 'news.doc'}", "other=blank"]}
+    plain = prep("demo", **options | {"run_dir": tmp_path / "plain"}).manifest()
+    run = prep("demo", **options, **told)
+    assert [(one.name, one.lines, one.references) for one in run.sets("test")] == [("test", 12, 1), ("news", 10, 2), ("other", 10, 1)]
+    assert [(run.prep / "docs" / f"{name}.txt").read_text().split() for name in ("news", "other")] == [["0", "4"], ["0", "1", "2", "3"]]
+    assert run.source("news").read_bytes() == news[0].read_bytes() and run.references("other")[0].read_bytes() == other[1].read_bytes().replace(
+        b"\n\n", b"\n"
+    )
+    manifest = run.manifest()
+    assert plain["files"].items() <= manifest["files"].items() and manifest["fingerprint"] == plain["fingerprint"]
+    capsys.readouterr()
+    prep("demo", **options, **told)
+    assert "up to date" in capsys.readouterr().err
+    write(tmp_path / "in", "news", pairs(10, 4))
+    with pytest.raises(ConfigError) as caught:
+        prep("demo", **options, **told)
+    assert "source.sets.news.src: " in caught.value.where
+    with pytest.raises(ConfigError) as caught:
+        prep("demo", **options)
+    assert "source.sets.news.docs: " in caught.value.where and "source.sets.other.docs: blank -> -" in caught.value.where
+
+
+def test_a_bad_test_set_beside_a_data_set_is_found_before_anything_is_written(tmp_path):
+    news = write(tmp_path / "in", "news", pairs(10, 3))
+    prep_demo = {"size": 50, "run_dir": tmp_path / "run", "jobs": 1, "test": [f"{news[0]},{news[1]}"]}
+    news[1].write_bytes(news[1].read_bytes() + b"mehr\n")
+    with pytest.raises(DataError, match="news.en has 10 lines but news.de has 11"):
+        prep("demo", **prep_demo)
+    with pytest.raises(DataError, match="no such file: .*gone.en"):
+        prep("demo", **prep_demo | {"test": [f"{tmp_path}/in/gone.en,{tmp_path}/in/gone.de"]})
+    assert names(tmp_path) == ["in"]
 
 
 def test_every_registered_name_makes_its_own_run(monkeypatch, tmp_path):
