@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from nmtkit import files
@@ -10,6 +10,11 @@ from nmtkit.errors import DataError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+def by_frequency(counts: Mapping[str, int]) -> list[str]:
+    """Tokens by falling frequency, ties in code point order."""
+    return sorted(sorted(counts), key=counts.__getitem__, reverse=True)  # stable, and many times as fast as one sort by pairs
 
 
 class Vocabulary:
@@ -34,7 +39,7 @@ class Vocabulary:
     @classmethod
     def from_counts(cls, counts: dict[str, int], min_frequency: int = 1) -> Vocabulary:
         """Tokens by falling frequency, ties in code point order; text that looks like a special symbol never becomes one."""
-        kept = sorted((t for t, n in counts.items() if n >= min_frequency and t not in SPECIALS), key=lambda t: (-counts[t], t))
+        kept = [t for t in by_frequency(counts) if counts[t] >= min_frequency and t not in SPECIALS]
         return cls([*SPECIALS, *kept])
 
     @classmethod

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import console, files
-from nmtkit.data.vocabulary import Vocabulary
+from nmtkit.data.vocabulary import Vocabulary, by_frequency
 from nmtkit.prep.encoders import BOTH, Numbers, Segmenter
 from nmtkit.prep.parallel import ordered_map
 from nmtkit.prep.segmented import Segmented
@@ -86,9 +86,9 @@ def learn(words: Mapping[str, Words], settings: PrepSettings, folder: Path, jobs
     tokens = {side: segmented[side].counts(words[side].counts) for side in BOTH}
     if settings.merges:
         for side in BOTH:
-            ranked = sorted(tokens[side].items(), key=lambda item: (-item[1], item[0]))
-            files.write_lines(folder / f"bpe-vocab.{side}.txt", [f"{token} {count}" for token, count in ranked])
-            allowed = {token for token, count in ranked if count >= settings.vocab_threshold} if settings.vocab_threshold else None
+            count = tokens[side]
+            files.write_lines(folder / f"bpe-vocab.{side}.txt", [f"{token} {count[token]}" for token in by_frequency(count)])
+            allowed = {token for token in count if count[token] >= settings.vocab_threshold} if settings.vocab_threshold else None
             shares = side == "tgt" and settings.joint_vocab and allowed is None
             bpe[side] = bpe["src"] if shares else Bpe(codes[side], allowed)
             if allowed:
