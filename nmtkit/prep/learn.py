@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,17 +73,18 @@ class Learner:
         Returns: the pairs, in the order of merging.
         """
         result: list[tuple[str, str]] = []
-        while len(result) < merges and (best := self._ranking.best()) is not None:
+        symbols, inverted, ranking = self.symbols, self._inverted, self._ranking
+        while len(result) < merges and (best := ranking.best()) is not None:
             first, second = best >> 32, best & _LOW
-            result.append((self.symbols[first], self.symbols[second]))
-            new = len(self.symbols)
-            self.symbols.append(self.symbols[first] + self.symbols[second])
-            self._inverted.append(self._inverted[first][:-1] + self._inverted[second])
+            result.append((symbols[first], symbols[second]))
+            new = len(symbols)
+            symbols.append(symbols[first] + symbols[second])
+            inverted.append(inverted[first][:-1] + inverted[second])
             places = self.where.pop(best)
             merge = self._merge_many if len(places) > FEW and first != second else self._merge_few
             gained = merge(first, second, places, new)
-            self._ranking.counts[best] = 0
-            self._ranking.add(gained)
+            ranking.counts[best] = 0
+            ranking.add(gained)
         return result
 
     def segmented(self) -> tuple[Ints, Ints]:
@@ -182,37 +183,40 @@ class _Ranking:
     def add(self, gained: dict[int, int]) -> None:
         """Set the counts of new pairs, none higher than that of the best pair so far."""
         self.counts.update(gained)
+        self._rank(gained.items())
+
+    def best(self) -> int | None:
+        """Take the pair with the highest count, None if no count is high enough; `learn` sets its count."""
+        counts, top, inverted = self.counts, self._top, self._inverted
+        while True:
+            if self._levels and (not top or self._levels[0] == -self._top_count):
+                self._top_count = -heapq.heappop(self._levels)
+                fallen: list[tuple[int, int]] = []
+                for pair in self._level.pop(self._top_count):
+                    if (count := counts[pair]) == self._top_count:
+                        top.append((inverted[pair >> 32], inverted[pair & _LOW], pair))
+                    else:
+                        fallen.append((pair, count))
+                self._rank(fallen)
+                heapq.heapify(top)
+            elif not top:
+                return None
+            else:
+                pair = heapq.heappop(top)[2]
+                if (count := counts[pair]) == self._top_count:
+                    return pair
+                self._rank([(pair, count)])
+
+    def _rank(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Put pairs with their counts where `best` finds them."""
         level = self._level
-        for pair, count in gained.items():
+        for pair, count in pairs:
             if count >= MIN_FREQUENCY:
                 if count in level:
                     level[count].append(pair)
                 else:
                     level[count] = [pair]
                     heapq.heappush(self._levels, -count)
-
-    def best(self) -> int | None:
-        """The pair with the highest count, None if no count is high enough."""
-        counts, top, inverted = self.counts, self._top, self._inverted
-        while True:
-            if self._levels and (not top or self._levels[0] == -self._top_count):
-                self._top_count = -heapq.heappop(self._levels)
-                fallen: dict[int, int] = {}
-                for pair in self._level.pop(self._top_count):
-                    if counts[pair] == self._top_count:
-                        top.append((inverted[pair >> 32], inverted[pair & _LOW], pair))
-                    else:
-                        fallen[pair] = counts[pair]
-                self.add(fallen)
-                heapq.heapify(top)
-            elif not top:
-                return None
-            else:
-                pair = top[0][2]
-                if counts[pair] == self._top_count:
-                    return pair
-                heapq.heappop(top)
-                self.add({pair: counts[pair]})
 
 
 def _grouped(keys: NDArray[Any], weights: Ints, places: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any]]]:
