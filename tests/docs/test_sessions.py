@@ -15,7 +15,11 @@ from nmtkit.prep import demo
 from tests.docs.own_files import write_own_files
 from tests.docs.pages import ROOT, sessions, text_of
 
-SHORT = [part for value in ("train.max_steps=2", "train.log_every=1", "train.dev_sentences=2", "search.max_length_b=2") for part in ("--set", value)]
+SHORT = [
+    part
+    for value in ("train.max_steps=2", "train.log_every=1", "train.dev_sentences=2", "search.max_length_a=0", "search.max_length_b=2")
+    for part in ("--set", value)
+]
 TEXT = re.compile(r"(nmtkit: {3}(?:source {6}|reference {3}|translation )).*")
 
 
@@ -35,7 +39,8 @@ def small(monkeypatch, tmp_path):
 def masked(line):
     """A line without what differs from one machine, or one corpus, to another."""
     line = TEXT.sub(r"\1", line)
-    line = re.sub(r"bfloat16|float32(?=,)|AMD EPYC", "#", line)
+    line = re.sub(r"device cpu \(.*?\), ", "device cpu, ", line)
+    line = re.sub(r"bfloat16|(?:oneDNN |default )?float32(?: path)?(?=,)", "#", line)
     line = re.sub(r"[█▉▊▋▌▍▎▏]+|fingerprint \w+|commit \w+|, [\d,]+ unknown source subwords|\b(seconds?|threads?|sentences?)\b", "", line)
     line = re.sub(r"\d+(?:[,.]\d+)*(?:e-\d+)?%?|–", "#", line)
     line = re.sub(r"\[#,? ?#\]|(?:#[hm] )*#s\b", "#", line)
@@ -76,6 +81,10 @@ def compare(page):
 def test_somebodys_own_files(tmp_path):
     write_own_files(tmp_path)
     compare("nmtkit/prep/README.md")
+
+
+def test_the_tour():
+    compare("recipes/tour.md")
 
 
 def test_lines_are_alike_but_for_numbers():
