@@ -85,7 +85,7 @@ def prep(
         Optional[str],
         typer.Option(metavar="stanza", help="Parse the sets that have no --parses (needs stanza and its models, which it doesn't fetch)."),
     ] = None,
-    preset: Annotated[Optional[str], preset_option("the data set's; own files: base")] = None,
+    preset: Annotated[Optional[str], preset_option("the data set's; own files: small below 500,000 training pairs, else base")] = None,
     config: Config = None,
     assignments: Annotated[Optional[list[str]], set_option("prep.merges=4000")] = None,
     run: Annotated[Optional[Path], run_option("The run directory, which is made (default: runs/DATASET).")] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,10 @@ from nmtkit.prep.shorten import with_first
 from nmtkit.prep.sources import Corpus, SetFiles, language_doubts, own_files, own_tests, suffix_doubts, with_parses
 from nmtkit.settings import PrepSettings
 
-OWN_PRESET = "base"
+FEW, MANY = "small", "base"
+"""Presets of own files, by their training pairs."""
+MANY_PAIRS = 500_000
+"""From here on they are many."""
 SEED = 1
 """Of a generated corpus, unless another one is asked for."""
 
@@ -45,6 +49,8 @@ class Request:
     """Whether there are no others."""
     doubts: list[str] = field(default_factory=list)
     """What may not be meant, a line each."""
+    note: str = ""
+    """What was chosen for the person, and why."""
 
     def settings(self, config: Path | None, assignments: list[str]) -> PrepSettings:
         """The settings of prep, weakest first: default, data set, preset, data set with this preset, file, --set.
@@ -81,27 +87,44 @@ def own_request(
     test: list[str],
     src: str | None,
     tgt: str | None,
+    from_dir: Path | None,
+    size: int | None,
+    seed: int,
     preset: str | None,
     documents: Mapping[str, str],
     parses: Mapping[str, Path],
-    size: int | None,
 ) -> Request:
     """A request for own files; arguments as of `stage.prep`, but `documents` and `parses`, which are read (`document_sources`, `parse_files`).
 
-    Raises: ConfigError if files or languages are missing, or the name is that of a data set.
+    Raises: ConfigError if files or languages are missing, the name is that of a data set, or an option means nothing for own files; DataError
+        if no preset is named and the training text can't be read.
     """
     if name in table.registered():
         hint = "for own files take another name; for the data set leave them out (--test adds test sets of yours to its own)"
         raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev", hint=hint)
-    corpus = with_documents(own_files(name, train, dev, test, src, tgt, preset or OWN_PRESET), documents)
+    corpus = with_documents(own_files(name, train, dev, test, src, tgt, preset or MANY), documents)
     corpus = with_first(with_parses(corpus, parses), size)
+    refuse_ignored("own files are taken as they are", from_dir, seed)
+    note = ""
+    if preset is None:
+        few = _pairs(corpus.sets[0], MANY_PAIRS) < MANY_PAIRS
+        corpus = replace(corpus, preset=FEW if few else MANY)
+        why = f"fewer than {MANY_PAIRS:,} training pairs" if few else f"{MANY_PAIRS:,} training pairs or more"
+        note = f"preset {corpus.preset}, for {why}; another one: --preset NAME"
 
     def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
         same = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
         return _without_choice("own files", chosen, same | _own_identity(corpus.sets, known) | _size_identity(size))
 
-    doubts = language_doubts(corpus)
-    return Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, own=corpus.sets, all_own=True, doubts=doubts)
+    said: dict[str, Any] = {"doubts": language_doubts(corpus), "note": note}
+    return Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, own=corpus.sets, all_own=True, **said)
+
+
+def _pairs(train: SetFiles, most: int) -> int:
+    """How many pairs a training text of own files has, counted up to `most`: no more of it is read."""
+    lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
+    pairs = filter(bytes.strip, lines) if train.blank_between else lines
+    return sum(1 for _ in itertools.islice(pairs, min(most, train.first or most)))
 
 
 def _own_identity(sets: list[SetFiles], known: dict[str, Any]) -> dict[str, Any]:

@@ -21,15 +21,13 @@ from nmtkit.prep.parallel import cores
 from nmtkit.prep.parsed import PARSED
 from nmtkit.prep.parser import load_parser
 from nmtkit.prep.pipeline import Pipeline
-from nmtkit.prep.request import SEED, own_request, parse_identity, refuse_ignored, registered_request
+from nmtkit.prep.request import SEED, own_request, parse_identity, registered_request
 from nmtkit.prep.shorten import first_pairs
 from nmtkit.prep.sources import Corpus, SetFiles, parse_files
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 
 SIDES = (("src", "source"), ("tgt", "target"))
-FEW_PAIRS = 500_000
-"""Fewer than these are not what the preset of own files is made for."""
 
 
 def prep(
@@ -75,8 +73,7 @@ def prep(
     """
     documents, trees = document_sources(docs or []), parse_files(parses or [])
     if train is not None or dev is not None:
-        request = own_request(dataset, train, dev, test or [], src, tgt, preset, documents, trees, size)
-        refuse_ignored("own files are taken as they are", from_dir, seed)
+        request = own_request(dataset, train, dev, test or [], src, tgt, from_dir, size, seed, preset, documents, trees)
     else:
         request = registered_request(dataset, from_dir, size, seed, preset, src, tgt, test or [], documents, trees)
     chosen = request.settings(config, assignments or [])
@@ -90,9 +87,8 @@ def prep(
     facts = check.check_sets(request.own, strict)
     for doubt in request.doubts:
         console.warn(doubt)
-    if request.all_own and preset is None and (pairs := check.total(request.own[0].src, facts)) < FEW_PAIRS:
-        meant = f"meant for millions of pairs and a GPU; here are {pairs:,} training pairs"
-        console.warn(f"preset {request.preset}, taken for own files when none is named, is {meant}: --preset small or tiny suits them better")
+    if request.note:
+        console.say(request.note)
     read = request.find(chosen)
     with _stoppable(run), _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
         start = time.perf_counter()

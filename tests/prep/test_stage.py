@@ -17,11 +17,12 @@ from nmtkit.cli import app
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
-from nmtkit.prep import check, demo, pipeline, stage
+from nmtkit.prep import check, demo, pipeline, request
 from nmtkit.prep.corpora import table
 from nmtkit.prep.sources import guess_language, own_files
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run, locked
+from nmtkit.train.plan import make_plan
 from tests.prep.corpora import pairs, write
 
 
@@ -228,17 +229,34 @@ def test_a_language_without_rules_is_said(tmp_path, files, capsys):
     assert [one for one in warnings_of(capsys) if "Moses" in one] == []
 
 
-def test_the_preset_that_nobody_chose_is_said(tmp_path, files, capsys, monkeypatch):
+def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
+    """It is said, train takes it, and the next call finds all up to date."""
     run_prep(tmp_path, files)
-    assert "(preset tiny, fingerprint" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "(preset tiny, fingerprint" in said and "--preset" not in said
+    run = prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
+    assert "nmtkit: preset small, for fewer than 500,000 training pairs; another one: --preset NAME\n" in capsys.readouterr().err
+    assert tomllib.loads((run.path / "run.toml").read_text("utf-8"))["preset"] == run.manifest()["preset"] == "small"
+    assert make_plan(run, "transformer", None, None, [], None).preset == "small"
     prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
-    (said,) = warnings_of(capsys)
-    assert "preset base" in said and "60 training pairs" in said and "--preset small" in said
-    monkeypatch.setattr(stage, "FEW_PAIRS", 60)
-    prep("mine", **files, run_dir=tmp_path / "many", jobs=1, assignments=["prep.merges=20"])
-    assert warnings_of(capsys) == []
+    assert "up to date" in capsys.readouterr().err
     (option,) = [one for one in get_command(app).commands["prep"].params if one.name == "preset"]
-    assert "own files: base" in option.help
+    assert f"own files: small below {request.MANY_PAIRS:,} training pairs, else base" in option.help
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "preset"), [(60, None, "base"), (61, None, "small"), (60, 60, "base"), (60, 59, "small"), (60, 99, "base"), (62, None, "small")]
+)
+@pytest.mark.parametrize("blank", [False, True])
+def test_training_pairs_are_counted_before_the_preset_is_chosen(files, monkeypatch, limit, size, preset, blank):
+    """Those of which --size is, and no lines that only separate documents."""
+    for path in files["train"]:
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\n \n" if blank else b"\n", 5))
+    monkeypatch.setattr(request, "MANY_PAIRS", limit)
+    documents = {"train": "blank"} if blank else {}
+    asked = request.own_request("mine", files["train"], files["dev"], [], None, None, None, size, request.SEED, None, documents, {})
+    assert asked.preset == preset and asked.note.startswith(f"preset {preset}, for ")
+    assert asked.settings(None, []).merges == {"small": 8000, "base": 32000}[preset]
 
 
 def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, capsys):
