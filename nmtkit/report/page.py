@@ -1,10 +1,11 @@
-"""The page: what was gathered, put into one HTML file that needs no other."""
+"""The page: what was gathered of one run or of several, put into one HTML file that needs no other."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,26 +41,83 @@ class Cell:
     left: bool
 
 
-def render(found: Gathered, texts: Sequence[Texts], kept: dict[str, list[int]], step: int, attention: SystemAttention | None, **about: str) -> str:
+@dataclass(frozen=True)
+class Part:
+    """What a page shows of one run.
+
+    texts are of the sets whose texts can be shown; kept and step are lines of the explorer (see `explorer.kept_lines`), which has attention if it
+    was asked for; number counts the runs of a page from 1, and is 0 where there is one run alone.
+    """
+
+    found: Gathered
+    texts: Sequence[Texts]
+    kept: dict[str, list[int]]
+    step: int
+    attention: SystemAttention | None = None
+    number: int = 0
+
+    @property
+    def prefix(self) -> str:
+        """Before every id of this run."""
+        return f"run{self.number}-" if self.number else ""
+
+    @property
+    def title(self) -> str:
+        """What is compared, on which data."""
+        manifest = self.found.manifest
+        names = {system["name"] for result in self.found.scores.values() for system in result["systems"]}
+        what = f"{len(names)} systems" if len(names) > 1 else next(iter(names))
+        return f"{what} on {manifest.get('dataset', self.found.run.path.name)}, {manifest.get('src', '?')} to {manifest.get('tgt', '?')}"
+
+    def command(self, text: str) -> str:
+        """A command as it is to be given for this run: it names the run where there are several."""
+        named = f" --run {shlex.quote(str(self.found.run.path))}"
+        return text.replace(", then ", f"{named}, then ") + named if self.number else text
+
+
+def render(parts: Sequence[Part], **about: str) -> str:
     """The page as text.
 
     Args:
-        found: what the run has; texts: of the sets whose texts can be shown.
-        kept, step: lines of the explorer (see `explorer.kept_lines`).
-        attention: for the explorer, if it was asked for.
+        parts: the runs.
         about: title, commit, made (the time) and digest (of all that the page depends on).
     """
-    drawn = _Drawn()
-    languages = (str(found.manifest.get("src", "")), str(found.manifest.get("tgt", "")))
-    records = provenance.calls(found)
-    sets = [_of_set(found, name, drawn) for name in found.scores]
-    own = {"convergence", "lengths"} & set(found.findings)
+    from markupsafe import Markup
+
+    environment, drawn = _environment(), _Drawn()
+    script = "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("tables.js", "explorer.js"))
     values: dict[str, Any] = {
         **about,
         "version": nmtkit.__version__,
+        "parts": parts,
+        "runs": [Markup(environment.get_template("run.html").render(_of_run(part, parts, drawn))) for part in parts],  # noqa: S704
+        "data": [Markup(script_text(data(part.texts, part.kept, _languages(part.found), part.attention))) for part in parts],  # noqa: S704
+        "style": Markup((TEMPLATES / "page.css").read_text("utf-8")),  # noqa: S704
+        "script": Markup(script),  # noqa: S704
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+    return environment.get_template("page.html").render(values)
+
+
+def _languages(found: Gathered) -> tuple[str, str]:
+    return str(found.manifest.get("src", "")), str(found.manifest.get("tgt", ""))
+
+
+def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
+    """What is shown of a run; parts: all of the page."""
+    found = part.found
+    records = provenance.calls(found)
+    own = {"convergence", "lengths"} & set(found.findings)
+    first, *others = (shlex.quote(str(one.found.run.path)) for one in parts)
+    return {
+        "part": part,
+        "prefix": part.prefix,
+        "level": 3 if part.number else 2,
+        "command": part.command,
+        "page_command": " ".join(["nmtkit report", *([f"--run {first}"] if others else []), *(f"--also {other}" for other in others)]),
         "found": found,
-        "languages": languages,
-        "sets": sets,
+        "languages": _languages(found),
+        "sets": [_of_set(found, name, drawn) for name in found.scores],
         "reading": comparison.READING,
         "remarks": found.remarks,
         "cautions": [*comparison.cautions(found), *provenance.searches(found)],
@@ -67,12 +125,11 @@ def render(found: Gathered, texts: Sequence[Texts], kept: dict[str, list[int]], 
         "length_finding": _finding("lengths", found.findings["lengths"], drawn) if "lengths" in own else None,
         "findings": [_finding(name, kept_one, drawn) for name, kept_one in found.findings.items() if name not in own],
         "undone": {name: entry.title for name, entry in ANALYSES.items() if name not in found.findings},
-        "shown": side_by_side(texts[0]) if texts else [],
-        "shown_set": texts[0] if texts else None,
-        "texts": texts,
-        "step": step,
-        "attention": attention,
-        "data": script_text(data(texts, kept, languages, attention)),
+        "shown": side_by_side(part.texts[0]) if part.texts else [],
+        "shown_set": part.texts[0] if part.texts else None,
+        "texts": part.texts,
+        "step": part.step,
+        "attention": part.attention,
         "provenance": {
             "corpus": provenance.corpus(found.manifest),
             "systems": provenance.systems(found),
@@ -82,13 +139,6 @@ def render(found: Gathered, texts: Sequence[Texts], kept: dict[str, list[int]], 
             "history": provenance.history(records),
         },
     }
-    script = "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("tables.js", "explorer.js"))
-    environment = _environment()
-    from markupsafe import Markup
-
-    values |= {"style": Markup((TEMPLATES / "page.css").read_text("utf-8")), "script": Markup(script), "data": Markup(values["data"])}  # noqa: S704
-    values["script_hash"] = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("page.html").render(values)
 
 
 def cells(table: Table) -> list[list[Cell]]:

@@ -1,15 +1,17 @@
-"""The stage `report`: everything that is known of a run as one page, RUN/report/index.html."""
+"""The stage `report`: everything that is known of a run, or of several, as one page, RUN/report/index.html."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import DataError
+from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.report import explorer, page
 from nmtkit.report.gathered import Gathered, gather
 from nmtkit.report.provenance import calls
@@ -21,55 +23,73 @@ READ = (
     *("prep/manifest.json", "prep/text/*", "systems/*/config.toml", "systems/*/metrics.jsonl", "systems/*/best.json", "systems/*/translate/*/*"),
     *("score/*/scores.json", "score/*/sentences.tsv", "analyze/*/finding.json", "analyze/*/figure.svg"),
 )
-"""The files of a run that its page is made of, beside the history."""
+"""The files of a run that a page is made of, beside the history."""
 
 
-def report(run: Run, *, title: str = "", attention: str = "", sentences: int = 200, force: bool = False) -> Path:
-    """Write the page of a run; its path is printed on stdout.
+def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: str = "", sentences: int = 200, force: bool = False) -> Path:
+    """Write the page of a run, or of several; its path is printed on stdout.
 
     Args:
         run: the run; only what other stages wrote into it is read.
+        also: runs whose parts follow in the same page; nothing is written into these.
         title: of the page (default: what is compared, on which data).
-        attention: a system whose attention the sentence explorer shows, computed now; "" = none.
-        sentences: how many sentences that is, those on which the systems differ most.
+        attention: a system whose attention the sentence explorer shows, of each run that has it, computed now; "" = none.
+        sentences: of how many sentences of each run, those on which its systems differ most.
         force: make a page again that is up to date.
     Returns: the page.
-    Raises: DataError if the run is not prepared or has no scores; ConfigError for an unknown system; EnvironmentProblem if it cannot be written.
+    Raises: DataError if a run is not prepared or has no scores; ConfigError for an unknown system, or a run that is named twice;
+        EnvironmentProblem if the page cannot be written.
     """
-    run.manifest()
-    if attention:
-        run.find_system(attention)
+    runs = [run, *also]
+    for one in runs:
+        one.manifest()
+    _check(runs, attention)
     path = run.path / "report" / "index.html"
-    with run.recorded("report") as record, locked(run.path, "report", shared=True), locked(run.path / "report", "report"):
-        found = gather(run)
-        digest = _digest(found, [title, attention, sentences])
+    with contextlib.ExitStack() as held:
+        record = held.enter_context(run.recorded("report"))
+        for one in runs:
+            held.enter_context(locked(one.path, "report", shared=True))
+        held.enter_context(locked(run.path / "report", "report"))
+        found = [gather(one) for one in runs]
+        digest = _digest(found, [title, attention, sentences, *(str(one.path) for one in runs if also)])
         if not force and _is_of(path, digest):
             console.say("report: up to date (--force makes it again)")
         else:
-            texts = [one for one in (read_texts(found, name) for name in found.scores) if one is not None]
-            kept, step = explorer.kept_lines(texts)
-            read = _attention(run, attention, sentences, texts, kept) if attention else None
+            parts = [_part(one, number if also else 0, len(runs), attention, sentences) for number, one in enumerate(found, 1)]
             about = {
-                "title": title or default_title(found),
+                "title": title or "; ".join(part.title for part in parts),
                 "commit": str(record["commit"] or ""),
                 "made": time.strftime("%Y-%m-%d %H:%M %Z"),
                 "digest": digest,
             }
-            written = page.render(found, texts, kept, step, read, **about)
+            written = page.render(parts, **about)
             files.write_text(path, written)
             page.say_written(path, written)
-            for remark in found.remarks:
-                console.say(f"report: {remark.text}" + (f" ({remark.command})" if remark.command else ""))
+            for part in parts:
+                for remark in part.found.remarks:
+                    console.say(f"report: {remark.text}" + (f" ({part.command(remark.command)})" if remark.command else ""))
     print(path)
     return path
 
 
-def default_title(found: Gathered) -> str:
-    """What is compared, on which data."""
-    names = {system["name"] for result in found.scores.values() for system in result["systems"]}
-    what = f"{len(names)} systems" if len(names) > 1 else next(iter(names))
-    languages = f"{found.manifest.get('src', '?')} to {found.manifest.get('tgt', '?')}"
-    return f"{what} on {found.manifest.get('dataset', found.run.path.name)}, {languages}"
+def _check(runs: Sequence[Run], attention: str) -> None:
+    """Refuse a run that is named twice, and a system that no run has."""
+    for i, one in enumerate(runs):
+        if one.path.resolve() in {other.path.resolve() for other in runs[:i]}:
+            raise ConfigError(f"{one.path} is in this page already", where="--also", hint="name each run once")
+    names = [system.name for one in runs for system in one.systems()]
+    if attention and attention not in names:
+        where = ", ".join(str(one.path / "systems") for one in runs)
+        raise ConfigError(f"no system '{attention}'", where=where, hint=nearest(attention, names) if names else "first: nmtkit train")
+
+
+def _part(found: Gathered, number: int, runs: int, attention: str, sentences: int) -> page.Part:
+    """What the page shows of one of so many runs, whose sentences share its space."""
+    texts = [one for one in (read_texts(found, name) for name in found.scores) if one is not None]
+    kept, step = explorer.kept_lines(texts, explorer.MOST // runs)
+    attends = attention in {system.name for system in found.systems}
+    read = _attention(found.run, attention, sentences, texts, kept) if attends else None
+    return page.Part(found, texts, kept, step, read, number)
 
 
 def _attention(run: Run, system: str, sentences: int, texts: list[Texts], kept: dict[str, list[int]]) -> explorer.SystemAttention:
@@ -82,13 +102,17 @@ def _attention(run: Run, system: str, sentences: int, texts: list[Texts], kept: 
     return of_system(run, system, one.set_name, explorer.lines_that_differ(one, kept[one.set_name], sentences))
 
 
-def _digest(found: Gathered, options: list[object]) -> str:
+def _digest(found: Sequence[Gathered], options: list[object]) -> str:
     """One number for all that the page depends on."""
+    facts = [nmtkit.__version__, code_commit(), figures.available(), options, [_read(one) for one in found]]
+    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+
+
+def _read(found: Gathered) -> list[object]:
+    """The files of a run that its page is made of, with their checksums, and its history."""
     run = found.run
     paths = [path for pattern in READ for path in sorted(run.path.glob(pattern)) if path.is_file() and not path.name.startswith(".")]
-    read = {str(path.relative_to(run.path)): files.sha256(path) for path in paths}
-    facts = [nmtkit.__version__, code_commit(), figures.available(), options, read, calls(found)]
-    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+    return [{str(path.relative_to(run.path)): files.sha256(path) for path in paths}, calls(found)]
 
 
 def _is_of(path: Path, digest: str) -> bool:

@@ -13,6 +13,8 @@ DRAWN = frozenset(
 """The elements that a figure may have; a style sheet would be one of the whole page."""
 ACTIVE = re.compile(r"url\(\s*['\"]?(?!['\"]?#)|javascript:|@import|expression\(", re.I)
 """In attributes that load something, or run."""
+LEAST = 0.7
+"""Part of its size to which a figure may shrink: with less, its text could not be read."""
 
 
 def inline(text: str, prefix: str, label: str) -> str | None:
@@ -37,8 +39,9 @@ def inline(text: str, prefix: str, label: str) -> str | None:
     _clean(root, prefix)
     width = root.attrib.pop("width", "")
     root.attrib.pop("height", None)
-    if re.fullmatch(r"[\d.]+(pt|px)?", width):
-        root.set("style", f"width: {width if width[-1] in 'tx' else width + 'px'}")
+    if found := re.fullmatch(r"(\d+\.?\d*)(pt|px)?", width):
+        size, unit = float(found[1]), found[2] or "px"
+        root.set("style", f"width: {size:g}{unit}; min-width: {LEAST * size:g}{unit}")
     # Two attributes for matplotlib's style sheet, which would be of the whole page.
     root.attrib |= {"role": "img", "aria-label": label, "stroke-linejoin": "round", "stroke-linecap": "butt"}
     ElementTree.register_namespace("", SVG)

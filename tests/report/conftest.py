@@ -1,13 +1,16 @@
 """A small run as the other stages leave it: two systems translated and scored, a log, findings, texts with markup in them."""
 
+import copy
 import json
 import os
+import shutil
 from html.parser import HTMLParser
 
 import pytest
 
 from nmtkit.analyze.finding import Finding
 from nmtkit.report import stage
+from nmtkit.run import Run
 from nmtkit.score.stage import score
 from nmtkit.score.tables import Column, Estimate, Table
 from tests.score.conftest import FakeRun, write
@@ -17,17 +20,19 @@ FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" width="90pt" height="50pt" vie
 
 
 class Page(HTMLParser):
-    """What a page says, read as a browser reads it: text outside scripts, elements with their attributes, the data of the explorer."""
+    """What a page says, read as a browser reads it: text outside scripts, elements with their attributes, the data of each run's explorer."""
 
     def __init__(self, html):
         super().__init__()
-        self.elements, self.pieces, self.data, self._inside = [], [], "", None
+        self.elements, self.pieces, self.datas, self._inside = [], [], [], None
         self.feed(html)
         self.text = " ".join(" ".join(self.pieces).split())
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
         self._inside = (tag, dict(attrs)) if tag in {"script", "style"} else None
+        if ("type", "application/json") in attrs:
+            self.datas.append("")
 
     def handle_endtag(self, tag):
         self._inside = None
@@ -36,7 +41,13 @@ class Page(HTMLParser):
         if self._inside is None:
             self.pieces.append(data)
         elif self._inside[1].get("type") == "application/json":
-            self.data += data
+            self.datas[-1] += data
+
+    @property
+    def data(self):
+        """That of the only run."""
+        (data,) = self.datas
+        return data
 
     def all(self, tag):
         """The attributes of every element of a name."""
@@ -81,8 +92,16 @@ def make(path, sets=("test",), systems=(("base", 0.3), ("own", 0.1)), markup=Tru
     return made
 
 
+@pytest.fixture(scope="session")
+def once(tmp_path_factory):
+    """The run that tests begin with."""
+    return make(tmp_path_factory.mktemp("reported") / "run")
+
+
 @pytest.fixture
-def reported(tmp_path, capsys):
-    made = make(tmp_path / "run")
+def reported(once, tmp_path, capsys):
+    """A copy of it."""
+    made = copy.copy(once)
+    made.run = Run(shutil.copytree(once.run.path, tmp_path / "run"))
     capsys.readouterr()
     return made

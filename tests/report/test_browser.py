@@ -9,6 +9,7 @@ from nmtkit.report import explorer, page
 from nmtkit.report.explorer import SentenceAttention, SystemAttention
 from nmtkit.report.gathered import gather
 from nmtkit.report.texts import read_texts
+from nmtkit.run import Run
 
 from .browser import Browser, find
 from .conftest import SCRIPT, make
@@ -36,6 +37,7 @@ CONTRAST = """(() => {
   }
   return found;
 })()"""
+ABOUT = {"title": "A small run", "commit": "abc", "made": "today", "digest": "0"}
 STOPS = "a[href], button, select, input, summary, [tabindex='0']"
 
 
@@ -52,8 +54,21 @@ def written(tmp_path_factory):
     weights = {4: SentenceAttention(["ein", "</s>"], ["a", "<b>", "</s>"], [[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]])}
     attention = SystemAttention("own", "last but one", "test", weights)
     path = made.run.path / "index.html"
-    about = {"title": "A small run", "commit": "abc", "made": "today", "digest": "0"}
-    path.write_text(page.render(found, texts, kept, step, attention, **about), "utf-8")
+    path.write_text(page.render([page.Part(found, texts, kept, step, attention)], **ABOUT), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def of_two(written):
+    """The page of that run and of another, without attention."""
+    made = make(written.parents[1] / "other-run", systems=(("base", 0.3), ("a-system-with-a-long-name-of-its-own", 0.05)), markup=False)
+    parts = []
+    for number, run in enumerate((Run(written.parent), made.run), 1):
+        found = gather(run)
+        texts = [read_texts(found, name) for name in found.scores]
+        parts.append(page.Part(found, texts, *explorer.kept_lines(texts), number=number))
+    path = made.run.path / "index.html"
+    path.write_text(page.render(parts, **ABOUT), "utf-8")
     return path
 
 
@@ -83,16 +98,16 @@ def column(browser, place, table="#comparison table"):
     return browser.run(f"[...document.querySelector('{table}').tBodies[0].rows].map((r) => r.cells[{place}].textContent)")
 
 
-def set_field(browser, name, value):
+def set_field(browser, name, value, form=0):
     """As a person's choice: the value, then the event."""
     given = json.dumps(value)
-    code = f"const f = document.forms[0].elements[{json.dumps(name)}]; f.type === 'checkbox' ? (f.checked = {given}) : (f.value = {given});"
+    code = f"const f = document.forms[{form}].elements[{json.dumps(name)}]; f.type === 'checkbox' ? (f.checked = {given}) : (f.value = {given});"
     code += "f.dispatchEvent(new Event('input', {bubbles: true}));"
     browser.run(f"(() => {{ {code} }})()")
 
 
-def count(browser):
-    return int(browser.run("document.getElementById('count').textContent").split(" of ")[0])
+def count(browser, prefix=""):
+    return int(browser.run(f"document.getElementById('{prefix}count').textContent").split(" of ")[0])
 
 
 def test_nothing_is_loaded_and_nothing_complained_of(browser, written):
@@ -236,18 +251,49 @@ def test_print(browser, tmp_path):
     assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
 
 
-def test_structure(browser):
-    found = browser.run(
-        """({
-          untitled: [...document.querySelectorAll('table')].filter((t) => !t.caption || !t.caption.textContent.trim()).length,
-          unscoped: [...document.querySelectorAll('th')].filter((t) => !t.scope).length,
-          unlabelled: [...document.querySelectorAll('input, select')].filter((e) => !e.labels.length).length,
-          figures: [...document.querySelectorAll('svg')].filter((e) => e.getAttribute('role') !== 'img' || !e.getAttribute('aria-label')).length,
-          levels: [...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1])),
-          ids: [...document.querySelectorAll('[id]')].map((e) => e.id),
-          links: [...document.querySelectorAll('a[href^="#"]')].filter((e) => !document.getElementById(e.hash.slice(1))).length,
-        })"""
-    )
-    assert (found["untitled"], found["unscoped"], found["unlabelled"], found["figures"], found["links"]) == (0, 0, 0, 0, 0)
-    assert len(found["ids"]) == len(set(found["ids"]))
+STRUCTURE = """({
+  untitled: [...document.querySelectorAll('table')].filter((t) => !t.caption || !t.caption.textContent.trim()).length,
+  unscoped: [...document.querySelectorAll('th')].filter((t) => !t.scope).length,
+  unlabelled: [...document.querySelectorAll('input, select')].filter((e) => !e.labels.length).length,
+  figures: [...document.querySelectorAll('svg')].filter((e) => e.getAttribute('role') !== 'img' || !e.getAttribute('aria-label')).length,
+  levels: [...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1])),
+  ids: [...document.querySelectorAll('[id]')].map((e) => e.id),
+  links: [...document.querySelectorAll('a[href^="#"]')].map((e) => document.getElementById(e.hash.slice(1)) !== null),
+  names: [...document.querySelectorAll('[aria-labelledby]')].filter((e) => !document.getElementById(e.getAttribute('aria-labelledby'))).length,
+})"""
+
+
+def check_structure(found):
+    assert (found["untitled"], found["unscoped"], found["unlabelled"], found["figures"], found["names"]) == (0, 0, 0, 0, 0)
+    assert len(found["ids"]) == len(set(found["ids"])) and all(found["links"])
     assert found["levels"].count(1) == 1 and all(b - a <= 1 for a, b in zip(found["levels"], found["levels"][1:], strict=False))
+
+
+def test_structure(browser):
+    found = browser.run(STRUCTURE)
+    check_structure(found)
+    assert len(found["links"]) == 8  # to the content, and to each part
+
+
+def test_runs_of_one_page_keep_apart(browser, of_two):
+    browser.open(of_two, 390, 844)
+    assert browser.run("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    found = browser.run(STRUCTURE)
+    check_structure(found)
+    assert len(found["links"]) == 1 + 2 * 8 and {"run1", "run2", "run1-comparison", "run2-comparison"} <= set(found["ids"])
+    named = "a-system-with-a-long-name-of-its-own"
+    browser.click("#run2-comparison th:nth-child(2) button")
+    assert column(browser, 0, "#run2-comparison table") == [named, "base"] and column(browser, 0, "#run1-comparison table") == ["base", "own"]
+    first, second = (
+        [one["scores"]["bleu"] for one in json.loads(browser.run(f"document.getElementById('run{n}-data').textContent"))["sets"]] for n in (1, 2)
+    )
+    assert (len(first), len(second)) == (2, 1) and count(browser, "run1-") == count(browser, "run2-") == 40
+    for form, (bleus, prefix) in enumerate(((first, "run1-"), (second, "run2-"))):
+        set_field(browser, "way", "down", form)
+        assert 0 < count(browser, prefix) == sum(own < base for base, own in zip(*bleus[0], strict=True)) < 40
+    assert browser.run("document.forms[1].elements.a.selectedOptions[0].textContent") == named
+    set_field(browser, "way", "both", 1)
+    shown = "['run1-', 'run2-'].map((prefix) => document.getElementById(prefix + 'results').children.length)"
+    before = browser.run(shown)
+    browser.click("#run2-more")
+    assert browser.run(shown) == [before[0], 40]

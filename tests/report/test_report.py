@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,10 +11,12 @@ import pytest
 
 from nmtkit.analyze import ANALYSES
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.report import comparison, explorer, stage, svg
+from nmtkit.report import attention, comparison, explorer, stage, svg
 from nmtkit.report.explorer import SentenceAttention, SystemAttention
 from nmtkit.report.gathered import gather
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
+from nmtkit.run import Run
+from nmtkit.score import figures
 from nmtkit.score.stage import score
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
@@ -21,7 +24,15 @@ from .conftest import FIGURE, SCRIPT, ReportedRun, make
 OUTSIDE = re.compile(r"""(?:src|href|srcset|action|data)\s*=\s*["']?\s*(?:https?:|//)|url\(\s*["']?(?:https?:|//)|@import""", re.I)
 
 
-def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys):
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    """A page is ten times as long in the making if it draws its own figures. Gives what lets it."""
+    monkeypatch.setattr(figures, "available", lambda: False)
+    return monkeypatch.undo
+
+
+def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys, undrawn):
+    undrawn()
     made = make(tmp_path / "run", sets=("test", "other"))
     for name in [*ANALYSES, "of_somebody_else"]:
         made.finding(name, f"what {name} shows")
@@ -32,12 +43,14 @@ def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys):
     assert len(page.all("article")) == len(ANALYSES) + 1
     labels = [one["aria-label"] for one in page.all("svg")]
     assert len([label for label in labels if "figure; its numbers" in label]) == len(ANALYSES) + 1
+    assert {"BLEU by source length on test", "BLEU by source length on other"} < set(labels)
     for name in ("base", "own", "test: 40 sentences", "other: 40 sentences"):
         assert name in page.text
     assert capsys.readouterr().out == f"{made.run.path}/report/index.html\n"
 
 
-def test_numbers_are_those_of_the_scores(reported):
+def test_numbers_are_those_of_the_scores(reported, undrawn):
+    undrawn()
     page = reported.page()
     result = json.loads((reported.run.path / "score/test/scores.json").read_text("utf-8"))
     base, own = result["systems"]
@@ -47,6 +60,8 @@ def test_numbers_are_those_of_the_scores(reported):
     delta = own["differences"]["bleu"]
     assert "One training a system" in page.text
     assert f"own is better than base: {delta['value']:+.2f} BLEU [{delta['low']:+.2f}, {delta['high']:+.2f}]" in page.text
+    assert {"Loss and dev BLEU of each training", "BLEU by source length on test"} == {one["aria-label"] for one in page.all("svg")}
+    assert "nmtkit analyze convergence" in page.text and "--run" not in page.text  # commands name the run only where there are several
     assert "abc1234-dirty" in page.text and "the checkout had changes" in page.text
     assert "Settings in which the systems differ" in page.text and "test test 40" in page.text  # the corpus: set, split, lines
 
@@ -100,7 +115,7 @@ def test_figures_keep_apart_and_run_nothing():
     text = FIGURE.replace("</svg>", '<use xlink:href="#m" style="fill: url(#a)" xmlns:xlink="http://www.w3.org/1999/xlink"/></svg>')
     one, two = (svg.inline(text, prefix, 'a "label"') for prefix in ("f1-", "f2-"))
     assert 'id="f1-m"' in one and 'href="#f1-m"' in one and "url(#f1-a)" in one and "f1-" not in two
-    assert "width: 90pt" in one and "&quot;label&quot;" in one
+    assert "width: 90pt; min-width: 63pt" in one and "&quot;label&quot;" in one
     hostile = FIGURE.replace("<g ", '<g onclick="x()" style="fill: url(https://e.org/a)" ').replace(
         "</svg>", '<foreignObject><p>x</p></foreignObject><style>*{}</style><image href="https://e.org/a.png"/></svg>'
     )
@@ -201,6 +216,67 @@ def test_up_to_date_until_something_changes(reported, capsys):
     assert "written to" in capsys.readouterr().err
 
 
+@pytest.fixture
+def second(tmp_path, reported, capsys):
+    """Another run, whose findings and systems have names of the first one's; some of it is missing."""
+    made = make(tmp_path / "second run", systems=(("base", 0.3), ("own", 0.2), ("third", 0.1)), markup=False)
+    made.add("later", 0.5, sets=[])
+    for one in (made, reported):
+        one.finding("cost", "cost")
+    capsys.readouterr()
+    return made
+
+
+def test_a_page_of_two_runs(reported, second, capsys):
+    page = reported.page(also=[second.run])
+    said = capsys.readouterr()
+    assert (
+        said.out == f"{reported.run.path}/report/index.html\n" and "not translated: later" in said.err and not (second.run.path / "report").exists()
+    )
+    ids = [one["id"] for _, one in page.elements if "id" in one]
+    assert len(ids) == len(set(ids)) and {"run1-finding-cost", "run2-finding-cost", "run1-h-lengths", "run2-h-lengths"} <= set(ids)
+    first = "2 systems on run, en to de"
+    assert page.all("title") and f"{first}; 3 systems on second run, en to de" in page.text and f"1. {first} run run" in page.text
+    own, other = (f"--run {shlex.quote(str(one.run.path))}" for one in (reported, second))
+    assert f"nmtkit translate --set-name test {other}" in said.err
+    for command in (
+        f"nmtkit analyze cost {own}",
+        f"nmtkit analyze cost {other}",
+        f"nmtkit translate --set-name test {other}, then nmtkit score --set-name test {other}",
+    ):
+        assert command in page.text, command
+    assert f"nmtkit report {own} {other.replace('run', 'also', 1)} --attention SYSTEM" in page.text
+    systems = [json.loads(data)["sets"][0]["systems"] for data in page.datas]
+    assert systems == [["base", "own"], ["base", "own", "third"]] and "third is better than base" in page.text
+    path = stage.report(reported.run, also=[second.run])
+    assert "up to date" in capsys.readouterr().err
+    second.finding("cost", "a new finding")
+    stage.report(reported.run, also=[second.run])
+    assert "A new finding" in path.read_text("utf-8")
+
+
+def test_runs_that_make_no_page_together(reported, second):
+    with pytest.raises(ConfigError, match="in this page already") as error:
+        stage.report(reported.run, also=[second.run, Run(reported.run.path / ".." / "run")])
+    assert error.value.where == "--also"
+    with pytest.raises(ConfigError, match="no system 'thrid'") as error:
+        stage.report(reported.run, also=[second.run], attention="thrid")
+    assert "did you mean 'third'" in error.value.hint and str(second.run.path) in error.value.where
+    shutil.rmtree(second.run.path / "score")
+    with pytest.raises(DataError, match="not scored") as error:
+        stage.report(reported.run, also=[second.run])
+    assert str(second.run.path) in str(error.value.where)
+
+
+def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeypatch):
+    one = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[0.9, 0.1], [0.0, 1.0]])
+    monkeypatch.setattr(attention, "of_system", lambda run, name, set_name, lines: SystemAttention(name, "layer", set_name, {lines[0]: one}))
+    for system, expected in (("third", [False, True]), ("own", [True, True])):
+        page = reported.page(also=[second.run], attention=system)
+        assert ["attention" in json.loads(data)["sets"][0] for data in page.datas] == expected
+        assert page.text.count("only with attention") == sum(expected) and page.text.count("no attention of this run") == 2 - sum(expected)
+
+
 def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
     path = stage.report(reported.run)
     before = path.read_bytes()
@@ -222,8 +298,8 @@ def test_the_page_stays_small():
     texts = long_texts(1000, 25, 6)
     kept, step = explorer.kept_lines([texts])
     weights = [[1 / 40] * 40 for _ in range(40)]
-    attention = SystemAttention("s1", "layer", "test", {i: SentenceAttention(["w"] * 40, ["w"] * 40, weights) for i in range(200)})
-    assert step == 1 and len(explorer.script_text(explorer.data([texts], kept, ("en", "de"), attention))) < 3_500_000
+    looks = SystemAttention("s1", "layer", "test", {i: SentenceAttention(["w"] * 40, ["w"] * 40, weights) for i in range(200)})
+    assert step == 1 and len(explorer.script_text(explorer.data([texts], kept, ("en", "de"), looks))) < 3_500_000
     many = [long_texts(8000, 25, 6), long_texts(8000, 25, 6, "other")]
     kept, step = explorer.kept_lines(many)
     assert step > 1 and len(explorer.script_text(explorer.data(many, kept, ("en", "de"), None))) < 1.1 * explorer.MOST

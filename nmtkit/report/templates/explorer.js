@@ -1,10 +1,7 @@
-// The sentence explorer. Texts go into the page as text nodes only, so that nothing in them is ever markup.
-(() => {
-  const form = document.getElementById("controls");
-  if (!form) return;
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const results = document.getElementById("results");
-  const more = document.getElementById("more");
+// The sentence explorer of each run. Texts go into the page as text nodes only, so that nothing in them is ever markup.
+document.querySelectorAll("form.controls").forEach((form) => {
+  const [data, results, more, count] = ["data", "results", "more", "count"].map((name) => document.getElementById(form.dataset.prefix + name));
+  const { languages, sets } = JSON.parse(data.textContent);
   const PAGE = 20;
   const TOKENS = /[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[\p{L}\p{M}\p{N}_'’-]+|\s+|./gsu;
   let chosen = [];
@@ -20,7 +17,7 @@
   const number = (name, otherwise) => (form.elements[name].value.trim() === "" ? otherwise : Number(form.elements[name].value));
   const signed = (value) => (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(1);
 
-  const current = () => data.sets[Number(form.elements.set.value)];
+  const current = () => sets[Number(form.elements.set.value)];
   const scores = (set) => set.scores[form.elements.score.value] || null;
 
   // Score of one system, or its difference to another's, of each sentence; null where there are no scores.
@@ -150,7 +147,7 @@
   };
 
   const item = (set, of, i) => {
-    const [src, tgt] = data.languages;
+    const [src, tgt] = languages;
     const own = scores(set);
     const names = set.systems;
     const b = form.elements.b.value;
@@ -184,11 +181,11 @@
     const mean = of && chosen.length ? chosen.reduce((sum, i) => sum + of[i], 0) / chosen.length : null;
     const what = form.elements.b.value === "" ? "mean score" : "mean difference";
     const shownMean = mean === null ? "" : `, ${what} ${form.elements.b.value === "" ? mean.toFixed(1) : signed(mean)}`;
-    document.getElementById("count").textContent =
+    count.textContent =
       `${chosen.length.toLocaleString("en")} of ${set.line.length.toLocaleString("en")} sentences${shownMean}`;
   };
 
-  fill(form.elements.set, data.sets.map((set, i) => [String(i), set.name]));
+  fill(form.elements.set, sets.map((set, i) => [String(i), set.name]));
   chooseSet();
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", (event) => {
@@ -204,4 +201,4 @@
   });
   form.hidden = false;
   update();
-})();
+});
