@@ -244,7 +244,7 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
     names = [one.name for one in own.sets]
     for name in documents:
         if not names:
-            hint = "leave it out; it is for own files, a data set has the documents it was published with"
+            hint = "leave it out; it is for own files (--test SRC,TGT adds such), a data set has the documents it was published with"
             raise ConfigError(f"'{dataset.name}' is a registered data set: --docs has no effect", where="--docs", hint=hint)
         if name not in names:
             hint = f"{nearest(name, names)}; the sets of '{dataset.name}' have the documents they were published with"
