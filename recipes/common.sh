@@ -124,9 +124,9 @@ cost() {
   fi
 }
 
-# page TITLE: the run as one HTML page.
+# page TITLE [OPTION…]: the run as one HTML page; options as of `nmtkit report`.
 page() {
-  nmtkit report --run "$run" --title "$1, ${STEPS:+$STEPS updates, }seeds $SEEDS (SCALE=$SCALE)"
+  nmtkit report --run "$run" "${@:2}" --title "$1, ${STEPS:+$STEPS updates, }seeds $SEEDS (SCALE=$SCALE)"
   keep report
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# In no paper: the sentence models of all four on one corpus, then the document models and their baseline on one with documents. In each half all
-# systems have one preset, so the same batches and as many updates (STEPS), and the same seeds (SEEDS).
+# In no paper: the sentence models of all four on one corpus, then the document models and their baseline on one with documents, in one page. In
+# each half all systems have one preset, so the same batches and as many updates (STEPS), and the same seeds (SEEDS). Each has a run of its own.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -12,12 +12,14 @@ source recipes/caru/ladder.sh
 rows rnnsearch gru-inv caru caru-bi
 compare --by-length
 cost
-page "The sentence models of four papers on $dataset"
+sentences=$run title="The sentence models of four papers on $dataset"
 
 table=compare_all/documents
-corpus "$(at_scale demo demo ted-zhen)" "$(at_scale tiny demo base)"
+corpus "$(at_scale demo demo ted-zhen)" "$(at_scale demo demo base)"
 source recipes/memory/rows.sh
 rows transformer amn context-aware han concat
 compare --by-length
 cost
-page "Document models and their baseline on $dataset"
+
+table=compare_all documents=$run run=$sentences
+page "$title; document models and their baseline on $dataset" --also "$documents"

@@ -326,7 +326,8 @@ def test_all_models_have_one_budget(scale, tmp_path):
         assert len({plan.train.model_copy(update={"seed": 0}).model_dump_json() for plan in plans}) == 1 and plans[0].train.max_steps == 70
     assert [call[1] for call in done.calls if call[0] == "prep"] == [*(["multi30k-ende", "demo"] if scale == "small" else ["wmt14-ende", "ted-zhen"])]
     assert [call[1] for call in done.calls if call[0] == "analyze"] == ["cost"] * 2
-    assert [values["run"] for call in done.calls if call[0] == "report" for values in [understood(call)]] == [*halves]
+    (page,) = [understood(call) for call in done.calls if call[0] == "report"]
+    assert [page["run"], *page["also"]] == [*halves] and "70 updates, seeds 1 2" in page["title"]
 
 
 @pytest.mark.parametrize("scale", ["", "tiny"])
