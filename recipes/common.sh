@@ -43,7 +43,7 @@ at_scale() {
   esac
 }
 
-# corpus DATASET PRESET: prepare the run that the systems to come belong to.
+# corpus DATASET PRESET [OPTION…]: prepare the run that the systems to come belong to; options as of `nmtkit prep`.
 corpus() {
   local preset=${PRESET:-$2} parsed=${PARSES:-}${PARSER:-} options file
   if [ -n "${RUN:-}" ] && [ -n "$run" ] && [ "$1" != "$dataset" ]; then
@@ -55,7 +55,7 @@ corpus() {
   systems=() first_seed=() baseline=""
   training=(--run "$run" --preset "$preset")
   scoring=(--run "$run")
-  options=(--run "$run" --preset "$preset")
+  options=(--run "$run" --preset "$preset" "${@:3}")
   if [ "$SCALE" = smoke ]; then
     options+=(--size 300)
     training+=(--set train.max_steps=2 --set train.batch_size=1000 --set train.log_every=1 --set train.dev_bleu=false --set train.samples=0)

@@ -28,6 +28,7 @@ TABLES = {
     "dual_context/kernel_size": (["transformer", "enc-dc", "enc-dc-f3"], ["divergence", "cost"]),
     "dual_context/probing": (DC[:2], ["probing"]),
     "memory/context_use": (["transformer", "amn"], ["agreement", "context"]),
+    "memory/subtitles": (["transformer", "amn", "context-aware"], ["context", "cost"]),
     "memory/table2": (["transformer", "context-aware", "han", "amn", "concat"], ["cost"]),
     "memory/table3": (["transformer", "amn", "amn-wo-rnn", "amn-wo-attention", "amn-wo-both"], []),
     "memory/table4": (["transformer", "amn", "amn-next-2", "amn-next-2-parallel"], []),
