@@ -6,10 +6,10 @@ Legend: R rows, N products side by side, T steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nmtkit.nn.linear import Linear
@@ -18,9 +18,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Product = Callable[[Tensor], Tensor]
 
 
-def eager(function: Function) -> Function:
-    """Keep torch.compile out of a loop over time: it would unroll it anew for every length."""
-    return cast(Function, torch.compiler.disable(function))
+def eager(method: Function) -> Function:
+    """Mark a module's loop over time for `keep_eager`; torch's own decorator would load its compiler, which takes seconds, at every start."""
+    method.eager = True  # type: ignore[attr-defined]
+    return method
+
+
+def keep_eager(model: nn.Module) -> None:
+    """Keep torch.compile out of the loops over time that are marked so: it would unroll them anew for every length."""
+    for module in model.modules():
+        for name in {name for part in type(module).__mro__ for name, method in vars(part).items() if getattr(method, "eager", False)}:
+            setattr(module, name, torch.compiler.disable(getattr(module, name)))
 
 
 class Repeated:

@@ -15,6 +15,7 @@ from nmtkit import console
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
+from nmtkit.nn.repeated import keep_eager
 
 
 def check_compiler(device: torch.device, backend: str = "inductor") -> None:
@@ -47,6 +48,7 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
     with torch.no_grad():
         model.eval().decode(example.tgt_in, model.encode(example))
     model.train(training)
+    keep_eager(model)
     for verb in ("encode", "decode"):
         setattr(model, verb, _in_training(model, getattr(model, verb), backend))
     console.say("compiling: the first updates take a minute or more")

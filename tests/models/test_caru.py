@@ -17,6 +17,7 @@ from nmtkit.nn import gated
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.linear import inference, pack
+from nmtkit.train.compiling import compile_training
 from tests.models import contract
 from tests.models.differences import similarity_in_bfloat16, whole_gradients_are_right
 from tests.models.slow import affine, plus, sigmoid, softmax, tanh, times
@@ -475,8 +476,7 @@ def test_compiling_leaves_the_loops_alone():
     parameters = list(model.parameters())
     plain = contract.full(model, batch)
     expected = torch.autograd.grad(plain.square().sum(), parameters)
-    for verb in ("encode", "decode"):
-        setattr(model, verb, torch.compile(getattr(model, verb), dynamic=True, backend="eager"))
+    compile_training(model, batch, "eager")
     logits = contract.full(model, batch)
     torch.testing.assert_close(logits, plain, rtol=1e-12, atol=1e-12)
     for found, gradient in zip(torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True):

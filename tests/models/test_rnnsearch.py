@@ -13,6 +13,7 @@ from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, count_parameters, load_variant
 from nmtkit.nn.capture import capture
+from nmtkit.train.compiling import compile_training
 from tests.models import contract
 from tests.models.differences import similarity_in_bfloat16, whole_gradients_are_right
 from tests.models.slow import affine, plus, sigmoid, softmax, tanh, times
@@ -216,8 +217,7 @@ def test_compiling_leaves_the_loops_alone():
     parameters = list(model.parameters())
     plain = contract.full(model, batch)
     expected = torch.autograd.grad(plain.square().sum(), parameters)
-    for verb in ("encode", "decode"):
-        setattr(model, verb, torch.compile(getattr(model, verb), dynamic=True, backend="eager"))
+    compile_training(model, batch, "eager")
     logits = contract.full(model, batch)
     torch.testing.assert_close(logits, plain, rtol=1e-12, atol=1e-12)
     for found, gradient in zip(torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True):

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -122,3 +124,9 @@ def test_without_a_compiler_it_ends_before_it_begins(run, monkeypatch):
     assert caught.value.where == "--compile"
     assert "compiler" in caught.value.message and "g++" in caught.value.hint
     assert not run.system("transformer").checkpoints.exists()
+
+
+def test_no_start_waits_for_the_compiler():
+    """Loading it takes seconds, and only --compile needs it; the recurrent models have loops that it must leave alone."""
+    code = "import sys, nmtkit.train.stage, nmtkit.models.caru, nmtkit.models.rnnsearch; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
