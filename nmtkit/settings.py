@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from nmtkit.errors import ConfigError, nearest
+from nmtkit.presets import preset_names, preset_text
 
 SECTIONS = ("prep", "model", "train", "search")
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -172,11 +172,6 @@ S = TypeVar("S", bound=BaseModel)
 Values = dict[str, dict[str, Any]]
 
 
-def preset_names() -> list[str]:
-    """Names of the presets that come with nmtkit."""
-    return sorted(p.name.removesuffix(".toml") for p in resources.files("nmtkit").joinpath("presets").iterdir() if p.name.endswith(".toml"))
-
-
 def load_preset(name: str) -> Values:
     """The sections of a preset (nmtkit/presets/NAME.toml).
 
@@ -184,7 +179,7 @@ def load_preset(name: str) -> Values:
     """
     if name not in preset_names():
         raise ConfigError(f"unknown preset '{name}'", where="--preset", hint=nearest(name, preset_names()))
-    return _sections(tomllib.loads(resources.files("nmtkit").joinpath("presets", f"{name}.toml").read_text("utf-8")), f"preset {name}")
+    return _sections(tomllib.loads(preset_text(name)), f"preset {name}")
 
 
 def load_config(path: Path) -> Values:

@@ -13,7 +13,8 @@ from nmtkit.cli import app
 from nmtkit.errors import ConfigError
 from nmtkit.fields import Setting, describe
 from nmtkit.models.variants import VARIANTS, load_variant
-from nmtkit.settings import SECTIONS, STAGES, Section, build, load_preset, parse_set, preset_names
+from nmtkit.presets import preset_names
+from nmtkit.settings import SECTIONS, STAGES, Section, build, load_preset, parse_set
 from tests.models.cases import TOY
 
 

@@ -9,7 +9,7 @@ import typer
 
 from nmtkit import console
 from nmtkit.cli.door import GENERAL, set_debug
-from nmtkit.settings import preset_names
+from nmtkit.presets import preset_names
 
 if TYPE_CHECKING:  # the rooms are imported by the command that needs them, so that --help is instant
     from nmtkit.run import Run

@@ -12,6 +12,7 @@ from typer.main import get_command
 from nmtkit import fields, settings
 from nmtkit.cli import app
 from nmtkit.models.variants import VARIANTS, load_variant
+from nmtkit.presets import preset_names
 
 ROOT = Path(__file__).resolve().parents[2]
 REMAKE = "Written by `python -m tests.docs.reference` from the program; the tests say when it is not current."
@@ -139,7 +140,7 @@ def settings_page() -> str:
     lines += ["A setting comes from, weakest first: the default below, the data set, `--preset NAME`, `--config FILE` (TOML), and"]
     lines += ["`--set section.key=value`. `nmtkit settings SECTION --preset NAME --variant NAME` prints these tables with a preset's values."]
     lines += ["Presets are files in"]
-    names = ", ".join(f"[{name}](presets/{name}.toml)" for name in settings.preset_names())
+    names = ", ".join(f"[{name}](presets/{name}.toml)" for name in preset_names())
     lines += [f"[presets](presets), each with where its values are from: {names}.", ""]
     lines += [" · ".join(f"[{name}](#{name})" for name in (*SECTION_TITLES, "model")), ""]
     for section, title in SECTION_TITLES.items():

@@ -14,6 +14,7 @@ from nmtkit.cli import app
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, default_name, describe, load_variant
+from nmtkit.presets import preset_names
 from tests.models.cases import TOY
 
 
@@ -46,7 +47,7 @@ def test_counts_follow_preset_and_vocabulary():
         describe("tini")
 
 
-@pytest.mark.parametrize("name", settings.preset_names())
+@pytest.mark.parametrize("name", preset_names())
 def test_presets_fit_the_schemas_and_every_variant(name):
     text = resources.files("nmtkit").joinpath("presets", f"{name}.toml").read_text("utf-8")
     assert text.startswith("# "), "a preset says whose setting it is"
@@ -115,4 +116,4 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
 def test_the_readme_names_every_variant_and_every_preset():
     page = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
     named = set(" ".join(re.findall("`([^`]+)`", page.partition("\n## Variants\n")[2].partition("\n## ")[0])).split())
-    assert {*VARIANTS, *settings.preset_names()} <= named
+    assert {*VARIANTS, *preset_names()} <= named

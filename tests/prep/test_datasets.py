@@ -16,7 +16,8 @@ from nmtkit.prep import stage
 from nmtkit.prep.corpora import published, table
 from nmtkit.prep.corpora.checksums import digest
 from nmtkit.prep.request import SEED, registered_request
-from nmtkit.settings import PrepSettings, build, preset_names
+from nmtkit.presets import preset_names
+from nmtkit.settings import PrepSettings, build
 
 MULTI30K = ["ende", "enfr", "deen", "defr", "fren", "frde"]
 WMT = ["wmt14-ende", "wmt14-deen", "wmt14-enfr", "wmt14-fren", "wmt17-ende", "wmt17-deen"]
