@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from nmtkit.analyze import contexts, links, looking
 from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.looking import CROSS
 from nmtkit.data.batches import Batch, collate
+from nmtkit.data.context import BREAK
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.errors import ConfigError, DataError, nearest
@@ -73,8 +74,8 @@ class Asked:
     """The set, or the file of gold links."""
     line: int
     """Of the pair that is drawn, from 1."""
-    batch: Batch
-    """That pair."""
+    batch: Callable[[Model], Batch]
+    """That pair, with the context that a model reads where the set has one."""
     vocabularies: tuple[Vocabulary, Vocabulary]
     gold: GoldSet | None = None
     sides: tuple[Side, Side] | None = None
@@ -236,21 +237,23 @@ def _sentence(run: Run, chosen: str, gold_set: GoldSet | None, number: int) -> A
         raise ConfigError(f"no line {number}: there are {count:,}", where="--sentence", hint=f"1 to {count}")
     vocabularies = load_vocabularies(run.prep)
     if store is not None:
-        return Asked(chosen, number, collate(store, torch.tensor([number - 1]).numpy(), looking.device()), vocabularies)
+        rows = np.array([number - 1])
+        return Asked(chosen, number, lambda model: collate(store, rows, looking.device(), model.context_rule), vocabularies)
     assert gold_set is not None
     texts = (TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt"))
     src, tgt = (as_read(text, words, [pair[i] for pair in gold_set.pairs]) for i, (text, words) in enumerate(zip(texts, vocabularies, strict=True)))
     batch = pair_batch([src.ids[number - 1]], [tgt.ids[number - 1]], looking.device())
-    return Asked(chosen, number, batch, vocabularies, gold_set, (src, tgt))
+    return Asked(chosen, number, lambda model: batch, vocabularies, gold_set, (src, tgt))
 
 
 def _of_system(model: Model, name: str, sites: Sites, head: int, asked: Asked) -> tuple[str, Heat, list[list[Any]]]:
     """The attention of a system that is drawn, its weights on the pair, and the system's rows of the table."""
     drawn = list(sites)[max(0, len(sites) - 2)]
-    seen = looking.look(model, asked.batch)
-    weights = _heat(seen, asked.batch, drawn, sites[drawn], head, asked.vocabularies)
+    batch = asked.batch(model)
+    seen = looking.look(model, batch)
+    weights = _heat(seen, batch, drawn, sites[drawn], head, asked.vocabularies)
     if asked.gold is None or asked.sides is None:
-        return drawn, weights, _strongest(name, drawn, weights, _apart(seen, asked.batch, drawn, sites[drawn]))
+        return drawn, weights, _strongest(name, drawn, weights, _apart(seen, batch, drawn, sites[drawn]))
     draws = Resampling(len(asked.gold.gold), RESAMPLES, seed=SEED)
     found = _aligned(model, name, list(sites), head, *asked.sides)
     return drawn, weights, [_rates_row(name, site, own.links, asked.gold, contexts.mean(own.spread, draws)) for site, own in found.items()]
@@ -290,8 +293,19 @@ def _heat(recorded: Recorded, batch: Batch, site: str, who: tuple[str, str], hea
     assert batch.tgt_in is not None and batch.tgt_out is not None
     target = batch.tgt_out if who == CROSS else batch.tgt_in
     tokens = {"source": [vocabularies[0][i] for i in batch.src[0].tolist()], "target": [vocabularies[1][i] for i in target[0].tolist()]}
-    names = [tokens.get(side) or [str(i + 1) for i in range(count)] for side, count in zip(who, (len(values), len(values[0])), strict=True)]
+    counts = (len(values), len(values[0]))
+    if any(side == "source" and count > len(tokens["source"]) for side, count in zip(who, counts, strict=True)):
+        tokens["source"] = _before(batch, vocabularies[0]) + tokens["source"]
+    names = [tokens.get(side) or [str(i + 1) for i in range(count)] for side, count in zip(who, counts, strict=True)]
     return Heat(values, *names)
+
+
+def _before(batch: Batch, vocabulary: Vocabulary) -> list[str]:
+    """The tokens before those of the source where a model reads the pair's context and source as one text."""
+    assert batch.context is not None
+    row = int(batch.context.rows[0, 0])
+    ids = batch.context.ids[row, : int(batch.context.lengths[row]) - 1].tolist()
+    return [*("####" if i == BREAK else vocabulary[i] for i in ids), "####"]
 
 
 def _apart(recorded: Recorded, batch: Batch, site: str, who: tuple[str, str]) -> list[float | None]:

@@ -1,16 +1,19 @@
 """Word alignments: gold files, the error rate against hand-made cases, words from subwords, the stage on toy and real sets."""
 
 import csv
+import dataclasses
 import math
 import random
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
 from nmtkit.analyze import looking, stage
 from nmtkit.analyze.alignment import as_read, chosen_sites, of_head, word_links
 from nmtkit.analyze.links import Gold, check, rates, read_gold, read_links, read_pairs
+from nmtkit.data.context import contexts
 from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture
@@ -211,6 +214,24 @@ def test_any_attention_of_any_variant_by_its_name(analysed, variant, settings, s
     with open(analysed.run.path / "analyze" / "alignment" / f"weights.own.{site}.csv", encoding="utf-8") as stream:
         kept = list(csv.reader(stream))
     assert [sum(map(float, row[1:])) for row in kept[1:]] == pytest.approx([1] * (len(kept) - 1), rel=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["concat", "amn"])
+def test_a_sentence_is_read_with_its_context(analysed, variant):
+    """As translation reads it; where context and source are one text, its tokens name the columns."""
+    model = analysed.system("own", variant, SMALL).eval()
+    (analysed.run.prep / "docs").mkdir()
+    (analysed.run.prep / "docs" / "test.txt").write_text("0\n", "utf-8")
+    stage.analyze(analysed.run, "alignment", sentence=3)
+    before, own = (["w1"] * len(analysed.lines["test"][i].split()) for i in (1, 2))
+    batch = pair_batch([[5] * len(own) + [2]], [[5] * len(own) + [2]])
+    texts = {0: np.array([5] * len(before) + [2])}
+    batch = dataclasses.replace(batch, context=contexts([[0]], texts.__getitem__, model.context_rule))
+    weights = looking.look(model, batch)["decoder"]["decoder.0.cross"][0].mean(0)
+    with open(analysed.run.path / "analyze" / "alignment" / "weights.own.decoder.0.cross.csv", encoding="utf-8") as stream:
+        kept = list(csv.reader(stream))
+    assert kept[0][1:] == [*([*before, "####"] if variant == "concat" else []), *own, "</s>"]
+    torch.testing.assert_close(torch.tensor([[float(v) for v in row[1:]] for row in kept[1:]]), weights, rtol=1e-5, atol=1e-7)
 
 
 def test_what_is_not_there_is_said(analysed, goldset):
