@@ -55,6 +55,7 @@ FULL = {
 paper's ladder; those beside it are counted in `test_sizes_of_the_comparators`)."""
 
 
+COMMANDS = get_command(app).commands
 ABLATED = ("context_encoder", "inter_attention", "context", "context_size")
 KEYS = ("glance", "attentive", "transparent", "segmentation")
 
@@ -92,7 +93,7 @@ def planned(values):
 
 def understood(call):
     """The options of a call, with defaults; what they name exists."""
-    values = get_command(app).commands[call[0]].make_context(call[0], list(call[1:])).params
+    values = COMMANDS[call[0]].make_context(call[0], list(call[1:])).params
     if call[0] == "prep":
         table.find(values["dataset"])
     elif call[0] == "train":
