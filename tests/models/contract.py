@@ -333,7 +333,7 @@ def overfits(case: Case) -> None:
         loss = loss_of(model, batch)
         loss.backward()
         optimizer.step()
-        if loss < 0.02:
+        if loss < 0.05:
             break
     model.eval()
     with torch.no_grad():
