@@ -30,16 +30,18 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
     Args:
         model: its float32 weights on a CPU are packed.
         precision: bfloat16 rounds the factors of wide products; sums are float32, and so are the output layer, whose scores are compared with
-            one another, and all that is no product of a layer.
+            one another, and all that is no product of a layer. A CPU without products of 16 bits multiplies the rounded factors as float32.
     """
-    if not torch.backends.mkldnn.is_available():
-        return
-    onednn = torch.get_float32_matmul_precision() == "medium"
+    available = torch.backends.mkldnn.is_available()
+    onednn = available and torch.get_float32_matmul_precision() == "medium"
+    multiplies_narrow = available and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if isinstance(module, Packable) and isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32:
             narrow = precision == "bfloat16" and isinstance(module, Linear) and min(weight.shape) >= WIDE
-            if narrow or onednn:
+            if narrow and not multiplies_narrow:
+                module.packed = weight.detach().bfloat16().float()
+            elif narrow or onednn:
                 weight = weight.detach().to(torch.bfloat16 if narrow else torch.float32)
                 module.packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
 
@@ -64,6 +66,7 @@ class Packable(nn.Module):
     """A module whose `weight` (out, in) `pack` may lay out anew."""
 
     packed: Tensor | None = None
+    """In oneDNN's layout, or plain: factors that were rounded to bfloat16."""
 
     def affine(self, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
         """x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out); from the packed weights where there are any and no gradient is wanted.
@@ -71,8 +74,11 @@ class Packable(nn.Module):
         With packed weights of bfloat16 a ReLU's result has that type too, for the next product; x may have it.
         """
         packed = self.packed if not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") else None
+        if packed is not None and not packed.is_mkldnn:
+            y = F.linear(x.bfloat16().float(), packed, bias)
+            return torch.relu_(y).bfloat16() if relu else y
         if packed is not None and x.dtype in (torch.float32, packed.dtype):
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(packed.dtype), packed, bias, "relu" if relu else "none", [], "")
+            y = torch.ops.mkldnn._linear_pointwise(x.to(packed.dtype), packed, bias, "relu" if relu else "none", [], "")
             return y if relu else y.float()
         y = F.linear(x, weight, bias)
         return torch.relu_(y) if relu else y

@@ -90,9 +90,15 @@ def test_every_product_of_a_transformer_is_packed(packing):
     assert plain == []
 
 
+@pytest.fixture(params=["this CPU", "a CPU without products of 16 bits"])
+def any_cpu(request, monkeypatch):
+    if request.param != "this CPU":
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+
+
 @pytest.mark.parametrize("path", ["medium", "highest"])
 @pytest.mark.parametrize(("shape", "relu"), [((7, 160), False), ((2, 5, 160), True)])
-def test_factors_are_rounded_and_sums_are_not_in_bfloat16(default_path, path, shape, relu):
+def test_factors_are_rounded_and_sums_are_not_in_bfloat16(default_path, any_cpu, path, shape, relu):
     torch.set_float32_matmul_precision(path)
     torch.manual_seed(1)
     layer = Linear(160, 192)
@@ -118,7 +124,7 @@ def test_narrow_layers_and_scores_stay_float32_in_bfloat16(packing):
             torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5)
 
 
-def test_a_transformer_in_bfloat16_is_close_to_itself(packing):
+def test_a_transformer_in_bfloat16_is_close_to_itself(packing, any_cpu):
     """Feed-forward layers hand 16 bits from one product to the next; what comes out has 32."""
     torch.manual_seed(1)
     settings = {"d_model": 128, "d_ff": 256, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
