@@ -181,7 +181,7 @@ UNUSED = [  # a command, options that mean nothing there, why
     (
         "analyze",
         ["--system toy", "--set-name test", "--buckets dc", "--measure", "--format table", "--run x", "--force", "--pairs x", "--scores x"]
-        + ["--sentence 2", "--layer 1", "--head 1", "--gold a,b", "--alignments x"],
+        + ["--sentence 2", "--layer 1", "--head 1", "--gold a,b", "--alignments x", "--sentences 5"],
         "without a NAME the analyses are listed",
     ),
     ("report", ["--sentences 5"], "no attention is computed"),
