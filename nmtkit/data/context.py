@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.padding import Ids, padded, shifted, tensor
+from nmtkit.data.padding import SAVED, Ids, like_length, padded, shifted, tensor
 from nmtkit.data.vocabulary import BOS, EOS
 
 BREAK = BOS
 """Stands between the sentences of a concatenated context (the paper's ####): an id that no source has, no text spells, no search produces."""
 
 
-SAVED, SAVED_ELSEWHERE = 256, 16384
-"""Contexts are cut into parts of like length where each cut saves so many positions on a CPU; elsewhere (on GPUs) calls are dearer."""
+SAVED_ELSEWHERE = 16384
+"""`SAVED` where not on a CPU: calls of a GPU are dearer."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def contexts(
         out, tgt_lengths = padded([_joined([targets(sentence) for sentence in key]) for key in number])
         tgt_in = tensor(shifted(out, tgt_lengths), device)
         whole = dataclasses.replace(whole, tgt_in=tgt_in, tgt_lengths=tensor(tgt_lengths, device), tgt_padded=_short(tgt_lengths))
-    cuts = [*_cuts(lengths, SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE), len(lengths)]
+    cuts = [*like_length(lengths, SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE), len(lengths)]
     if len(cuts) == 2:
         return whole
     return dataclasses.replace(whole, parts=tuple(_part(whole, slice(a, b), lengths, tgt_lengths) for a, b in itertools.pairwise(cuts)))
@@ -99,19 +99,6 @@ def contexts(
 
 def _short(lengths: Ids) -> bool:
     return bool(lengths.min() < lengths.max())
-
-
-def _cuts(lengths: Ids, least: int) -> list[int]:
-    """Where parts of contexts of falling lengths begin: the cut that saves most padding, and so on in both parts, while it saves enough."""
-    found, uncut = [0], [(0, len(lengths))]
-    while uncut:
-        start, end = uncut.pop()
-        saved = (end - np.arange(start, end)) * (lengths[start] - lengths[start:end])
-        cut = start + int(saved.argmax())
-        if saved[cut - start] >= least:
-            found.append(cut)
-            uncut += [(start, cut), (cut, end)]
-    return sorted(found)
 
 
 def _part(whole: Context, own: slice, lengths: Ids, tgt_lengths: Ids | None) -> Context:

@@ -13,6 +13,9 @@ from nmtkit.data.vocabulary import BOS, PAD
 
 Ids = NDArray[np.int64]
 
+SAVED = 256
+"""Rows are cut into parts of like length where each cut saves so many positions on a CPU."""
+
 
 def padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
     """(B, longest) numbers with <pad> behind, and (B) lengths; filled in one assignment, not a sentence at a time."""
@@ -20,6 +23,19 @@ def padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
     out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)
     out[np.arange(out.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
     return out, lengths
+
+
+def like_length(lengths: Ids, least: int = SAVED) -> list[int]:
+    """Where parts of rows of falling lengths begin: the cut that saves most padding, and so on in both parts, while it saves `least` positions."""
+    found, uncut = [0], [(0, len(lengths))]
+    while uncut:
+        start, end = uncut.pop()
+        saved = (end - np.arange(start, end)) * (lengths[start] - lengths[start:end])
+        cut = start + int(saved.argmax())
+        if saved[cut - start] >= least:
+            found.append(cut)
+            uncut += [(start, cut), (cut, end)]
+    return sorted(found)
 
 
 def shifted(targets: Ids, lengths: Ids) -> Ids:

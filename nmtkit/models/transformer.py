@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, cast
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
+from nmtkit.data.padding import like_length
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
+from nmtkit.nn.capture import capturing
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
 from nmtkit.nn.linear import Init, Linear
 from nmtkit.nn.masks import visible_positions
@@ -49,6 +54,27 @@ class TransformerSettings(ModelSettings):
 def visible_source(batch: Batch) -> Tensor | None:
     """Which source positions of a batch are real, bool (B, 1, S); None = all."""
     return visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None
+
+
+def in_parts(function: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, visible: Tensor) -> Tensor:
+    """A function of each row by itself, called on rows of like length at a time, so that it has little to do for padding.
+
+    Args:
+        function: of some rows x (B', S', D) and their `visible`, bool (B', 1, S') or None = all.
+        x: (B, S, D).
+        visible: its real positions, which begin each row, bool (B, 1, S).
+    Returns: (B, S, D); zeros may stand behind a row's real positions.
+    """
+    lengths, order = visible.sum(-1).flatten().sort(descending=True, stable=True)
+    cuts = [*like_length(lengths.numpy()), len(lengths)]
+    if len(cuts) == 2:
+        return function(x, visible)
+    found = torch.zeros_like(x)
+    for start, end in itertools.pairwise(cuts):
+        rows, longest = order[start:end], int(lengths[start])
+        part = visible[rows, :, :longest] if lengths[end - 1] < longest else None
+        found[rows, :longest] = function(x[rows, :longest], part)
+    return found
 
 
 class EncoderLayer(nn.Module):
@@ -181,6 +207,11 @@ class Transformer(Model):
 
     def through_encoder(self, x: Tensor, visible: Tensor | None) -> Tensor:
         """The states of the encoder's top layer (B, S, D) for inputs (B, S, D), of which `visible` bool (B, 1, S) are real."""
+        if visible is None or torch.is_grad_enabled() or x.device.type != "cpu" or capturing() or torch.compiler.is_compiling():
+            return self._layers(x, visible)
+        return in_parts(self._layers, x, visible)
+
+    def _layers(self, x: Tensor, visible: Tensor | None) -> Tensor:
         for layer in self.encoder:
             x = layer(x, visible)
         states: Tensor = self.encoder_norm(x)
