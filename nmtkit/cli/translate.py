@@ -62,6 +62,12 @@ def translate(
         typer.Option(metavar="K", min=1, help="Use the mean of the last K checkpoints; 1 = the best one (search.average).", rich_help_panel=SEARCH),
     ] = None,
     assignments: Annotated[Optional[list[str]], set_option("search.max_length_b=20", SEARCH)] = None,
+    preset: Annotated[
+        Optional[str], typer.Option(metavar="NAME", help="The search settings of a preset (nmtkit settings --preset NAME).", rich_help_panel=SEARCH)
+    ] = None,
+    config: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="A TOML file, of which the section search is read.", rich_help_panel=SEARCH)
+    ] = None,
     run: Annotated[Optional[Path], run_option()] = None,
     jobs: Annotated[int, jobs_option(" on a CPU")] = 0,
     device: Device = "auto",
@@ -84,6 +90,8 @@ def translate(
         ensemble=ensemble,
         force_target=force_target,
         docs=docs,
+        preset=preset,
+        config=config,
         assignments=assignments or [],
         jobs=jobs,
         device=device,

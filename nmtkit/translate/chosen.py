@@ -121,14 +121,23 @@ def _settings(system: System, search: dict[str, Any]) -> SearchSettings:
     return settings.build(SearchSettings, {**system.read_config().get("search", {}), **search}, "search")
 
 
-def overrides(assignments: list[str], **named: Any) -> dict[str, Any]:
-    """Search settings from `--set search.key=value` and from options (None = not given); options win.
+def overrides(assignments: list[str], preset: str | None = None, config: Path | None = None, **named: Any) -> dict[str, Any]:
+    """Search settings, weakest first: of a preset, of a TOML file, from `--set search.key=value`, from options (None = not given).
 
-    Raises: ConfigError for a setting of another section.
+    The preset's and the file's other sections say how to prepare and to train, and are of no use here.
+
+    Raises: ConfigError for --set of another section, for a file without search settings, and as these are read.
     """
     values = settings.parse_set(assignments)
     other = next((section for section in values if section != "search"), None)
     if other is not None:
         message = f"'{other}' settings cannot be changed at translation"
         raise ConfigError(message, where="--set", hint="only search.… can: --set search.beam=10")
-    return {**values.get("search", {}), **{key: value for key, value in named.items() if value is not None}}
+    layers = [settings.load_preset(preset)["search"]] if preset else []
+    if config is not None:
+        sections = settings.load_config(config)
+        if "search" not in sections:
+            raise ConfigError("no settings of the search in here", where=config, hint="write them below a line [search]")
+        layers.append(sections["search"])
+    given = {key: value for key, value in named.items() if value is not None}
+    return {key: value for layer in [*layers, values.get("search", {}), given] for key, value in layer.items()}

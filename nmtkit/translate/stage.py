@@ -52,6 +52,8 @@ def translate(
     ensemble: bool = False,
     force_target: Path | None = None,
     docs: str | None = None,
+    preset: str | None = None,
+    config: Path | None = None,
     assignments: list[str] | None = None,
     jobs: int = 0,
     device: str = "auto",
@@ -69,13 +71,13 @@ def translate(
         force_target: a file of target lines to score instead of searching; JSON lines to stdout.
         docs: where the documents of a file or of stdin start, for systems that read context: "blank" (a blank line ends one), or of a file one of
             `nmtkit.prep.documents.read_starts`; None = every line is one.
-        assignments: "search.key=value".
+        preset, config, assignments: other search settings (see `chosen.overrides`).
         jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not depend on it.
         device: auto, cpu or cuda.
         force: translate again what is up to date (of prepared sets).
     Raises: ConfigError, DataError, CheckpointError as the parts say; EnvironmentProblem for an absent device.
     """
-    search = overrides(assignments or [], beam=beam, length_penalty=length_penalty, nbest=nbest, average=average)
+    search = overrides(assignments or [], preset, config, beam=beam, length_penalty=length_penalty, nbest=nbest, average=average)
     where = hardware.pick_device(device)
     run.manifest()
     to_stdout = source is not None or force_target is not None

@@ -14,13 +14,13 @@ import pytest
 import torch
 from toy_run import LINES, save_system
 
-from nmtkit import files
+from nmtkit import files, settings
 from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn.hardware import Hardware
 from nmtkit.run import Run, locked
 from nmtkit.translate import stage
-from nmtkit.translate.chosen import choose
+from nmtkit.translate.chosen import choose, overrides
 from nmtkit.translate.stage import translate
 
 HERE = Path(__file__).parent
@@ -207,6 +207,16 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
         translate(run, systems=["one"], source="-", force_target=target)
 
 
+def test_search_settings_from_weakest_to_strongest(tmp_path):
+    config = tmp_path / "mine.toml"
+    config.write_text("[train]\nmax_steps = 3\n[search]\nbeam = 7\nlength_penalty = 0.25\nmax_length_b = 9\n")
+    of_preset = settings.load_preset("tiny")["search"]
+    assert overrides([], preset="tiny") == of_preset
+    assert overrides([], preset="tiny", config=config) == of_preset | {"beam": 7, "length_penalty": 0.25, "max_length_b": 9}
+    found = overrides(["search.max_length_b=8", "search.beam=6"], config=config, beam=5, nbest=None)
+    assert found == {"beam": 5, "length_penalty": 0.25, "max_length_b": 8}
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -220,6 +230,9 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
         ({"assignments": ["train.seed=3"]}, ConfigError, "cannot be changed at translation"),
         ({"assignments": ["search.bean=3"]}, ConfigError, "unknown setting 'search.bean'"),
         ({"assignments": ["search.beam=x"]}, ConfigError, "bad value for 'search.beam'"),
+        ({"preset": "smal"}, ConfigError, "unknown preset 'smal'"),
+        ({"config": Path("missing.toml")}, ConfigError, "cannot read the settings file"),
+        ({"config": Path("other.toml")}, ConfigError, "no settings of the search in here"),
         ({"device": "gpu"}, ConfigError, "unknown device"),
         ({"force_target": Path("missing.txt"), "set_names": ["test"]}, DataError, "no such file"),
     ],
@@ -227,6 +240,7 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
 def test_bad_input(run, tmp_path, monkeypatch, options, error, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ok.txt").write_text("a\n")
+    (tmp_path / "other.toml").write_text("[train]\nmax_steps = 3\n")
     with pytest.raises(error, match=message):
         translate(run, jobs=1, **options)
     assert not list(run.path.glob("systems/*/translate/*/*"))
