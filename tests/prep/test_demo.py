@@ -181,11 +181,17 @@ def test_pronoun_pairs(folder):
     count = Counter(record["gender"] for record in records)
     assert max(count.values()) - min(count.values()) <= 1
     genders = thing_genders()
+    forms = {"masculine": {"er", "ihn"}, "feminine": {"sie"}, "neuter": {"es"}}
     for record in records:
         assert set(record) == {"source", "reference", "origin", "context_src", "context_ref", "gender", "errors"}
         thing = next(word for word in re.findall(r"\w+", record["context_src"]) if word in genders)
         assert record["gender"][0] == genders[thing]
-        assert [error["type"] for error in record["errors"]] == ["pronoun", "pronoun"]
+        others = [gender for gender in forms if gender != record["gender"]]
+        assert [error["type"] for error in record["errors"]] == [f"{other}_for_{record['gender']}" for other in others]
+        for error, other in zip(record["errors"], others, strict=True):
+            right, wrong = (re.findall(r"\w+", text.lower()) for text in (record["reference"], error["contrastive"]))
+            changed = {(a, b) for a, b in zip(right, wrong, strict=True) if a != b}
+            assert changed and {a for a, _ in changed} <= forms[record["gender"]] and {b for _, b in changed} <= forms[other]
         versions = {record["reference"], *(error["contrastive"] for error in record["errors"])}
         assert len(versions) == 3
         assert len({re.sub(r"\b([Ee]r|[Ss]ie|[Ee]s|ihn)\b", "_", version) for version in versions}) == 1

@@ -18,7 +18,7 @@ from nmtkit.prep.demo.phrases import NP, PLURAL, Clause
 from nmtkit.prep.demo.tree import CLOSING, Leaf, Node, leaves, text
 
 DISTANCES = range(1, 17)
-GENDERS = "mfn"
+GENDERS = {"m": "masculine", "f": "feminine", "n": "neuter"}
 # verbs that form their perfect with sein or haben, by region or meaning
 EITHER_AUXILIARY = {"schwimmen", "folgen", "liegen", "stehen", "sitzen", "hängen"}
 
@@ -253,7 +253,9 @@ class Contrastive:
             context = self.writer.free(lambda gender=gender: grammar.antecedent(gender))  # type: ignore[misc]
             pair = self.writer.free(lambda gender=gender: grammar.about_it(gender), gender)  # type: ignore[misc]
             lemma = next(np.noun.lemma for _, np in context.clause.filled if isinstance(np, NP) and np.noun and "thing" in np.noun.classes)
-            errors = [Error("pronoun", with_gender(pair, other), None, (lemma,)) for other in GENDERS if other != gender]
+            errors = [
+                Error(f"{name}_for_{GENDERS[gender]}", with_gender(pair, other), None, (lemma,)) for other, name in GENDERS.items() if other != gender
+            ]
             self.hold(pair, context)
             found.append((context, pair, errors))
         return found
@@ -287,7 +289,7 @@ def pronoun_records(found: list[tuple[Pair, Pair, list[Error]]], counts: Counter
             "origin": f"demo.{number}",
             "context_src": context.source,
             "context_ref": context.target,
-            "gender": {"m": "masculine", "f": "feminine", "n": "neuter"}[pair.gender],
+            "gender": GENDERS[pair.gender],
             "errors": [error.record(counts) for error in errors],
         }
         for number, (context, pair, errors) in enumerate(found)
