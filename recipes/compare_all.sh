@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # In no paper: the sentence models of all four on one corpus, then the document models and their baseline on one with documents, in one page. In
-# each half all systems have one preset, so the same batches and as many updates (STEPS), and the same seeds (SEEDS). Each has a run of its own.
+# each half all systems have one preset, so the same batches and as many updates, and the same seeds (SEEDS). Each has a run of its own. STEPS is of
+# both halves; DOCUMENT_STEPS, where given, of the second one.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -12,14 +13,16 @@ source recipes/caru/ladder.sh
 rows rnnsearch gru-inv caru caru-bi
 compare --by-length
 cost
-sentences=$run title="The sentence models of four papers on $dataset"
+sentences=$run title="The sentence models of four papers on $dataset${STEPS:+, $STEPS updates}"
 
 table=compare_all/documents
+STEPS=${DOCUMENT_STEPS:-${STEPS:-}}
 corpus "$(at_scale demo demo ted-zhen)" "$(at_scale demo demo base)"
 source recipes/memory/rows.sh
 rows transformer amn context-aware han concat
 compare --by-length
 cost
+if [ "$SCALE" = small ]; then analysis_of_first_seed agreement --pairs pronouns --context true,none,foreign; fi
 
 table=compare_all documents=$run run=$sentences
 page "$title; document models and their baseline on $dataset" --also "$documents"

@@ -312,7 +312,7 @@ def test_a_recipe_stops_where_nmtkit_does(tmp_path):
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_all_models_have_one_budget(scale, tmp_path):
     """In each half of the comparison that no paper has; at full the halves are of one size, too."""
-    done = asked("compare_all", tmp_path, SCALE=scale, SEEDS="1 2", STEPS=70)
+    done = asked("compare_all", tmp_path, SCALE=scale, SEEDS="1 2", STEPS=70, **({"DOCUMENT_STEPS": 90} if scale == "small" else {}))
     assert done.code == 0, done.stderr
     halves = {}
     for call in done.calls:
@@ -323,13 +323,15 @@ def test_all_models_have_one_budget(scale, tmp_path):
         ["transformer", "enc-dc", "dec-dc", "full-dc", "pr", "rnnsearch", "gru-inv", "caru", "caru"],
         ["transformer", "amn", "context-aware", "han", "concat"],
     ]
-    for plans in halves.values():
+    budgets = (70, 90 if scale == "small" else 70)
+    for plans, steps in zip(halves.values(), budgets, strict=True):
         assert [plan.train.seed for plan in plans] == [1, 2] * (len(plans) // 2)
-        assert len({plan.train.model_copy(update={"seed": 0}).model_dump_json() for plan in plans}) == 1 and plans[0].train.max_steps == 70
+        assert len({plan.train.model_copy(update={"seed": 0}).model_dump_json() for plan in plans}) == 1
+        assert plans[0].train.max_steps == steps
     assert [call[1] for call in done.calls if call[0] == "prep"] == [*(["multi30k-ende", "demo"] if scale == "small" else ["wmt14-ende", "ted-zhen"])]
-    assert [call[1] for call in done.calls if call[0] == "analyze"] == ["cost"] * 2
+    assert [call[1] for call in done.calls if call[0] == "analyze"] == ["cost", "cost", *(["agreement"] if scale == "small" else [])]
     (page,) = [understood(call) for call in done.calls if call[0] == "report"]
-    assert [page["run"], *page["also"]] == [*halves] and "70 updates, seeds 1 2" in page["title"]
+    assert [page["run"], *page["also"]] == [*halves] and [f"{steps} updates" in page["title"] for steps in budgets] == [True, True]
 
 
 @pytest.mark.parametrize("scale", ["", "tiny"])
