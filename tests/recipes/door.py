@@ -5,6 +5,7 @@ torch is loaded here already, so that a call costs what it does, and not seconds
 
 import hashlib
 import os
+import re
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from nmtkit.cli import app
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {path: path.read_text("utf-8") for path in (ROOT / "recipes").rglob("*.sh")}
 RECIPES = sorted(path for path, text in SCRIPTS.items() if text.startswith("#!") and "common.sh" in text)
+ASKED = {name for text in SCRIPTS.values() for name in re.findall(r"\$\{([A-Z][A-Z_]+):?[-+?]", text)}
+"""The variables that recipes take, which a person who runs the tests may have set."""
 CLIENT = """#!/usr/bin/env bash
 # In bash, whose start costs a tenth of Python's.
 exec 3<>"/dev/tcp/127.0.0.1/$DOOR"
@@ -75,8 +78,7 @@ def run_recipe(recipe: Path, folder: Path, answer=in_this_process, **environment
     program.chmod(0o755)
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "recipes" / "requirements.lock").read_bytes()).hexdigest()
     (folder / ".installed").write_text(wanted + "\n", "utf-8")  # the environment is there: nothing is to be installed
-    given = {"SCALE", "SEEDS", "STEPS", "FROM_DIR", "RUN", "RUNS", "PRESET", "PARSES", "PARSER", "PAIRS", "LEVELS", "EXPRESSIONS"}
-    variables = {key: value for key, value in os.environ.items() if key not in given}
+    variables = {key: value for key, value in os.environ.items() if key not in ASKED}
     variables |= {key: str(value) for key, value in environment.items()}
     calls = []
     with (
