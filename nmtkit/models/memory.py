@@ -7,6 +7,7 @@ Legend: B sentences, S source length, U different contexts of a batch, M their l
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -61,6 +62,11 @@ def mean(x: Tensor, visible: Tensor | None) -> Tensor:
     return x.masked_fill(~visible.transpose(1, 2), 0).sum(1) / visible.sum(-1).clamp(min=1)
 
 
+def visible_words(context: Context) -> Tensor | None:
+    """Which positions of contexts are real, bool (U, 1, M); None = all."""
+    return visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
+
+
 class ContextEncoder(nn.Module):
     """The words of contexts, each in the light of those before it.
 
@@ -82,14 +88,18 @@ class ContextEncoder(nn.Module):
         self.norm = nn.LayerNorm(s.d_model) if own and s.norm == "pre" else nn.Identity()
         self.dropout = Dropout(s.dropout)
 
-    def forward(self, context: Context, visible: Tensor | None, embedder: Embedder) -> Tensor:
-        """Contexts, of whose words `visible` (U, 1, M) are real, by the source's embeddings -> (U, M, D)."""
-        if self.rnn is not None:  # it knows the order of words without positions
+    def forward(self, context: Context, embedder: Embedder) -> list[Tensor]:
+        """Contexts by the source's embeddings -> those of like length together, (U', M', D) each."""
+        parts = context.of_like_length()
+        if self.rnn is not None:  # it knows the order of words without positions; one loop reads all, for it has no work with padding
             states, _ = self.rnn(self.dropout(embedder.table(context.ids)), context.lengths, context.padded)
-            return states
-        x = embedder(context.ids)
+            rows = states.split([len(part.ids) for part in parts])
+            return [own[:, : part.ids.size(1)] for part, own in zip(parts, rows, strict=True)]
+        return [self._through_layers(embedder(part.ids), part) for part in parts]
+
+    def _through_layers(self, x: Tensor, context: Context) -> Tensor:
         for layer in self.layers:
-            x = layer(x, visible)
+            x = layer(x, visible_words(context))
         return self.norm(x)
 
 
@@ -172,10 +182,13 @@ class AssociatedMemory(nn.Module):
         Source: models.md 3.3-3.6.
         """
         s = self.settings
-        of_context = visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
+        of_context = visible_words(context)
         asking = self._asking(states, embedded, visible)
         with recorded_under("context."):
-            parts = [self._words(part, embedder) for part in context.of_like_length()]
+            parts = self.encoder(context, embedder)
+            if s.inter_attention:
+                pairs = zip(parts, map(visible_words, context.of_like_length()), strict=True)
+                parts = [self.first_residual(words, partial(self.first, visible=real)) for words, real in pairs]
         has = context.rows[:, :1] >= 0  # (B, 1)
         everywhere = s.memory_scope == "batch"
         rows = torch.where(has, torch.arange(len(context.ids), device=states.device), -1) if everywhere else context.rows
@@ -191,12 +204,6 @@ class AssociatedMemory(nn.Module):
         gate = torch.sigmoid(self.gate(torch.cat([states, read], dim=-1)))
         record("memory.gate", gate.mean(-1).masked_fill(~has, torch.nan))
         return torch.where(has.unsqueeze(-1), read + gate * (states - read), states)
-
-    def _words(self, context: Context, embedder: Embedder) -> Tensor:
-        """The memory of contexts (U, M, D)."""
-        visible = visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
-        words: Tensor = self.encoder(context, visible, embedder)
-        return self.first_residual(words, lambda h: self.first(h, visible)) if self.settings.inter_attention else words
 
     def _asking(self, states: Tensor, embedded: Tensor, visible: Tensor | None) -> Tensor:
         """What asks the contexts (B, S, D)."""

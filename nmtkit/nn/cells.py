@@ -236,12 +236,12 @@ class CARUCell(Cell):
         return tanh(x) if self.first_step == "tanh" else x
 
 
-def loop(cells: Sequence[Cell], times: int, dtype: torch.dtype) -> Step:
+def loop(cells: Sequence[Cell], times: int | Sequence[int], dtype: torch.dtype) -> Step:
     """Make cells of one kind ready for a loop, which they go through side by side.
 
     Args:
         cells: N of them.
-        times: steps, at most.
+        times: steps, at most; or R of each step.
         dtype: number type of the products (under autocast that of the input-side products, while states keep that of the parameters).
     Returns: (x, h) -> next h; (R, G·H), (R, state_blocks·H) for one cell, and with N in front for several.
     """

@@ -5,10 +5,12 @@ Legend: B sentences, S source length, E width of inputs, H of states, N directio
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from nmtkit.nn.cells import CARUCell, Cell, FirstStep, loop
@@ -34,7 +36,7 @@ class Recurrent(nn.Module):
 
     @eager
     def forward(self, v: Tensor, lengths: Tensor, padded: bool = True, initial: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Read sentences; padding leaves a state as it is.
+        """Read sentences; padding leaves a state as it is, and no work is done on it.
 
         Args:
             v: inputs (B, S, E).
@@ -45,48 +47,76 @@ class Recurrent(nn.Module):
             further products); the last state of each direction (N, B, state_blocks·H).
         """
         batch, steps, _ = v.shape
-        v = v.transpose(0, 1)  # (S, B, E)
-        mirror = _mirror(lengths, steps) if padded else None
-        cells, x = [self.forwards], [self.forwards.inputs(v)]
+        words = _Words(lengths, steps) if padded else None
+        going = [batch] * steps if words is None else words.going
+        cells, x = [self.forwards], [self.forwards.inputs(_rows(v, None if words is None else words.forwards))]
         if self.backwards is not None:
             cells.append(self.backwards)
-            x.append(self.backwards.inputs(_mirrored(v, mirror)))
+            x.append(self.backwards.inputs(_rows(v.flip(1)) if words is None else _rows(v, words.backwards)))
         low, dtype = x[0].dtype, next(self.parameters()).dtype
         shape = (len(cells), batch) if len(cells) > 1 else (batch,)
         with torch.autocast(v.device.type, enabled=False):
-            step = loop(cells, steps, low)
+            step = loop(cells, going, low)
             h = v.new_zeros(*shape, cells[0].state_blocks * self.d_hidden, dtype=dtype)
             if initial is not None:
                 h = initial.to(dtype).view(h.shape)
-            states = []
-            real = _real(lengths, steps) if padded else [None] * steps
-            for t, x_t in enumerate((torch.stack(x, dim=1) if len(x) > 1 else x[0]).to(dtype).unbind(0)):
-                new = step(x_t, h) if t or initial is not None else cells[0].first(x_t, step)
-                here = real[t]
-                h = new if here is None else torch.where(here, new, h)
+                h = h if words is None else h.index_select(-2, words.order)
+            states, ended = [h[..., : self.d_hidden]], []
+            for t, x_t in enumerate((torch.stack(x) if len(x) > 1 else x[0]).to(dtype).split(going, dim=-2)):
+                if going[t] < h.size(-2):
+                    ended.append(h[..., going[t] :, :])
+                    h = h[..., : going[t], :]
+                h = step(x_t, h) if t or initial is not None else cells[0].first(x_t, step)
                 states.append(h[..., : self.d_hidden])
-            found = torch.stack(states).view(steps, len(cells), batch, -1).unbind(1)  # N times (S, B, H)
-        sides = [found[0], *(_mirrored(side, mirror) for side in found[1:])]
-        return torch.cat([side.to(low).transpose(0, 1) for side in sides], dim=-1), h.view(len(cells), batch, -1)
+            found = torch.cat(states, dim=-2).view(len(cells), -1, self.d_hidden).to(low)
+            last = torch.cat([h, *reversed(ended)], dim=-2) if ended else h
+        if words is None:  # what stands before the first word is no word's
+            sides = [side[batch:].view(steps, batch, -1) for side in found]
+            sides = [side.flip(0) if backwards else side for backwards, side in enumerate(sides)]
+            sides = [side.transpose(0, 1) for side in sides]
+        else:
+            last = last.index_select(-2, words.rank)
+            sides = [F.embedding(places, side) for places, side in zip(words.states(), found, strict=False)]
+        return torch.cat(sides, dim=-1), last.view(len(cells), batch, -1)
 
 
-def _real(lengths: Tensor, steps: int) -> list[Tensor | None]:
-    """For each step which sentences are not padded there, bool (B, 1); None = all (not asked on a GPU, which would have to be waited for)."""
-    masks = torch.arange(steps, device=lengths.device)[:, None, None] < lengths[:, None]  # (S, B, 1)
-    whole = min(steps, int(lengths.min())) if lengths.device.type == "cpu" else 0
-    return [None] * whole + list(masks[whole:].unbind(0))
+class _Words:
+    """The words of padded sentences without the padding: at each step those of the sentences that go on, the longest first.
+
+    Rows are gathered by `F.embedding`, whose gradient on a CPU does not go row by row.
+    """
+
+    def __init__(self, lengths: Tensor, steps: int) -> None:
+        self._lengths = lengths
+        self.order = lengths.argsort(descending=True, stable=True)
+        self.rank = self.order.argsort()
+        self._t = torch.arange(steps, device=lengths.device)
+        ordered = lengths[self.order]
+        alive = self._t.unsqueeze(1) < ordered  # (S, B)
+        self.going: list[int] = [count for count in alive.sum(1).tolist() if count]
+        """How many sentences have a word at each step; a GPU is waited for here, once a batch."""
+        first = self.order * steps  # of each sentence, among all (B·S) positions
+        self.forwards = (first + self._t.unsqueeze(1))[alive]
+        """The positions (W) of all words, step by step."""
+        self.backwards = (first + ordered - 1 - self._t.unsqueeze(1))[alive]
+        """The same where the last word comes first."""
+
+    def states(self) -> tuple[Tensor, Tensor]:
+        """Where the state of each position (B, S) is, forwards and backwards, among those before the first word (B) and after each (W).
+
+        Behind a sentence that is its last one.
+        """
+        starts = [0, *itertools.accumulate(self.going, initial=len(self.rank))][: len(self.going) + 1]
+        start = torch.tensor(starts, device=self.rank.device)
+        t, lengths = self._t, self._lengths.unsqueeze(1)
+        read = torch.minimum(t + 1, lengths), torch.where(t < lengths, lengths - t, lengths)  # words up to there
+        rank = self.rank.unsqueeze(1)
+        return start[read[0]] + rank, start[read[1]] + rank
 
 
-def _mirror(lengths: Tensor, steps: int) -> Tensor:
-    """Where each position of (S·B) rows finds its mirror image: the real part of a sentence is turned round, padding stays."""
-    t = torch.arange(steps, device=lengths.device).unsqueeze(1)  # (S, 1)
-    image = torch.where(t < lengths, lengths - 1 - t, t)  # (S, B)
-    return (image * len(lengths) + torch.arange(len(lengths), device=lengths.device)).flatten()
-
-
-def _mirrored(x: Tensor, mirror: Tensor | None) -> Tensor:
-    """(S, B, …) with every sentence turned round."""
-    return x.flip(0) if mirror is None else x.flatten(0, 1).index_select(0, mirror).view(x.shape)
+def _rows(v: Tensor, words: Tensor | None = None) -> Tensor:
+    """The vectors (W, E) of words of v (B, S, E); None = of all, step by step."""
+    return v.transpose(0, 1).flatten(0, 1) if words is None else F.embedding(words, v.flatten(0, 1))
 
 
 class CARU(nn.Module):
