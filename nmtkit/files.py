@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,16 +22,36 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """What only writing can meet: no space, over the quota, read-only, too large."""
 
 
-def open_binary(path: Path) -> BinaryIO:
-    """Open a file for reading, decompressing .gz, .xz, .bz2 and .zst on the way.
+def check_file(path: Path, instead: str = "write it to a file first, and name that", once: bool = False) -> None:
+    """Refuse what is no file, before anything is read: texts are read to be checked and again to be used, when a pipe would be empty.
 
-    Raises: DataError if it is missing, a directory, or not readable.
+    Args:
+        path: as the person gave it.
+        instead: what to do instead of naming a pipe.
+        once: it is read only once, so that a pipe will do.
+    Raises: DataError if it is missing, a directory, or (but for `once`) a pipe or a device.
     """
     path = Path(path)
     if not path.exists():
         raise DataError(f"no such file: {path}", hint="check the path; relative paths start at the current folder")
     if path.is_dir():
         raise DataError(f"is a directory, not a text file: {path}", hint="name a file in it")
+    if not once and not path.is_file():
+        mode = path.stat().st_mode
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise DataError(f"is {kind}, not a file, and cannot be read twice: {path}", hint=instead)
+
+
+def open_binary(path: Path, once: bool = False) -> BinaryIO:
+    """Open a file for reading, decompressing .gz, .xz, .bz2 and .zst on the way.
+
+    Args:
+        path: the file.
+        once: the caller reads it only once, so that a pipe will do.
+    Raises: DataError if it is missing, a directory, a pipe (but for `once`), or not readable.
+    """
+    path = Path(path)
+    check_file(path, once=once)
     try:
         if path.suffix == ".gz":
             import gzip
@@ -53,13 +74,13 @@ def open_binary(path: Path) -> BinaryIO:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def line_blocks(path: Path, size: int = 256) -> Iterator[list[bytes]]:
+def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[list[bytes]]:
     """The lines of a file in blocks of at most `size`, split at LF only (not at U+2028, form feed, …), each with an LF, also the last.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
     number = 0
-    with open_binary(path) as stream:
+    with open_binary(path, once) as stream:
         while True:
             block: list[bytes] = []
             try:
@@ -80,23 +101,23 @@ def line_blocks(path: Path, size: int = 256) -> Iterator[list[bytes]]:
             yield block
 
 
-def byte_lines(path: Path) -> Iterator[bytes]:
+def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
     """The lines of a file without their LF, as `line_blocks` splits them.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
-    for block in line_blocks(path):
+    for block in line_blocks(path, once=once):
         for line in block:
             yield line[:-1]
 
 
-def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, split at LF only.
+def text_lines(path: Path, once: bool = False) -> Iterator[str]:
+    """The lines of a UTF-8 file, split at LF only; with `once` it may be a pipe, for a caller that reads it only once.
 
     Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
     """
     offset = 0
-    for number, raw in enumerate(byte_lines(path), 1):
+    for number, raw in enumerate(byte_lines(path, once), 1):
         yield decode_line(raw, path, number, offset)
         offset += len(raw) + 1
 

@@ -1,6 +1,8 @@
 """Fixtures that every test may use."""
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,21 @@ def shared() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return folder
+
+
+@pytest.fixture
+def pipe() -> Iterator[Callable[[str], Path]]:
+    """A function: the path, as a shell's `<(…)` has it, of a pipe with a short text that can be read once."""
+    with contextlib.ExitStack() as held:
+
+        def filled(text: str) -> Path:
+            reading, writing = os.pipe()
+            held.callback(os.close, reading)
+            with os.fdopen(writing, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            return Path(f"/dev/fd/{reading}")
+
+        yield filled
 
 
 @pytest.fixture(scope="session")

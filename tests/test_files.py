@@ -42,6 +42,20 @@ def test_missing_file_and_folder_are_named(tmp_path):
         files.count_lines(tmp_path)
 
 
+def test_a_pipe_is_refused_before_anything_is_read_unless_it_is_read_once(tmp_path, pipe):
+    path = pipe("eins\nzwei\n")
+    for read in (files.open_binary, files.count_lines, files.check_file, lambda path: list(files.text_lines(path))):
+        with pytest.raises(DataError, match="is a pipe, not a file, and cannot be read twice: /dev/fd/") as caught:
+            read(path)
+        assert caught.value.hint.startswith("write it to a file first")
+    assert list(files.text_lines(path, once=True)) == ["eins", "zwei"]
+    os.mkfifo(tmp_path / "named")  # which to open would be to wait for a writer
+    with pytest.raises(DataError, match="is a pipe.*named"):
+        files.check_file(tmp_path / "named")
+    with pytest.raises(DataError, match="is a device, not a file"):
+        files.check_file("/dev/zero")
+
+
 def test_bytes_that_are_not_utf8_are_located(tmp_path):
     path = tmp_path / "latin1"
     path.write_bytes("gut\nsch\xf6n\n".encode("latin-1"))

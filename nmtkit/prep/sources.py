@@ -170,9 +170,9 @@ def with_parses(corpus: Corpus, parses: Mapping[str, Path]) -> Corpus:
 def guess_language(path: Path, option: str) -> str:
     """The language a file's suffix names: news.de.gz -> de.
 
-    Raises: ConfigError if it names none; DataError for a folder.
+    Raises: ConfigError if it names none; DataError for a folder or a pipe.
     """
-    if path.is_dir():
+    if path.exists() and not path.is_file():
         open_binary(path).close()  # says so
     name = _plain(path)
     suffix = Path(name).suffix[1:]

@@ -40,7 +40,7 @@ def score_files(
     """Score outside files, without a run; printed only.
 
     Args:
-        hyps: translations, one file a system; refs: references.
+        hyps: translations, one file a system; refs: references. Each is read once, and may be a pipe.
         src: the source, whose words are counted for --by-length (without it: the first reference's); else only checked to be there.
         language: target language (default: the suffix of the first reference).
         against: the baseline by file name (default: the first file).
@@ -53,9 +53,9 @@ def score_files(
     if not hyps or not refs:
         raise ConfigError("--hyp and --ref go together", where="nmtkit score", hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE")
     if src is not None and not by_length:
-        files.open_binary(src).close()  # says what is wrong with the path
+        files.open_binary(src, once=True).close()  # says what is wrong with the path
         console.warn("--src is only used by --by-length: its words are counted there")
-    streams = [list(files.text_lines(path)) for path in refs]
+    streams = [list(files.text_lines(path, once=True)) for path in refs]
     names = _file_names(hyps)
     outputs = [Output(name, lines, lines) for name, lines in zip(names, _translations(hyps, refs, streams), strict=True)]
     if not streams[0]:
@@ -89,7 +89,7 @@ def _word_counts(src: Path | None, ref: Path, reference: list[str]) -> tuple[NDA
     """
     lines = reference
     if src is not None:
-        lines = list(files.text_lines(src))
+        lines = list(files.text_lines(src, once=True))
         _check_lines(src, ref, (len(lines), len(reference)), "give the source of these translations")
     counts = np.array([len(line.split()) for line in lines], dtype=np.int64)
     return counts, "words of the source" if src else "words of the reference (no --src given)"
@@ -102,7 +102,7 @@ def _translations(hyps: Sequence[Path], refs: Sequence[Path], streams: list[list
     """
     found = []
     for path in hyps:
-        lines = list(files.text_lines(path))
+        lines = list(files.text_lines(path, once=True))
         for ref, stream in zip(refs, streams, strict=True):
             _check_lines(path, ref, (len(lines), len(stream)), "line i of each must be sentence i")
         found.append(lines)
@@ -112,7 +112,8 @@ def _translations(hyps: Sequence[Path], refs: Sequence[Path], streams: list[list
 def _check_lines(path: Path, other: Path, counts: tuple[int, int], hint: str) -> None:
     """Refuse two files whose line counts differ, with the line from which on they do not seem to belong together."""
     if counts[0] != counts[1]:
-        where = first_odd_pair((path,), (other,)) if all(counts) else None
+        again = all(counts) and path.is_file() and other.is_file()  # not the pipes, which are empty now
+        where = first_odd_pair((path,), (other,)) if again else None
         raise DataError(f"{path} has {counts[0]:,} lines but {other} has {counts[1]:,}", where=where, hint=hint)
 
 

@@ -23,6 +23,7 @@ from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn import hardware
 from nmtkit.prep.check import first_odd_pair
+from nmtkit.prep.documents import BLANK
 from nmtkit.prep.parallel import cores
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run, TextSet, locked
@@ -82,7 +83,7 @@ def translate(
     run.manifest()
     to_stdout = source is not None or force_target is not None
     sets = [] if source is not None else [run.text_set(name) for name in set_names or []] or run.sets("test")
-    _check(run, source, sets, force_target)
+    _check(run, source, sets, force_target, docs)
     starts = starts_said(source, docs)
     with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
         groups = choose(run, systems or [], ensemble, search, single=to_stdout)
@@ -104,7 +105,7 @@ def translate(
                     console.warn(f"skipping '{group.name}': {error.message}")
 
 
-def _check(run: Run, source: str | None, sets: list[TextSet], force_target: Path | None) -> None:
+def _check(run: Run, source: str | None, sets: list[TextSet], force_target: Path | None, docs: str | None) -> None:
     """Refuse what cannot work before a model is loaded."""
     if source == "-" and sys.stdin is None:  # as Python has it where the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
@@ -119,8 +120,11 @@ def _check(run: Run, source: str | None, sets: list[TextSet], force_target: Path
             raise ConfigError("which set are these the targets of?", where="--force-target", hint="name it with --set-name, or name the source file")
         if source == "-":
             raise ConfigError("--force-target needs a source that can be read twice", where="-", hint="put it into a file and name that")
+        files.check_file(force_target)
         _check_parallel(Path(source or run.source(sets[0].name)), force_target)
     elif source not in (None, "-"):
+        if docs in (None, BLANK):  # as stdin can have them
+            files.check_file(Path(str(source)), "pipe it to -: … | nmtkit translate -")
         for _ in file_windows(str(source)):
             pass
 

@@ -318,6 +318,22 @@ def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
     assert "odd pair" not in str(caught.value)
 
 
+def test_outside_files_may_be_pipes(tmp_path, capsys, pipe):
+    ref, hyp = ["ein Hund", "die Katze schläft dort", "ja"], ["ein Hund", "die Katze schläft hier", "ja"]
+    write(tmp_path / "ref.de", ref)
+    write(tmp_path / "hyp.de", hyp)
+    options = {"language": "de", "output_format": "json", "resamples": 9, "by_length": True}
+    score_files([tmp_path / "hyp.de"], [tmp_path / "ref.de"], src=tmp_path / "ref.de", **options)
+    of_files = json.loads(capsys.readouterr().out)[0]["systems"][0]["scores"]
+    piped = [pipe("".join(line + "\n" for line in lines)) for lines in (hyp, ref, ref)]
+    score_files([piped[0]], [piped[1]], src=piped[2], **options)
+    assert json.loads(capsys.readouterr().out)[0]["systems"][0]["scores"] == of_files
+    short = pipe("ein Hund\n")
+    with pytest.raises(DataError, match=f"{short} has 1 lines? but .*ref.de has 3") as caught:
+        score_files([short], [tmp_path / "ref.de"], **options)
+    assert caught.value.where is None  # no line is named: there is nothing left to look at
+
+
 def test_outside_files_that_do_not_fit_are_refused(tmp_path):
     write(tmp_path / "a.txt", ["x", "y"])
     write(tmp_path / "ref.txt", ["x", "y", "z"])

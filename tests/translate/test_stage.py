@@ -246,6 +246,28 @@ def test_bad_input(run, tmp_path, monkeypatch, options, error, message):
     assert not list(run.path.glob("systems/*/translate/*/*"))
 
 
+@pytest.mark.parametrize(
+    ("piped", "options", "hint"),
+    [
+        ("source", {}, "nmtkit translate -"),
+        ("source", {"docs": "blank"}, "nmtkit translate -"),
+        ("source", {"docs": "ok.txt"}, "to a file first"),
+        ("source", {"force_target": Path("ok.txt")}, "to a file first"),
+        ("force_target", {"source": "ok.txt"}, "to a file first"),
+        ("docs", {"source": "ok.txt"}, "to a file first"),
+    ],
+)
+def test_a_pipe_for_a_file_is_refused_before_anything_is_read(run, tmp_path, monkeypatch, capsys, pipe, piped, options, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ok.txt").write_text("a\n")
+    path = pipe("b\n")
+    with pytest.raises(DataError, match=f"is a pipe, not a file, .*: {path}") as caught:
+        translate(run, systems=["one"], jobs=1, **{piped: path if piped == "force_target" else str(path)}, **options)
+    assert caught.value.exit_code == 2 and hint in caught.value.hint
+    assert path.read_text() == "b\n"
+    assert capsys.readouterr().out == ""
+
+
 def test_scoring_given_targets_reads_the_settings_that_it_uses(run, tmp_path, capsys):
     (tmp_path / "ok.txt").write_text("a\n")
     options = {"source": str(tmp_path / "ok.txt"), "force_target": tmp_path / "ok.txt", "systems": ["one"], "jobs": 1}
