@@ -13,6 +13,7 @@ import numpy as np
 
 from nmtkit import files
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.prep.clean import tidy
 from nmtkit.prep.documents import read_starts
 from nmtkit.prep.sources import SetFiles
 
@@ -81,7 +82,8 @@ def check_sets(sets: list[SetFiles], strict: bool, temporary: Path | None = None
         temporary: a folder whose files exist only while prep works.
         known: facts of files that were inspected before.
     Returns: the facts of every file by its path as text.
-    Raises: DataError as `inspect`, and for counts that differ: both counts and the first suspicious line.
+    Raises: DataError as `inspect`, for counts that differ (both counts and the first suspicious line), and for a side of a dev or test set
+        without any text.
     """
     facts = dict(known or {})
     for one in sets:
@@ -95,6 +97,9 @@ def check_sets(sets: list[SetFiles], strict: bool, temporary: Path | None = None
         for name, paths in sides.items():
             if name != "src":
                 _same_lines(one, sides["src"], paths, facts)
+        if one.split != "train" and not one.blank_between:  # of training text cleaning counts what goes, of separated documents their cutting
+            for paths in sides.values():
+                _some_text(one, paths)
         later = one.first is not None and not one.blank_between  # parses may be of the lines that are taken
         if one.parses is not None and not later and total((one.parses,), facts) != total(one.src, facts):
             raise DataError(
@@ -105,6 +110,22 @@ def check_sets(sets: list[SetFiles], strict: bool, temporary: Path | None = None
         if one.docs is not None:
             read_starts(one.docs, total(one.src, facts))
     return facts
+
+
+def is_blank(line: str) -> bool:
+    """Whether nothing is left of a line to translate or to score: spaces, control characters, a BOM are no text."""
+    return not tidy(line).strip()
+
+
+def _some_text(one: SetFiles, paths: tuple[Path, ...]) -> None:
+    """Refuse a side on which nothing could be measured; only its lines up to the first with text are read."""
+    lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
+    if all(is_blank(line.decode(errors="replace")) for line in lines):
+        raise DataError(
+            f"{one.name} has no line with text: all of {' + '.join(path.name for path in paths)} is blank",
+            where=", ".join(map(str, paths)),
+            hint="name files with one sentence a line, line i of one the translation of line i of the other; nothing was written",
+        )
 
 
 def total(paths: tuple[Path, ...], facts: dict[str, Facts]) -> int:

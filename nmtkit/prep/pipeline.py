@@ -208,6 +208,7 @@ class Pipeline:
         unknown = np.zeros(2, np.int64)
         tokens = np.zeros(2, np.int64)
         changed: dict[str, Counter[str]] = {side: Counter() for side in BOTH}
+        blank = dict.fromkeys(streams, 0)
         (self.folder / "text").mkdir(exist_ok=True)
         make = functools.partial(SetEncoder, self.folder)
         chunks = _chunks(list(streams.values()), max_rows=500)
@@ -218,11 +219,13 @@ class Pipeline:
                 store.add_block(encoded.ids, encoded.lengths)
                 unknown += encoded.unknown
                 tokens += _tokens(encoded)
-                for text, part in zip(texts, encoded.texts, strict=True):
+                for stream, text, part in zip(streams, texts, encoded.texts, strict=True):
                     text.write(part)
+                    blank[stream] += sum(map(check.is_blank, part.split("\n")[:-1]))
                 for side, changes in zip(BOTH, encoded.changes, strict=True):
                     changed[side].update(changes)
-        return _set_entry(one, lines, tokens, unknown) | {"changed": as_counts(changed)}
+        counted = {"changed": as_counts(changed), "blank": {stream: count for stream, count in blank.items() if count}}
+        return _set_entry(one, lines, tokens, unknown) | counted
 
     def _map(self, make: Any, chunks: Any, label: str, total: int, jobs: int | None = None, handed_over: list[Any] | None = None) -> Iterator[Any]:
         """`ordered_map` with the progress display."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -176,22 +174,14 @@ def _short(value: Any) -> str:
 
 @contextlib.contextmanager
 def _stoppable(run: Run) -> Iterator[None]:
-    """End on SIGTERM, by which batch systems stop a job, as on Ctrl-C: what was begun is cleared away, and a line says so."""
+    """Say what was kept when someone stops it.
 
-    def stop(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # the clearing away is not to be stopped by a second one
-        raise KeyboardInterrupt
-
-    main = threading.current_thread() is threading.main_thread()  # others may not ask for signals
-    before = signal.signal(signal.SIGTERM, stop) if main else None
+    Raises: KeyboardInterrupt with that.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        console.say(f"stopped; {f'{run.prep} is as it was' if run.prep.exists() else 'nothing was kept'}")
-        raise
-    finally:
-        if main:
-            signal.signal(signal.SIGTERM, before)
+        raise KeyboardInterrupt(f"{run.prep} is as it was" if run.prep.exists() else "nothing was kept") from None
 
 
 @contextlib.contextmanager
@@ -274,6 +264,12 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
         for side, name in SIDES:
             for kind, count in entry["changed"][side].items():
                 console.say(f"  changed in {entry['name']}: {kind} {count:,}  in the {name}")
+        if entry["blank"]:
+            counts = ", ".join(f"{count:,} of .{stream}" for stream, count in entry["blank"].items())
+            console.warn(
+                f"{entry['name']} has blank lines ({counts}; {entry['lines']:,} lines each): they are kept, a blank source line is translated "
+                f"as a blank line, and all count in the scores: {run.prep / 'text' / entry['name']}.*"
+            )
     for entry in manifest["sets"]:
         if "documents" in entry:
             console.say(f"  documents of {entry['name']}: {entry['documents']:,}, of {entry['lines'] / max(entry['documents'], 1):.1f} lines")

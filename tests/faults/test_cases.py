@@ -207,9 +207,9 @@ def test_17_the_text_around_a_bad_byte_is_shown(tmp_path):
     ids=["empty", "blank", "single letters", "one side"],
 )
 def test_24_too_little_to_prepare_is_said_before_anything_is_written(tmp_path, source, target, message):
-    train = write(tmp_path / "in", "train", source, target)
+    train, dev = write(tmp_path / "in", "train", source, target), write(tmp_path / "in", "dev", b"a dog\n", b"ein Hund\n")
     with pytest.raises(DataError, match=message) as caught:
-        prep("mine", train=train, dev=train, run_dir=tmp_path / "run", preset="tiny", jobs=1)
+        prep("mine", train=train, dev=dev, run_dir=tmp_path / "run", preset="tiny", jobs=1)
     assert caught.value.hint
     assert not (tmp_path / "run").exists()
 

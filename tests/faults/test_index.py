@@ -90,6 +90,10 @@ CASES = {
     19: ("source and target of different length", {"prep/test_stage.py": ["test_counts_that_differ_name_the_first_suspicious_line"]}),
     20: ("empty lines in the training text", {"prep/test_pipeline.py": ["test_every_drop_is_counted_by_reason_and_side"]}),
     21: ("blank lines in translation", {
+        "prep/test_stage.py": [
+            "test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written",
+            "test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of",
+        ],
         "translate/test_translator.py": ["test_blank_lines_stay_blank_and_never_meet_the_model"],
         "test_cli.py": ["test_stdout_carries_the_result_only"],
     }),

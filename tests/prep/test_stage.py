@@ -78,6 +78,32 @@ def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how,
     assert names(tmp_path) == ["in"]
 
 
+@pytest.mark.parametrize(("which", "side"), [("dev", 0), ("dev", 1), ("test", 1), ("test", 2)])
+def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(tmp_path, files, which, side):
+    test = write(tmp_path / "in", "test", pairs(10, 3))
+    second = tmp_path / "in" / "test.de1"
+    second.write_bytes(test[1].read_bytes())
+    path = {"dev": files["dev"], "test": (*test, second)}[which][side]
+    blanks = ["", " ", "\r", "\ufeff", "\u2028\x85", "\x00\t"]
+    path.write_text("".join(blanks[i % 6] + "\n" for i in range(20 if which == "dev" else 10)), "utf-8", newline="\n")
+    with pytest.raises(DataError, match=f"^{which} has no line with text: all of {path.name} is blank") as caught:
+        run_prep(tmp_path, files, test=[",".join(map(str, (*test, second)))])
+    assert caught.value.exit_code == 2 and str(path) in caught.value.where and "one sentence a line" in caught.value.hint
+    assert names(tmp_path) == ["in"]
+
+
+def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, files, capsys):
+    test = write(tmp_path / "in", "test", pairs(10, 3))
+    second = tmp_path / "in" / "test.de1"
+    second.write_text("Ein Hund.\n" * 9 + "\u2028\n", "utf-8")
+    files["dev"] = write(tmp_path / "in", "dev", [("", ""), ("A dog.", "\t"), ("\u2028", "Ein Hund."), (b"\xef\xbb\xbf \r", "ja"), ("yes", "ja")])
+    run = run_prep(tmp_path, files, test=[",".join(map(str, (*test, second)))])
+    assert [entry.get("blank") for entry in run.manifest()["sets"]] == [None, {"src": 3, "ref": 2}, {"ref1": 1}]
+    said = [line for line in capsys.readouterr().err.splitlines() if "has blank lines" in line]
+    assert len(said) == 2 and all("warning: " in line for line in said)
+    assert "dev has blank lines (3 of .src, 2 of .ref; 5 lines each)" in said[0] and "test has blank lines (1 of .ref1; 10 lines each)" in said[1]
+
+
 def test_bad_utf8_has_line_and_byte_offset(tmp_path, files):
     text = files["train"][1].read_bytes()
     start = text.index(b"\n", 500) + 1
