@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -21,6 +22,9 @@ import nmtkit
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.settings import to_toml
+
+UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
+"""What says that a folder is not to be written in."""
 
 
 @dataclass(frozen=True)
@@ -199,21 +203,21 @@ def choose(run: Path | None, root: Path = Path("runs")) -> Run:
 def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
     """Hold a folder for writing; a second writer is refused with the name of the first.
 
-    The lock is the kernel's (flock), so it ends with its process even after kill -9; the file only says who holds it, a line each.
+    The lock is the kernel's (flock), so it ends with its process even after kill -9; the file only says who holds it, a line each. Who shares a
+    folder need not write in it: on a disk that is read-only or full the lock is held without a name in its file, or not at all if there is none.
 
     Args:
         folder: the folder to hold; it is made. Prep holds the run, training and translation hold their system and share the run.
         what: the stage, for the message of whoever comes second.
         shared: several holders of this kind may be in at once (but none that holds it alone).
-    Raises: DataError naming host, process and age of each holder.
+    Raises: DataError naming host, process and age of each holder; EnvironmentProblem if the folder cannot be made, or held alone.
     """
     path = folder / ".lock"
     new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stream = open(path, "a+", encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentProblem(f"cannot write in {folder}: {error.strerror}", hint="choose a run folder that is writable") from error
+    stream = _opened(path, shared and not new)
+    if stream is None:
+        yield
+        return
     holder = {"host": socket.gethostname(), "pid": os.getpid(), "stage": what, "since": time.time()}
     held = False
     try:
@@ -222,7 +226,8 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
         held = True
         if not shared:
             stream.truncate(0)
-        _note(stream, holder)
+        with contextlib.suppress(OSError) if shared else contextlib.nullcontext():
+            _note(stream, holder)
         yield
     except BaseException:
         if new and folder.is_dir() and [p.name for p in folder.iterdir()] == [path.name]:  # nothing was begun: leave no trace
@@ -234,6 +239,19 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
             if held:
                 _leave(stream, holder)
         stream.close()
+
+
+def _opened(path: Path, shared: bool) -> IO[str] | None:
+    """The file of a lock; for a sharer where nothing can be written, as it is, or None if it is not there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "a+", encoding="utf-8")
+    except OSError as error:
+        if not shared or error.errno not in UNWRITABLE:
+            raise EnvironmentProblem(f"cannot write in {path.parent}: {error.strerror}", hint="choose a run folder that is writable") from error
+    with contextlib.suppress(OSError):
+        return open(path, encoding="utf-8")
+    return None
 
 
 def _taken(stream: IO[str], kind: int) -> bool:
@@ -248,8 +266,7 @@ def _taken(stream: IO[str], kind: int) -> bool:
 
 def _note(stream: IO[str], holder: dict[str, Any]) -> None:
     """Add a line to a lock's file, which several sharers may do at once."""
-    stream.write("\n" + json.dumps(holder))
-    stream.flush()
+    os.write(stream.fileno(), f"\n{json.dumps(holder)}".encode())  # no buffer, which would fail again when it is closed
 
 
 def _leave(stream: IO[str], holder: dict[str, Any]) -> None:

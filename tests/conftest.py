@@ -1,9 +1,12 @@
 """Fixtures that every test may use."""
 
+import builtins
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -38,6 +41,23 @@ def pipe() -> Iterator[Callable[[str], Path]]:
             return Path(f"/dev/fd/{reading}")
 
         yield filled
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """A function: from now on a folder is as on a disk that cannot be written (root may write whatever the permissions say)."""
+
+    def refuse(folder: Path) -> None:
+        original = builtins.open
+
+        def opened(path: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and Path(path).is_relative_to(folder) and set(mode) & set("wax+"):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+            return original(path, mode, *rest, **options)
+
+        monkeypatch.setattr(builtins, "open", opened)
+
+    return refuse
 
 
 @pytest.fixture(scope="session")

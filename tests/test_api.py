@@ -125,6 +125,11 @@ def test_states_are_those_that_the_decoder_reads_without_padding(run):
         nmtkit.load(run.path, "recurrent", "cpu").encode(SRC)
 
 
+def test_a_run_on_a_read_only_disk(run, read_only):
+    read_only(run.path)
+    assert nmtkit.load(run.path, "plain", "cpu", beam=2).translate(SRC[:1])
+
+
 def test_no_lines(run):
     system = nmtkit.load(run.path, "plain", "cpu")
     assert system.translate([]) == system.score([], []) == system.encode([]) == []

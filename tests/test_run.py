@@ -1,5 +1,6 @@
 """The run directory: choosing it, holding it, and its history."""
 
+import errno
 import fcntl
 import json
 import os
@@ -9,7 +10,7 @@ import sys
 
 import pytest
 
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.run import Run, choose, locked
 
 
@@ -121,6 +122,35 @@ def test_who_comes_while_the_last_one_leaves_is_let_in(tmp_path, monkeypatch):
         monkeypatch.setattr("nmtkit.run.time.sleep", lambda seconds: fcntl.flock(leaving, fcntl.LOCK_UN))
         with locked(tmp_path, "score", shared=True):
             pass
+
+
+def test_a_sharer_of_a_folder_that_cannot_be_written_goes_on_and_keeps_out_of_one_that_is_held(tmp_path, read_only):
+    with locked(tmp_path, "prep"):
+        pass
+    read_only(tmp_path)
+    with locked(tmp_path, "translate", shared=True), open(tmp_path / ".lock", "rb") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with open(tmp_path / ".lock", "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="in use by another process"), locked(tmp_path, "translate", shared=True):
+            pass
+    (tmp_path / ".lock").unlink()
+    with locked(tmp_path, "translate", shared=True):
+        pass
+    with pytest.raises(EnvironmentProblem, match="cannot write in .*: Read-only file system"), locked(tmp_path, "prep"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sharer_needs_no_room_on_the_disk_for_its_name(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with locked(tmp_path, "translate", shared=True), pytest.raises(DataError, match="in use by another process"), locked(tmp_path, "prep"):
+        pass
+    with pytest.raises(OSError, match="No space"), locked(tmp_path, "prep"):
+        pass
 
 
 def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path):

@@ -268,6 +268,28 @@ def test_a_pipe_for_a_file_is_refused_before_anything_is_read(run, tmp_path, mon
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("locked_before", [True, False])
+def test_a_run_on_a_read_only_disk_translates_to_stdout(run, tmp_path, monkeypatch, capsys, read_only, locked_before):
+    path = tmp_path / "input.txt"
+    path.write_text("a dog\n", "utf-8")
+    calls = [{"source": str(path)}, {"source": "-"}, {"source": str(path), "force_target": path}]
+
+    def printed(options):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(path.read_bytes())))
+        translate(run, systems=["one"], jobs=1, **options)
+        return capsys.readouterr().out
+
+    written = [printed(options) for options in calls]
+    if not locked_before:
+        (run.path / ".lock").unlink()
+    before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    read_only(run.path)
+    assert [printed(options) for options in calls] == written and all(written)
+    with pytest.raises(EnvironmentProblem, match=r"cannot write in .*systems/one: Read-only file system"):
+        translate(run, systems=["one"], jobs=1)
+    assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
+
+
 def test_scoring_given_targets_reads_the_settings_that_it_uses(run, tmp_path, capsys):
     (tmp_path / "ok.txt").write_text("a\n")
     options = {"source": str(tmp_path / "ok.txt"), "force_target": tmp_path / "ok.txt", "systems": ["one"], "jobs": 1}
