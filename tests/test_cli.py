@@ -319,6 +319,30 @@ def test_the_reader_may_have_left_before_anything_is_printed(arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("stream", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_stream_that_is_closed_is_nothing_to_complain_of(stream):
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m nmtkit variants {stream}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "error" not in done.stderr and bool(done.stdout) == (">&-" not in stream.split())
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_who_stops_a_command_is_told_what_becomes_of_it(name):
+    code = f"""
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs do not hear it
+import nmtkit
+class Version:
+    def __format__(self, spec):
+        os.kill(os.getpid(), signal.{name})
+        return "not stopped"
+nmtkit.__version__ = Version()
+from nmtkit.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nmtkit: stopped; what was finished before is kept\n")
+
+
 @pytest.mark.parametrize("arguments", [["settings", "train"], ["variants"], ["prep", "--help"], ["--help"], ["--version"]])
 def test_a_full_disk_behind_stdout_is_the_machines_fault(arguments):
     with open("/dev/full", "w", encoding="utf-8") as full:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from functools import partial
 from typing import Annotated, Any
@@ -58,7 +59,8 @@ class Door(Help, TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
-        Raises: typer.Exit with the code of the error (2, 3, 4, 75), 3 after an OSError, 130 after Ctrl-C, 0 when the reader of stdout has gone.
+        Raises: typer.Exit with the code of the error (2, 3, 4, 75), 3 after an OSError, 130 after Ctrl-C or SIGTERM, 0 when the reader of stdout
+            has gone.
         """
         try:
             result = super().invoke(ctx)
@@ -75,9 +77,10 @@ class Door(Help, TyperGroup):
             if _debug:
                 raise
             raise _of_the_machine(error) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
             if _debug:
                 raise
+            _complain(f"stopped; {str(stopped) or 'what was finished before is kept'}")
             raise typer.Exit(130) from None
         except Exception as error:
             if _debug or type(error).__module__.startswith(("typer", "click")):
@@ -162,6 +165,20 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
+def _open_streams() -> None:
+    """Lead streams that were closed (`>&-`) to nowhere, or the next files that are opened would take their places."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+
+
+def _stop(number: int, frame: object) -> None:
+    """End on SIGTERM, by which batch systems stop a job, as on Ctrl-C (training finishes its step on both)."""
+    signal.signal(number, signal.SIG_IGN)  # the clearing away is not to be stopped by a second one
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line; errors become three lines on stderr and an exit code (0, 2, 3, 4, 75, 130)."""
     # Read by OpenMP when torch is loaded. A thread that spins while it waits keeps the other one from the core they share with
@@ -173,6 +190,8 @@ def main() -> None:
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # Read when torch is loaded. When a process dies, each of the others would print the stack of its broken connection, call by call.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    _open_streams()
+    signal.signal(signal.SIGTERM, _stop)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape" if stream is sys.stdin else "backslashreplace")  # type: ignore[union-attr]
