@@ -100,7 +100,7 @@ EXIT_CODES = {
     3: "something to mend in the machine: disk, network, device, a missing package, a lost process",
     4: "the training diverged",
     75: "stopped, all saved: the same command continues",
-    130: "stopped at once (a second Ctrl-C)",
+    130: "stopped at once (Ctrl-C or SIGTERM; training by a second Ctrl-C)",
 }
 
 
