@@ -166,11 +166,14 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def _open_streams() -> None:
-    """Lead streams that were closed (`>&-`) to nowhere, or the next files that are opened would take their places."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    """Lead stdout and stderr to nowhere where they were closed (`>&-`), or the next files that are opened would take their places."""
+    for number, name in enumerate(("stdout", "stderr"), start=1):
         if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))
 
 
 def _stop(number: int, frame: object) -> None:

@@ -251,11 +251,12 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
     """A short table of what was kept, dropped and changed."""
     cleaning, vocabulary, corpus = manifest["cleaning"], manifest["vocabulary"], manifest["corpus"]
     console.say(f"training pairs: {cleaning['pairs_in']:,} in, {cleaning['pairs_kept']:,} kept ({cleaning['pairs_kept'] / cleaning['pairs_in']:.2%})")
+    wide = max(map(len, [*cleaning["dropped"], *(kind for changed in cleaning["changed"].values() for kind in changed)]), default=0)
     for reason, count in cleaning["dropped"].items():
-        console.say(f"  dropped: {reason:<18} {count['pairs']:>9,}  (source {count['src']:,}, target {count['tgt']:,})")
+        console.say(f"  dropped: {reason:<{wide}} {count['pairs']:>9,}  (source {count['src']:,}, target {count['tgt']:,})")
     for side, name in SIDES:
         for kind, count in cleaning["changed"][side].items():
-            console.say(f"  changed: {kind:<18} {count:>9,}  in the {name}")
+            console.say(f"  changed: {kind:<{wide}} {count:>9,}  in the {name}")
     sizes = f"{vocabulary['src']:,}" if vocabulary["shared"] else f"{vocabulary['src']:,} + {vocabulary['tgt']:,}"
     console.say(f"{corpus['src_tokens']:,} + {corpus['tgt_tokens']:,} subwords, vocabulary {sizes}{' (shared)' * vocabulary['shared']}")
     for entry in manifest["sets"][1:]:
