@@ -21,7 +21,7 @@ from typing import IO, Any
 import nmtkit
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
-from nmtkit.settings import to_toml
+from nmtkit.settings import SECTIONS, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """What says that a folder is not to be written in."""
@@ -71,10 +71,16 @@ class System:
     def read_config(self) -> dict[str, Any]:
         """The resolved settings as plain values: variant, preset, seed and the sections model, train, search.
 
-        Raises: DataError if the system was never trained.
+        Raises: DataError if the system was never trained, or the file is damaged.
         """
         try:
-            return tomllib.loads(self.config.read_text("utf-8"))
+            values = tomllib.loads(self.config.read_text("utf-8"))
+            if not isinstance(values.get("variant"), str) or not all(isinstance(values.get(part, {}), dict) for part in SECTIONS):
+                raise ValueError("it has no variant, or a value for a section")
+            return values
+        except ValueError as error:  # not TOML and not UTF-8 among them
+            hint = f"bring the file back from a copy, or train the system anew: nmtkit train --name {self.name} --force"
+            raise DataError(f"the settings of '{self.name}' are damaged: {error}", where=self.config, hint=hint) from error
         except FileNotFoundError:
             raise DataError(f"system '{self.name}' has not been trained", where=self.path, hint="nmtkit train --name " + self.name) from None
 

@@ -56,6 +56,23 @@ def test_a_system_name_is_a_plain_folder_name(tmp_path, name):
         Run(tmp_path).system(name)
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b'variant = "rnn\n', b'variant = "\xff"\n', b"\x00" * 40, b"variant = 3\n", b"[search]\nbeam = 3\n", b'variant = "x"\nsearch = 3\n'],
+    ids=["empty", "not TOML", "not UTF-8", "zeros", "a number", "cut at the beginning", "no section"],
+)
+def test_damaged_settings_of_a_system_are_named(tmp_path, damaged):
+    system = Run(tmp_path).system("mine")
+    system.path.mkdir(parents=True)
+    with pytest.raises(DataError, match="has not been trained"):
+        system.read_config()
+    system.config.write_bytes(damaged)
+    with pytest.raises(DataError, match="settings of 'mine' are damaged") as caught:
+        system.read_config()
+    assert caught.value.exit_code == 2 and caught.value.where == str(system.config)
+    assert caught.value.hint == "bring the file back from a copy, or train the system anew: nmtkit train --name mine --force"
+
+
 HOLD = """
 import sys, pathlib
 from nmtkit.run import locked

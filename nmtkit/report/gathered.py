@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,8 +119,8 @@ def _read_systems(found: Gathered) -> None:
     for system in found.run.systems():
         try:
             config = system.read_config()
-        except (DataError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            found.note(f"systems/{system.name}: its settings cannot be read ({error})")
+        except DataError as error:
+            found.note(f"systems/{system.name}: its settings cannot be read ({error.message})")
             config = {}
         try:
             curves = read(system.metrics, config.get("train", {}).get("log_every"))

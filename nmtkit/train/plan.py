@@ -113,6 +113,8 @@ def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
 
     Raises: ConfigError naming the nearest one.
     """
+    if not allowed:
+        return
     known = set(differences({}, plan.values())) | (set(differences({}, system.read_config())) if system.config.is_file() else set())
     for key in allowed:
         if key not in known:

@@ -51,6 +51,17 @@ def test_changed_settings_are_refused_with_a_table(trained):
     assert trained.system("transformer").config.read_text() == config
 
 
+def test_damaged_settings_are_named_and_a_training_anew_needs_none(trained):
+    config = trained.system("transformer").config
+    written = config.read_text("utf-8")
+    config.write_text("variant = ", "utf-8")
+    with pytest.raises(DataError, match="settings of 'transformer' are damaged") as caught:
+        train(trained, assignments=SETTINGS)
+    assert str(config) in caught.value.where and "--force" in caught.value.hint
+    train(trained, assignments=SETTINGS, force=True)
+    assert config.read_text("utf-8") == written
+
+
 def test_harmless_changes_are_said_and_taken(trained, capsys):
     train(trained, assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=1", "train.keep_checkpoints=1", "search.beam=2"])
     said = capsys.readouterr().err

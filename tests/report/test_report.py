@@ -157,6 +157,7 @@ def test_what_is_missing_is_said(reported):
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
     reported.finding("alignment", "alignment", made_from={"systems": ["base"], "files": {"systems/own/metrics.jsonl": "0"}})
     reported.add("later", 0.5, sets=[])
+    (run / "systems/later/config.toml").write_text("variant = ", "utf-8")
     reported.add("unscored", 0.5)
     (run / "score/test/sentences.tsv").unlink()
     (run / "systems/own/metrics.jsonl").write_text("not JSON\n", "utf-8")
@@ -165,6 +166,7 @@ def test_what_is_missing_is_said(reported):
     page = reported.page()
     for said in (
         *("analyze/gates: no finding in it", "analyze/layers: cannot be read", "sentences.tsv is missing", "not among the scores: unscored"),
+        "systems/later: its settings cannot be read (the settings of 'later' are damaged: ",
         *("not translated: later", "Of base alone, without own, later, unscored", "Made before these changed: systems/own/metrics.jsonl"),
         *("searched with the same search.beam (5: base; 4: own).", "--force --set-name test --set search.beam=…"),
         *("No figure: there was none to draw", "nmtkit analyze convergence", "Analyses that were not made of this run"),
