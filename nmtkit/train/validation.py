@@ -154,11 +154,15 @@ class Validator:
             return None, None, []
 
     def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, str]:
-        """Translations of sentences, of like length together; where a model reads what it said before, of those before in their documents too."""
+        """Translations of sentences, of like length together; where a model reads what it said before, of those before in their documents too.
+
+        A blank line stays blank and never meets the model, as in `Translator`.
+        """
         rule, said = model.context_rule, dict[int, Ids]()
         rounds = [rows] if rule is None or not rule.targets else self._store.documents.rounds(rows)
         for together in rounds:
-            order = sorted(together, key=lambda i: int(self._store.src_lengths[i]))
+            said |= {row: np.array([EOS]) for row in together if self._store.src_lengths[row] == 1}
+            order = sorted((row for row in together if row not in said), key=lambda i: int(self._store.src_lengths[i]))
             for start in range(0, len(order), DECODE_SENTENCES):
                 if stop.requested:
                     raise Abandoned

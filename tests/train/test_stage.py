@@ -10,7 +10,7 @@ import torch
 from nmtkit import console, files, settings
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import Documents, documents_file
-from nmtkit.data.store import Store
+from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.vocabulary import Vocabulary
 from nmtkit.errors import CheckpointError, ConfigError, DataError, Interrupted
 from nmtkit.models import checkpoints, loading
@@ -19,6 +19,7 @@ from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
+from nmtkit.score import metrics
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loop
 from nmtkit.train.gradients import Gradients
@@ -357,6 +358,35 @@ def test_what_was_said_before_is_the_context_in_validation_too(run, monkeypatch)
     store = Store(run.prep / "dev")
     (given,) = search([model], collate(store, np.array([1]), rule=model.context_rule), DEV_SEARCH)
     assert side.decode(vocabulary.decode(given[0].ids)) != whole[1]
+
+
+@pytest.mark.parametrize(("name", "options"), [("transformer", {}), ("concat", {}), ("han", {"side": "joint", "context_size": 2})])
+def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, monkeypatch, name, options):
+    """Dev BLEU and samples are of what `translate` prints: a blank source line is not decoded, and not read by its neighbours."""
+    texts = [list(files.text_lines(path)) for path in (run.source("dev"), *run.references("dev"))]
+    for row in (0, 3, 5):
+        texts[0][row] = ""
+    vocabulary, side = Vocabulary.load(run.prep / "vocab.txt"), TextSide.load(run.prep, "tgt")
+    with StoreWriter(run.prep / "dev", len(vocabulary)) as writer:
+        for source, target in zip(*texts, strict=True):
+            writer.add(vocabulary.encode(source.split()), vocabulary.encode(target.split()))
+    files.write_lines(run.source("dev"), texts[0])
+    files.write_text(documents_file(run.prep, "dev"), "0\n3\n")
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    model = build_model(name, sizes | options, Vocabularies(28, 28, shared=True)).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(1.5)
+    settings = TrainSettings.model_validate({"samples": 6})
+    validator = Validator(run, run.sets("dev")[0], settings, torch.device("cpu"), {"device_type": "cpu", "enabled": False})
+    monkeypatch.setattr(TextSide, "encode", lambda self, line: line.split())
+    translator = Translator([model], side, side, vocabulary, vocabulary, DEV_SEARCH)
+    real = [translation.text for translation in translator.translate_window(texts[0], documents=Documents([0, 3], 6))]
+    assert [text == "" for text in real] == [row in (0, 3, 5) for row in range(6)]
+    assert validator._translate(model, list(range(6)), Stop()) == dict(enumerate(real))
+    found = validator.validate(model, Stop(), None)
+    assert found.bleu == metrics.bleu(real, [texts[1]], "de").value
+    assert {sample[0]: sample[2] for sample in found.samples}[""] == ""
 
 
 def test_init_from_what_gives_little_is_a_warning(run, capsys):
