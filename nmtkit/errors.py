@@ -57,6 +57,11 @@ class Interrupted(NmtkitError):
     exit_code = 75
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of something: 1 line, 2,000 lines."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def nearest(name: str, names: Iterable[str], otherwise: str | None = None) -> str:
     """The hint for an unknown name: the nearest known one, else the list of all.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nmtkit import files
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, NmtkitError, counted
 from nmtkit.prep.clean import tidy
 from nmtkit.prep.documents import read_starts
 from nmtkit.prep.sources import SetFiles
@@ -103,7 +103,7 @@ def check_sets(sets: list[SetFiles], strict: bool, temporary: Path | None = None
         later = one.first is not None and not one.blank_between  # parses may be of the lines that are taken
         if one.parses is not None and not later and total((one.parses,), facts) != total(one.src, facts):
             raise DataError(
-                f"{one.parses.name} has {total((one.parses,), facts):,} lines but the source has {total(one.src, facts):,} ({one.name} set)",
+                f"{one.parses.name} has {counted(total((one.parses,), facts), 'line')} but the source has {total(one.src, facts):,} ({one.name} set)",
                 where=one.parses,
                 hint="give one tree for each line of the source, a blank line where there is none; nothing was written",
             )
@@ -141,7 +141,7 @@ def _same_lines(one: SetFiles, src: tuple[Path, ...], tgt: tuple[Path, ...], fac
             continue
         names = [" + ".join(p.name for p in paths) for paths in (ours, theirs)]
         raise DataError(
-            f"{names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,} ({one.name} set)",
+            f"{names[0]} has {counted(counts[0], 'line')} but {names[1]} has {counts[1]:,} ({one.name} set)",
             where=first_odd_pair(ours, theirs) if counts[0] and counts[1] else ours[0],
             hint="fix the files so that line i of one is the translation of line i of the other; nothing was written",
         )
@@ -156,8 +156,10 @@ def first_odd_pair(src: tuple[Path, ...], tgt: tuple[Path, ...]) -> str:
         sizes.append(both[:, 0])
         words.append(both[:, 1])
     line = first_odd_line(sizes[0].tolist(), sizes[1].tolist())
-    shown = [str(count[line]) if line < len(count) else "no line" for count in words]
-    return f"first odd pair: line {line + 1:,} ({shown[0]} words vs {shown[1]})"
+    ours, theirs = (int(count[line]) if line < len(count) else None for count in words)
+    first = "no line" if ours is None else counted(ours, "word")
+    second = "no line" if theirs is None else counted(theirs, "word") if ours is None else f"{theirs:,}"
+    return f"first odd pair: line {line + 1:,} ({first} vs {second})"
 
 
 def first_odd_line(src: list[int], tgt: list[int]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 from nmtkit.prep.sources import Corpus, SetFiles, assigned, of_sets
 
 BLANK = "blank"
@@ -72,8 +72,8 @@ def _numbers(path: Path, lines: int, count: int) -> list[int]:
         with contextlib.suppress(ValueError):
             value = int(text)
         if not (starts[-1] < value < lines if starts else value == 0):
-            hint = f"it has {count:,} lines: give a document id for each of the {lines:,}, or the lines where documents start, rising from 0"
-            raise DataError(f"'{text[:40]}' cannot start a document in a text of {lines:,} lines", where=f"{path}, line {number}", hint=hint)
+            hint = f"it has {counted(count, 'line')}: give a document id for each of the {lines:,}, or the lines where documents start, rising from 0"
+            raise DataError(f"'{text[:40]}' cannot start a document in a text of {counted(lines, 'line')}", where=f"{path}, line {number}", hint=hint)
         starts.append(value)
     return starts
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.prep.check import first_odd_pair
 from nmtkit.run import code_commit
 from nmtkit.score import lengths
@@ -114,7 +114,7 @@ def _check_lines(path: Path, other: Path, counts: tuple[int, int], hint: str) ->
     if counts[0] != counts[1]:
         again = all(counts) and path.is_file() and other.is_file()  # not the pipes, which are empty now
         where = first_odd_pair((path,), (other,)) if again else None
-        raise DataError(f"{path} has {counts[0]:,} lines but {other} has {counts[1]:,}", where=where, hint=hint)
+        raise DataError(f"{path} has {counted(counts[0], 'line')} but {other} has {counts[1]:,}", where=where, hint=hint)
 
 
 def _language(path: Path) -> str:

@@ -20,7 +20,7 @@ from nmtkit import console, files
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.spans import Spans, spans_files
 from nmtkit.data.vocabulary import load_vocabularies
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
 from nmtkit.prep.check import first_odd_pair
 from nmtkit.prep.documents import BLANK
@@ -132,7 +132,7 @@ def _check(run: Run, source: str | None, sets: list[TextSet], force_target: Path
 def _check_parallel(source: Path, target: Path) -> None:
     counts = [sum(map(len, file_windows(str(path)))) for path in (source, target)]
     if counts[0] != counts[1]:
-        message = f"{target} has {counts[1]:,} lines but {source} has {counts[0]:,}"
+        message = f"{target} has {counted(counts[1], 'line')} but {source} has {counts[0]:,}"
         where = first_odd_pair((source,), (target,)) if all(counts) else "--force-target"
         raise DataError(message, where=where, hint="--force-target wants one target line for each source line")
 
@@ -314,8 +314,7 @@ def _summary(counts: Counter[str], seconds: float) -> str:
     """The counts as people read them; only what happened."""
     speed = _speed(counts, seconds)
     rate = speed["sentences_per_second"]
-    lines = f"{counts['lines']:,} line{'s' * (counts['lines'] != 1)}"
-    said = [f"{lines} in {console.duration(seconds)} ({rate:,.{0 if rate >= 10 else 1}f} sentences/s)"]
+    said = [f"{counted(counts['lines'], 'line')} in {console.duration(seconds)} ({rate:,.{0 if rate >= 10 else 1}f} sentences/s)"]
     phrases = {
         "empty": "blank, kept blank",
         "over_long": f"over-long, in {counts['pieces']:,} pieces" if counts["pieces"] else "over-long, not cut",

@@ -183,7 +183,7 @@ def test_mistakes_are_named(tmp_path, sentences):
             prepared(tmp_path, options, parses=given)
     short = tmp_path / "short.trees"
     short.write_text("(S a)\n", "utf-8")
-    with pytest.raises(DataError, match=r"short.trees has 1 lines but the source has 30[05]"):
+    with pytest.raises(DataError, match=r"short.trees has 1 line but the source has 30[05]"):
         prepared(tmp_path, options, parses=[f"train={short}"])
     run = prepared(tmp_path, options)
     with pytest.raises(ConfigError, match="reads parses"):

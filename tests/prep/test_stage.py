@@ -54,6 +54,9 @@ def spoil(path, how):
     elif how == "directory":
         path.unlink()
         path.mkdir()
+    elif how == "pipe":
+        path.unlink()
+        os.mkfifo(path)  # to open it would be to wait for ever
     elif how == "empty":
         path.write_bytes(b"")
     elif how == "latin-1":
@@ -65,7 +68,14 @@ def spoil(path, how):
 
 @pytest.mark.parametrize("which", ["train", "dev", "test"])
 @pytest.mark.parametrize(
-    ("how", "message"), [("missing", "no such file"), ("directory", "is a directory"), ("empty", "is empty"), ("latin-1", "not UTF-8: byte 0xe4")]
+    ("how", "message"),
+    [
+        ("missing", "no such file"),
+        ("directory", "is a directory"),
+        ("pipe", "is a pipe, not a file"),
+        ("empty", "is empty"),
+        ("latin-1", "not UTF-8: byte 0xe4"),
+    ],
 )
 def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how, message):
     test = write(tmp_path / "in", "test", pairs(10, 3))
@@ -139,6 +149,23 @@ def test_counts_that_differ_name_the_first_suspicious_line(tmp_path, side, at):
     assert f"line {at + 1} " in caught.value.where
     assert "nothing was written" in caught.value.hint
     assert names(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "message", "where"),
+    [
+        (["a b c"], ["a b c", "d e f g"], "en has 1 line but train.de has 2 (", "line 2 (no line vs 4 words)"),
+        (["a b c", "d"], ["a b c"], "en has 2 lines but train.de has 1 (", "line 2 (1 word vs no line)"),
+        (["a", *["b b b"] * 9], ["b b b"] * 9, "en has 10 lines but train.de has 9 (", "line 1 (1 word vs 3)"),
+    ],
+)
+def test_counts_that_differ_are_said_in_words_that_fit(tmp_path, src, tgt, message, where):
+    train = tmp_path / "train.en", tmp_path / "train.de"
+    for path, lines in zip(train, (src, tgt), strict=True):
+        path.write_text("".join(line + "\n" for line in lines), "utf-8")
+    with pytest.raises(DataError) as caught:
+        run_prep(tmp_path, {"train": train, "dev": train})
+    assert message in caught.value.message and caught.value.where == f"first odd pair: {where}"
 
 
 def test_the_suspicious_line_of_a_file_cut_short_is_the_first_that_is_missing():

@@ -272,11 +272,11 @@ def test_what_is_held_out_is_held_out_also_when_another_set_is_chosen(tmp_path):
     ("contents", "options", "message"),
     [
         ({"a.en": "1\n2\n", "a.de": "1\n"}, {"documents": "blank"}, "a.en has 2 lines but a.de has 1"),
-        ({"a.en": "1\n", "a.de": "1\n2\n"}, {"tokenized": ["en"]}, "a.en has 1 lines but a.de has 2"),
+        ({"a.en": "1\n", "a.de": "1\n2\n"}, {"tokenized": ["en"]}, "a.en has 1 line but a.de has 2"),
         ({"a.en": "", "a.de": ""}, {"documents": "blank"}, "has no sentence"),
         ({"a.en": "<d>\n1\n", "a.de": "<d>\n<d>\n"}, {"documents": "marker"}, "documents start at different lines"),
         ({"a.en": "<url>\n1\n2\n", "a.de": "<url>\n1\n<url>\n2\n"}, {"format": "ted"}, "documents start at different lines of a.en and a.de"),
-        ({"a.en": "<doc><seg>1</seg></doc>", "a.de": "<doc><seg>1</seg><seg>2</seg></doc>"}, {"format": "markup"}, "has 1 lines but a.de has 2"),
+        ({"a.en": "<doc><seg>1</seg></doc>", "a.de": "<doc><seg>1</seg><seg>2</seg></doc>"}, {"format": "markup"}, "has 1 line but a.de has 2"),
     ],
 )
 def test_sides_that_do_not_match(tmp_path, contents, options, message):

@@ -329,7 +329,7 @@ def test_outside_files_may_be_pipes(tmp_path, capsys, pipe):
     score_files([piped[0]], [piped[1]], src=piped[2], **options)
     assert json.loads(capsys.readouterr().out)[0]["systems"][0]["scores"] == of_files
     short = pipe("ein Hund\n")
-    with pytest.raises(DataError, match=f"{short} has 1 lines? but .*ref.de has 3") as caught:
+    with pytest.raises(DataError, match=f"{short} has 1 line but .*ref.de has 3") as caught:
         score_files([short], [tmp_path / "ref.de"], **options)
     assert caught.value.where is None  # no line is named: there is nothing left to look at
 

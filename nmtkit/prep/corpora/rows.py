@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 from nmtkit.prep import chinese
 from nmtkit.prep.corpora import readers
 from nmtkit.prep.corpora.archives import NUMBER, Taken
@@ -156,7 +156,7 @@ class SetReader:
         names = [self._name(side[part]) for side in self._sides]
         odd = next(i for i, count in enumerate(counts) if count != counts[0])
         raise DataError(
-            f"{names[0]} has {counts[0]:,} lines but {names[min(odd, len(names) - 1)]} has {counts[odd]:,} ({self.one.name} set)",
+            f"{names[0]} has {counted(counts[0], 'line')} but {names[min(odd, len(names) - 1)]} has {counts[odd]:,} ({self.one.name} set)",
             where=self.one.src[part].resource,
             hint=ANOTHER_RELEASE,
         )
