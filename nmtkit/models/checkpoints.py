@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -28,7 +29,7 @@ from nmtkit.run import System
 FORMAT = 1
 WEIGHTS, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
 PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npz"}
-AGAIN = "take another checkpoint, or train again"
+AGAIN = "move its folder away, and another checkpoint is taken; or train again: nmtkit train --force"
 
 
 Tensors = Mapping[str, Tensor]
@@ -146,12 +147,13 @@ def _foreign_hint(path: Path) -> str:
     return AGAIN
 
 
-def _read_tensors(path: Path, name: str, manifest: dict[str, Any]) -> dict[str, Tensor]:
-    """Tensors of one file of a checkpoint, its hash checked.
+def _read_tensors(path: Path, name: str, manifest: dict[str, Any], checked: bool = False) -> dict[str, Tensor]:
+    """Tensors of one file of a checkpoint, its hash checked unless it was.
 
     Raises: CheckpointError if a bit is wrong, or the file is something else (a pickle).
     """
-    _check_hash(path, name, manifest)
+    if not checked:
+        _check_hash(path, name, manifest)
     try:
         return load_file(path / name)
     except (SafetensorError, OSError, ValueError) as error:
@@ -166,12 +168,15 @@ def _check_hash(path: Path, name: str, manifest: dict[str, Any]) -> None:
         raise CheckpointError(f"damaged checkpoint: {name} does not have the hash of its manifest", where=path, hint=AGAIN)
 
 
-def load_weights(path: Path) -> dict[str, Tensor]:
+def load_weights(path: Path, checked: bool = False) -> dict[str, Tensor]:
     """The weights of a checkpoint, on the CPU.
 
+    Args:
+        path: its folder.
+        checked: it comes from `choose`, which has just compared the hash: reading a big model once more takes minutes.
     Raises: CheckpointError if it is damaged or foreign.
     """
-    return _read_tensors(path, WEIGHTS, read_manifest(path))
+    return _read_tensors(path, WEIGHTS, read_manifest(path), checked)
 
 
 def load_training(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
@@ -218,13 +223,18 @@ def best(system: System) -> Path:
         return named
     newest = next((path for path in reversed(found) if path != named and _is_sound(path)), None)
     if newest is None:
-        damaged = candidates(system.checkpoints)
-        what = f"no valid checkpoint of '{system.name}'" if damaged else f"system '{system.name}' has no checkpoint yet"
-        hint = "all are damaged: nmtkit train --force trains it again" if damaged else "first: nmtkit train"
-        raise CheckpointError(what, where=system.checkpoints, hint=hint)
+        raise _none_valid(system)
     if named is not None:
         console.warn(f"the best checkpoint {named.name} is missing or damaged; taking the newest, {newest.name}")
     return newest
+
+
+def _none_valid(system: System) -> CheckpointError:
+    damaged = candidates(system.checkpoints)
+    what = f"no valid checkpoint of '{system.name}'" if damaged else f"system '{system.name}' has no checkpoint yet"
+    again = f"all are damaged: train it again with the options it had: nmtkit train --name {system.name} --force …"
+    hint = again if damaged else "first: nmtkit train"
+    return CheckpointError(what, where=system.checkpoints, hint=hint)
 
 
 def _named_best(system: System) -> Path | None:
@@ -239,11 +249,15 @@ def choose(system: System, average: int = 1) -> list[Path]:
     Args:
         system: the system.
         average: 1 = the best checkpoint alone; k = the last k (fewer, which is said, where fewer were kept).
+    Returns: theirs whose weights have the hash of their manifest; others are named and skipped.
     Raises: CheckpointError if there is no valid one.
     """
     if average <= 1:
         return [best(system)]
-    found = find_checkpoints(system)[-average:] or [best(system)]  # which says what is wrong
+    newest = (path for path in reversed(candidates(system.checkpoints)) if _is_sound(path))  # none is read that is not wanted
+    found = list(itertools.islice(newest, average))[::-1]
+    if not found:
+        raise _none_valid(system)
     if len(found) < average:
         console.warn(f"system '{system.name}' has {len(found)} checkpoints to average, not {average}; train.keep_checkpoints says how many are kept")
     return found

@@ -35,7 +35,7 @@ def load_system(
     for path in paths:
         check_vocabulary(path, run)
     model = build_untrained(run, system)
-    put_weights(model, average(paths), where=paths[-1])
+    put_weights(model, average(paths, checked=True), where=paths[-1])
     model.to(device).eval()
     pack(model, precision)
     return model
@@ -89,15 +89,18 @@ def of_ids(hashes: Mapping[str, str]) -> dict[str, str]:
     return {name: digest for name, digest in hashes.items() if name.startswith("vocab")}
 
 
-def average(paths: Sequence[Path]) -> dict[str, Tensor]:
+def average(paths: Sequence[Path], checked: bool = False) -> dict[str, Tensor]:
     """The mean of the weights of checkpoints: floating tensors in float64, tied weights once, other tensors from the last.
 
+    Args:
+        paths: their folders.
+        checked: as of `load_weights`.
     Raises: CheckpointError if they are not of one model.
     """
     sums: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
     for path in paths:
-        last = load_weights(path)
+        last = load_weights(path, checked)
         if sums and {k: v.shape for k, v in last.items()} != {k: v.shape for k, v in sums.items()}:
             raise CheckpointError("not a checkpoint of the same model", where=path, hint="average checkpoints of one system")
         for name, tensor in last.items():

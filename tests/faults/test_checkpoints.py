@@ -292,6 +292,47 @@ def test_the_checkpoints_of_a_system(tmp_path, capsys):
     assert "has 3 checkpoints to average, not 5" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("damage", ["truncated", "one bit", "missing"])
+def test_a_damaged_checkpoint_is_left_out_of_the_mean(damage, tmp_path, capsys, monkeypatch):
+    system = System(tmp_path)
+    spoilt = [write(system.checkpoints, step) / "model.safetensors" for step in (1, 2, 3, 4)]
+
+    def spoil(path):
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.unlink()
+        if damage != "missing":
+            path.write_bytes(content[: -1 if damage == "truncated" else None])
+
+    spoil(spoilt[2])
+    hashed = Mock(wraps=files.sha256)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.files, "sha256", hashed)
+        assert [checkpoints.step_of(path) for path in checkpoints.choose(system, 2)] == [2, 4]
+    assert [path for (path,), _ in hashed.call_args_list if path != spoilt[2]] == [spoilt[3], spoilt[1]]  # the first is not wanted, so not read
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and said[0].startswith(f"nmtkit: warning: skipping {spoilt[2].parent}: ")
+    spoil(spoilt[0])
+    assert [checkpoints.step_of(path) for path in checkpoints.choose(system, 3)] == [2, 4]
+    assert "has 2 checkpoints to average, not 3" in capsys.readouterr().err
+    spoil(spoilt[1])
+    spoil(spoilt[3])
+    with pytest.raises(CheckpointError, match="no valid checkpoint") as caught:
+        checkpoints.choose(system, 2)
+    assert caught.value.exit_code == 2 and f"nmtkit train --name {tmp_path.name} --force" in caught.value.hint
+
+
+@pytest.mark.parametrize("average", [1, 2])
+def test_weights_are_hashed_once_on_the_way_to_a_model(average, tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run")
+    train(run, assignments=[*SETTINGS, "train.max_steps=2", "train.checkpoint_every=1"])
+    hashed = Mock(wraps=files.sha256)
+    monkeypatch.setattr(checkpoints.files, "sha256", hashed)
+    system = run.system("transformer")
+    loading.load_system(run, system, paths=checkpoints.choose(system, average))
+    assert len([path for (path,), _ in hashed.call_args_list if path.name == "model.safetensors"]) == average
+
+
 def test_averaging_in_float64(tmp_path):
     values = [1.0, 1e-8, 1.0, 1e-8]
     paths = [write(tmp_path, step, value) for step, value in enumerate(values)]
