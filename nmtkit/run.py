@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from nmtkit.settings import SECTIONS, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """What says that a folder is not to be written in."""
+
+NAMES = "use letters, digits, '-', '_' and '.', a letter or a digit first"
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,17 @@ class Run:
         Raises: ConfigError for a name that is not a plain folder name.
         """
         if not name or name in {".", ".."} or "/" in name or "\\" in name or name.startswith("."):
-            raise ConfigError(f"'{name}' cannot name a system", where="--name", hint="use letters, digits, '-', '_' and '.'")
+            raise ConfigError(f"'{name}' cannot name a system", where="--name", hint=NAMES)
         return System(self.path / "systems" / name)
+
+    def new_system(self, name: str) -> System:
+        """The folder of a system that is to be trained; '+' joins the names of an ensemble (`ensemble-a+b`), so no system has it in its own.
+
+        Raises: ConfigError for a name with anything but letters, digits, '-', '_' and '.', or that does not begin with a letter or a digit.
+        """
+        if not re.fullmatch(r"[^\W_][\w.-]*", name):
+            raise ConfigError(f"'{name}' cannot name a system", where="--name", hint=NAMES)
+        return self.system(name)
 
     def systems(self) -> list[System]:
         """The systems with at least a config, oldest first (so that the baseline trained first leads)."""

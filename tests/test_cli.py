@@ -138,6 +138,8 @@ def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, arguments, sai
         (["train", "--name", "new", "--set", "train.max_steps=soon"], "train.max_steps"),
         (["train", "--name", "new", "--init-from", "transfomer"], "did you mean 'transformer'"),
         (["train", "--name", "../new"], "cannot name a system"),
+        (["train", "--name", "-x"], "a letter or a digit first"),
+        (["train", "--name", "sp ace+x"], "a letter or a digit first"),
         (["train", "--name", "new", "--set", "model.heads=3"], "multiple of heads"),
         (["train", *TINY, *BRIEF, "--set", "train.label_smoothing=0.2"], "label_smoothing"),
         (["train", *TINY, *BRIEF, "--allow-change", "train.ler"], "did you mean 'train.lr'"),

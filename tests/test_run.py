@@ -56,6 +56,22 @@ def test_a_system_name_is_a_plain_folder_name(tmp_path, name):
         Run(tmp_path).system(name)
 
 
+@pytest.mark.parametrize("name", ["-x", "_x", "sp ace", "a+b", "ensemble-a+b", "x\n", "\tx", "a:b", "a*", "ok.-_=", "", "a/b", "..", ".x", "−1"])
+def test_a_system_to_be_trained_has_a_name_that_commands_and_ensembles_can_read(tmp_path, name):
+    with pytest.raises(ConfigError, match="cannot name a system") as caught:
+        Run(tmp_path).new_system(name)
+    assert caught.value.where == "--name" and "a letter or a digit first" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["a", "7", "enc-dc-f3-s1", "caru_bi.2", "Größe", "ensemble-a"])
+def test_names_of_letters_digits_hyphens_underscores_and_dots(tmp_path, name):
+    assert Run(tmp_path).new_system(name) == Run(tmp_path).system(name)
+
+
+def test_the_folder_of_an_ensemble_is_found(tmp_path):
+    assert Run(tmp_path).system("ensemble-a+b").translation("test") == tmp_path / "systems" / "ensemble-a+b" / "translate" / "test"
+
+
 @pytest.mark.parametrize(
     "damaged",
     [b"", b'variant = "rnn\n', b'variant = "\xff"\n', b"\x00" * 40, b"variant = 3\n", b"[search]\nbeam = 3\n", b'variant = "x"\nsearch = 3\n'],

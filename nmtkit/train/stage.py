@@ -67,7 +67,7 @@ def train(
     """
     ranks = ranks or Ranks()
     plan = make_plan(run, variant, preset, config, assignments or [], seed, init_from)
-    system = run.system(name or default_name(variant))
+    system = run.new_system(default_name(variant) if name is None else name)
     check_known(allow_change, system, plan)
     if init_from:
         find_source(run, init_from)
