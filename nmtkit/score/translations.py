@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,9 @@ def unlike_searches(set_name: str, found: dict[str, Path]) -> list[tuple[str, st
     for name, path in found.items():
         meta = described(path)
         used = {**meta.get("settings", {}), "precision": meta.get("hardware", {}).get("precision")}  # what auto came to
+        averaged = Counter(one["system"] for one in meta.get("checkpoints", []))
+        if averaged and "average" in used:
+            used["average"] = max(averaged.values())  # fewer than asked for where fewer were kept
         for key, value in used.items():
             if value is not None and key not in NOT_THE_SEARCH:
                 values.setdefault(key, {}).setdefault(value, []).append(name)

@@ -14,11 +14,13 @@ import sacrebleu
 
 import nmtkit.score
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.files import write_json
 from nmtkit.prep.stage import prep
 from nmtkit.score.draws import Draws
 from nmtkit.score.metrics import METRICS, bleu
 from nmtkit.score.significance import TESTS, compare
 from nmtkit.score.stage import score, score_files
+from nmtkit.score.translations import unlike_searches
 from nmtkit.score.views import STEMS
 
 from .conftest import spoil, write
@@ -538,3 +540,17 @@ def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):
     with pytest.raises(DataError, match="not UTF-8") as caught:
         score_files([tmp_path / "latin1.de"], [tmp_path / "latin1.de"])
     assert "line 2, byte 7" in caught.value.where and "prep." not in caught.value.hint
+
+
+def test_what_was_really_averaged_is_compared(tmp_path):
+    """`--average 99` of one kept checkpoint searched as `--average 1` did; of three it did not."""
+
+    def translated(name, asked, kept):
+        meta = {"settings": {"average": asked, "beam": 5}, "checkpoints": [{"system": name, "name": f"step-{i}", "sha256": ""} for i in range(kept)]}
+        write_json(tmp_path / name / "meta.json", meta)
+        return tmp_path / name
+
+    one, many, three = translated("one", 1, 1), translated("many", 99, 1), translated("three", 99, 3)
+    assert unlike_searches("test", {"one": one, "many": many}) == []
+    ((said, _),) = unlike_searches("test", {"one": one, "many": many, "three": three})
+    assert "search.average (1: one, many; 3: three)" in said
