@@ -24,7 +24,12 @@ CASES = {
         HERE: ["test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved", "test_02_a_log_that_cannot_be_written_ends_nothing"],
     }),
     3: ("truncated or bit-flipped checkpoint", {
-        SAVED: ["test_damage_is_named", "test_training_goes_on_from_the_newest_whole_checkpoint", "test_all_damaged_is_an_error"],
+        SAVED: [
+            "test_damage_is_named",
+            "test_training_goes_on_from_the_newest_whole_checkpoint",
+            "test_all_damaged_is_an_error",
+            "test_a_damaged_checkpoint_is_left_out_of_the_mean",
+        ],
     }),
     4: ("SIGTERM, SIGUSR1, Ctrl-C", {
         HERE: ["test_04_a_signal_saves_and_ends_with_the_code_for_resumable"],
