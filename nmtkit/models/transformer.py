@@ -207,7 +207,8 @@ class Transformer(Model):
 
     def through_encoder(self, x: Tensor, visible: Tensor | None) -> Tensor:
         """The states of the encoder's top layer (B, S, D) for inputs (B, S, D), of which `visible` bool (B, 1, S) are real."""
-        if visible is None or torch.is_grad_enabled() or x.device.type != "cpu" or capturing() or torch.compiler.is_compiling():
+        watched = capturing() or any(layer._forward_hooks for layer in self.encoder)  # who looks on is to see all rows together
+        if visible is None or torch.is_grad_enabled() or x.device.type != "cpu" or watched or torch.compiler.is_compiling():
             return self._layers(x, visible)
         return in_parts(self._layers, x, visible)
 
