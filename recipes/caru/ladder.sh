@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # The rows of the paper's table that can be trained here. To be sourced after common.sh.
 
-# At small the hidden layer of the alignment is not as wide as the state (512), but 256.
+# At small states are 512 wide, not 1024, and the hidden layer of the alignment 256, not as wide as the state; a PRESET has its own sizes.
 sizes=() rnnsearch_sizes=()
-if [ "${SCALE:?}" = small ]; then
-  sizes=(--set model.alignment_width=256)
-  rnnsearch_sizes=(--set model.d_alignment=256)
+if [ "${SCALE:?}" = small ] && [ -z "${PRESET:-}" ]; then
+  sizes=(--set model.d_hidden=512 --set model.alignment_width=256)
+  rnnsearch_sizes=(--set model.d_hidden=512 --set model.d_alignment=256)
 fi
 softmax=(--set model.attention_norm=softmax)
 without_embed=(--set model.caembed=off "${softmax[@]}")

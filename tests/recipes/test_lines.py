@@ -309,6 +309,15 @@ def test_a_recipe_stops_where_nmtkit_does(tmp_path):
     assert done.code == 75 and done.options("train", "--name") == ["transformer-s1", "enc-dc-s1"]
 
 
+def test_a_preset_has_its_own_sizes(tmp_path):
+    """Also of the recurrent models, which small gives others."""
+    done = asked("compare_all", tmp_path, SCALE="small", PRESET="demo")
+    found = {values["name"]: planned(values).model for values in map(understood, done.calls) if "variant" in values}
+    assert {name: found[f"{name}-s1"]["d_hidden"] for name in ("rnnsearch", "gru-inv", "caru", "caru-bi")} == dict.fromkeys(
+        ("rnnsearch", "gru-inv", "caru", "caru-bi"), 256
+    )
+
+
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_all_models_have_one_budget(scale, tmp_path):
     """In each half of the comparison that no paper has; at full the halves are of one size, too."""
