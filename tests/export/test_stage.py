@@ -1,5 +1,6 @@
 """The stage: what is written, what is up to date, what is refused, and the real engine where it is installed."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -26,6 +27,12 @@ def copy(run, tmp_path):
     return Run(Path(shutil.copytree(run.path, tmp_path / "run")))
 
 
+def say_of_package(monkeypatch, answer):
+    """What looking for CTranslate2 gives; others (torch looks for its own) are found as they are."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: answer() if name == "ctranslate2" else found(name, package))
+
+
 @pytest.fixture
 def without_package(monkeypatch):
     """The stage with everything of CTranslate2 left out: its files are one that says what was to be in them."""
@@ -35,7 +42,7 @@ def without_package(monkeypatch):
         saved.append((quantization, positions))
         (target / "model.bin").write_text(f"{quantization} {positions}", "utf-8")
 
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    say_of_package(monkeypatch, lambda: object())
     monkeypatch.setattr(stage, "_save", save)
     return saved
 
@@ -132,7 +139,7 @@ def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
 )
 def test_what_it_cannot_run_is_refused_before_anything_is_loaded(run, monkeypatch, system, reason):
     monkeypatch.setattr("nmtkit.models.loading.load_system", None)
-    monkeypatch.setattr("importlib.util.find_spec", None)
+    say_of_package(monkeypatch, lambda: pytest.fail("looked for"))
     with pytest.raises(ConfigError) as caught:
         stage.export(run, system, "ctranslate2")
     assert f"CTranslate2 cannot run '{system}': {reason}" in caught.value.message and "nmtkit translate" in caught.value.hint
@@ -159,7 +166,7 @@ def test_wrong_words(run, arguments, said):
 
 
 def test_without_the_package(run, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    say_of_package(monkeypatch, lambda: None)
     result = command(run, "post", "--to", "ctranslate2")
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-3:] == ["nmtkit: ctranslate2 is not installed", "  --to ctranslate2", "  pip install 'nmtkit[export]'"]
