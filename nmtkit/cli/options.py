@@ -23,9 +23,9 @@ def force_option(help_text: str, panel: str = GENERAL) -> Any:
     return typer.Option("--force", help=help_text, rich_help_panel=panel)
 
 
-def preset_option(default: str, panel: str | None = SETTINGS) -> Any:
-    """The option --preset, with what is taken without it."""
-    text = f"All settings of a paper, or of a size: {', '.join(preset_names())} (shown by `nmtkit settings --preset NAME`; default: {default})."
+def preset_option(default: str, panel: str | None = SETTINGS, what: str = "All settings") -> Any:
+    """The option --preset, with what is taken without it, and what of it is."""
+    text = f"{what} of a paper, or of a size: {', '.join(preset_names())} (shown by `nmtkit settings --preset NAME`; default: {default})."
     return typer.Option(metavar="NAME", help=text, rich_help_panel=panel)
 
 

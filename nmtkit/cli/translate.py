@@ -8,7 +8,19 @@ from typing import Annotated, Optional
 import typer
 
 from nmtkit.cli.door import command, examples
-from nmtkit.cli.options import Debug, Device, Quiet, chosen_run, force_option, jobs_option, run_option, set_names_option, set_option, systems_option
+from nmtkit.cli.options import (
+    Debug,
+    Device,
+    Quiet,
+    chosen_run,
+    force_option,
+    jobs_option,
+    preset_option,
+    run_option,
+    set_names_option,
+    set_option,
+    systems_option,
+)
 
 SEARCH = "Search (default: the system's own settings)"
 """A part of the help."""
@@ -62,9 +74,7 @@ def translate(
         typer.Option(metavar="K", min=1, help="Use the mean of the last K checkpoints; 1 = the best one (search.average).", rich_help_panel=SEARCH),
     ] = None,
     assignments: Annotated[Optional[list[str]], set_option("search.max_length_b=20", SEARCH)] = None,
-    preset: Annotated[
-        Optional[str], typer.Option(metavar="NAME", help="The search settings of a preset (nmtkit settings --preset NAME).", rich_help_panel=SEARCH)
-    ] = None,
+    preset: Annotated[Optional[str], preset_option("none", SEARCH, "The search settings")] = None,
     config: Annotated[
         Optional[Path], typer.Option(metavar="FILE", help="A TOML file, of which the section search is read.", rich_help_panel=SEARCH)
     ] = None,

@@ -158,7 +158,7 @@ def collate(
     context = None
     if rule is not None:
         found = [store.documents.context(int(i), rule) for i in rows]
-        chosen = [[other for other in own if len(store.src(other)) > 1] for own in found]  # </s> alone is a blank line, as `Translator` has it
+        chosen = [[other for other in own if store.src_lengths[other] > 1] for own in found]  # </s> alone is a blank line, as `Translator` has it
         context = contexts(chosen, store.src, rule, device, store.tgt if translated is None else translated)
     return Batch(
         src=tensor(src, device),

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from pydantic import Field
+from torch import Tensor
 
+from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule, Join
 from nmtkit.models.transformer import Transformer, TransformerSettings
+from nmtkit.nn.masks import visible_positions
+
+
+def visible_words(context: Context) -> Tensor | None:
+    """Which positions of contexts are real, bool (U, 1, M); None = all."""
+    return visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
 
 
 class DocumentSettings(TransformerSettings):

@@ -20,7 +20,7 @@ from nmtkit.data.context import Context, stacked
 from nmtkit.data.documents import ContextRule, Join
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, State, Vocabularies
-from nmtkit.models.documents import DocumentSettings, DocumentTransformer
+from nmtkit.models.documents import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.models.transformer import TransformerSettings, visible_source
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record, recorded_under
@@ -160,7 +160,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         with recorded_under("context."), torch.set_grad_enabled(self.settings.context_gradients and torch.is_grad_enabled()):
             parts = [self._read(part) for part in context.of_like_length()]
         if self.encoder_context is not None:
-            sources = self.encoder_context.remember([source for source, _ in parts], _visible_source(context), context.rows)
+            sources = self.encoder_context.remember([source for source, _ in parts], visible_words(context), context.rows)
             states = self.encoder_context(states, sources)
         memory = self.remember(states, visible)
         if self.decoder_context is not None:
@@ -179,7 +179,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
 
         Raises: ValueError if the decoder reads them, and there are no target sides.
         """
-        visible = _visible_source(context)
+        visible = visible_words(context)
         states = self.through_encoder(self.src_embedder(context.ids), visible)
         if self.decoder_context is None:
             return states, states
@@ -189,13 +189,8 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         return states, hidden
 
 
-def _visible_source(context: Context) -> Tensor | None:
-    """Which positions of contexts are real, bool (U, 1, M); None = all."""
-    return visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
-
-
 def _visible_target(context: Context) -> Tensor | None:
-    """The same of their target sides, bool (U, 1, N)."""
+    """Which positions of contexts' target sides are real, bool (U, 1, N); None = all."""
     if context.tgt_in is None or context.tgt_lengths is None or not context.tgt_padded:
         return None
     return visible_positions(context.tgt_lengths, context.tgt_in.size(1))

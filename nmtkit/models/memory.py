@@ -18,7 +18,7 @@ from nmtkit.data.context import Context, stacked
 from nmtkit.data.documents import Join
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies
-from nmtkit.models.documents import DocumentSettings, DocumentTransformer
+from nmtkit.models.documents import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.models.transformer import EncoderLayer, TransformerSettings, visible_source
 from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
 from nmtkit.nn.capture import record, recorded_under
@@ -26,7 +26,6 @@ from nmtkit.nn.cells import GRU, LSTM
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import visible_positions
 from nmtkit.nn.recurrent import Recurrent
 from nmtkit.nn.sublayer import FeedForward, Residual
 
@@ -60,11 +59,6 @@ def mean(x: Tensor, visible: Tensor | None) -> Tensor:
     if visible is None:
         return x.mean(1)
     return x.masked_fill(~visible.transpose(1, 2), 0).sum(1) / visible.sum(-1).clamp(min=1)
-
-
-def visible_words(context: Context) -> Tensor | None:
-    """Which positions of contexts are real, bool (U, 1, M); None = all."""
-    return visible_positions(context.lengths, context.ids.size(1)) if context.padded else None
 
 
 class ContextEncoder(nn.Module):

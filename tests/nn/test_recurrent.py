@@ -85,20 +85,22 @@ KINDS = [(GRU, slow_gru), (CARUCell, slow_caru), (linear_caru, slow_caru), (MGU,
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize(("kind", "slow"), KINDS)
 def test_cells_read_sentences_as_their_equations_say(kind, slow, history, bidirectional):
+    """Also those that are blank: their state is the one before."""
     d_in, width, steps = 3, 5, 8
+    lengths = torch.tensor([4, 1, 0, 6, 3])
     model = shaken(Recurrent(kind, d_in, width, bidirectional))
-    v = torch.randn(len(LENGTHS), steps, d_in, dtype=torch.float64)
+    v = torch.randn(len(lengths), steps, d_in, dtype=torch.float64)
     whole = model.forwards.state_blocks * width
-    before = torch.randn(1 + bidirectional, len(LENGTHS), whole, dtype=torch.float64) if history else None
-    states, last = model(v, LENGTHS, True, before)
-    assert states.shape == (len(LENGTHS), steps, width * (1 + bidirectional)) and last.shape == (1 + bidirectional, len(LENGTHS), whole)
-    for row, length in enumerate(LENGTHS.tolist()):
+    before = torch.randn(1 + bidirectional, len(lengths), whole, dtype=torch.float64) if history else None
+    states, last = model(v, lengths, True, before)
+    assert states.shape == (len(lengths), steps, width * (1 + bidirectional)) and last.shape == (1 + bidirectional, len(lengths), whole)
+    for row, length in enumerate(lengths.tolist()):
         for side, cell in enumerate([model.forwards] + [model.backwards] * bidirectional):
             h = before[side, row].tolist() if history else None
             for t in range(length)[:: -1 if side else 1]:
                 h = slow(cell, v[row, t].tolist(), h)
                 torch.testing.assert_close(states[row, t, side * width : (side + 1) * width].tolist(), h[:width], rtol=1e-12, atol=1e-12)
-            torch.testing.assert_close(last[side, row].tolist(), h, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(last[side, row].tolist(), h or [0.0] * whole, rtol=1e-12, atol=1e-12)
             assert (states[row, length:, side * width : (side + 1) * width] == last[side, row, :width]).all(), "padding changed a state"
 
 
