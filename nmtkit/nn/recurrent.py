@@ -6,6 +6,7 @@ Legend: B sentences, S source length, E width of inputs, H of states, N directio
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 
 import torch
@@ -16,6 +17,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from nmtkit.nn.cells import CARUCell, Cell, FirstStep, loop
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.repeated import eager
+
+ROWS = 16
+"""oneDNN compiles a product anew for every number of rows, in the time of several products: its steps have multiples of so many rows."""
 
 
 class Recurrent(nn.Module):
@@ -47,7 +51,7 @@ class Recurrent(nn.Module):
             further products); the last state of each direction (N, B, state_blocks·H).
         """
         batch, steps, _ = v.shape
-        words = _Words(lengths, steps) if padded else None
+        words = _Words(lengths, steps, ROWS if self._compiled(v) else 1) if padded else None
         going = [batch] * steps if words is None else words.going
         cells, x = [self.forwards], [self.forwards.inputs(_rows(v, None if words is None else words.forwards))]
         if self.backwards is not None:
@@ -61,57 +65,69 @@ class Recurrent(nn.Module):
             if initial is not None:
                 h = initial.to(dtype).view(h.shape)
                 h = h if words is None else h.index_select(-2, words.order)
-            states, ended = [h[..., : self.d_hidden]], []
+            states = [h]
             for t, x_t in enumerate((torch.stack(x) if len(x) > 1 else x[0]).to(dtype).split(going, dim=-2)):
-                if going[t] < h.size(-2):
-                    ended.append(h[..., going[t] :, :])
-                    h = h[..., : going[t], :]
+                h = h if going[t] == h.size(-2) else h[..., : going[t], :]
                 h = step(x_t, h) if t or initial is not None else cells[0].first(x_t, step)
-                states.append(h[..., : self.d_hidden])
-            found = torch.cat(states, dim=-2).view(len(cells), -1, self.d_hidden).to(low)
-            last = torch.cat([h, *reversed(ended)], dim=-2) if ended else h
+                states.append(h)
+            found = torch.cat(states, dim=-2).view(len(cells), -1, h.size(-1))
+            last = h.view(len(cells), batch, -1) if words is None else found.index_select(1, words.last())
+            found = found[..., : self.d_hidden].to(low)
         if words is None:  # what stands before the first word is no word's
             sides = [side[batch:].view(steps, batch, -1) for side in found]
             sides = [side.flip(0) if backwards else side for backwards, side in enumerate(sides)]
             sides = [side.transpose(0, 1) for side in sides]
         else:
-            last = last.index_select(-2, words.rank)
             sides = [F.embedding(places, side) for places, side in zip(words.states(), found, strict=False)]
-        return torch.cat(sides, dim=-1), last.view(len(cells), batch, -1)
+        return torch.cat(sides, dim=-1), last
+
+    def _compiled(self, v: Tensor) -> bool:
+        """Whether the products are oneDNN's."""
+        packed = self.forwards.input.packed is not None
+        return packed or torch.is_autocast_enabled(v.device.type) or torch.get_float32_matmul_precision() == "medium"
 
 
 class _Words:
     """The words of padded sentences without the padding: at each step those of the sentences that go on, the longest first.
 
+    Args:
+        lengths: (B).
+        steps: S.
+        rows: steps have a multiple of so many, the last of them of sentences that have ended; no state of theirs is read again.
+
     Rows are gathered by `F.embedding`, whose gradient on a CPU does not go row by row.
     """
 
-    def __init__(self, lengths: Tensor, steps: int) -> None:
+    def __init__(self, lengths: Tensor, steps: int, rows: int) -> None:
         self._lengths = lengths
-        self.order = lengths.argsort(descending=True, stable=True)
-        self.rank = self.order.argsort()
+        order = lengths.argsort(descending=True, stable=True)
+        self.order = order
+        self.rank = order.argsort()
         self._t = torch.arange(steps, device=lengths.device)
-        ordered = lengths[self.order]
-        alive = self._t.unsqueeze(1) < ordered  # (S, B)
-        self.going: list[int] = [count for count in alive.sum(1).tolist() if count]
-        """How many sentences have a word at each step; a GPU is waited for here, once a batch."""
-        first = self.order * steps  # of each sentence, among all (B·S) positions
-        self.forwards = (first + self._t.unsqueeze(1))[alive]
-        """The positions (W) of all words, step by step."""
-        self.backwards = (first + ordered - 1 - self._t.unsqueeze(1))[alive]
+        counts = (self._t.unsqueeze(1) < lengths).sum(1).tolist()  # a GPU is waited for here, once a batch
+        self.going: list[int] = [min(len(order), math.ceil(count / rows) * rows) for count in counts if count]
+        """How many rows each step has."""
+        starts = [0, *itertools.accumulate(self.going, initial=len(order))][: len(self.going) + 1]
+        self._start = torch.tensor(starts, device=lengths.device)
+        row = torch.arange(len(order), device=lengths.device)
+        taken = row < torch.tensor(self.going, device=lengths.device).unsqueeze(1)  # (S, B)
+        first, end = order * steps, (lengths[order] - 1).clamp(min=0)  # of each sentence, among all (B·S) positions; its last word
+        t = self._t[: len(self.going)].unsqueeze(1)
+        self.forwards = (first + torch.minimum(t, end))[taken]
+        """The positions (W) of all rows, step by step; behind a sentence that of its last word."""
+        self.backwards = (first + (end - t).clamp(min=0))[taken]
         """The same where the last word comes first."""
 
-    def states(self) -> tuple[Tensor, Tensor]:
-        """Where the state of each position (B, S) is, forwards and backwards, among those before the first word (B) and after each (W).
+    def last(self) -> Tensor:
+        """Where the state after each sentence's last word is (B), among those before the first step (B) and after each (W)."""
+        return self._start[self._lengths] + self.rank
 
-        Behind a sentence that is its last one.
-        """
-        starts = [0, *itertools.accumulate(self.going, initial=len(self.rank))][: len(self.going) + 1]
-        start = torch.tensor(starts, device=self.rank.device)
+    def states(self) -> tuple[Tensor, Tensor]:
+        """Where the state of each position (B, S) is, forwards and backwards; behind a sentence that is its last one."""
         t, lengths = self._t, self._lengths.unsqueeze(1)
         read = torch.minimum(t + 1, lengths), torch.where(t < lengths, lengths - t, lengths)  # words up to there
         rank = self.rank.unsqueeze(1)
-        return start[read[0]] + rank, start[read[1]] + rank
+        return self._start[read[0]] + rank, self._start[read[1]] + rank
 
 
 def _rows(v: Tensor, words: Tensor | None = None) -> Tensor:

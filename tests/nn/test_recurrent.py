@@ -287,6 +287,31 @@ class Products(TorchDispatchMode):
         return out
 
 
+@pytest.mark.parametrize("cell", [GRU, LSTM])
+def test_products_that_are_compiled_have_few_numbers_of_rows_and_the_states_are_the_same(cell):
+    """States, last states and gradients, sentences blank, of one word, and longer."""
+    torch.manual_seed(3)
+    model = shaken(Recurrent(cell, 3, 5, bidirectional=True))
+    v, lengths = torch.randn(45, 9, 3, dtype=torch.float64), torch.randint(0, 10, (45,))
+    lengths[:2] = torch.tensor([9, 0])
+    found = []
+    for path in ("highest", "medium"):  # where float32 products are oneDNN's
+        x = v.clone().requires_grad_()
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(path)
+        try:
+            with Products() as seen:
+                states, last = model(x, lengths)
+        finally:
+            torch.set_float32_matmul_precision(before)
+        loss = states.square().sum() + (last * last.detach().cos()).sum()
+        found.append([states, last, *torch.autograd.grad(loss, [x, *model.parameters()])])
+        rows = {shape[1] for shape in seen.shapes if len(shape) == 3}
+        assert (rows <= {16, 32, 45}) == (path == "medium")
+    for plain, fewer in zip(*found, strict=True):
+        torch.testing.assert_close(fewer, plain, rtol=1e-12, atol=1e-12)
+
+
 def test_a_matrix_has_one_gradient_product_however_long_the_loop():
     """And none of the products has rows for padding."""
     width = 7
