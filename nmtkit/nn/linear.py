@@ -25,7 +25,8 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
     """Lay out the weights of a model that only translates from now on, once, as oneDNN wants them: else it does so at every product.
 
     That is a quarter of the time of a decoding step's products. It is done where this CPU's float32 products are oneDNN's (see
-    `hardware.choose`), which must be known by now; elsewhere nothing changes. The weights must not change afterwards.
+    `hardware.choose`, which must have been called), and where it multiplies bfloat16: of such a CPU oneDNN knows the long vectors. Elsewhere
+    nothing changes. The weights must not change afterwards.
 
     Args:
         model: its float32 weights on a CPU are packed.
@@ -33,8 +34,8 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
             one another, and all that is no product of a layer. A CPU without products of 16 bits multiplies the rounded factors as float32.
     """
     available = torch.backends.mkldnn.is_available()
-    onednn = available and torch.get_float32_matmul_precision() == "medium"
     multiplies_narrow = available and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    onednn = available and (multiplies_narrow or torch.get_float32_matmul_precision() == "medium")
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if isinstance(module, Packable) and isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32:

@@ -76,10 +76,13 @@ def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(
         assert torch.equal(layer.double()(x.double()), torch.nn.functional.linear(x.double(), layer.weight, layer.bias))
 
 
-def test_nothing_is_packed_where_plain_products_are_not_onednns(default_path):
+@pytest.mark.parametrize("long_vectors", [True, False])
+def test_packed_where_onednn_knows_the_cpu_s_long_vectors(default_path, monkeypatch, long_vectors):
+    """A CPU that multiplies numbers of 16 bits has them; on others plain products are the faster ones."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: long_vectors)
     layer = Linear(24, 40)
     pack(layer)
-    assert layer.packed is None
+    assert (layer.packed is not None) == long_vectors
 
 
 def test_every_product_of_a_transformer_is_packed(packing):
