@@ -345,6 +345,21 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "nmtkit: stopped; what was finished before is kept\n")
 
 
+def test_ctrl_c_while_the_program_loads_is_as_quiet_as_later():
+    code = """
+import sys
+class Stopped:
+    def find_spec(self, name, path, target=None):
+        if name == "nmtkit.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stopped())
+from nmtkit.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nmtkit: stopped; nothing was begun\n")
+
+
 @pytest.mark.parametrize("arguments", [["settings", "train"], ["variants"], ["prep", "--help"], ["--help"], ["--version"]])
 def test_a_full_disk_behind_stdout_is_the_machines_fault(arguments):
     with open("/dev/full", "w", encoding="utf-8") as full:
