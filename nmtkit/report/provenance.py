@@ -44,14 +44,16 @@ def settings(found: Gathered, same: bool = False) -> Table:
 
 
 def searches(found: Gathered) -> list[Remark]:
-    """In what the searches of a set's translations were not alike, a remark a setting."""
+    """In what the searches of a set's translations were not alike, a remark a set."""
     said = []
     for set_name, result in found.scores.items():
         folders = {one["name"]: found.run.system(one["name"]).translation(set_name) for one in result["systems"]}
         try:
-            said += [Remark(f"{unlike}.", command) for unlike, command in unlike_searches(set_name, folders)]
+            unlike = unlike_searches(set_name, folders)
         except DataError:  # a damaged meta.json
             continue
+        if unlike:
+            said.append(Remark(f"{unlike.text}.", unlike.command))
     return said
 
 

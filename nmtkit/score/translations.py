@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, nearest
@@ -77,8 +77,8 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
     kept = {name: path for name, path in found.items() if not systems or name in wanted}
     for name, path in kept.items():
         _warn_if_trained_on(run, chosen, name, path)
-    for unlike, command in unlike_searches(chosen.name, kept):
-        console.warn(f"{unlike}; {command} makes them alike")
+    if unlike := unlike_searches(chosen.name, kept):
+        console.warn(f"{unlike.text}; {unlike.command} makes them alike")
     return kept
 
 
@@ -105,8 +105,15 @@ def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path)
             console.warn(f"{chosen.name}: '{name}' was translated with {then}, its best checkpoint is now {now} ({hint})")
 
 
-def unlike_searches(set_name: str, found: dict[str, Path]) -> list[tuple[str, str]]:
-    """In what the searches of a set's translations were not alike: of each setting what to say, and the command that makes them alike.
+class Unlike(NamedTuple):
+    """In what the searches of a set's translations were not alike, as a sentence, and the command that makes them alike."""
+
+    text: str
+    command: str
+
+
+def unlike_searches(set_name: str, found: dict[str, Path]) -> Unlike | None:
+    """Whether the searches of a set's translations were alike (None), or in what they were not.
 
     Args:
         found: the translation folders by system.
@@ -122,10 +129,10 @@ def unlike_searches(set_name: str, found: dict[str, Path]) -> list[tuple[str, st
         for key, value in used.items():
             if value is not None and key not in NOT_THE_SEARCH:
                 values.setdefault(key, {}).setdefault(value, []).append(name)
-    said = []
+    told, command = [], f"nmtkit translate --force --set-name {set_name}"
     for key, systems in values.items():
         if len(systems) > 1:
-            told = "; ".join(f"{value}: {', '.join(names)}" for value, names in systems.items())
-            command = f"nmtkit translate --force --set-name {set_name} --set search.{key}=…"
-            said.append((f"{set_name}: not all systems were searched with the same search.{key} ({told})", command))
-    return said
+            who = "; ".join(f"{value}: {', '.join(names)}" for value, names in systems.items())
+            told.append(f"search.{key} ({who})")
+            command += f" --set search.{key}=…"
+    return Unlike(f"{set_name}: not all systems were searched with the same {', '.join(told)}", command) if told else None
