@@ -1,5 +1,7 @@
 """The command `nmtkit`, which `python -m nmtkit` (and `torchrun -m nmtkit`) is too."""
 
+import contextlib
+import os
 import sys
 
 
@@ -8,7 +10,8 @@ def main() -> None:
     try:
         from nmtkit import cli
     except KeyboardInterrupt:
-        print("nmtkit: stopped; nothing was begun", file=sys.stderr)
+        with contextlib.suppress(OSError, AttributeError):  # stderr is full, or closed
+            os.write(sys.stderr.fileno(), b"nmtkit: stopped; nothing was begun\n")
         raise SystemExit(130) from None
     cli.main()
 

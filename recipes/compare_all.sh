@@ -5,6 +5,10 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+if [ -n "${RUN:-}" ]; then
+  echo "compare_all: RUN is one run, and each half has its own; leave RUN out (RUNS=DIR says where they are made)" >&2
+  exit 2
+fi
 table=compare_all/sentences
 corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small base)"
 system transformer
@@ -25,4 +29,6 @@ cost
 if [ "$SCALE" = small ]; then analysis_of_first_seed agreement --pairs pronouns --context true,none,foreign; fi
 
 table=compare_all documents=$run run=$sentences
-page "$title; document models and their baseline on $dataset" --also "$documents"
+also=(--also "$documents")
+if [ "$documents" = "$sentences" ]; then also=(); fi # one corpus with one PRESET: both halves are in one run
+page "$title; document models and their baseline on $dataset" "${also[@]}"

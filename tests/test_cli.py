@@ -166,7 +166,7 @@ UNUSED = [  # a command, options that mean nothing there, why
     (
         "translate text.txt --force-target text.txt",
         ["--beam 5", "--nbest 1", "--length-penalty 0.6", *(f"--set search.{key}=1" for key in ("beam", "nbest", "length_penalty"))]
-        + ["--set search.max_length_a=1.5", "--set search.max_length_b=9"],
+        + ["--set search.max_length_a=1.5", "--set search.max_length_b=9", "--preset small", "--config text.txt"],
         "with --force-target nothing is searched or kept",
     ),
     ("train --seed 2", ["--set train.seed=3"], "--seed is given too, and wins"),
@@ -183,7 +183,8 @@ UNUSED = [  # a command, options that mean nothing there, why
     (
         "analyze",
         ["--system toy", "--set-name test", "--buckets dc", "--measure", "--format table", "--run x", "--force", "--pairs x", "--scores x"]
-        + ["--sentence 2", "--layer 1", "--head 1", "--gold a,b", "--alignments x", "--sentences 5"],
+        + ["--sentence 2", "--layer 1", "--head 1", "--gold a,b", "--alignments x", "--sentences 5", "--context none", "--score-kind probability"]
+        + ["--levels 2", "--removal mask", "--expressions x", "--match-case", "--src-tags x", "--tgt-tags x", "--probes x", "--tasks all"],
         "without a NAME the analyses are listed",
     ),
     ("report", ["--sentences 5"], "no attention is computed"),
@@ -223,6 +224,12 @@ def test_every_case_of_the_table_is_tried():
         else:
             section, _, key = option.removeprefix("--set ").partition(".")
             assert key in STAGES[section].model_fields
+
+
+def test_a_list_of_analyses_takes_no_option_of_one():
+    options = {max(parameter.opts, key=len) for parameter in COMMANDS["analyze"].params} - {"analysis", "--device", "--quiet", "--debug", "--help"}
+    (case,) = CASES["analyze"]
+    assert set(case.unused) == options
 
 
 def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):
@@ -345,7 +352,8 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "nmtkit: stopped; what was finished before is kept\n")
 
 
-def test_ctrl_c_while_the_program_loads_is_as_quiet_as_later():
+@pytest.mark.parametrize("stream", ["", "2>&-", "2>/dev/full"])
+def test_ctrl_c_while_the_program_loads_is_as_quiet_as_later(tmp_path, stream):
     code = """
 import sys
 class Stopped:
@@ -356,8 +364,9 @@ sys.meta_path.insert(0, Stopped())
 from nmtkit.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nmtkit: stopped; nothing was begun\n")
+    (tmp_path / "stopped.py").write_text(code, "utf-8")
+    done = subprocess.run(["bash", "-c", f"{sys.executable} {tmp_path}/stopped.py {stream}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "" if stream else "nmtkit: stopped; nothing was begun\n")
 
 
 @pytest.mark.parametrize("arguments", [["settings", "train"], ["variants"], ["prep", "--help"], ["--help"], ["--version"]])

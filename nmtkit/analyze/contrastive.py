@@ -102,14 +102,14 @@ def _json(path: Path) -> list[Item]:
     elif isinstance(values, list):
         entries = [(str(number), value) for number, value in enumerate(values)]
         consistency = values and isinstance(values[0], dict) and "true_ind" in values[0]
-        read_one, wanted = (_of_consistency, "src, dst[], true_ind") if consistency else (_of_lingeval, "source, reference, errors[]")
+        read_one, wanted = (_of_consistency, "src, dst[], true_ind, ctx_dist") if consistency else (_of_lingeval, "source, reference, errors[]")
     else:
         raise DataError("the JSON is not a list of sentences", where=path)
     items: list[Item] = []
     for name, value in entries:
         try:
             items += map(_checked, read_one(value, kind))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise DataError(f"no item of a contrastive set: {error!r}", where=f"{path}, item {name}", hint=wanted) from error
     return items
 
@@ -148,10 +148,19 @@ def _error(value: dict[str, Any]) -> Error:
     return Error(value["type"], value["contrastive"], distance, frequency)
 
 
+def _list(value: Any) -> list[Any]:
+    """A list that is one: of a text instead of it, letters would be read."""
+    if not isinstance(value, list):
+        raise TypeError(f"no list: {value!r:.60}")
+    return value
+
+
 def _of_consistency(value: dict[str, Any], kind: str) -> list[Item]:
     """The candidates differ in their last sentence; those before it are the same in all."""
     *before, source = _sentences(value["src"])
-    texts, which = value["dst"], value["true_ind"]
+    texts, which = _list(value["dst"]), value["true_ind"]
+    if not 0 <= which < len(texts):
+        raise IndexError(f"true_ind is {which}, of {len(texts)} candidates")
     *said, right = _sentences(texts[which])
     beside = [text.split(BREAK)[-1] for text in [*texts[:which], *texts[which + 1 :]]]
     return [_item(source, right, [Error(kind, wrong, back=value["ctx_dist"]) for wrong in beside], tuple(before), tuple(said))]
@@ -161,10 +170,10 @@ def _of_discourse(value: dict[str, Any], kind: str) -> list[Item]:
     """A source with several pairs of translations, or several of these; "semi-correct" is right beside the context's translation."""
     items = []
     for example in value.get("examples", [value]):
-        *before, source = example["src"]
+        *before, source = _list(example["src"])
         for pair in [example["trg"]] if isinstance(example["trg"], dict) else example["trg"]:
-            *said, right = pair["correct"] if "correct" in pair else pair["semi-correct"]
-            error = Error(pair.get("type", value.get("type", kind)), pair["incorrect"][-1], back=1)
+            *said, right = _list(pair["correct"] if "correct" in pair else pair["semi-correct"])
+            error = Error(pair.get("type", value.get("type", kind)), _list(pair["incorrect"])[-1], back=1)
             items.append(_item(source, right, [error], tuple(before), tuple(said)))
     return items
 

@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Case, ...]] = {
             "with --force-target nothing is searched or kept",
             lambda values: values["force_target"] is not None,
             (
-                *("--force", "--beam", "--nbest", "--length-penalty", "--set search.beam", "--set search.nbest"),
+                *("--force", "--preset", "--config", "--beam", "--nbest", "--length-penalty", "--set search.beam", "--set search.nbest"),
                 *("--set search.length_penalty", "--set search.max_length_a", "--set search.max_length_b"),
             ),
             "leave it out, or leave out --force-target to translate",
@@ -79,7 +79,8 @@ CASES: dict[str, tuple[Case, ...]] = {
             lambda values: values["analysis"] is None,
             (
                 *("--system", "--set-name", "--buckets", "--measure", "--pairs", "--scores", "--format", "--run", "--force"),
-                *("--sentence", "--layer", "--head", "--gold", "--alignments", "--sentences"),
+                *("--sentence", "--layer", "--head", "--gold", "--alignments", "--sentences", "--context", "--score-kind", "--levels", "--removal"),
+                *("--expressions", "--match-case", "--src-tags", "--tgt-tags", "--probes", "--tasks"),
             ),
             "name one of them: nmtkit analyze NAME …",
         ),

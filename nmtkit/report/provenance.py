@@ -53,7 +53,7 @@ def searches(found: Gathered) -> list[Remark]:
         except DataError:  # a damaged meta.json
             continue
         if unlike:
-            said.append(Remark(f"{unlike.text}.", unlike.command))
+            said.append(Remark(f"{unlike.text}.", ", then ".join(unlike.commands)))
     return said
 
 

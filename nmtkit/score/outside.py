@@ -53,7 +53,7 @@ def score_files(
     if not hyps or not refs:
         raise ConfigError("--hyp and --ref go together", where="nmtkit score", hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE")
     if src is not None and not by_length:
-        files.open_binary(src, once=True).close()  # says what is wrong with the path
+        files.check_file(src, once=True)
         console.warn("--src is only used by --by-length: its words are counted there")
     streams = [list(files.text_lines(path, once=True)) for path in refs]
     names = _file_names(hyps)

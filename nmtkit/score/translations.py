@@ -78,15 +78,22 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
     for name, path in kept.items():
         _warn_if_trained_on(run, chosen, name, path)
     if unlike := unlike_searches(chosen.name, kept):
-        console.warn(f"{unlike.text}; {unlike.command} makes them alike")
+        console.warn(f"{unlike.text}; alike after: {', then '.join(unlike.commands)}")
     return kept
 
 
 def described(translation: Path) -> dict[str, Any]:
-    """What `translate` wrote down of a translation; empty for one that was made otherwise."""
+    """What `translate` wrote down of a translation; empty for one that was made otherwise.
+
+    Raises: DataError if it is damaged.
+    """
     path = translation / "meta.json"
-    found: dict[str, Any] = files.read_json(path) if path.is_file() else {}
-    return found
+    found = files.read_json(path) if path.is_file() else {}
+    whole = isinstance(found, dict) and all(isinstance(found.get(key, {}), dict) for key in ("settings", "hardware"))
+    listed = found.get("checkpoints", []) if whole else None
+    if not isinstance(listed, list) or not all(isinstance(one, dict) and {"system", "name"} <= one.keys() for one in listed):
+        raise DataError("what was written down of a translation is damaged", where=path, hint="translate again: nmtkit translate --force")
+    return dict(found)
 
 
 def _is_of_this_text(run: Run, chosen: TextSet, translation: Path) -> bool:
@@ -106,10 +113,10 @@ def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path)
 
 
 class Unlike(NamedTuple):
-    """In what the searches of a set's translations were not alike, as a sentence, and the command that makes them alike."""
+    """In what the searches of a set's translations were not alike, as a sentence, and the commands that make them alike."""
 
     text: str
-    command: str
+    commands: list[str]
 
 
 def unlike_searches(set_name: str, found: dict[str, Path]) -> Unlike | None:
@@ -120,19 +127,25 @@ def unlike_searches(set_name: str, found: dict[str, Path]) -> Unlike | None:
     Raises: DataError for a damaged meta.json.
     """
     values: dict[str, dict[Any, list[str]]] = {}
+    members: dict[str, list[str]] = {}  # those of an ensemble are several
     for name, path in found.items():
         meta = described(path)
         used = {**meta.get("settings", {}), "precision": meta.get("hardware", {}).get("precision")}  # what auto came to
         averaged = Counter(one["system"] for one in meta.get("checkpoints", []))
         if averaged and "average" in used:
             used["average"] = max(averaged.values())  # fewer than asked for where fewer were kept
+        if meta:
+            members[name] = list(averaged) or [name]
         for key, value in used.items():
             if value is not None and key not in NOT_THE_SEARCH:
                 values.setdefault(key, {}).setdefault(value, []).append(name)
-    told, command = [], f"nmtkit translate --force --set-name {set_name}"
-    for key, systems in values.items():
-        if len(systems) > 1:
-            who = "; ".join(f"{value}: {', '.join(names)}" for value, names in systems.items())
-            told.append(f"search.{key} ({who})")
-            command += f" --set search.{key}=…"
-    return Unlike(f"{set_name}: not all systems were searched with the same {', '.join(told)}", command) if told else None
+    unlike = {key: systems for key, systems in values.items() if len(systems) > 1}
+    if not unlike:
+        return None
+    told = [f"search.{key} ({'; '.join(f'{value}: ' + ', '.join(names) for value, names in systems.items())})" for key, systems in unlike.items()]
+    single = [name for own in members.values() if len(own) == 1 for name in own]
+    searched = [single] if single else []
+    searched += [["--ensemble", *own] for own in members.values() if len(own) > 1]
+    options = [f"--force --set-name {set_name}", *(f"--set search.{key}=…" for key in unlike)]
+    commands = [" ".join(["nmtkit translate", *(n if n == "--ensemble" else f"--system {n}" for n in names), *options]) for names in searched]
+    return Unlike(f"{set_name}: not all systems were searched with the same {', '.join(told)}", commands)

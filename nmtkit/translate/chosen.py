@@ -122,7 +122,7 @@ def _settings(system: System, search: dict[str, Any]) -> SearchSettings:
 
 
 def overrides(assignments: list[str], preset: str | None = None, config: Path | None = None, **named: Any) -> dict[str, Any]:
-    """Search settings, weakest first: of a preset, of a TOML file, from `--set search.key=value`, from options (None = not given).
+    """Search settings, weakest first: all of a preset, those in a TOML file, from `--set search.key=value`, from options (None = not given).
 
     The preset's and the file's other sections say how to prepare and to train, and are of no use here.
 
@@ -133,7 +133,7 @@ def overrides(assignments: list[str], preset: str | None = None, config: Path | 
     if other is not None:
         message = f"'{other}' settings cannot be changed at translation"
         raise ConfigError(message, where="--set", hint="only search.… can: --set search.beam=10")
-    layers = [settings.load_preset(preset)["search"]] if preset else []
+    layers = [settings.build(SearchSettings, settings.load_preset(preset)["search"], "search").model_dump()] if preset else []
     if config is not None:
         sections = settings.load_config(config)
         if "search" not in sections:

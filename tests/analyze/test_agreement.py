@@ -93,6 +93,7 @@ def test_what_is_no_contrastive_set_is_refused(tmp_path, text, words):
         ({"context_src": ["a"], "context_ref": [["A"]]}, "context"),
         ({"errors": [{"type": 7, "contrastive": "b"}]}, "type"),
         ({"errors": [{"type": "x", "contrastive": ["b"]}]}, "wrong translation"),
+        ({"errors": [{"type": "x", "contrastive": "b", "distance": float("inf")}]}, "infinity"),
     ],
 )
 def test_what_is_no_text_is_refused_by_its_item(tmp_path, change, words):
@@ -104,7 +105,7 @@ def test_what_is_no_text_is_refused_by_its_item(tmp_path, change, words):
     assert error.value.where == f"{path}, item 1"
 
 
-@pytest.mark.parametrize("change", [{"src": ["a", "b"]}, {"dst": ["A _eos B", 3]}, {"ctx_dist": "far"}])
+@pytest.mark.parametrize("change", [{"src": ["a", "b"]}, {"dst": ["A _eos B", 3]}, {"dst": "AB"}, {"true_ind": -1}, {"ctx_dist": "far"}])
 def test_a_consistency_set_of_other_types_is_refused(tmp_path, change):
     path = tmp_path / "bad.json"
     path.write_text(json.dumps([{**CONSISTENCY[0], "true_ind": 0, **change}]), "utf-8")
@@ -175,6 +176,10 @@ def test_discevals_format_and_what_the_source_cannot_decide(tmp_path):
         Item("d", "D", [Error("repet", "E", back=1)], ("c",), ("C",)),
     ]
     assert open_questions(items) == 2
+    for change in ({"src": "ab"}, {"trg": {"correct": "AB", "incorrect": ["A", "C"]}}, {"trg": {"correct": ["A", "B"], "incorrect": "AC"}}):
+        path.write_text(json.dumps({"1": DISCOURSE["1"] | change}), "utf-8")
+        with pytest.raises(DataError, match="no list: "):
+            read(str(path))
 
 
 def test_real_sets_with_context(shared):

@@ -318,6 +318,18 @@ def test_a_preset_has_its_own_sizes(tmp_path):
     )
 
 
+def test_each_half_of_the_comparison_has_a_run_of_its_own(tmp_path):
+    """But for one corpus with one preset; then the page has one run."""
+    done = asked("compare_all", tmp_path, SCALE="smoke", RUN=tmp_path / "mine")
+    assert (done.code, done.calls) == (2, []) and "leave RUN out" in done.stderr
+    for preset, runs in (("", 2), ("demo", 1)):
+        done = asked("compare_all", tmp_path, SCALE="smoke", PRESET=preset)
+        assert done.code == 0, done.stderr
+        assert len({understood(call)["run"] for call in done.calls if call[0] == "train"}) == runs
+        (page,) = (call for call in done.calls if call[0] == "report")
+        assert page.count("--also") == runs - 1
+
+
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_all_models_have_one_budget(scale, tmp_path):
     """In each half of the comparison that no paper has; at full the halves are of one size, too."""

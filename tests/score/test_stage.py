@@ -289,6 +289,8 @@ def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path
         score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "nope.en", **options)
     assert capsys.readouterr().out == ""
     score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "ref.de", **options)
+    os.mkfifo(tmp_path / "pipe")
+    score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "pipe", **options)  # opened, it would wait for a writer
     assert "--src is only used by --by-length" in capsys.readouterr().err
     score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "ref.de", by_length=True, **options)
     assert "only used" not in capsys.readouterr().err
@@ -527,9 +529,10 @@ def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
     assert "with the same search.precision (float32: a; bfloat16: b)" in told and "search.beam" not in told and "batch_size" not in told
     score(fake.run, resamples=10)
     told = capsys.readouterr().err
-    (line,) = (line for line in told.splitlines() if "searched" in line)  # one command for all: the next would undo the one before
-    assert "with the same search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b); nmtkit translate" in line
-    assert "--force --set-name test --set search.beam=… --set search.precision=… makes them alike" in line
+    # One command for all settings: the next would undo the one before.
+    (line,) = (line for line in told.splitlines() if "searched" in line)
+    assert "with the same search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b); alike after: nmtkit" in line
+    assert line.endswith("--system a --system b --system c --force --set-name test --set search.beam=… --set search.precision=…")
     score(fake.run, resamples=10, systems=["a"])
     assert "searched" not in capsys.readouterr().err
 
@@ -556,3 +559,25 @@ def test_what_was_really_averaged_is_compared(tmp_path):
     assert unlike_searches("test", {"one": one, "many": many}) is None
     unlike = unlike_searches("test", {"one": one, "many": many, "three": three})
     assert unlike is not None and "search.average (1: one, many; 3: three)" in unlike.text
+
+
+def test_an_ensemble_is_searched_again_by_a_command_of_its_own(tmp_path):
+    for name, systems, beam in (("a", ["a"], 5), ("ensemble-a+b", ["a", "b"], 4)):
+        checkpoints = [{"system": system, "name": "step-1", "sha256": ""} for system in systems]
+        write_json(tmp_path / name / "meta.json", {"settings": {"beam": beam, "average": 1}, "checkpoints": checkpoints})
+    unlike = unlike_searches("test", {name: tmp_path / name for name in ("a", "ensemble-a+b")})
+    assert unlike is not None and unlike.commands == [
+        "nmtkit translate --system a --force --set-name test --set search.beam=…",
+        "nmtkit translate --ensemble --system a --system b --force --set-name test --set search.beam=…",
+    ]
+
+
+@pytest.mark.parametrize("meta", [[], {"settings": None}, {"hardware": None}, {"checkpoints": [{}]}, {"checkpoints": {}}])
+def test_a_damaged_description_of_a_translation_is_named(fake_run, meta):
+    fake = fake_run()
+    fake.add("a", 0.3)
+    path = fake.run.path / "systems" / "a" / "translate" / "test" / "meta.json"
+    path.write_text(json.dumps(meta), "utf-8")
+    with pytest.raises(DataError, match="what was written down of a translation is damaged") as caught:
+        score(fake.run, resamples=10)
+    assert str(caught.value.where) == str(path)
