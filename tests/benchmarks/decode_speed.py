@@ -21,6 +21,7 @@ from peers import System, median, quiet_round  # noqa: E402
 
 from nmtkit.data.vocabulary import Vocabulary  # noqa: E402
 from nmtkit.run import Run  # noqa: E402
+from nmtkit.settings import parse_set  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:
@@ -63,8 +64,7 @@ def systems(args: argparse.Namespace, weights: Path) -> list[System]:
         "run": str(run.resolve()),
         "system": args.system,
     }
-    search = dict(item.split("=", 1) for item in args.set)
-    base["search"] = {"batch_size": args.rows, **{key: json.loads(value) for key, value in search.items()}}
+    base["search"] = {"batch_size": args.rows, **parse_set([f"search.{item}" for item in args.set]).get("search", {})}
     many = args.threads > 1
     wanted = [(f"nmtkit, {args.threads} threads" if many else "nmtkit", args.nmtkit_python, "decode_nmtkit.py", {**base, "jobs": 1})]
     if many:
