@@ -156,6 +156,7 @@ def probe_store(sizes):
     class Given:
         spans = None
         documents = Documents([sum(sizes[:i]) for i in range(len(sizes))], sum(sizes))
+        src_lengths = np.array([3 + i % 4 for i in range(sum(sizes))])
 
         def src(self, i):
             return np.array([*range(5, 6 + i % 4), 20 + i, EOS])
