@@ -40,7 +40,7 @@ class Recurrent(nn.Module):
 
     @eager
     def forward(self, v: Tensor, lengths: Tensor, padded: bool = True, initial: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Read sentences; padding leaves a state as it is, and no work is done on it.
+        """Read sentences; padding leaves a state as it is, and no work is done on it (where products are compiled, for a few rows).
 
         Args:
             v: inputs (B, S, E).
@@ -82,9 +82,9 @@ class Recurrent(nn.Module):
         return torch.cat(sides, dim=-1), last
 
     def _compiled(self, v: Tensor) -> bool:
-        """Whether the products are oneDNN's."""
-        packed = self.forwards.input.packed is not None
-        return packed or torch.is_autocast_enabled(v.device.type) or torch.get_float32_matmul_precision() == "medium"
+        """Whether the products are oneDNN's, which makes code for each number of rows."""
+        packed, narrow = self.forwards.input.packed is not None, torch.is_autocast_enabled(v.device.type)
+        return v.device.type == "cpu" and (packed or narrow or torch.get_float32_matmul_precision() == "medium")
 
 
 class _Words:

@@ -144,8 +144,11 @@ def unlike_searches(set_name: str, found: dict[str, Path]) -> Unlike | None:
         return None
     told = [f"search.{key} ({'; '.join(f'{value}: ' + ', '.join(names) for value, names in systems.items())})" for key, systems in unlike.items()]
     single = [name for own in members.values() if len(own) == 1 for name in own]
-    searched = [single] if single else []
-    searched += [["--ensemble", *own] for own in members.values() if len(own) > 1]
+    ensembles = [own for own in members.values() if len(own) > 1]
     options = [f"--force --set-name {set_name}", *(f"--set search.{key}=…" for key in unlike)]
-    commands = [" ".join(["nmtkit translate", *(n if n == "--ensemble" else f"--system {n}" for n in names), *options]) for names in searched]
+    commands = [
+        " ".join([f"nmtkit translate{kind}", *(f"--system {name}" for name in names), *options])
+        for kind, names in (("", single), *((" --ensemble", own) for own in ensembles))
+        if names
+    ]
     return Unlike(f"{set_name}: not all systems were searched with the same {', '.join(told)}", commands)
