@@ -10,12 +10,18 @@ from torch import Tensor
 from nmtkit.nn.masks import additive, future
 
 
-def _room(like: Tensor, groups: int, heads: int, capacity: int, width: int, transposed: bool) -> Tensor:
-    """An empty buffer (G, H, capacity, C), in memory as (G, H, C, capacity) if transposed.
+def _room(like: Tensor, groups: int, heads: int, capacity: int, width: int, several: bool, keys: bool) -> Tensor:
+    """An empty buffer (G, H, capacity, C), in memory as a CPU's small products read it fastest.
 
-    Each matrix has a line more than is used: at distances that are powers of two they would push one another out of a CPU's cache.
+    Args:
+        several: whether groups have several rows. With one, entries lie in the order of time: each step is written in one piece, and a query
+            streams through its heads' entries, of which it uses every number once (four times as fast for a dozen entries).
+        keys: of several rows, keys lie as (G, H, C, capacity): so several queries meet them nine times as fast.
     """
-    if transposed:
+    if not several:
+        return like.new_empty(capacity, groups, heads, width).permute(1, 2, 0, 3)
+    # A line more than is used: at distances that are powers of two matrices would push one another out of a CPU's cache.
+    if keys:
         return like.new_empty(groups, heads, width + 1, capacity)[:, :, :width].transpose(2, 3)
     return like.new_empty(groups, heads, capacity + 1, width)[:, :, :capacity]
 
@@ -77,7 +83,7 @@ class Cache:
         rows, heads, steps, width = new.shape
         buffer = buffers[layer]
         if buffer is None:
-            buffer = buffers[layer] = _room(new, self._groups, heads, self._capacity, width, self._several and buffers is self._keys)
+            buffer = buffers[layer] = _room(new, self._groups, heads, self._capacity, width, self._several, buffers is self._keys)
         here = buffer[:, :, self._start : self._entries]  # (G, H, K·T, C)
         if self._several:
             here, new = here.unflatten(2, (-1, steps)), new.unflatten(0, (self._groups, -1)).transpose(1, 2)  # (G, H, K, T, C)
@@ -86,7 +92,7 @@ class Cache:
 
     @property
     def _several(self) -> bool:
-        """Whether a group has several rows; then keys lie transposed in memory, for so several queries meet them nine times as fast on a CPU."""
+        """Whether a group has several rows, which decides how buffers lie in memory."""
         return self._rows > self._groups
 
     def _mask(self, steps: int, like: Tensor) -> Tensor | None:
@@ -127,7 +133,7 @@ class Cache:
             for layer, buffer in enumerate(buffers):
                 if buffer is not None:
                     kept = function(buffer[:, :, : self._entries])
-                    fresh = _room(kept, kept.size(0), kept.size(1), capacity, kept.size(3), self._several and buffers is self._keys)
+                    fresh = _room(kept, kept.size(0), kept.size(1), capacity, kept.size(3), self._several, buffers is self._keys)
                     fresh[:, :, :entries] = kept
                     buffers[layer] = fresh
         self._entries, self._capacity = entries, capacity
@@ -156,14 +162,16 @@ class Cache:
 
     def _separate(self, index: Tensor, group: Tensor) -> None:
         """Any rows in any order: every row becomes a group of its own, with its own past only."""
-        if self._seen is None:
-            self._rebuild(lambda t: t.index_select(0, group), self._entries, self._capacity)
-        else:
+        past: Tensor | None = None
+        if self._seen is not None:
             # Every row sees exactly `length` entries, in the order of time.
             past = self._seen.index_select(0, index)[:, : self._entries].nonzero()[:, 1].view(index.numel(), 1, self.length, 1)
-            self._rebuild(lambda t: t.index_select(0, group).gather(2, past.expand(-1, t.size(1), -1, t.size(3))), self.length, self._capacity)
-            self._seen = None
+        self._seen = None
         self._groups = self._rows = index.numel()
+        if past is None:
+            self._rebuild(lambda t: t.index_select(0, group), self._entries, self._capacity)
+        else:
+            self._rebuild(lambda t: t.index_select(0, group).gather(2, past.expand(-1, t.size(1), -1, t.size(3))), self.length, self._capacity)
 
     def repeat_rows(self, count: int) -> Cache:
         """Every row `count` times; see `nmtkit.nn.state.repeat_rows`."""
