@@ -61,7 +61,8 @@ def attention(
         if narrow:  # a score of 16 bits would be off by up to a quarter, and these small products are no faster in them
             q, k, v = q.float(), k.float(), v.float()
         with torch.autocast(q.device.type, enabled=False) if narrow else nullcontext():
-            if torch.is_grad_enabled() and q.requires_grad and not capturing() and not compiling:
+            trained = torch.is_grad_enabled() and q.requires_grad
+            if (trained or q.size(1) > 1) and not capturing() and not compiling:
                 context = ShortAttention.apply(q, k.to(q.dtype), v.to(q.dtype), visible, causal, p)
             else:
                 context = _explicit(q, k, v, visible, causal, p, name, parts)

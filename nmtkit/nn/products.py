@@ -1,7 +1,7 @@
-"""Attention over short sentences on a CPU: a softmax for short rows, and attention in training, forwards and backwards written out.
+"""Attention over short sentences on a CPU: a softmax for short rows, and attention of several queries, forwards and backwards written out.
 
 There the same products as the plain ones, but heads are read where they lie inside the projection's output instead of being gathered
-into blocks of their own first (and their gradients scattered back): a third of attention's time went into these copies.
+into blocks of their own first (and their gradients scattered back): a third of attention's time in training went into these copies.
 """
 
 from __future__ import annotations
