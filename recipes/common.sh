@@ -10,13 +10,13 @@
 #   SEEDS="1 2 3"   training seeds of every system (default: 1)
 #   STEPS=20000     updates of every system, in place of the preset's
 #   FROM_DIR=DIR    where to look for the data set's files before the network
-#   RUNS=DIR        where run directories are made, each as SCALE-DATASET-PRESET (default: runs)
+#   RUNS=DIR        where run directories are made, each as SCALE-DATASET-PRESET[-STEPS] (default: runs)
 #   RUN=DIR         the run directory itself; one that is prepared keeps its corpus, whatever that is
 #   PRESET=NAME     the preset, in place of the scale's
 #   PARSES=DIR      parses of the source for prep: DIR/train.trees, DIR/dev.trees, DIR/<test set>.trees; or PARSER=stanza
 #
-# Paths are absolute, or from the repository's folder. The tables of one run share the systems of equal names. The same command again
-# continues where it stopped.
+# Paths are absolute, or from the repository's folder. The tables of one run share the systems of equal names, so each STEPS has a run of its own
+# (unless RUN names it). The same command again continues where it stopped.
 
 case ${SCALE:-} in
   smoke | small | full) ;;
@@ -51,7 +51,7 @@ corpus() {
     exit 2
   fi
   dataset=$1
-  run=${RUN:-${RUNS:-runs}/$SCALE-$dataset-$preset${parsed:+-parsed}}
+  run=${RUN:-${RUNS:-runs}/$SCALE-$dataset-$preset${STEPS:+-$STEPS}${parsed:+-parsed}}
   systems=() first_seed=() baseline=""
   training=(--run "$run" --preset "$preset")
   scoring=(--run "$run")

@@ -8,7 +8,7 @@ from typing import Any
 from nmtkit.errors import DataError
 from nmtkit.report.gathered import Gathered, Remark, TrainedSystem
 from nmtkit.score import views
-from nmtkit.score.tables import Column, Table
+from nmtkit.score.tables import Column, Table, text
 from nmtkit.score.translations import described
 
 LEVEL = 0.05
@@ -18,6 +18,12 @@ READING = (
     "Parameters are the numbers in the checkpoint, tied ones once. Minutes are of updates alone; update time, ×, is beside the baseline's. "
     "All times are as logged, on machines that may have done other work: nmtkit analyze cost --measure takes the systems in turn."
 )
+
+
+def tables(found: Gathered, set_name: str) -> list[Table]:
+    """What a set's scores are read from first: where several seeds were trained, the table of their groups; then that of the systems."""
+    result = found.scores[set_name]
+    return [*([views.seeds_table(result)] if views.has_seeds(result) else []), table(found, set_name)]
 
 
 def table(found: Gathered, set_name: str) -> Table:
@@ -66,7 +72,9 @@ def _speed(found: Gathered, system: str, set_name: str) -> float | None:
 
 
 def verdicts(result: dict[str, Any]) -> list[str]:
-    """What a set's scores say of each system against the baseline, a sentence each; the best first."""
+    """What a set's scores say of each system, or group of training seeds, against the baseline, a sentence each; the best first."""
+    if views.has_seeds(result) and len(result["seeds"]["groups"]) > 1:
+        return _seed_verdicts(result)
     if len(result["systems"]) == 1:
         only = result["systems"][0]
         return [f"{only['name']} has {only['scores']['bleu']['value']:.2f} BLEU; there is no other system to compare it with."]
@@ -79,11 +87,37 @@ def verdicts(result: dict[str, Any]) -> list[str]:
         if p < LEVEL:
             sure = delta["low"] > 0 or delta["high"] < 0
             how = ("" if sure else "perhaps ") + ("better than" if delta["value"] > 0 else "worse than")
-        finest = result["tests"][result["test"]]["finest"]
-        shown = f"p < {finest:g}" if finest and p < finest else f"p = {p:.3f}"
         interval = f"[{delta['low']:+.2f}, {delta['high']:+.2f}]"
+        shown = _p(p, views.p_column(result, result["test"], "p", "p"))
         said.append(f"{system['name']} is {how} {result['baseline']}: {delta['value']:+.2f} BLEU {interval}, {shown}.")
     return said
+
+
+def _p(value: float, column: Column) -> str:
+    shown = text(value, column)
+    return f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
+
+
+def _seed_verdicts(result: dict[str, Any]) -> list[str]:
+    """The same of groups of systems that differ in the training seed alone: by their means, and what each pair of equal seeds says."""
+    base, said = result["seeds"]["baseline"], []
+    for group in sorted(result["seeds"]["groups"], key=lambda one: -one["scores"]["bleu"]["mean"]):
+        against = group["against"].get("bleu")
+        if against is None:
+            continue
+        pairs, p = against["pairs"], against["p_seeds"]
+        clear = [pair["better"] for pair in pairs if pair["p"] < LEVEL]
+        better, worse = sum(clear), len(clear) - sum(clear)
+        of = f"{len(pairs)} pair{'s' if len(pairs) != 1 else ''} of equal seeds"
+        counted = f"better in {better} and worse in {worse} of {of}" if pairs else "no pairs of equal seeds"
+        told = f"{group['name']} ({_seeds(group)}): {against['difference']:+.2f} BLEU to {base} in the mean, {counted} (p < {LEVEL:g})"
+        said.append(told + (f"; p of the seeds {p:.3f}." if p is not None else "."))
+    return said
+
+
+def _seeds(group: dict[str, Any]) -> str:
+    count = len(group["systems"])
+    return f"{count} seed{'s' if count != 1 else ''}"
 
 
 def cautions(found: Gathered) -> list[Remark]:
@@ -104,8 +138,8 @@ def cautions(found: Gathered) -> list[Remark]:
 
 
 def details(result: dict[str, Any]) -> list[Table]:
-    """All tables of a set's scores but those by length: every metric, every test, training seeds."""
-    return [table for stem, table in views.tables(result).items() if not stem.startswith("lengths")]
+    """All tables of a set's scores but those by length and by training seed: every metric, every test."""
+    return [table for stem, table in views.tables(result).items() if stem != "seeds" and not stem.startswith("lengths")]
 
 
 def by_length(result: dict[str, Any]) -> list[Table]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,7 @@ class KeptFinding:
 
 @dataclass
 class Gathered:
-    """Everything a report shows; `scores` are the scores.json of each set, the test sets first."""
+    """Everything a report shows; `scores` are the scores.json of each set, the test sets first, and `systems` those that stand in one of them."""
 
     run: Run
     manifest: dict[str, Any]
@@ -83,6 +84,8 @@ def gather(run: Run) -> Gathered:
     if not found.scores:
         raise _nothing(found)
     _note_unscored(found)
+    compared = {system["name"] for result in found.scores.values() for system in result["systems"]}
+    found.systems = [system for system in found.systems if system.name in compared]
     _read_findings(found, changed)
     return found
 
@@ -164,7 +167,7 @@ def _read_scores(found: Gathered, changed: Callable[[Mapping[str, str]], list[st
             found.note(f"score/{name}: cannot be read, and left out ({error})", again)
             continue
         if late:
-            found.note(f"score/{name}: made before these changed: {_some(late)}", again.replace(" --force", ""))
+            found.note(f"score/{name}: made before these changed: {_some(late)}", score_command(name, result))
 
 
 def _note_unscored(found: Gathered) -> None:
@@ -172,10 +175,19 @@ def _note_unscored(found: Gathered) -> None:
     for name, result in found.scores.items():
         scored = {system["name"] for system in result["systems"]}
         translated = {path.parents[2].name for path in (found.run.path / "systems").glob(f"*/translate/{name}/hyp.txt")}
+        again = score_command(name, result)
         if waiting := sorted(translated - scored):
-            found.note(f"{name}: translated, but not among the scores: {', '.join(waiting)}", f"nmtkit score --set-name {name}")
+            found.note(f"{name}: translated, but not among the scores: {', '.join(waiting)}", again)
         if missing := [system.name for system in found.systems if system.name not in translated | scored]:
-            found.note(f"{name}: not translated: {', '.join(missing)}", f"nmtkit translate --set-name {name}, then nmtkit score --set-name {name}")
+            found.note(f"{name}: not translated: {', '.join(missing)}", f"nmtkit translate --set-name {name}, then {again}")
+
+
+def score_command(set_name: str, result: Mapping[str, Any]) -> str:
+    """The command that scores a set once more in the way of a result, with all systems."""
+    options = ["--set-name", set_name, "--test", result["test"]]
+    options += ["--against", result["baseline"]] if len(result["systems"]) > 1 else []
+    options += ["--buckets", result["by_length"]["buckets"]] if "by_length" in result else []
+    return shlex.join(["nmtkit", "score", *options])
 
 
 def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[str]]) -> None:

@@ -70,9 +70,9 @@ class Part:
         return f"{what} on {manifest.get('dataset', self.found.run.path.name)}, {manifest.get('src', '?')} to {manifest.get('tgt', '?')}"
 
     def command(self, text: str) -> str:
-        """A command as it is to be given for this run: it names the run where there are several."""
+        """A command as it is to be given for this run."""
         named = f" --run {shlex.quote(str(self.found.run.path))}"
-        return text.replace(", then ", f"{named}, then ") + named if self.number else text
+        return text.replace(", then ", f"{named}, then ") + named
 
 
 def render(parts: Sequence[Part], **about: str) -> str:
@@ -114,7 +114,7 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
         "prefix": part.prefix,
         "level": 3 if part.number else 2,
         "command": part.command,
-        "page_command": " ".join(["nmtkit report", *([f"--run {first}"] if others else []), *(f"--also {other}" for other in others)]),
+        "page_command": " ".join([f"nmtkit report --run {first}", *(f"--also {other}" for other in others)]),
         "found": found,
         "languages": _languages(found),
         "sets": [_of_set(found, name, drawn) for name in found.scores],
@@ -192,7 +192,7 @@ def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
         "name": name,
         "result": result,
         "verdicts": comparison.verdicts(result),
-        "table": comparison.table(found, name),
+        "tables": comparison.tables(found, name),
         "details": comparison.details(result),
         "by_length": comparison.by_length(result),
         "figure": drawn(figure, f"BLEU by source length on {name}"),

@@ -39,7 +39,7 @@ def main_table(result: dict[str, Any]) -> Table:
     columns = [Column("system", "system", left=True), Column("bleu", "BLEU [95%]", interval=True)]
     several = len(result["systems"]) > 1
     if several:
-        columns += [Column("delta", "Δ [95%]", signed=True, interval=True), _p_column(result, result["test"], "p", "p")]
+        columns += [Column("delta", "Δ [95%]", signed=True, interval=True), p_column(result, result["test"], "p", "p")]
     others = [key for key in result["signatures"] if key != "bleu"]
     columns += [Column(key, METRICS[key].header) for key in others] + [Column("length_ratio", "length", decimals=3)]
     rows = []
@@ -58,7 +58,7 @@ def significance_table(result: dict[str, Any], metrics: Sequence[str] = tuple(ME
         metrics: only these.
     """
     columns = [Column("system", "system", left=True), Column("metric", "metric", left=True), Column("delta", "Δ [95%]", signed=True, interval=True)]
-    columns += [_p_column(result, test, f"p_{test}", TESTS[test].header) for test in result["tests"]]
+    columns += [p_column(result, test, f"p_{test}", TESTS[test].header) for test in result["tests"]]
     rows = []
     for system in result["systems"]:
         for key in system["differences"]:
@@ -84,7 +84,7 @@ def length_table(result: dict[str, Any]) -> Table:
     ]
     p = None
     if len(result["systems"]) > 1:
-        p = _p_column(result, result["test"], "p", "p")
+        p = p_column(result, result["test"], "p", "p")
         note = f"Δ, p: against {result['baseline']} inside the group, {_test(result, result['test'])}; no p below {lengths.FEWEST} sentences"
         some = sum(row["p"] is not None for row in result["by_length"]["groups"])
         notes.append(note + (f"; of {some} such p one in twenty is below 0.05 by luck alone" if some else ""))
@@ -106,7 +106,7 @@ def _estimate(value: dict[str, Any]) -> Estimate:
     return Estimate(value["value"], value["low"], value["high"])
 
 
-def _p_column(result: dict[str, Any], test: str, key: str, header: str) -> Column:
+def p_column(result: dict[str, Any], test: str, key: str, header: str) -> Column:
     """p as fine as the resamples allow: none in 1000 is p < 0.001, not 0."""
     finest = result["tests"][test]["finest"]
     decimals = max(3, -math.floor(math.log10(finest))) if finest else 3

@@ -120,9 +120,12 @@ def _tidy(run: Run, system: System) -> None:
 
 def _begin(system: System, plan: Plan, state: TrainState) -> None:
     """Write what stands beside the checkpoints; a new training, which is known to work by now, first removes what an earlier one left."""
+    values = plan.values()
     if not state.step:
         _clear(system)
-    runs.write_toml(system.config, plan.values())
+    elif state.step > plan.train.max_steps:  # which asks for less than was done: the schedule was that of the longer training
+        values["train"]["max_steps"] = system.read_config()["train"]["max_steps"]
+    runs.write_toml(system.config, values)
     write_best(system, state, plan.train)
 
 

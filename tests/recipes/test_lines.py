@@ -279,6 +279,7 @@ def test_what_the_caller_may_choose(tmp_path):
     assert [planned(understood(call)).train.seed for call in done.calls if call[0] == "train"] == [3, 5, 3, 5]
     assert {planned(understood(call)).train.max_steps for call in done.calls if call[0] == "train"} == {70}
     assert done.options("prep", "--from-dir") == ["/data"] and done.options("prep", "--preset") == ["tiny"]
+    assert all(run.endswith("-tiny-70") for run in done.options("prep", "--run"))  # systems of other budgets have other runs
     assert done.options("analyze", "--pairs") == ["a,b,c"]
     assert done.options("score", "--group-by") == ["seed"] and done.options("score", "--against") == ["transformer-s3"]
 

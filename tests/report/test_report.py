@@ -61,7 +61,7 @@ def test_numbers_are_those_of_the_scores(reported, undrawn):
     assert "One training a system" in page.text
     assert f"own is better than base: {delta['value']:+.2f} BLEU [{delta['low']:+.2f}, {delta['high']:+.2f}]" in page.text
     assert {"Loss and dev BLEU of each training", "BLEU by source length on test"} == {one["aria-label"] for one in page.all("svg")}
-    assert "nmtkit analyze convergence" in page.text and "--run" not in page.text  # commands name the run only where there are several
+    assert f"nmtkit analyze convergence --run {reported.run.path}" in page.text
     assert "abc1234-dirty" in page.text and "the checkout had changes" in page.text
     assert "Settings in which the systems differ" in page.text and "test test 40" in page.text  # the corpus: set, split, lines
 
@@ -167,12 +167,34 @@ def test_what_is_missing_is_said(reported):
     for said in (
         *("analyze/gates: no finding in it", "analyze/layers: cannot be read", "sentences.tsv is missing", "not among the scores: unscored"),
         "systems/later: its settings cannot be read (the settings of 'later' are damaged: ",
-        *("not translated: later", "Of base alone, without own, later, unscored", "Made before these changed: systems/own/metrics.jsonl"),
+        *("not translated: later", "Of base alone, without own", "Made before these changed: systems/own/metrics.jsonl"),
         *("searched with the same search.beam (5: base; 4: own).", "--force --set-name test --set search.beam=…"),
         *("No figure: there was none to draw", "nmtkit analyze convergence", "Analyses that were not made of this run"),
     ):
         assert said in page.text, said
+    assert "without own, later" not in page.text  # what is in no table is not compared
     assert json.loads(page.data)["sets"][0]["scores"] == {}
+
+
+def test_cautions_and_curves_are_of_the_systems_compared(reported):
+    reported.add("elsewhere", 0.5, sets=[])
+    folder = reported.run.path / "systems/elsewhere"
+    shutil.copy(reported.run.path / "systems/own/config.toml", folder / "config.toml")
+    lines = (reported.run.path / "systems/own/metrics.jsonl").read_text("utf-8")
+    (folder / "metrics.jsonl").write_text(lines.replace('"step": 10', '"step": 99'), "utf-8")
+    found = gather(reported.run)
+    assert [system.name for system in found.systems] == ["base", "own"]
+    assert not any("different numbers of updates" in one.text for one in comparison.cautions(found))
+
+
+def test_a_p_of_nought_is_below_what_can_be_shown(reported):
+    result = gather(reported.run).scores["test"]
+    result["test"] = "sign"
+    own = next(system for system in result["systems"] if system["tests"])
+    own["tests"]["sign"]["bleu"]["p"] = 1e-9
+    assert not result["tests"]["sign"]["finest"]
+    assert comparison.verdicts(result)[0].endswith("p < 0.001.")
+
 
 
 def test_texts_that_are_gone_are_said(reported):
@@ -200,6 +222,13 @@ def test_seeds_are_put_together(tmp_path):
     score(made.run, resamples=20, trials=20)
     page = made.page()
     assert "by training seed" in page.text and "One training a system" not in page.text
+    result = gather(made.run).scores["test"]
+    group = next(one for one in result["seeds"]["groups"] if one["name"] == "b")
+    against = group["against"]["bleu"]
+    better = sum(pair["better"] and pair["p"] < 0.05 for pair in against["pairs"])
+    said = f"b (2 seeds): {against['difference']:+.2f} BLEU to a in the mean, better in {better} and worse in 0 of 2 pairs of equal seeds (p < 0.05); p"
+    assert comparison.verdicts(result) == [f"{said} of the seeds {against['p_seeds']:.3f}."] and said in page.text
+    assert [table.name for table in comparison.tables(gather(made.run), "test")] == ["seeds", "comparison"]
 
 
 def test_up_to_date_until_something_changes(reported, capsys):
@@ -244,7 +273,7 @@ def test_a_page_of_two_runs(reported, second, capsys):
     for command in (
         f"nmtkit analyze cost {own}",
         f"nmtkit analyze cost {other}",
-        f"nmtkit translate --set-name test {other}, then nmtkit score --set-name test {other}",
+        f"nmtkit translate --set-name test {other}, then nmtkit score --set-name test --test paired_bootstrap --against base --buckets 10 {other}",
     ):
         assert command in page.text, command
     assert f"nmtkit report {own} {other.replace('run', 'also', 1)} --attention SYSTEM" in page.text

@@ -130,6 +130,8 @@ def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(r
     assert "step 6/6, " in capsys.readouterr().err
     train(run, assignments=[*SETTINGS, "train.max_steps=6", "train.log_every=4"])
     assert [line["step"] for line in lines(run, "train")] == [4, 6]  # already there: nothing new
+    train(run, assignments=[*SETTINGS, "train.max_steps=2", "train.log_every=4"])
+    assert run.find_system("transformer").read_config()["train"]["max_steps"] == 6  # what it was trained with
     train(run, assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=4"])
     train(run, name="straight", assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=4"])
     straight = [json.loads(line) for line in run.system("straight").metrics.read_text().splitlines()]
