@@ -52,12 +52,12 @@ class Replaced(Documents):
     """Documents whose sentences have another context in the place of their own; a sentence that has none still has none.
 
     Args:
-        documents: of the set; count: its sentences.
+        documents: of the set.
         rule: of the other context.
     """
 
-    def __init__(self, documents: Documents, count: int, rule: ContextRule) -> None:
-        super().__init__(documents.starts(0, count)[:-1], count)
+    def __init__(self, documents: Documents, rule: ContextRule) -> None:
+        vars(self).update(vars(documents))
         self._rule = rule
 
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
@@ -91,7 +91,7 @@ class Subject:
     def under(self, rule: ContextRule) -> Store:
         """The set with other contexts."""
         found = copy.copy(self.store)
-        found.documents = Replaced(self.store.documents, len(self.store), rule)
+        found.documents = Replaced(self.store.documents, rule)
         return found
 
     def log_probs(self, model: Model, store: Store) -> Numbers:

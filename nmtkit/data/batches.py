@@ -149,7 +149,7 @@ def collate(
         store: the prepared set.
         rows: (B) pair numbers.
         device: where the tensors go.
-        rule: which other sentences come along as the context of each, blank lines left out; None = none.
+        rule: which other sentences come along as the context of each; None = none.
         translated: the target sides of these, </s> last, where a rule wants them; None = the set's.
     Returns: a batch with both sides.
     """
@@ -157,8 +157,7 @@ def collate(
     tgt_out, tgt_lengths = padded([store.tgt(i) for i in rows])
     context = None
     if rule is not None:
-        found = [store.documents.context(int(i), rule) for i in rows]
-        chosen = [[other for other in own if store.src_lengths[other] > 1] for own in found]  # </s> alone is a blank line, as `Translator` has it
+        chosen = [store.documents.context(int(i), rule) for i in rows]
         context = contexts(chosen, store.src, rule, device, store.tgt if translated is None else translated)
     return Batch(
         src=tensor(src, device),

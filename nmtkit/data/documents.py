@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -40,15 +41,18 @@ def documents_file(prep: Path, name: str) -> Path:
 
 
 class Documents:
-    """Where the documents of a set start.
+    """Where the documents of a set, or of some lines of a text, start.
 
     Args:
         starts: rising sentence numbers, the first 0; none for a set in which every sentence is a document of its own.
         count: sentences of the set.
+        before: documents of the text before these, those of blank lines alone left out.
     """
 
-    def __init__(self, starts: Sequence[int], count: int) -> None:
-        self._starts, self._count = list(starts), count
+    def __init__(self, starts: Sequence[int], count: int, before: int = 0) -> None:
+        self._starts, self._count, self._before = list(starts), count, before
+        self._read: Sequence[int] = range(count)  # what can be a context
+        self._counted: Sequence[int] = self._starts  # starts of the documents that have some of it
 
     @classmethod
     def beside(cls, prep: Path, name: str, count: int) -> Documents:
@@ -66,6 +70,18 @@ class Documents:
         if starts[:1] != [0][:count] or any(a >= b for a, b in zip(starts, [*starts[1:], count], strict=True)):
             raise DataError(f"not the starts of documents of {count:,} sentences", where=path, hint="prepare it again: nmtkit prep … --force")
         return cls(starts, count)
+
+    def without(self, blank: Collection[int]) -> Documents:
+        """The same documents, of which these sentences are no context: blank lines, as if they were not there."""
+        if not blank:
+            return self
+        found = copy.copy(self)
+        found._read = [sentence for sentence in self._read if sentence not in blank]
+        ends = [*self._starts[1:], self._count]
+        found._counted = [
+            start for start, end in zip(self._starts, ends, strict=False) if bisect_left(found._read, start) < bisect_left(found._read, end)
+        ]
+        return found
 
     def __len__(self) -> int:
         return len(self._starts) or self._count
@@ -95,22 +111,27 @@ class Documents:
 
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
         """The sentences that are the context of one, in the order of the text; none of another document unless the rule says so."""
+        read = self._read
         start, end = self.around(sentence)
+        low, high = bisect_left(read, start), bisect_left(read, end)  # its document, among what can be read
+        here, after = bisect_left(read, sentence), bisect_right(read, sentence)
         if rule.kind == "previous":
-            return list(range(max(start, sentence - rule.size), sentence))
+            return list(read[max(low, here - rule.size) : here])
         if rule.kind == "next":
-            return list(range(sentence + 1, min(end, sentence + 1 + rule.size)))
-        if rule.kind == "random":
-            return _drawn(end - start - 1, rule, start, sentence, lambda i: start + i + (start + i >= sentence))
-        if rule.kind == "foreign":
-            return _drawn(self._count - (end - start), rule, start, sentence, lambda i: i if i < start else i + end - start)
+            return list(read[after : min(high, after + rule.size)])
+        if rule.kind in {"random", "foreign"}:
+            taken = (here, after) if rule.kind == "random" else (low, high)  # what is left out
+            first, count = (low, high - low) if rule.kind == "random" else (0, len(read))
+            document = self._before + (bisect_left(self._counted, start) if self._starts else here)
+            drawn = _drawn(count - (taken[1] - taken[0]), rule, document, here - low)
+            return [read[place + (taken[1] - taken[0]) * (place >= taken[0])] for place in (first + i for i in drawn)]
         return []
 
 
-def _drawn(count: int, rule: ContextRule, document: int, sentence: int, of: Callable[[int], int]) -> list[int]:
-    """Some of `count` things by a hash of (seed, document, sentence): the same in any process, batch or order."""
+def _drawn(count: int, rule: ContextRule, document: int, sentence: int) -> list[int]:
+    """Some of `count` things by a hash of (seed, number of the document, of the sentence in it): the same in any process, batch, window or order."""
     if count <= rule.size:
-        return sorted(map(of, range(count)))
-    text = f"{rule.seed} {document} {sentence - document}".encode()
+        return list(range(count))
+    text = f"{rule.seed} {document} {sentence}".encode()
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")))
-    return sorted(of(int(i)) for i in rng.choice(count, rule.size, replace=False))
+    return sorted(int(i) for i in rng.choice(count, rule.size, replace=False))

@@ -83,11 +83,12 @@ class Store:
 
     @functools.cached_property
     def documents(self) -> Documents:
-        """Where documents start.
+        """Where documents start; blank lines are the context of none.
 
         Raises: DataError if the file that says so is damaged.
         """
-        return Documents.beside(self.path.parent, self.path.name, len(self))
+        blank = np.flatnonzero(self.src_lengths <= 1)  # </s> alone
+        return Documents.beside(self.path.parent, self.path.name, len(self)).without({int(i) for i in blank})
 
     def __len__(self) -> int:
         return len(self.src_lengths)

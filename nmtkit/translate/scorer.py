@@ -13,7 +13,7 @@ from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.translate import workers
 from nmtkit.translate.forced import alternatives_batch, forced_scores, pair_batch
 from nmtkit.translate.pieces import cut
-from nmtkit.translate.translator import POSITIONS, Read, Translator, said
+from nmtkit.translate.translator import POSITIONS, Read, Translator, readable, said
 
 Target = TypeVar("Target")
 Work = tuple[list[list[int]], list[Target], list[list[Read]]]
@@ -50,6 +50,7 @@ class Scorer(Translator):
         batches = self._batches([max(len(s), len(t)) for s, t in zip(src, tgt, strict=True)])
         self._count_forced(src, tgt)
         reads: list[Read] = [(tuple(head), tuple(ids) if self._reads_targets else ()) for head, ids in zip(heads, tgt, strict=True)]
+        documents = readable(documents, list(map(bool, heads)))
         read = {i: self._context(i, reads, documents) for i in range(len(src))}
         found = self._each(self._score, batches, src, tgt, read)
         return [ForcedLine([*line, self.tgt_vocab[EOS]], scores) for line, scores in zip(tokens, found, strict=True)]
@@ -119,6 +120,7 @@ class Scorer(Translator):
         longest = [max(map(len, targets), default=0) for targets in tgt]
         order = sorted((i for i, own in enumerate(tgt) if own), key=lambda i: (-len(tgt[i]), -len(src[i]), -longest[i]))
         reads = self._read(heads, tgt, documents)
+        documents = readable(documents, list(map(bool, heads)))
         read = {i: self._context(i, reads, documents) for i in order}
         batches: list[list[int]] = []
         for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):  # only sources with as many targets share a batch

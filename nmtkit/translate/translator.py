@@ -152,6 +152,7 @@ class Translator:
         self, ids: list[list[list[int]]], spans: Sequence[Sequence[int]] | None, documents: Documents | None, done: Callable[[float], None]
     ) -> list[list[list[Hypothesis]]]:
         """The translations of each piece of each line: all lines at once or, where translations are read as context, each after those before."""
+        documents = readable(documents, [bool(own) for own in ids])
         rounds = documents.rounds(range(len(ids))) if documents is not None and self._reads_targets else [list(range(len(ids)))]
         heads: list[Read] = [(tuple(own[0]) if own else (), ()) for own in ids]
         found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in ids]
@@ -190,11 +191,10 @@ class Translator:
         return pieces
 
     def _context(self, line: int, heads: list[Read], documents: Documents | None) -> list[Read]:
-        """What is read of the lines that are the context of one (`heads` has it of each line); blank lines are none."""
+        """What is read of the lines that are the context of one (`heads` has it of each line); documents: of `readable`."""
         if self.context_rule is None or not heads[line][0]:
             return []
-        others = [] if documents is None else documents.context(line, self.context_rule)
-        found = [heads[other] for other in others if heads[other][0]]
+        found = [] if documents is None else [heads[other] for other in documents.context(line, self.context_rule)]
         self.counts["no_context"] += not found
         return found
 
@@ -236,6 +236,11 @@ class Translator:
             self.counts["unfinished"] += not candidates[0].finished
             self.counts["tgt_tokens"] += sum(len(hypotheses[0].ids) + hypotheses[0].finished for hypotheses in pieces)
         return Translation(candidates)
+
+
+def readable(documents: Documents | None, real: Sequence[bool]) -> Documents | None:
+    """The documents of lines that may be read as context; real: of each line, whether it is not blank."""
+    return None if documents is None else documents.without({line for line, own in enumerate(real) if not own})
 
 
 def said(pieces: list[list[Hypothesis]]) -> tuple[int, ...]:

@@ -84,21 +84,33 @@ def whole_documents(windows: Iterable[list[str]], starts: Starts) -> Iterator[tu
     Returns: lines, and their documents.
     """
     held: list[str] = []
-    first = 0
+    first = before = 0
     for window in windows:
         held += window
         found = sorted({0, *starts(held, first)})
         end = found[-1]
         if end:
-            yield held[:end], Documents(found[:-1], end)
+            yield held[:end], Documents(found[:-1], end, before)
+            before += sum(any(map(str.strip, held[a:b])) for a, b in itertools.pairwise(found))
             held, first = held[end:], first + end
     if held:
-        yield held, Documents([0], len(held))
+        yield held, Documents([0], len(held), before)
 
 
 def windows_for(rule: ContextRule | None, windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents | None]]:
-    """Windows of whole documents for a model that reads context by some rule, as they come for others."""
-    return ((window, None) for window in windows) if rule is None else whole_documents(windows, starts)
+    """Windows of whole documents for a model that reads context by some rule, as they come for others.
+
+    If the rule draws from other documents, they are one window: which lines there are to draw from is known at the end alone.
+    """
+    if rule is None:
+        return ((window, None) for window in windows)
+    return _one_window(windows, starts) if rule.kind == "foreign" else whole_documents(windows, starts)
+
+
+def _one_window(windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents]]:
+    lines = list(itertools.chain.from_iterable(windows))
+    if lines:
+        yield lines, Documents(sorted({0, *starts(lines, 0)} - {len(lines)}), len(lines))
 
 
 def stream_windows(stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE) -> Iterator[list[str]]:

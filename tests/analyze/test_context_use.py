@@ -78,7 +78,7 @@ def test_what_takes_the_place_of_a_context():
     documents, rule = Documents([0, 4, 5], 8), ContextRule("previous", 2)
     rules = conditions(rule)
     assert list(rules) == ["own", "none", "same document", "other documents"]
-    read = {name: [Replaced(documents, 8, other).context(i, rule) for i in range(8)] for name, other in rules.items()}
+    read = {name: [Replaced(documents, other).context(i, rule) for i in range(8)] for name, other in rules.items()}
     assert read["own"] == [documents.context(i, rule) for i in range(8)] == [[], [0], [0, 1], [1, 2], [], [], [5], [5, 6]]
     assert read["none"] == [[]] * 8
     for i, own in enumerate(read["own"]):
@@ -101,7 +101,7 @@ def test_the_table_by_hand(run, capsys):
     assert list(rows) == ["own", "none", "same document", "other documents"] and {row["system"] for row in rows.values()} == {"doc"}
     rule = ContextRule()
     for name, other in conditions(rule).items():
-        replaced = Replaced(store.documents, len(store), other)
+        replaced = Replaced(store.documents, other)
         nats = 0.0
         for i in range(len(store)):  # one by one, the context's ids put in by hand
             ids = [store.src(j).tolist() for j in replaced.context(i, rule)]

@@ -196,7 +196,6 @@ def test_a_p_of_nought_is_below_what_can_be_shown(reported):
     assert comparison.verdicts(result)[0].endswith("p < 0.001.")
 
 
-
 def test_texts_that_are_gone_are_said(reported):
     shutil.rmtree(reported.run.path / "systems/own/translate")
     page = reported.page()
@@ -226,7 +225,9 @@ def test_seeds_are_put_together(tmp_path):
     group = next(one for one in result["seeds"]["groups"] if one["name"] == "b")
     against = group["against"]["bleu"]
     better = sum(pair["better"] and pair["p"] < 0.05 for pair in against["pairs"])
-    said = f"b (2 seeds): {against['difference']:+.2f} BLEU to a in the mean, better in {better} and worse in 0 of 2 pairs of equal seeds (p < 0.05); p"
+    said = (
+        f"b (2 seeds): {against['difference']:+.2f} BLEU to a in the mean, better in {better} and worse in 0 of 2 pairs of equal seeds (p < 0.05); p"
+    )
     assert comparison.verdicts(result) == [f"{said} of the seeds {against['p_seeds']:.3f}."] and said in page.text
     assert [table.name for table in comparison.tables(gather(made.run), "test")] == ["seeds", "comparison"]
 

@@ -21,7 +21,7 @@ from nmtkit.settings import SearchSettings
 from nmtkit.translate import workers
 from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
-from nmtkit.translate.translator import Translator
+from nmtkit.translate.translator import Translator, readable
 from nmtkit.translate.windows import (
     file_windows,
     starts_after_blank,
@@ -31,6 +31,7 @@ from nmtkit.translate.windows import (
     stream_windows,
     whole_documents,
     windowed,
+    windows_for,
 )
 
 VOCABULARY = Vocabulary([*SPECIALS, *"abcdefghij", ".", ","])
@@ -300,10 +301,10 @@ def test_a_line_is_read_with_the_context_of_its_document(jobs):
     def said(rule):
         return [t.text for t in gossip(rule, jobs=jobs).translate_window(text, documents=documents)]
 
-    assert said(ContextRule("previous")) == ["", "", "", "", "d e", "f"]  # the line before "c" is blank: it is no context
+    assert said(ContextRule("previous")) == ["", "", "a b", "", "d e", "f"]  # a blank line is no context: it is passed over
     assert said(ContextRule("previous", 2)) == ["", "", "a b", "", "d e", "d e f"]
     assert said(ContextRule("previous", 2, "parallel")) == ["", "", "a b", "", "d e", "d e f"]
-    assert said(ContextRule("next")) == ["", "", "", "f", "g", ""]
+    assert said(ContextRule("next")) == ["c", "", "", "f", "g", ""]
     assert said(ContextRule("none")) == [""] * 6
 
 
@@ -323,7 +324,7 @@ def test_given_targets_are_scored_with_the_context_of_their_document(jobs):
         """Of which targets every word is what the model says; one without context says nothing."""
         return [min(line.log_probs) > -0.1 for line in gossip(rule, jobs=jobs).force(text, targets, documents)]
 
-    assert sure(ContextRule("previous")) == [False, False, False, False, True, False]
+    assert sure(ContextRule("previous")) == [False, False, True, False, True, False]
     assert sure(ContextRule("previous", 2)) == [False, False, True, False, True, False]
     assert sure(ContextRule("next")) == [False] * 6 and not any(sure(ContextRule("none")))
 
@@ -352,7 +353,7 @@ def test_what_was_translated_before_is_read_with_a_line(jobs):
         translator.done = done.append
         return [t.text for t in translator.translate_window(LETTERS, documents=DOCUMENTS)]
 
-    assert said() == ["a", "", "c", "d", "f d", "g f d", "h"]
+    assert said() == ["a", "", "c a", "d", "f d", "g f d", "h"]
     assert said(size=2) == said(size=2, join="concatenate") == ["a", "", "c a", "d", "f d", "g d f d", "h"]
     assert sum(done) == pytest.approx(3 * len(LETTERS))
     assert [t.text for t in heir(jobs=jobs).translate_window(LETTERS)] == ["a", "", "c", "d", "f", "g", "h"]
@@ -361,7 +362,7 @@ def test_what_was_translated_before_is_read_with_a_line(jobs):
 
 def test_given_targets_are_what_was_said_before():
     """Of pairs, the targets of the lines before; of alternatives, the first of these, or what the system says where there is none."""
-    targets = ["b", "", "c", "d e", "f d e", "g e", "h"]
+    targets = ["b", "", "c b", "d e", "f d e", "g e", "h"]
     sure = [min(line.log_probs) > -0.1 for line in heir().force(LETTERS, targets, DOCUMENTS)]
     assert sure == [False, True, True, False, True, False, True]  # a blank line is scored as an empty one
     translator = heir()
@@ -446,6 +447,28 @@ def test_windows_of_whole_documents(text, size, way):
         found += [first + i for i in range(len(window)) if documents.around(i)[0] == i]
         first += len(window)
     assert lines == numbered and found == expected
+
+
+@given(
+    st.lists(st.sampled_from(["", "x"]), min_size=1, max_size=40),
+    st.integers(1, 7),
+    st.builds(ContextRule, st.sampled_from(["previous", "next", "random", "foreign"]), st.integers(1, 3)),
+)
+def test_contexts_do_not_depend_on_windows_nor_on_how_documents_are_given(text, size, rule):
+    """Blank lines between documents, or a file that says where they start in the text without these: every sentence has the same context."""
+    numbered = [word and f"{word}{i}" for i, word in enumerate(text)]
+    kept = [line for line in numbered if line]
+    starts = [kept.index(line) for i, line in enumerate(numbered) if line and (not kept.index(line) or not numbered[i - 1])]
+    whole = Documents(starts, len(kept))
+    expected = {line: [kept[other] for other in whole.context(i, rule)] for i, line in enumerate(kept)}
+
+    def found(lines, starting):
+        for window, documents in windows_for(rule, windowed(lines, size), starting):
+            real = readable(documents, [bool(line) for line in window])
+            yield from ((line, [window[other] for other in real.context(i, rule)]) for i, line in enumerate(window) if line)
+
+    assert dict(found(numbered, starts_after_blank)) == expected
+    assert dict(found(kept, starts_of(whole))) == expected
 
 
 def test_what_is_said_of_documents(tmp_path):
