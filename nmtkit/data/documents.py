@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -77,10 +78,8 @@ class Documents:
             return self
         found = copy.copy(self)
         found._read = [sentence for sentence in self._read if sentence not in blank]
-        ends = [*self._starts[1:], self._count]
-        found._counted = [
-            start for start, end in zip(self._starts, ends, strict=False) if bisect_left(found._read, start) < bisect_left(found._read, end)
-        ]
+        bounds = itertools.pairwise([*self._starts, self._count])
+        found._counted = [start for start, end in bounds if bisect_left(found._read, start) < bisect_left(found._read, end)]
         return found
 
     def __len__(self) -> int:
