@@ -67,9 +67,10 @@ def prep(
     docs: Annotated[
         Optional[list[str]],
         typer.Option(
-            metavar="SET=FILE|blank",
+            metavar="SET=FILE|blank|marker",
             help="Where the documents of a set of own files (train, dev, or a test set) start: a file with the document's id for each line of the "
-            "text, or with the line numbers (from 0) where documents start; or `blank`: lines blank on every side separate them. Repeatable.",
+            "text, or with the line numbers (from 0) where documents start; or `blank`, `marker`: lines blank, or <d>, on every side "
+            "separate them. SGM and XML say it themselves. Repeatable.",
             rich_help_panel=OWN_FILES,
         ),
     ] = None,

@@ -95,13 +95,13 @@ def check_sets(sets: list[SetFiles], strict: bool, temporary: Path | None = None
     for one in sets:
         sides = one.sides()
         for name, paths in sides.items():
-            if name != "src":
+            if name != "src" and one.between != "markup":
                 _same_lines(one, sides["src"], paths, facts)
-        if one.split != "train" and not one.blank_between:  # of training text cleaning counts what goes, of separated documents their cutting
+        if one.split != "train" and not one.between:  # of training text cleaning counts what goes, of separated documents their cutting
             for paths in sides.values():
                 _some_text(one, paths)
-        later = one.first is not None and not one.blank_between  # parses may be of the lines that are taken
-        if one.parses is not None and not later and total((one.parses,), facts) != total(one.src, facts):
+        later = one.first is not None and not one.between  # parses may be of the lines that are taken
+        if one.parses is not None and not later and one.between != "markup" and total((one.parses,), facts) != total(one.src, facts):
             raise DataError(
                 f"{one.parses.name} has {counted(total((one.parses,), facts), 'line')} but the source has {total(one.src, facts):,} ({one.name} set)",
                 where=one.parses,

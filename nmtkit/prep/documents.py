@@ -1,4 +1,4 @@
-"""Where documents start in a set: a file that says so beside the text, or blank lines in the person's own text."""
+"""Where documents start in a set: a file that says so beside the text; or blank lines, lines <d>, or markup in the person's own text."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from nmtkit import files
-from nmtkit.errors import DataError, counted
-from nmtkit.prep.sources import Corpus, SetFiles, assigned, of_sets
+from nmtkit.errors import ConfigError, DataError, counted
+from nmtkit.prep.corpora import readers
+from nmtkit.prep.sources import Between, Corpus, SetFiles, assigned, is_markup, of_sets
 
 BLANK = "blank"
 """Instead of a file: lines that are blank on every side separate documents."""
+MARKER = "marker"
+"""Instead of a file: lines <d> on every side do."""
+MARKER_LINE = b"<d>"
+SAID, LINE = {BLANK: "blank", MARKER: "<d>"}, {BLANK: "a blank line", MARKER: "a line <d>"}
 
 
 def document_sources(assignments: list[str]) -> dict[str, str]:
-    """What says where documents start, by set: a file, or `BLANK`.
+    """What says where documents start, by set: a file, `BLANK`, or `MARKER`.
 
-    Raises: ConfigError for what is not of the form SET=FILE or SET=blank, or a set named twice.
+    Raises: ConfigError for what is not of the form SET=FILE, SET=blank or SET=marker, or a set named twice.
     """
     return assigned(assignments, "--docs", "--docs train=train.doc --docs dev=blank")
 
@@ -27,12 +33,36 @@ def document_sources(assignments: list[str]) -> dict[str, str]:
 def with_documents(corpus: Corpus, sources: Mapping[str, str]) -> Corpus:
     """The corpus with its sets' documents, given by the names of sets ("test" is also the only test set).
 
-    Raises: ConfigError for a set that it has not.
+    Raises: ConfigError for a set that it has not, or whose markup says so itself.
     """
     given = of_sets(corpus, sources, "--docs")
-    blank = {name for name, source in given.items() if source == BLANK}
-    docs = {name: Path(source) for name, source in given.items() if source != BLANK}
-    return replace(corpus, sets=[replace(one, docs=docs.get(one.name), blank_between=one.name in blank) for one in corpus.sets])
+    for one in corpus.sets:
+        if one.name in given and one.between == "markup":
+            message = f"the markup of the {one.name} set says where its documents start"
+            raise ConfigError(message, where="--docs", hint="leave it out, or give plain text, one sentence a line")
+    sets = []
+    for one in corpus.sets:
+        source = given.get(one.name)
+        between = one.between if source is None else cast(Between, source) if source in {BLANK, MARKER} else ""
+        docs = None if source is None or source in {BLANK, MARKER} else Path(source)
+        sets.append(replace(one, docs=docs, between=between))
+    return replace(corpus, sets=sets)
+
+
+def with_markup(corpus: Corpus) -> Corpus:
+    """The corpus, its sets of SGM or XML marked as such: read as text, tags would be sentences."""
+    marked = {one.name for one in corpus.sets for paths in one.sides().values() for path in paths if is_markup(path)}
+    return replace(corpus, sets=[replace(one, between="markup") if one.name in marked else one for one in corpus.sets])
+
+
+def document_doubts(corpus: Corpus) -> list[str]:
+    """A line for each set whose text begins with a line <d>, though nobody says that these separate documents."""
+    found = []
+    for one in corpus.sets:
+        plain = not one.between and one.docs is None and one.src[0].is_file()
+        if plain and next(files.byte_lines(one.src[0]), b"").strip() == MARKER_LINE:
+            found.append(f"{one.src[0]} begins with <d>: if such lines separate documents, say --docs {one.name}=marker, or they are sentences")
+    return found
 
 
 def read_starts(path: Path, lines: int) -> list[int]:
@@ -45,6 +75,8 @@ def read_starts(path: Path, lines: int) -> list[int]:
     Raises: DataError for anything else.
     """
     count = files.count_lines(path)
+    if lines and not count:
+        raise DataError(f"{path} is empty", where=path, hint="give every line of the text the id of its document, or the lines where documents start")
     return list(_changes(path)) if count == lines else _numbers(path, lines, count)
 
 
@@ -78,48 +110,97 @@ def _numbers(path: Path, lines: int, count: int) -> list[int]:
     return starts
 
 
-def cut_at_blank_lines(one: SetFiles, folder: Path) -> SetFiles:
-    """Write a set anew without the blank lines that separate its documents.
+def separate(one: SetFiles, languages: tuple[str, str], folder: Path) -> SetFiles:
+    """Write a set anew, one sentence a line, without what separates its documents.
 
     Args:
-        one: a set whose files have equally many lines; of its parses the same lines go.
+        one: a set whose `between` says what does; of its parses the lines go that separate.
+        languages: source and target, for markup that holds both.
         folder: where the files go: NAME.src, NAME.ref, … and NAME.docs.
-    Returns: the set that was written.
-    Raises: DataError if no line is blank, if all are, or if a line is blank on one side only.
+    Returns: the set that was written; markup with several references in one file has these as further ones.
+    Raises: DataError if nothing separates documents, nothing else is there, or it is not on every side; for markup as `readers.markup`, or if
+        its sides differ in their segments or documents.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    sides = one.sides()
-    streams = sides if one.parses is None else sides | {"parses": (one.parses,)}
-    written = {name: folder / f"{one.name}.{name}" for name in (*streams, "docs")}
+    names, rows = _marked_up(one, languages) if one.between == "markup" else _between_lines(one)
+    written = {name: folder / f"{one.name}.{name}" for name in (*names, "docs")}
     starts: list[int] = []
-    row = blanks = 0
-    between = True
     with contextlib.ExitStack() as stack:
-        outputs = [stack.enter_context(open(written[name], "wb")) for name in streams]
-        texts = [itertools.chain.from_iterable(map(files.byte_lines, paths)) for paths in streams.values()]
-        for lines in zip(*texts, strict=True):
-            blank = {name: not line.strip() for name, line in zip(sides, lines, strict=False)}
-            if all(blank.values()):
-                blanks, between = blanks + 1, True
-                continue
-            if any(blank.values()):
-                raise _one_sided(one, row + blanks + 1, blank)
-            if between:
+        outputs = [stack.enter_context(open(written[name], "wb")) for name in names]
+        for row, (lines, first) in enumerate(rows):
+            if first:
                 starts.append(row)
-            row, between = row + 1, False
             for output, line in zip(outputs, lines, strict=True):
                 output.write(line + b"\n")
-    if not blanks or not row:
-        what = "all lines are blank" if blanks else "no line is blank"
-        hint = f"put a blank line between documents on every side, or give a file: --docs {one.name}=FILE"
-        raise DataError(f"{what}, so none separates documents ({one.name} set)", where=one.src[0], hint=hint)
     files.write_lines(written["docs"], list(map(str, starts)))
-    src, tgt, *references = ((written[name],) for name in sides)
+    src, tgt, *references = ((written[name],) for name in names if name != "parses")
     return SetFiles(one.name, one.split, src, tgt, tuple(references), written["docs"], written.get("parses"), first=one.first)
 
 
-def _one_sided(one: SetFiles, line: int, blank: Mapping[str, bool]) -> DataError:
+Rows = Iterator[tuple[tuple[bytes, ...], bool]]
+"""Lines side by side, and whether a document starts with them."""
+
+
+def _between_lines(one: SetFiles) -> tuple[list[str], Rows]:
+    """The names of the streams of a set with lines that separate documents, and its other lines."""
+    sides = one.sides()
+    streams = sides if one.parses is None else sides | {"parses": (one.parses,)}
+    separator = b"" if one.between == BLANK else MARKER_LINE
+
+    def rows() -> Rows:
+        texts = [itertools.chain.from_iterable(map(files.byte_lines, paths)) for paths in streams.values()]
+        separators = others = 0
+        between = True
+        for number, lines in enumerate(zip(*texts, strict=True), 1):
+            here = {name: line.strip() == separator for name, line in zip(sides, lines, strict=False)}
+            if all(here.values()):
+                separators, between = separators + 1, True
+                continue
+            if any(here.values()):
+                raise _one_sided(one, number, here)
+            yield lines, between
+            others, between = others + 1, False
+        if not separators or not others:
+            what = f"all lines are {SAID[one.between]}" if separators else f"no line is {SAID[one.between]}"
+            hint = f"put {LINE[one.between]} between documents on every side, or give a file: --docs {one.name}=FILE"
+            raise DataError(f"{what}, so none separates documents ({one.name} set)", where=one.src[0], hint=hint)
+
+    return list(streams), rows()
+
+
+def _one_sided(one: SetFiles, line: int, here: Mapping[str, bool]) -> DataError:
     names = {side: " + ".join(path.name for path in paths) for side, paths in one.sides().items()}
-    empty, full = (next(names[side] for side, is_blank in blank.items() if is_blank == wanted) for wanted in (True, False))
-    hint = f"blank lines separate documents, so they stand on the same lines of every side; or give a file: --docs {one.name}=FILE"
-    return DataError(f"line {line:,} is blank in {empty} but not in {full} ({one.name} set)", where=one.src[0], hint=hint)
+    with_it, without = (next(names[side] for side, is_one in here.items() if is_one == wanted) for wanted in (True, False))
+    what = f"line {line:,} is {SAID[one.between]} in {with_it} but not in {without} ({one.name} set)"
+    lines = "blank lines" if one.between == BLANK else "lines <d>"
+    hint = f"{lines} separate documents, so they stand on the same lines of every side; or give a file: --docs {one.name}=FILE"
+    return DataError(what, where=one.src[0], hint=hint)
+
+
+def _marked_up(one: SetFiles, languages: tuple[str, str]) -> tuple[list[str], Rows]:
+    """The names of the streams of a set whose sides, or some of them, are SGM or XML, and its segments."""
+    sides: list[list[list[readers.Stream]]] = []
+    for side, paths in one.sides().items():
+        language = languages[side != "src"]
+        sides.append([readers.markup(path, language) if is_markup(path) else [readers.text(path)] for path in paths])
+    if any(len(part) > 1 for part in sides[0]):
+        raise DataError(f"the source has several versions of a document ({one.name} set)", where=one.src[0], hint="keep one of them")
+    streams = [parts for parts_of_side in sides for parts in zip(*parts_of_side, strict=True)]  # each file's references side by side
+    names = ["src", "ref", *(f"ref{i}" for i in range(1, len(streams) - 1))]
+
+    def rows() -> Rows:
+        found = [itertools.chain.from_iterable(part.rows for part in parts) for parts in streams]
+        says = [any(part.documents for part in parts) for parts in streams]
+        for number, row in enumerate(itertools.zip_longest(*found), 1):
+            firsts = {cell[1] for cell, known in zip(row, says, strict=True) if known and cell is not None}
+            if None in row or len(firsts) > 1:
+                what = "have different numbers of segments" if None in row else "have documents that start elsewhere"
+                where = ", ".join(str(path) for paths in one.sides().values() for path in paths)
+                hint = "segment i of one is the translation of segment i of the other, and their documents are the same"
+                raise DataError(f"the sides of the {one.name} set {what} (segment {number:,})", where=where, hint=hint)
+            yield tuple(line for line, _ in row), firsts.pop()
+
+    if one.parses is not None:
+        names.append("parses")
+        streams.append((readers.text(one.parses),))
+    return names, rows()

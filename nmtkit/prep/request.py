@@ -13,7 +13,7 @@ from nmtkit import files, settings
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.prep.corpora import generated, published, table
 from nmtkit.prep.corpora.table import Dataset
-from nmtkit.prep.documents import BLANK, with_documents
+from nmtkit.prep.documents import BLANK, document_doubts, with_documents, with_markup
 from nmtkit.prep.parser import PARSERS
 from nmtkit.prep.shorten import with_first
 from nmtkit.prep.sources import Corpus, SetFiles, language_doubts, own_files, own_tests, suffix_doubts, with_parses
@@ -102,7 +102,7 @@ def own_request(
     if name in table.registered():
         hint = "for own files take another name; for the data set leave them out (--test adds test sets of yours to its own)"
         raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev", hint=hint)
-    corpus = with_documents(own_files(name, train, dev, test, src, tgt, preset or MANY), documents)
+    corpus = with_documents(with_markup(own_files(name, train, dev, test, src, tgt, preset or MANY)), documents)
     corpus = with_first(with_parses(corpus, parses), size)
     refuse_ignored("own files are taken as they are", from_dir, seed)
     note = ""
@@ -116,14 +116,14 @@ def own_request(
         same = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
         return _without_choice("own files", chosen, same | _own_identity(corpus.sets, known) | _size_identity(size))
 
-    said: dict[str, Any] = {"doubts": language_doubts(corpus), "note": note}
+    said: dict[str, Any] = {"doubts": language_doubts(corpus) + document_doubts(corpus), "note": note}
     return Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, own=corpus.sets, all_own=True, **said)
 
 
 def _pairs(train: SetFiles, most: int) -> int:
     """How many pairs a training text of own files has, counted up to `most`: no more of it is read."""
     lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
-    pairs = filter(bytes.strip, lines) if train.blank_between else lines
+    pairs = filter(bytes.strip, lines) if train.between == BLANK else lines
     return sum(1 for _ in itertools.islice(pairs, min(most, train.first or most)))
 
 
@@ -134,7 +134,7 @@ def _own_identity(sets: list[SetFiles], known: dict[str, Any]) -> dict[str, Any]
 
 def _set_identity(one: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
     """What a set of own files is; DataError for a file that can't be read."""
-    documents = BLANK if one.blank_between else _known_sha256(one.docs, known) if one.docs else None
+    documents = one.between or (_known_sha256(one.docs, known) if one.docs else None)
     sides = {side: [_known_sha256(path, known) for path in paths] for side, paths in one.sides().items()}
     return {"name": one.name, "split": one.split, **sides} | ({"docs": documents} if documents else {})
 
@@ -232,7 +232,7 @@ def registered_request(
 
         return whole
 
-    return Request(name, preset, identity, find, weak, strong, own=own.sets, doubts=suffix_doubts(own))
+    return Request(name, preset, identity, find, weak, strong, own=own.sets, doubts=suffix_doubts(own) + document_doubts(own))
 
 
 def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str, str]) -> Corpus:
@@ -240,7 +240,7 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
 
     Raises: ConfigError for documents of a set that is not among them.
     """
-    own = Corpus(dataset.name, dataset.src, dataset.tgt, "", own_tests(test, [dataset.src, dataset.tgt]))
+    own = with_markup(Corpus(dataset.name, dataset.src, dataset.tgt, "", own_tests(test, [dataset.src, dataset.tgt])))
     names = [one.name for one in own.sets]
     for name in documents:
         if not names:

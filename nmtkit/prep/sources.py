@@ -6,13 +6,15 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.files import COMPRESSED, open_binary
 from nmtkit.prep import chinese, moses
 
 T = TypeVar("T")
+MARKUP = (".sgm", ".sgml", ".xml")
+Between = Literal["", "blank", "marker", "markup"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,9 @@ class SetFiles:
     """Where documents start (`documents.read_starts`)."""
     parses: Path | None = None
     """A bracketed tree for each line of the source; a blank line where there is none."""
-    blank_between: bool = False
-    """Whether lines that are blank on every side separate documents, and are no sentences (`documents.cut_at_blank_lines`)."""
+    between: Between = ""
+    """What in the files themselves separates documents, and is no sentence (`documents.separate`): lines that are blank, or <d>, on every side;
+    the markup of SGM or XML."""
     first: int | None = None
     """Only so many pairs are wanted, and the rest of the document that the last one is in (`shorten.first_pairs`)."""
 
@@ -211,11 +214,20 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
     return found
 
 
+def is_markup(path: Path) -> bool:
+    """Whether a file is SGM or XML, by its name."""
+    return _uncompressed(path).endswith(MARKUP)
+
+
 def _plain(path: Path) -> str:
-    for suffix in COMPRESSED:
-        if path.name.endswith(suffix):
-            return path.name.removesuffix(suffix)
-    return path.name
+    """A file's name without what says how it is written."""
+    name = _uncompressed(path)
+    return name if not name.endswith(MARKUP) else name[: name.rindex(".")]
+
+
+def _uncompressed(path: Path) -> str:
+    suffix = next((suffix for suffix in COMPRESSED if path.name.endswith(suffix)), "")
+    return path.name.removesuffix(suffix)
 
 
 def _stem(paths: list[Path], languages: list[str]) -> str:

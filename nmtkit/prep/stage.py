@@ -14,7 +14,7 @@ from typing import Any
 from nmtkit import console, files, settings
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.prep import check
-from nmtkit.prep.documents import cut_at_blank_lines, document_sources
+from nmtkit.prep.documents import document_sources, separate
 from nmtkit.prep.parallel import cores
 from nmtkit.prep.parsed import PARSED
 from nmtkit.prep.parser import load_parser
@@ -61,7 +61,8 @@ def prep(
         seed: of a generated corpus.
         jobs: worker processes, 0 = one a core; the output doesn't depend on it.
         preset, config, assignments: settings, weakest first, over those of the data set.
-        docs: "SET=FILE" or "SET=blank" each: where documents start in own sets (`documents.read_starts`), or that blank lines separate them.
+        docs: "SET=FILE", "SET=blank" or "SET=marker" each: where documents start in own sets (`documents.read_starts`), or that lines between
+            separate them, which are blank or <d>.
         parses: "SET=FILE" each: bracketed trees of a set's source, one a line.
         parser: parses the sets without a file: stanza.
         run_dir: the run; None: runs/NAME.
@@ -106,13 +107,13 @@ def prep(
 
 
 def _written_anew(corpus: Corpus, facts: dict[str, check.Facts], strict: bool, raw: Path) -> tuple[Corpus, dict[str, check.Facts]]:
-    """The corpus with those sets written into a folder whose documents blank lines separate, or of which only the first pairs are wanted; and
+    """The corpus with those sets written into a folder in whose text something separates documents, or of which only the first pairs are wanted; and
     the facts of all files."""
     sets: list[SetFiles] = []
     for given in corpus.sets:
         one = given
-        if one.blank_between:
-            one = cut_at_blank_lines(one, raw / "separated")
+        if one.between:
+            one = separate(one, (corpus.src, corpus.tgt), raw / "separated")
             facts = check.check_sets([one], strict, raw, facts)
         if one.first is not None:
             one = first_pairs(one, facts, raw / "first")

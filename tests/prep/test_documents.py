@@ -1,7 +1,8 @@
-"""Where documents start: told by a file or by blank lines, carried through cleaning, refused where it can't be right."""
+"""Where documents start: told by a file, by lines between them or by markup, carried through cleaning, refused where it can't be right."""
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -52,19 +53,34 @@ def write_corpus(folder, sets, form):
     folder.mkdir(parents=True)
     options = {"docs": [], "parses": []}
     for name, documents in sets.items():
-        separator = [("", " \t", "\r", "")] * (form == "blank")
+        separator = {"blank": [("", " \t", "\r", "")], "marker": [("<d>", "<d> ", "<d>\r", "")]}.get(form, [])
         rows = [row for number, document in enumerate(documents) for row in (*(separator * bool(number)), *document)]
-        if form == "blank":
-            rows = [*separator, *rows, *separator, *separator]
+        rows = [*separator, *rows, *separator * 2] if form == "blank" else [*separator, *rows]
         for i, suffix in enumerate(("en", "de", "de2", "trees")):
             written(folder / f"{name}.{suffix}", [row[i] for row in rows])
+            if form == "markup" and suffix != "trees":
+                columns = [1, 2][: 1 + (name == "news")] if suffix == "de" else [i]
+                (folder / f"{name}.{suffix}.sgm").write_text(marked_up(documents, columns), "utf-8")
         options["parses"].append(f"{name}={folder / name}.trees")
         sizes = list(map(len, documents))
         lines = {"numbers": [sum(sizes[:i]) for i in range(len(sizes))], "ids": [f"doc {i} " for i, size in enumerate(sizes) for _ in range(size)]}
-        told = form if form == "blank" else written(folder / f"{name}.doc", lines[form])
+        told = form if form in {"blank", "marker"} else written(folder / f"{name}.doc", lines.get(form, []))
         options["docs"].append(f"{'test' if name == 'news' else name}={told}")
     options |= {name: (folder / f"{name}.en", folder / f"{name}.de") for name in ("train", "dev")}
+    if form == "markup":
+        train, dev = (tuple(Path(f"{path}.sgm") for path in options[name]) for name in ("train", "dev"))
+        return options | {"docs": None, "train": train, "dev": dev, "test": [f"{folder}/news.en.sgm,{folder}/news.de.sgm"]}
     return options | {"test": [",".join(str(folder / f"news.{suffix}") for suffix in ("en", "de", "de2"))]}
+
+
+def marked_up(documents, columns):
+    """Documents as SGM, the columns as versions of one side."""
+    lines = ["<refset setid='x' srclang='en' trglang='de'>"]
+    for column in columns:
+        for number, document in enumerate(documents):
+            lines += [f'<DOC docid="{number}" sysid="r{column}">', "<hl>"]
+            lines += [f"<seg id={i}> {row[column]}  </seg>" for i, row in enumerate(document, 1)] + ["</hl>", "</DOC>"]
+    return "\n".join([*lines, "</refset>\n"])
 
 
 def prepared(folder, options, name="run", **more):
@@ -76,13 +92,15 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=7))
 
 
-def test_three_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
+def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
     """The prep folders are the same byte for byte, parses and references included, and the boundaries those of the rows that are left."""
     sets = corpus()
-    runs = {form: prepared(tmp_path, write_corpus(tmp_path / form, sets, form), f"run-{form}") for form in ("numbers", "ids", "blank")}
+    runs = {
+        form: prepared(tmp_path, write_corpus(tmp_path / form, sets, form), f"run-{form}") for form in ("numbers", "ids", "blank", "marker", "markup")
+    }
     manifests = {form: run.manifest() for form, run in runs.items()}
-    assert manifests["ids"]["files"] == manifests["numbers"]["files"] == manifests["blank"]["files"]
-    assert manifests["ids"]["fingerprint"] == manifests["numbers"]["fingerprint"] == manifests["blank"]["fingerprint"]
+    for manifest in manifests.values():
+        assert (manifest["files"], manifest["fingerprint"]) == (manifests["blank"]["files"], manifests["blank"]["fingerprint"])
     assert {"train.spans.idx", "news.spans.idx", "text/news.ref1", "docs/news.txt"} <= {*manifests["blank"]["files"]}
     assert manifests["blank"]["sets"][0]["parses"]["parsed"] == manifests["blank"]["sets"][0]["lines"] == 35
     assert [path.name for path in runs["blank"].path.iterdir() if path.name.startswith("prep.")] == []
@@ -236,3 +254,45 @@ def test_test_is_named_once(tmp_path):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
     with pytest.raises(ConfigError, match="'news' has two"):
         prepared(tmp_path, options | {"docs": [*options["docs"], "news=blank"]})
+
+
+def test_what_separates_documents_is_on_every_side(tmp_path):
+    options = write_corpus(tmp_path / "in", corpus(), "marker")
+    path = tmp_path / "in" / "dev.de"
+    lines = path.read_text("utf-8").split("\n")
+    path.write_text("\n".join(["no marker", *lines[1:]]), "utf-8")
+    with pytest.raises(DataError, match=r"line 1 is <d> in dev.en but not in dev.de \(dev set\)"):
+        prepared(tmp_path, options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("<seg id=5>", "", 1), "the sides of the dev set have different numbers of segments"),
+        (lambda text: text.replace('</DOC>\n<DOC docid="1" sysid="r1">', "", 1), r"documents that start elsewhere \(segment 3\)"),
+        (lambda text: "no markup", "has no segments"),
+    ],
+)
+def test_markup_that_is_not_parallel(tmp_path, change, message):
+    options = write_corpus(tmp_path / "in", corpus(), "markup")
+    path = tmp_path / "in" / "dev.de.sgm"
+    path.write_text(change(path.read_text("utf-8")), "utf-8")
+    with pytest.raises(DataError, match=message):
+        prepared(tmp_path, options)
+    assert not (tmp_path / "run" / "prep").exists()
+
+
+def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(tmp_path, capsys):
+    options = write_corpus(tmp_path / "markup", corpus(), "markup")
+    with pytest.raises(ConfigError, match="the markup of the dev set says where its documents start"):
+        prepared(tmp_path, options | {"docs": ["dev=blank"]})
+    options = write_corpus(tmp_path / "marker", corpus(), "marker")
+    prepared(tmp_path, options | {"docs": options["docs"][1:], "parses": []})
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/marker/train.en begins with <d>: if such lines separate documents, say --docs train=marker" in said
+    assert "dev.en begins" not in said
+
+
+def test_an_empty_file_tells_of_no_documents(tmp_path):
+    with pytest.raises(DataError, match="is empty"):
+        read_starts(written(tmp_path / "starts", []), 5)
