@@ -278,4 +278,6 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
         if "parses" in entry:
             others = (f"{entry['parses'][reason]:,} {reason} (first: line {line:,})" for reason, line in entry["parses_first"].items())
             console.say(f"  parses of {entry['name']}: {entry['parses'][PARSED]:,} sentences; as n-grams: {', '.join(others) or 'none'}")
+    if not any("documents" in entry for entry in manifest["sets"]):
+        console.say("  documents: nothing says where they start, so every sentence is one of its own")
     console.say(f"prepared {run.prep} in {console.duration(seconds)} (preset {manifest['preset']}, fingerprint {manifest['fingerprint'][:12]})")

@@ -163,6 +163,12 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
     if model.reads_spans and store.spans is None:
         hint = "prepare them: nmtkit prep … --parses train=FILE (one bracketed tree a line) or --parser stanza"
         raise ConfigError("this system reads parses of the source, and the training set has none", where=store.path, hint=hint)
+    rule = model.context_rule
+    if rule is not None and rule.kind != "foreign" and len(store.documents) == len(store):
+        console.warn(
+            f"{plan.variant} reads other sentences of a document, and every sentence of the training set is a document of its own: none has a "
+            "context (nmtkit prep --docs says where documents start)"
+        )
     if path is not None:
         loading.check_vocabulary(path, run)
         loading.put_weights(model, weights, where=path)

@@ -335,6 +335,18 @@ def test_a_document_model_begins_with_a_transformer(run, capsys):
     assert not torch.equal(new["encoder_context.norm.weight"], torch.ones(16))  # contexts were read
 
 
+def test_a_document_model_is_told_that_there_are_no_documents(run, capsys):
+    short = [*QUIET, "train.max_steps=1", "train.batch_size=64"]
+    warning = "every sentence of the training set is a document of its own: none has a context"
+    train(run, variant="amn", preset="tiny", assignments=short)
+    assert warning in capsys.readouterr().err.replace("\n", " ")
+    train(run, variant="amn", preset="tiny", name="foreign", assignments=[*short, "model.context=foreign"])
+    train(run, preset="tiny", name="none", assignments=short)
+    files.write_text(documents_file(run.prep, "train"), "0\n3\n")
+    train(run, variant="amn", preset="tiny", name="told", assignments=short)
+    assert warning not in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_what_was_said_before_is_the_context_in_validation_too(run, monkeypatch):
     """Dev sentences are translated as `translate` does whole documents, not with the references of those before; only what is needed is."""
     files.write_text(documents_file(run.prep, "dev"), "0\n4\n")
