@@ -28,7 +28,7 @@ from nmtkit.analyze.contrastive import (
 from nmtkit.analyze.finding import Finding
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.vocabulary import load_vocabularies
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, counted, nearest
 from nmtkit.models import loading
 from nmtkit.prep.parallel import cores
 from nmtkit.prep.text import TextSide
@@ -42,6 +42,8 @@ from nmtkit.translate.scorer import Scorer
 AGREEMENT = "subj_verb_agreement"
 POLARITY = {"insertion": ("nicht_ins", "kein_ins", "affix_ins"), "deletion": ("nicht_del", "kein_del", "affix_del")}
 LONGEST = 15
+FEW = 0.02
+"""Share of unknown subwords from which on a set is another language than the system's, or another tokenization."""
 # The papers' figures are of subject and verb alone, the table of Lingeval97's own evaluation is of whatever has a distance.
 OF_SUBJECT_VERB, OF_ALL_TYPES = "distance, subject-verb", "distance, all types"
 # The bins of Lingeval97's own evaluation, as it counts them: 5 belongs to >2.
@@ -101,6 +103,12 @@ class Scored:
     """Targets a second."""
     rule: ContextRule | None
     """Which context it reads; None if none."""
+    unknown: tuple[float, float]
+    """Share of the subwords of source and targets that it does not know, 0..1."""
+
+    def ties(self, condition: str) -> int:
+        """How many wrong targets are exactly as probable as the right one."""
+        return sum(wrong == own[0] for own in self.scores[condition] for wrong in own[1:])
 
 
 def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
@@ -126,7 +134,12 @@ def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
                 scores = translator.alternatives(text.lines, text.targets, text.documents)
                 found[condition] = [scores[place] for place in text.places]
     seconds = time.perf_counter() - start
-    return Scored(found, sum(len(own) for scores in found.values() for own in scores) / seconds, rule)
+    of = translator.counts
+    unknown = of["unknown"] / max(1, of["src_tokens"]), of["unknown_target"] / max(1, of["tgt_tokens"])
+    if max(unknown) > FEW:
+        said = f"{unknown[0]:.1%} of the source's subwords and {unknown[1]:.1%} of the targets'"
+        console.warn(f"'{name}' does not know {said}: on such pairs it can only guess")
+    return Scored(found, sum(len(own) for scores in found.values() for own in scores) / seconds, rule, unknown)
 
 
 def default_pairs(run: Run) -> str:
@@ -143,11 +156,17 @@ def default_pairs(run: Run) -> str:
 
 
 def find_pairs(run: Run, where: str) -> str:
-    """The file of a set that came with the run's corpus, of a registered evaluation set, or what was given."""
+    """The file of a set that came with the run's corpus, of a registered evaluation set, or what was given.
+
+    Raises: ConfigError for a name that is none of these.
+    """
     own = run.prep / "eval" / f"{where}.json"
     if where.isidentifier() and own.is_file():
         return str(own)
     if where != "lingeval97":
+        known = [path.stem for path in sorted((run.prep / "eval").glob("*.json"))] + ["lingeval97"]
+        if where.isidentifier() and not Path(where).exists():
+            raise ConfigError(f"no contrastive set '{where}'", where="--pairs", hint=nearest(where, known, "a JSON file, or SOURCES,RIGHT,WRONG"))
         return where
     from nmtkit.prep.corpora import published
 
@@ -196,18 +215,19 @@ def run(
     rows = _rows(items, judged)
     columns = [Column("section", "group", left=True), Column("label", "", left=True), Column("pairs", "pairs", decimals=0)]
     columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in judged]
-    notes = [*_notes(rows, given), *(_about_context(items, of_systems) if has_context else ())]
+    notes = [*_notes(rows, given), *_doubts(of_systems), *(_about_context(items, of_systems) if has_context else ())]
     drawn = next(filter(None, ([row for row in rows if row[0] == section] for section in (OF_SUBJECT_VERB, OF_ALL_TYPES, "type"))))
     series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(judged)}
     return Finding(
         name="agreement",
         title="right forms preferred to wrong ones",
         table=Table("agreement", f"Share of pairs in which the right translation scores better, in % ({where})", columns, rows, notes),
-        text="50 is chance where a wrong translation differs in one word. " + (OF_CONTEXT if has_context else OF_DISTANCE),
+        text="50 is chance for a pair, and 1 of N for a sentence with N translations to choose from. " + (OF_CONTEXT if has_context else OF_DISTANCE),
         figure=figures.grouped_bars([row[1] for row in drawn], series, drawn[0][0], "right, %") if figures.available() else None,
         bars="\n\n".join(_bars(name, drawn, values) for name, values in series.items()),
         facts={
             **{"pairs": where, "items": len(items), "context": context, "undecided_by_the_source": open_questions(items)},
+            "unknown_subwords": {name: [round(share, 4) for share in found.unknown] for name, found in of_systems.items()},
             "targets_per_second": {name: round(found.rate, 1) for name, found in of_systems.items()},
         },
         attachments=attachments,
@@ -237,6 +257,18 @@ def _notes(rows: Sequence[Sequence[Any]], given: Mapping[str, ScoreFile]) -> lis
         notes.append("distance: words between the two that belong together, of the pairs that have one")
     if "frequency" in sections:
         notes.append("frequency: of the word in the training text of the set's authors, all types that have one; of subject and verb the rarer one's")
+    return notes
+
+
+def _doubts(of_systems: Mapping[str, Scored]) -> list[str]:
+    """What makes a share say less than it seems to."""
+    notes = []
+    for name, found in of_systems.items():
+        if max(found.unknown) > FEW:
+            notes.append(f"{name} does not know {found.unknown[0]:.1%} of the source's subwords and {found.unknown[1]:.1%} of the targets'")
+        ties = found.ties(next(iter(found.scores)))
+        if ties:
+            notes.append(f"{name}: {counted(ties, 'exact tie')}, so wrong")
     return notes
 
 

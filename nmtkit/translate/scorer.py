@@ -48,7 +48,7 @@ class Scorer(Translator):
         tokens = [self.tgt_side.encode(line) for line in targets]
         tgt = [self.tgt_vocab.encode(line) for line in tokens]
         batches = self._batches([max(len(s), len(t)) for s, t in zip(src, tgt, strict=True)])
-        self._count_forced(src, tgt)
+        self._count_given(src, tgt)
         reads: list[Read] = [(tuple(head), tuple(ids) if self._reads_targets else ()) for head, ids in zip(heads, tgt, strict=True)]
         documents = readable(documents, list(map(bool, heads)))
         read = {i: self._context(i, reads, documents) for i in range(len(src))}
@@ -61,7 +61,8 @@ class Scorer(Translator):
         ids = [self.src_vocab.encode(own) for own in subwords]
         return ids, [self.src_vocab.encode(cut(own, self.settings.max_source)[0]) if own else [] for own in subwords]
 
-    def _count_forced(self, src: list[list[int]], tgt: list[list[int]]) -> None:
+    def _count_given(self, src: list[list[int]], tgt: list[list[int]]) -> None:
+        """Count lines, and given targets (of each line one, or any number in a row)."""
         self.counts["lines"] += len(src)
         self.counts["empty"] += sum(len(line) == 1 for line in src)
         self.counts["src_tokens"] += sum(map(len, src))
@@ -117,6 +118,7 @@ class Scorer(Translator):
         """
         src, heads = self._whole(sources)
         tgt = [[self.tgt_vocab.encode(self.tgt_side.encode(line)) for line in lines] for lines in targets]
+        self._count_given(src, [target for targets in tgt for target in targets])
         longest = [max(map(len, targets), default=0) for targets in tgt]
         order = sorted((i for i, own in enumerate(tgt) if own), key=lambda i: (-len(tgt[i]), -len(src[i]), -longest[i]))
         reads = self._read(heads, tgt, documents)

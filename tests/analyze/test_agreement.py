@@ -461,6 +461,22 @@ def test_sets_of_the_corpus_go_by_their_names(analysed, with_context):
     (analysed.run.prep / "eval" / "pronouns.json").write_bytes(with_context.read_bytes())
     assert find_pairs(analysed.run, "pronouns") == str(analysed.run.prep / "eval" / "pronouns.json")
     assert find_pairs(analysed.run, "a,b,c") == "a,b,c"
+    with pytest.raises(ConfigError, match="no contrastive set 'pronoun'") as error:
+        find_pairs(analysed.run, "pronoun")
+    assert "did you mean 'pronouns'?" in error.value.hint
+
+
+def test_pairs_of_words_that_a_system_does_not_know_are_said(analysed, tmp_path, monkeypatch, capsys):
+    """Two unknown words are one to the model, so the pair is a tie, and no share says that by itself."""
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    analysed.system("base", "transformer", SMALL)
+    for name, lines in {"src": ["w1 w2", "w3 w4"], "right": ["w5 w6", "xyzzy w7"], "wrong": ["w5 w8", "plugh w7"]}.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    pairs = ",".join(str(tmp_path / name) for name in ("src", "right", "wrong"))
+    stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": pairs})
+    said = capsys.readouterr()
+    assert "'base' does not know 0.0% of the source's subwords and 16.7% of the targets'" in said.err.replace("\n", " ")  # 2 of 12, </s> with them
+    assert "base: 1 exact tie, so wrong" in (analysed.run.path / "analyze" / "agreement" / "table.md").read_text("utf-8")
 
 
 def test_without_pairs_of_its_own_a_run_says_what_to_give(analysed):
