@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import itertools
 from bisect import bisect_left, bisect_right
@@ -34,6 +35,8 @@ class ContextRule:
     """Of random and foreign."""
     targets: bool = False
     """Whether the target sides come too: in training those of the set, in translation what was translated before."""
+    whole: bool = False
+    """A sentence that has a context has those of all sentences of its document."""
 
 
 def documents_file(prep: Path, name: str) -> Path:
@@ -54,6 +57,7 @@ class Documents:
         self._starts, self._count, self._before = list(starts), count, before
         self._read: Sequence[int] = range(count)  # what can be a context
         self._counted: Sequence[int] = self._starts  # starts of the documents that have some of it
+        self._wholes: dict[tuple[int, ContextRule], list[int]] = {}
 
     @classmethod
     def beside(cls, prep: Path, name: str, count: int) -> Documents:
@@ -77,6 +81,7 @@ class Documents:
         if not blank:
             return self
         found = copy.copy(self)
+        found._wholes = {}
         found._read = [sentence for sentence in self._read if sentence not in blank]
         bounds = itertools.pairwise([*self._starts, self._count])
         found._counted = [start for start, end in bounds if bisect_left(found._read, start) < bisect_left(found._read, end)]
@@ -110,6 +115,8 @@ class Documents:
 
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
         """The sentences that are the context of one, in the order of the text; none of another document unless the rule says so."""
+        if rule.whole:
+            return self._whole(sentence, dataclasses.replace(rule, whole=False))
         read = self._read
         start, end = self.around(sentence)
         low, high = bisect_left(read, start), bisect_left(read, end)  # its document, among what can be read
@@ -125,6 +132,16 @@ class Documents:
             drawn = _drawn(count - (taken[1] - taken[0]), rule, document, here - low)
             return [read[place + (taken[1] - taken[0]) * (place >= taken[0])] for place in (first + i for i in drawn)]
         return []
+
+    def _whole(self, sentence: int, rule: ContextRule) -> list[int]:
+        """What is the context of some sentence of the document of one that has a context."""
+        if not self.context(sentence, rule):
+            return []
+        start, end = self.around(sentence)
+        if (start, rule) not in self._wholes:
+            own = self._read[bisect_left(self._read, start) : bisect_left(self._read, end)]
+            self._wholes[start, rule] = sorted({other for one in own for other in self.context(one, rule)})
+        return self._wholes[start, rule]
 
 
 def _drawn(count: int, rule: ContextRule, document: int, sentence: int) -> list[int]:

@@ -6,6 +6,7 @@ Legend: B sentences, S source length, U different contexts of a batch, M their l
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import partial
 from typing import ClassVar, Literal
@@ -15,13 +16,13 @@ from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context, stacked
-from nmtkit.data.documents import Join
+from nmtkit.data.documents import ContextRule, Join
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies
 from nmtkit.models.documents import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.models.transformer import EncoderLayer, TransformerSettings, visible_source
 from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
-from nmtkit.nn.capture import record, recorded_under
+from nmtkit.nn.capture import capturing, record, recorded_under
 from nmtkit.nn.cells import GRU, LSTM
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
@@ -50,7 +51,11 @@ class MemorySettings(DocumentSettings):
     context_residual: bool = False
     """What asked is added to what was read."""
     memory_scope: Literal["sentence", "batch"] = "sentence"
-    """A sentence's memory is its own contexts, or (if it has any) those of all sentences of its batch; then batches matter."""
+    """A sentence's memory is its own contexts, or (if it has any) in training those of all sentences of its batch, else of its document."""
+
+
+SIDE_BY_SIDE = 2048
+"""Contexts of sentences that are read at once in a search."""
 
 
 def mean(x: Tensor, visible: Tensor | None) -> Tensor:
@@ -112,13 +117,23 @@ class InterSentenceAttention(CrossAttention):
         Returns: (B, S, D).
         Source: models.md 3.5.
         """
-        (of_x, of_memory), (batch, sentences) = visible, rows.shape
         q = self.query(x).unflatten(-1, (self.heads, -1))  # (B, S, H, C)
         k, v = self.apart(memory)  # (U, H, M, C)
+        if everywhere or torch.is_grad_enabled() or capturing() or rows.numel() <= SIDE_BY_SIDE:
+            return self._read(q, k, v, rows, visible, everywhere)
+        of_x, of_memory = visible  # a long document's contexts, for a batch of sentences, would not fit into memory
+        found = []
+        for i, own in enumerate(rows):
+            own = own[: max(1, int((own >= 0).sum()))]
+            found.append(self._read(q[i : i + 1], k, v, own.unsqueeze(0), (None if of_x is None else of_x[i : i + 1], of_memory), False))
+        return torch.cat(found)
+
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, rows: Tensor, visible: tuple[Tensor | None, Tensor | None], everywhere: bool) -> Tensor:
+        (of_x, of_memory), (batch, sentences) = visible, rows.shape
         p = self.p if self.training else 0.0
         index = rows.clamp(min=0)
         if everywhere:  # keys stay where they are
-            asking = q.flatten(0, 1).expand(len(memory), -1, -1, -1)  # (U, B·S, H, C)
+            asking = q.flatten(0, 1).expand(len(k), -1, -1, -1)  # (U, B·S, H, C)
             found = attention(asking, k, v, of_memory, p=p, name=self.name).unflatten(1, (batch, -1)).transpose(0, 1)  # (B, U, S, D)
         else:
             k_own, v_own, seen = (t if t is None else t.index_select(0, index.flatten()) for t in (k, v, of_memory))
@@ -184,7 +199,7 @@ class AssociatedMemory(nn.Module):
                 pairs = zip(parts, map(visible_words, context.of_like_length()), strict=True)
                 parts = [self.first_residual(words, partial(self.first, visible=real)) for words, real in pairs]
         has = context.rows[:, :1] >= 0  # (B, 1)
-        everywhere = s.memory_scope == "batch"
+        everywhere = s.memory_scope == "batch" and self.training
         rows = torch.where(has, torch.arange(len(context.ids), device=states.device), -1) if everywhere else context.rows
         if s.inter_attention:
             read = self.inter.read(asking, stacked([self.inter.kv(part) for part in parts]), rows, (visible, of_context), everywhere)
@@ -217,13 +232,21 @@ class AssociatedMemoryTransformer(DocumentTransformer):
 
     def __init__(self, settings: MemorySettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
+        if settings.memory_scope == "batch" and settings.context_size > 1 and settings.context_join == "concatenate":
+            message = "the contexts of a batch are a memory each, and not one text"
+            raise ConfigError(message, where="model.memory_scope", hint="with model.context_size above 1: --set model.context_join=parallel")
         self.memory = AssociatedMemory(settings)
         self.name_attentions()
 
     @property
     def context_join(self) -> Join:
         """See `DocumentTransformer.context_join`."""
-        return self.settings.context_join
+        return "parallel" if self.settings.memory_scope == "batch" else self.settings.context_join
+
+    @property
+    def context_rule(self) -> ContextRule:
+        """See `Model.context_rule`; outside training the memory that is a batch's in training is a document's, so that no batch matters."""
+        return dataclasses.replace(super().context_rule, whole=self.settings.memory_scope == "batch" and not self.training)
 
     def encode(self, batch: Batch) -> Memory:
         """See `Transformer.encode`."""

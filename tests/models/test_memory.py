@@ -11,14 +11,17 @@ import torch
 
 from nmtkit import settings
 from nmtkit.data.context import BREAK, Context
-from nmtkit.data.documents import ContextRule
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.documents import ContextRule, Documents
+from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from nmtkit.errors import ConfigError
+from nmtkit.models import memory
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
+from nmtkit.settings import SearchSettings, build
+from nmtkit.translate.scorer import Scorer
 from tests.models import contract, test_transformer
 from tests.models.differences import similarity_in_bfloat16
 from tests.models.slow import affine, plus, sigmoid, softmax, tanh, times
@@ -221,9 +224,14 @@ SETTINGS = [
 ]
 
 
+def built(values):
+    """A model without dropout; the memory of a batch is one of training."""
+    return contract.Case("amn", tuple(values.items())).build().train(values.get("memory_scope") == "batch")
+
+
 @pytest.mark.parametrize("values", SETTINGS, ids=str)
 def test_equations_with_none_one_and_three_contexts(values):
-    model = contract.Case("amn", tuple(values.items())).build()
+    model = built(values)
     texts, rows = [ONE, TWO, THREE], [[2], [], [0, 1, 2], [1, 0]]
     memory = model.encode(batch_of(of(*texts, rows=rows)))["states"]
     slow = Slow(weights_of(model), model.settings)
@@ -261,7 +269,7 @@ def test_the_same_sentence_several_times_is_the_sentence_once(values):
 
 @pytest.mark.parametrize("values", SETTINGS, ids=str)
 def test_neither_the_order_of_contexts_nor_that_of_the_store_matters(values):
-    model = contract.Case("amn", tuple(values.items())).build()
+    model = built(values)
     expected = contract.full(model, batch_of(of(ONE, TWO, THREE, rows=[[2], [], [0, 1, 2], [1, 0]])))
     contract.close(contract.full(model, batch_of(of(ONE, TWO, THREE, rows=[[2], [], [2, 0, 1], [0, 1]]))), expected)
     contract.close(contract.full(model, batch_of(of(THREE, ONE, TWO, rows=[[0], [], [1, 2, 0], [2, 1]]))), expected)
@@ -272,7 +280,7 @@ def test_neither_the_order_of_contexts_nor_that_of_the_store_matters(values):
 
 def test_with_the_memory_of_a_batch_only_the_batch_counts():
     """Each sentence that has a context reads those of all: fewer of them, another result; one without any stays the Transformer's."""
-    model = contract.Case("amn", (("memory_scope", "batch"),)).build()
+    model = built({"memory_scope": "batch"})
     expected = contract.full(model, batch_of(of(ONE, TWO, THREE, rows=[[2], [], [0], [1]])))
     contract.close(contract.full(model, batch_of(of(ONE, TWO, THREE, rows=[[0], [], [1], [2]]))), expected)
     fewer = contract.full(model, batch_of(of(ONE, TWO, rows=[[1], [], [0], [1]])))
@@ -280,6 +288,48 @@ def test_with_the_memory_of_a_batch_only_the_batch_counts():
     assert torch.equal(fewer[1], contract.full(transformer_of(model), batch_of(None))[1])
     own = contract.Case("amn").build()
     contract.close(contract.full(own, batch_of(of(ONE, rows=[[0]] * 4))), contract.full(model, batch_of(of(ONE, rows=[[0]] * 4))))
+
+
+class Spaces:
+    """Text whose words are its subwords."""
+
+    def encode(self, line):
+        return line.split()
+
+    def decode(self, subwords):
+        return " ".join(subwords)
+
+
+def test_outside_training_the_memory_of_a_batch_is_that_of_the_document(monkeypatch):
+    """What a sentence reads is given by its document: in any batches, and whatever other documents say."""
+    model = contract.Case("amn", (("memory_scope", "batch"),)).build()
+    assert model.context_rule.whole and not model.train().context_rule.whole
+    model.eval()
+    ids, sides = Vocabulary([*SPECIALS, *map(str, range(contract.V - len(SPECIALS)))]), Spaces()
+    text = ["1 2 3", "4 5", "", "6", "7 8", "9 1", "2 2 3"]
+    other = [*text[:4], "3 3 3", "5", "1"]
+
+    def scores(lines, batch_size):
+        scorer = Scorer([model], sides, sides, ids, ids, build(SearchSettings, {"batch_size": batch_size}, "search"))
+        return [line.log_prob for line in scorer.force(lines, ["1 2"] * len(lines), Documents([0, 4], len(lines)))]
+
+    expected = scores(text, 100)
+    assert scores(text, 1) == pytest.approx(expected, abs=1e-9)
+    monkeypatch.setattr(memory, "SIDE_BY_SIDE", 0)
+    assert scores(text, 100) == pytest.approx(expected, abs=1e-9)
+    changed = [abs(a - b) > 1e-6 for a, b in zip(scores(other, 100), expected, strict=True)]
+    assert not any(changed[:4]) and all(changed[4:])
+    assert abs(scores(["4 4", *text[1:]], 100)[3] - expected[3]) > 1e-6  # what is the context of another sentence is read too
+
+
+def test_contexts_of_a_whole_document():
+    rule, documents = ContextRule("previous", 1, "parallel", whole=True), Documents([0, 4], 6).without({2})
+    assert [documents.context(i, rule) for i in (0, 1, 3, 4, 5)] == [[], [0, 1], [0, 1], [], [4]]
+
+
+def test_contexts_of_a_batch_are_no_text():
+    with pytest.raises(ConfigError, match="a memory each"):
+        contract.Case("amn", (("memory_scope", "batch"), ("context_size", 2))).build()
 
 
 def test_each_context_is_encoded_once():
