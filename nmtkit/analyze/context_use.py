@@ -26,6 +26,7 @@ from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.prep.parallel import cores
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
+from nmtkit.score import figures
 from nmtkit.score.draws import Draws, estimate
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.significance import TESTS, compare, difference
@@ -164,10 +165,12 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = ()) -> F
     of_gates = gates.run(run, gated, set_names=[chosen]) if gated else None
     note = "context words: the attention they get from the source words, in proportion to what these take; source words: what each takes from them"
     title = f"What is read in the context ({chosen}): the {EXAMPLES} sentences of each system that gain most from it"
+    table = _table(rows, subject, signature)
     return Finding(
         name="context",
         title="whether the context is used",
-        table=_table(rows, subject, signature),
+        table=table,
+        figure=_figure(table) if figures.available() else None,
         text="A system uses its context where loss and BLEU get worse without it, and with one that says something else. If another document's "
         "context does no harm, what was gained is not from what the context says.",
         bars="\n\n".join([f"{title}\n({note})", reading.as_text(examples), *([of_gates.bars] if of_gates else [])]),
@@ -271,3 +274,15 @@ def _table(rows: list[list[Any]], subject: Subject, signature: str) -> Table:
         "gates.md: λ by word and frequency; examples.html: the sentences that gain most",
     ]
     return Table("context", f"Is the context used? ({subject.name})", columns, rows, notes)
+
+
+def _figure(table: Table) -> str:
+    """By how much each other context raises the loss of each system."""
+    keys = [column.key for column in table.columns]
+    place = keys.index("loss_difference")
+    systems = list(dict.fromkeys(row[0] for row in table.rows))
+    series: dict[str, list[Estimate]] = {}
+    for row in table.rows:
+        if row[1] != OWN:
+            series.setdefault(row[1], [Estimate(None)] * len(systems))[systems.index(row[0])] = row[place] or Estimate(None)
+    return figures.grouped_bars(systems, series, "another context in the place of the own one", "Δ loss, nats a subword")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit import files
+from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, nearest
 
 PARTS = ("tr", "va", "te")
@@ -78,7 +78,10 @@ def find(folder: Path) -> dict[str, list[Path]]:
         if path.is_dir() and (parts := _part_files(path)):
             found[path.name] = parts
         elif path.is_file() and path.name.endswith(SUFFIXES):
-            found[path.name.partition(".")[0]] = [path]
+            if "\t" in next(files.text_lines(path), "\t"):  # an empty one is an error, which reading it says
+                found[path.name.partition(".")[0]] = [path]
+            else:
+                console.warn(f"{path} is no probing file, and passed over: its first line has no tab")
     if not found:
         raise DataError("no probing files", where=folder, hint=LAYOUTS)
     order = [name for names in CATEGORIES.values() for name in names]

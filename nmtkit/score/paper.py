@@ -17,6 +17,7 @@ from nmtkit.score.tables import Column, Table
 from nmtkit.settings import Section, build, read_toml
 
 ABSENT = "not trained here"
+LEFT_OUT = "not in this comparison"
 OTHER = "another corpus than the paper's"
 
 
@@ -121,8 +122,9 @@ def printed(path: Path, name: str | None) -> Printed:
 def beside(paper: Printed, result: Mapping[str, Any], dataset: str) -> Table:
     """Paper, measured, difference and signature: one row a printed row and column of scores.
 
-    Of the columns, those of this test set are shown, or all where the paper has none of it: then there is no difference, since it would be
-    one of corpora. A row is measured by the systems of its name, or of its name and a seed's mark (-s1, -s2): their mean.
+    Of the columns, those of this test set are shown, or all where the paper has none of it: then what was measured stands once, and there is no
+    difference, since it would be one of corpora. A row is measured by the systems of its name, or of
+    its name and a seed's mark (-s1, -s2): their mean.
 
     Args:
         paper: the printed table.
@@ -135,13 +137,25 @@ def beside(paper: Printed, result: Mapping[str, Any], dataset: str) -> Table:
     rows: list[list[Any]] = []
     for row in table.rows:
         found = [s["scores"] for s in result["systems"] if row.system and re.fullmatch(rf"{re.escape(row.system)}(-s\d+)?", s["name"])]
+        shown: set[str] = set()
         for column in [column for column in same or of_scores if column.name in row.numbers]:
             number = row.numbers[column.name]
             value, spread = number if isinstance(number, tuple) else (number, None)
-            values = [scores[column.score]["value"] for scores in found if column.score in scores]
+            known = [scores[column.score]["value"] for scores in found if column.score in scores]
+            values = known if same or column.score not in shown else []  # of another corpus a number stands once, not beside each of the paper's
+            shown.add(column.score)
             mean = statistics.fmean(values) if values else None
             difference = mean - value if same and mean is not None else None
-            cells = [row.printed, row.system if values else ABSENT, column.name, value, spread, len(values) or None, mean, difference]
+            cells = [
+                row.printed,
+                row.system if known else LEFT_OUT if row.system else ABSENT,
+                column.name,
+                value,
+                spread,
+                len(values) or None,
+                mean,
+                difference,
+            ]
             rows.append([*cells, result["signatures"][column.score] if values else None])
     columns = [
         Column("row", "paper's row", left=True),

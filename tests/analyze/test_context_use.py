@@ -95,6 +95,7 @@ def test_the_table_by_hand(run, capsys):
     stage.analyze(run, "context")
     out, err = capsys.readouterr()
     assert "left out, for no context is read by plain" in err and "amn, context-aware, han, concat" in err
+    assert (run.path / "analyze/context/figure.svg").is_file()
     assert "doc, line " in out and "nats from its context" in out and "memory.gate, the most frequent source words" in out
     found, store = finding(run, "context"), Store(run.prep / "dev")
     rows = {row["context"]: row for row in found["table"]["rows"]}

@@ -48,6 +48,8 @@ def file(tmp_path):
     return tmp_path / "paper.toml"
 
 
+TWICE = {"printed": "Base", "system": "base", "numbers": {"a": 20.0, "b": 30.0}}
+ELSEWHERE = {"printed": "Other", "system": "other", "numbers": {"a": 20.0}}
 KEYS = ("row", "system", "column", "paper", "seeds", "measured", "difference", "signature")
 
 
@@ -78,6 +80,10 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
         *(("Base + New", "En-De", 28.5, None), ("T5", "En-De", None, None)),
     ]
     assert "another corpus than the paper's" in found.title
+    one = paper.Printed("", paper.PaperTable(title="", metric="", columns=[{"name": n, "score": "bleu"} for n in "ab"], rows=[TWICE, ELSEWHERE]))
+    assert [(row[1], row[2], row[5]) for row in rows(paper.beside(one, {**RESULT, "set": name}, dataset))] == [
+        *(("base", "a", 31.5), ("base", "b", None), ("not in this comparison", "a", None)),
+    ]
     said = f"measured on {dataset} {name}, printed of toy-ende news, toy-deen news: a difference would be one of corpora and mean nothing"
     assert any(said in note for note in found.notes)
 
