@@ -37,6 +37,6 @@ OPTIONS: dict[str, object] = {
     **{"sentence": 1, "layer": "", "head": 0, "gold": "", "alignments": ()},
     **{"levels": "", "expressions": "", "match_case": False, "removal": "renormalised", "sentences": 0},
     **{"src_tags": "", "tgt_tags": ""},
-    **{"probes": "", "tasks": ""},
+    **{"probes": "", "tasks": "", "paper": "", "table": ""},
 }
 """The options that some analyses have, each with its default; an analysis gets those that its function declares."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from nmtkit.analyze import classifier, sentence_vectors
 from nmtkit.analyze.agreement import interval
 from nmtkit.analyze.classifier import Examples
 from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.probes import FOLDS, PARTS, Task, chosen, find, read
+from nmtkit.analyze.probes import CATEGORIES, FOLDS, PARTS, Task, chosen, find, read
 from nmtkit.analyze.sentence_vectors import EMBEDDINGS, KINDS, STATES, NoStates, Reader
 from nmtkit.errors import ConfigError
 from nmtkit.prep.parallel import cores
 from nmtkit.run import Run
 from nmtkit.score import figures
+from nmtkit.score import paper as papers
 from nmtkit.score.tables import Column, Estimate, Table, bar
 from nmtkit.translate import workers
 
@@ -120,7 +122,17 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(mean, mean - math.sqrt(((values - lows) ** 2).sum()) / n, mean + math.sqrt(((highs - values) ** 2).sum()) / n)
 
 
-def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), probes: str = "", tasks: str = "", layer: str = "") -> Finding:
+def run(
+    run: Run,
+    systems: Sequence[str],
+    *,
+    set_names: Sequence[str] = (),
+    probes: str = "",
+    tasks: str = "",
+    layer: str = "",
+    paper: str = "",
+    table: str = "",
+) -> Finding:
     """Accuracy of classifiers on the sentence vectors of each system, beside those on its bag of embeddings and the majority class.
 
     Args:
@@ -128,15 +140,37 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), prob
         probes: a folder of probing files, senteval, or "" for those of the run's corpus.
         tasks: only these, with commas between.
         layer: of the encoder, from 1; "" = the states that the decoder reads.
+        paper: a paper's printed numbers, to be put beside; table: which of its tables.
     Raises: ConfigError, DataError as the parts say; DataError if no system has states of source positions.
     """
     if set_names:
         raise ConfigError("probing reads its own files, not a set of the run", where="--set-name", hint="--probes")
+    beside = papers.printed(Path(paper), table or None, "task") if paper else None
     number, folder = layer_number(layer), find_folder(run, probes)
     read_tasks = [_read(name, paths) for name, paths in chosen(find(folder), tasks).items()]
     files = features(run, systems, read_tasks, number)
     found = classified(read_tasks, files)
-    return _finding(read_tasks, found, files, number, folder, [name for name in systems if name not in files])
+    finding = _finding(read_tasks, found, files, number, folder, [name for name in systems if name not in files])
+    if beside is not None:
+        signature = f"{probes or 'demo'}, layer {layer or 'top'}, seed {SEED}"
+        accuracies = _accuracies(finding.table, list(files), {task.name for task in read_tasks})
+        printed = papers.accuracies_beside(beside, accuracies, run.manifest()["dataset"], probes or "demo", signature)
+        attachments = finding.attachments | {f"paper.{suffix}": content for suffix, content in printed.forms().items()}
+        finding = dataclasses.replace(finding, attachments=attachments, bars=f"{finding.bars}\n\n{printed.markdown()}")
+    return finding
+
+
+def _accuracies(table: Table, systems: Sequence[str], tasks: Collection[str]) -> dict[str, dict[str, float]]:
+    """Of each system, by task, and by category of which no task is missing."""
+    found: dict[str, dict[str, float]] = {name: {} for name in systems}
+    keys = [column.key for column in table.columns]
+    for row in table.rows:
+        one_task, whole = row[2] is not None, set(CATEGORIES.get(row[0], ())) <= set(tasks)
+        for name in systems if one_task or whole else ():
+            accuracy = row[keys.index(name)].value
+            if accuracy is not None:
+                found[name][row[1] if one_task else row[0]] = accuracy
+    return found
 
 
 def _read(name: str, paths: Sequence[Path]) -> Task:

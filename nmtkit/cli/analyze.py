@@ -213,6 +213,22 @@ def analyze(
             rich_help_panel=of("probing"),
         ),
     ] = "",
+    paper: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="A paper's printed numbers (recipes/PAPER/paper.toml), beside the measured ones.",
+            rich_help_panel=of("probing"),
+        ),
+    ] = "",
+    table: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Which table of --paper, for example table4.",
+            rich_help_panel=of("probing"),
+        ),
+    ] = "",
 ) -> None:
     """Look inside the systems: table, figure and one sentence on how to read them."""
     from nmtkit.analyze import ANALYSES, stage
@@ -224,5 +240,5 @@ def analyze(
     options["score_kind"] = score_kind
     options |= {"sentence": sentence, "layer": layer, "head": head, "gold": gold, "alignments": tuple(alignments or ())}
     options |= {"levels": levels, "expressions": expressions, "match_case": match_case, "removal": removal, "sentences": sentences}
-    options |= {"src_tags": src_tags, "tgt_tags": tgt_tags, "probes": probes, "tasks": tasks}
+    options |= {"src_tags": src_tags, "tgt_tags": tgt_tags, "probes": probes, "tasks": tasks, "paper": paper, "table": table}
     stage.analyze(chosen_run(run), analysis, systems=systems or [], set_names=set_names or [], output_format=output_format, force=force, **options)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,8 @@ class PaperColumn(Section):
     """The test set, by its name there."""
     score: str = ""
     """The key in scores.json of what the paper measured (see the table of metrics in nmtkit/score/README.md); empty: no score of translations."""
+    task: str = ""
+    """Of `analyze probing`: the task whose accuracy it is, or the category whose mean."""
 
 
 class PaperRow(Section):
@@ -101,21 +103,23 @@ def _check(table: PaperTable, where: str) -> None:
         raise ConfigError("a column or a system has more than one entry", where=where, hint="give each once")
 
 
-def printed(path: Path, name: str | None) -> Printed:
+def printed(path: Path, name: str | None, of: Literal["score", "task"] = "score") -> Printed:
     """One table of a paper's file.
 
     Args:
         path: the file; name: of the table.
-    Raises: as `load`; ConfigError for no table, an unknown one, or one that has nothing to do with translations.
+        of: what its columns must be, some of them: scores of translations, or tasks of probing.
+    Raises: as `load`; ConfigError for no table, an unknown one, or one that has no such column.
     """
     paper = load(path)
     if name is None:
         raise ConfigError("which of the paper's tables?", where="--paper", hint="--table NAME, one of: " + ", ".join(paper.tables))
     if name not in paper.tables:
         raise ConfigError(f"the paper's file has no table '{name}'", where=path, hint=nearest(name, paper.tables))
-    if not any(column.score for column in paper.tables[name].columns):
-        of_scores = [other for other, table in paper.tables.items() if any(column.score for column in table.columns)]
-        raise ConfigError(f"the paper's table '{name}' has no scores of translations", where=path, hint="these have: " + ", ".join(of_scores))
+    having = [other for other, table in paper.tables.items() if any(getattr(column, of) for column in table.columns)]
+    if name not in having:
+        what = "scores of translations" if of == "score" else "accuracies of probing tasks"
+        raise ConfigError(f"the paper's table '{name}' has no {what}", where=path, hint="these have: " + (", ".join(having) or "none"))
     return Printed(paper.citation, paper.tables[name])
 
 
@@ -131,32 +135,68 @@ def beside(paper: Printed, result: Mapping[str, Any], dataset: str) -> Table:
         result: of a test set, as in scores.json.
         dataset: the corpus of the run.
     """
-    table = paper.table
-    of_scores = [column for column in table.columns if column.score]
+    of_scores = [column for column in paper.table.columns if column.score]
     same = [column for column in of_scores if (column.dataset, column.set) == (dataset, result["set"])]
-    rows: list[list[Any]] = []
+    known = {s["name"]: {key: score["value"] for key, score in s["scores"].items()} for s in result["systems"]}
+    found = _rows(paper.table, same or of_scores, known, bool(same), lambda column: column.score)
+    rows = [[*row, None if row[MEASURED] is None else result["signatures"][column.score]] for row, column in found]
+    title = f"{result['set']}: {paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})")
+    return _as_table(title, rows, _notes(paper, of_scores, same, result, dataset))
+
+
+def accuracies_beside(paper: Printed, accuracies: Mapping[str, Mapping[str, float]], dataset: str, probes: str, signature: str) -> Table:
+    """The same of the accuracies of `analyze probing`.
+
+    Args:
+        paper: a printed table, some of whose columns are tasks.
+        accuracies: system -> task, or category of tasks -> accuracy in percent.
+        dataset: the corpus of the run.
+        probes: the probing files: there is a difference where both are the paper's.
+        signature: how they were measured.
+    """
+    columns = [column for column in paper.table.columns if column.task]
+    same = all((column.dataset, column.set) == (dataset, probes) for column in columns)
+    rows = [
+        [*row, None if row[MEASURED] is None else signature] for row, _ in _rows(paper.table, columns, accuracies, same, lambda column: column.task)
+    ]
+    theirs = ", ".join(dict.fromkeys(f"{column.dataset} {column.set}" for column in columns))
+    notes = [f"paper: {paper.citation}; {paper.table.metric}"]
+    notes.append("difference: measured - paper" if same else f"measured on {dataset} {probes}, printed of {theirs}: so there is no difference")
+    return _as_table(f"{paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})"), rows, [*notes, *paper.table.remarks])
+
+
+MEASURED = 6
+"""Where that number stands in a row."""
+
+
+def _rows(
+    table: PaperTable, columns: Sequence[PaperColumn], known: Mapping[str, Mapping[str, float]], same: bool, of: Callable[[PaperColumn], str]
+) -> list[tuple[list[Any], PaperColumn]]:
+    """The rows without their signatures, each with its column.
+
+    Args:
+        columns: those that are shown.
+        known: system -> what was measured of it, by the keys that `of` gives of columns.
+        same: whether it is the same that the paper measured.
+    """
+    rows: list[tuple[list[Any], PaperColumn]] = []
     for row in table.rows:
-        found = [s["scores"] for s in result["systems"] if row.system and re.fullmatch(rf"{re.escape(row.system)}(-s\d+)?", s["name"])]
+        found = [own for name, own in known.items() if row.system and re.fullmatch(rf"{re.escape(row.system)}(-s\d+)?", name)]
         shown: set[str] = set()
-        for column in [column for column in same or of_scores if column.name in row.numbers]:
-            number = row.numbers[column.name]
+        for column in [column for column in columns if column.name in row.numbers]:
+            number, key = row.numbers[column.name], of(column)
             value, spread = number if isinstance(number, tuple) else (number, None)
-            known = [scores[column.score]["value"] for scores in found if column.score in scores]
-            values = known if same or column.score not in shown else []  # of another corpus a number stands once, not beside each of the paper's
-            shown.add(column.score)
+            there = [own[key] for own in found if key in own]
+            values = there if same or key not in shown else []  # of another corpus a number stands once, not beside each of the paper's
+            shown.add(key)
             mean = statistics.fmean(values) if values else None
             difference = mean - value if same and mean is not None else None
-            cells = [
-                row.printed,
-                row.system if known else LEFT_OUT if row.system else ABSENT,
-                column.name,
-                value,
-                spread,
-                len(values) or None,
-                mean,
-                difference,
-            ]
-            rows.append([*cells, result["signatures"][column.score] if values else None])
+            who = row.system if there else LEFT_OUT if row.system else ABSENT
+            rows.append(([row.printed, who, column.name, value, spread, len(values) or None, mean, difference], column))
+    return rows
+
+
+def _as_table(title: str, rows: list[list[Any]], notes: Sequence[str]) -> Table:
     columns = [
         Column("row", "paper's row", left=True),
         Column("system", "system", left=True),
@@ -170,8 +210,7 @@ def beside(paper: Printed, result: Mapping[str, Any], dataset: str) -> Table:
     ]
     if all(row[4] is None for row in rows):  # no spread is printed
         columns, rows = columns[:4] + columns[5:], [row[:4] + row[5:] for row in rows]
-    title = f"{result['set']}: {table.title}, printed and measured" + ("" if same else f" ({OTHER})")
-    return Table("paper", title, columns, rows, _notes(paper, of_scores, same, result, dataset))
+    return Table("paper", title, columns, rows, list(notes))
 
 
 def _notes(paper: Printed, of_scores: Sequence[PaperColumn], same: Sequence[PaperColumn], result: Mapping[str, Any], dataset: str) -> list[str]:

@@ -1,5 +1,8 @@
 """Probing: vectors of sentences against encoding one by one, vectors kept on disk, and the analysis from files to table."""
 
+import csv
+import io
+import json
 from collections import Counter
 
 import numpy as np
@@ -202,6 +205,60 @@ def test_majority_is_of_training_and_average_widens_with_its_parts(tmp_path):
     assert (found.value, found.low, found.high) == (60.0, 57.5, 65.0)
     assert probing.average([Estimate(50.0, 40.0, 60.0)]) == Estimate(50.0, 40.0, 60.0)
     assert probing.average([Estimate(None), Estimate(50.0, 40.0, 60.0)]).value is None
+
+
+PAPER = """
+citation = "Somebody 2020"
+[tables.probes]
+title = "Table 4"
+metric = "accuracy"
+columns = [
+  { name = "SentLen", dataset = "mine", set = "senteval", task = "sentence_length" },
+  { name = "WC", dataset = "mine", set = "senteval", task = "word_content" },
+  { name = "surface", dataset = "mine", set = "senteval", task = "surface" },
+]
+rows = [
+  { printed = "Base", system = "base", numbers = { SentLen = 93.0, WC = 70.0, surface = 81.5 } },
+  { printed = "Other", system = "other", numbers = { SentLen = 94.0 } },
+]
+[tables.scores]
+title = "Table 1"
+metric = "BLEU"
+columns = [{ name = "BLEU", score = "bleu" }]
+rows = [{ printed = "Base", system = "base", numbers = { BLEU = 20 } }]
+"""
+
+
+def test_accuracies_beside_the_papers(analysed, tmp_path, monkeypatch, capsys):
+    """With a difference where corpus and probing files are the paper's; a mean of tasks only where none of them is missing."""
+    (tmp_path / "paper.toml").write_text(PAPER, "utf-8")
+    analysed.system("base", "transformer", SMALL)
+    one, both = (probe_files(tmp_path / str(i), tasks=("sentence_length", "word_content")[: i + 1]) for i in range(2))
+    monkeypatch.setattr(published, "evaluation_set", lambda name: both)
+    manifest = analysed.run.path / "prep" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text("utf-8")) | {"dataset": "mine"}), "utf-8")
+    told = {"paper": str(tmp_path / "paper.toml"), "table": "probes"}
+
+    def beside(folder):
+        found = {row["task"]: row["base"]["value"] for row in analyze(analysed, folder, **told)["table"]["rows"]}
+        text = (analysed.run.path / "analyze" / "probing" / "paper.csv").read_text("utf-8")
+        assert "Table 4, printed and measured" in capsys.readouterr().out
+        return found, [tuple(row[key] for key in ("system", "column", "measured", "difference")) for row in csv.DictReader(io.StringIO(text))]
+
+    found, rows = beside(str(one))
+    left_out = ("not in this comparison", "SentLen", "", "")
+    assert rows == [
+        ("base", "SentLen", str(found["sentence_length"]), ""),
+        *[("not in this comparison", n, "", "") for n in ("WC", "surface")],
+        left_out,
+    ]
+    found, rows = beside("senteval")
+    values = [found["sentence_length"], found["word_content"], found["average of 2"]]
+    assert [float(row[2]) for row in rows[:3]] == pytest.approx(values)
+    assert [float(row[3]) for row in rows[:3]] == pytest.approx([values[0] - 93, values[1] - 70, values[2] - 81.5])
+    with pytest.raises(ConfigError, match="the paper's table 'scores' has no accuracies of probing tasks") as error:
+        analyze(analysed, str(one), paper=told["paper"], table="scores")
+    assert "these have: probes" in error.value.hint
 
 
 def test_what_cannot_be_probed_is_said(analysed, tmp_path, capsys):

@@ -139,6 +139,7 @@ def ten_tasks(kept):
     assert sum(row["classes"] is not None for row in found) == 10 and [row["task"] for row in found[-1:]] == ["average of 5"]
     assert {"majority", "transformer-s1", "enc-dc-s1", "enc-dc-s1, embeddings"} <= found[0].keys()
     assert not list(kept.rglob("*.npy"))  # the vectors stay where they are
+    assert {"Transformer", "Enc-DC"} < first_column(kept / "analyze" / "probing" / "paper.md")
 
 
 def mixtures(kept):
