@@ -275,6 +275,10 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
     for entry in manifest["sets"]:
         if "documents" in entry:
             console.say(f"  documents of {entry['name']}: {entry['documents']:,}, of {entry['lines'] / max(entry['documents'], 1):.1f} lines")
+            if entry["documents"] == entry["lines"] > 1:
+                console.warn(
+                    f"every line of {entry['name']} is a document of its own, so none has a context: is --docs {entry['name']} the right file?"
+                )
         if "parses" in entry:
             others = (f"{entry['parses'][reason]:,} {reason} (first: line {line:,})" for reason, line in entry["parses_first"].items())
             console.say(f"  parses of {entry['name']}: {entry['parses'][PARSED]:,} sentences; as n-grams: {', '.join(others) or 'none'}")

@@ -296,3 +296,11 @@ def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(
 def test_an_empty_file_tells_of_no_documents(tmp_path):
     with pytest.raises(DataError, match="is empty"):
         read_starts(written(tmp_path / "starts", []), 5)
+
+
+def test_documents_of_one_line_each_are_doubted(tmp_path, capsys):
+    """As where the text itself is given for the file that says where documents start."""
+    options = write_corpus(tmp_path / "in", corpus(), "ids")
+    prepared(tmp_path, options | {"docs": [*options["docs"][:1], f"dev={tmp_path / 'in' / 'dev.en'}"]})
+    said = capsys.readouterr().err
+    assert "every line of dev is a document of its own" in said and "every line of train" not in said
