@@ -272,16 +272,19 @@ def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
                 f"{entry['name']} has blank lines ({counts}; {entry['lines']:,} lines each): they are kept, a blank source line is translated "
                 f"as a blank line, and all count in the scores: {run.prep / 'text' / entry['name']}.*"
             )
+    _report_documents(manifest["sets"])
     for entry in manifest["sets"]:
-        if "documents" in entry:
-            console.say(f"  documents of {entry['name']}: {entry['documents']:,}, of {entry['lines'] / max(entry['documents'], 1):.1f} lines")
-            if entry["documents"] == entry["lines"] > 1:
-                console.warn(
-                    f"every line of {entry['name']} is a document of its own, so none has a context: is --docs {entry['name']} the right file?"
-                )
         if "parses" in entry:
             others = (f"{entry['parses'][reason]:,} {reason} (first: line {line:,})" for reason, line in entry["parses_first"].items())
             console.say(f"  parses of {entry['name']}: {entry['parses'][PARSED]:,} sentences; as n-grams: {', '.join(others) or 'none'}")
-    if not any("documents" in entry for entry in manifest["sets"]):
-        console.say("  documents: nothing says where they start, so every sentence is one of its own")
     console.say(f"prepared {run.prep} in {console.duration(seconds)} (preset {manifest['preset']}, fingerprint {manifest['fingerprint'][:12]})")
+
+
+def _report_documents(sets: list[dict[str, Any]]) -> None:
+    told = [entry for entry in sets if "documents" in entry]
+    for entry in told:
+        console.say(f"  documents of {entry['name']}: {entry['documents']:,}, of {entry['lines'] / max(entry['documents'], 1):.1f} lines")
+        if entry["documents"] == entry["lines"] > 1:
+            console.warn(f"every line of {entry['name']} is a document of its own, so none has a context: is --docs {entry['name']} the right file?")
+    if not told:
+        console.say("  documents: nothing says where they start, so every sentence is one of its own")
