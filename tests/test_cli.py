@@ -184,7 +184,18 @@ UNUSED = [  # a command, options that mean nothing there, why
         "analyze",
         ["--system toy", "--set-name test", "--buckets dc", "--measure", "--format table", "--run x", "--force", "--pairs x", "--scores x"]
         + ["--sentence 2", "--layer 1", "--head 1", "--gold a,b", "--alignments x", "--sentences 5", "--context none", "--score-kind probability"]
-        + ["--levels 2", "--removal mask", "--expressions x", "--match-case", "--src-tags x", "--tgt-tags x", "--probes x", "--tasks all"],
+        + [
+            "--levels 2",
+            "--removal mask",
+            "--expressions x",
+            "--match-case",
+            "--src-tags x",
+            "--tgt-tags x",
+            "--probes x",
+            "--tasks all",
+            "--paper x",
+            "--table t",
+        ],
         "without a NAME the analyses are listed",
     ),
     ("report", ["--sentences 5"], "no attention is computed"),

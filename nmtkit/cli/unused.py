@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Case, ...]] = {
             (
                 *("--system", "--set-name", "--buckets", "--measure", "--pairs", "--scores", "--format", "--run", "--force"),
                 *("--sentence", "--layer", "--head", "--gold", "--alignments", "--sentences", "--context", "--score-kind", "--levels", "--removal"),
-                *("--expressions", "--match-case", "--src-tags", "--tgt-tags", "--probes", "--tasks"),
+                *("--expressions", "--match-case", "--src-tags", "--tgt-tags", "--probes", "--tasks", "--paper", "--table"),
             ),
             "name one of them: nmtkit analyze NAME …",
         ),

@@ -101,9 +101,12 @@ def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
     assert scores["made_from"]["baseline"] == systems[0] == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
     assert first_column(kept / "score" / "test" / "table.md") == {"system", *systems}
     assert set(systems) <= {line.split(" ")[0] for line in done.stdout.splitlines()}
-    forms = {path.name for path in kept.rglob("*.*") if path.stem in {"table", "significance", "lengths", "paper"} and path.suffix != ".svg"}
+    forms = {
+        path.name for path in (kept / "score").rglob("*.*") if path.stem in {"table", "significance", "lengths", "paper"} and path.suffix != ".svg"
+    }
     assert {f"{Path(form).stem}.{suffix}" for form in forms for suffix in SUFFIXES} == forms
     assert ("paper.md" in forms) == (name in PRINTED)
+    assert (kept / "probing" / "paper.md").is_file() == (name == "dual_context/probing")
     if name in PRINTED:
         assert "(another corpus than the paper's)" in (kept / "score" / "test" / "paper.md").read_text("utf-8")
     for analysis in analyses:
@@ -139,7 +142,7 @@ def ten_tasks(kept):
     assert sum(row["classes"] is not None for row in found) == 10 and [row["task"] for row in found[-1:]] == ["average of 5"]
     assert {"majority", "transformer-s1", "enc-dc-s1", "enc-dc-s1, embeddings"} <= found[0].keys()
     assert not list(kept.rglob("*.npy"))  # the vectors stay where they are
-    assert {"Transformer", "Enc-DC"} < first_column(kept / "analyze" / "probing" / "paper.md")
+    assert {"Transformer", "Enc-DC"} < first_column(kept / "probing" / "paper.md")
 
 
 def mixtures(kept):
