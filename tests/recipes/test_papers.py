@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from nmtkit.analyze.probes import CATEGORIES
 from nmtkit.prep.corpora import table as corpora
 from nmtkit.score import paper
 from tests.recipes.door import ROOT
@@ -58,5 +59,8 @@ def test_the_columns_name_corpora_and_their_test_sets(name):
         for column in table.columns:
             if column.score:
                 assert column.set in corpora.find(column.dataset).entry.test
+            elif column.task:
+                known = {*CATEGORIES, *(task for tasks in CATEGORIES.values() for task in tasks)}
+                assert corpora.find(column.dataset) and corpora.find(column.set).entry.evaluation and column.task in known
             else:
                 assert not column.dataset and not column.set
