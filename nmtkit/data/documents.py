@@ -115,8 +115,9 @@ class Documents:
 
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
         """The sentences that are the context of one, in the order of the text; none of another document unless the rule says so."""
-        if rule.whole:
-            return self._whole(sentence, dataclasses.replace(rule, whole=False))
+        return self._whole(sentence, dataclasses.replace(rule, whole=False)) if rule.whole else self._own(sentence, rule)
+
+    def _own(self, sentence: int, rule: ContextRule) -> list[int]:
         read = self._read
         start, end = self.around(sentence)
         low, high = bisect_left(read, start), bisect_left(read, end)  # its document, among what can be read
@@ -135,12 +136,12 @@ class Documents:
 
     def _whole(self, sentence: int, rule: ContextRule) -> list[int]:
         """What is the context of some sentence of the document of one that has a context."""
-        if not self.context(sentence, rule):
+        if not self._own(sentence, rule):
             return []
         start, end = self.around(sentence)
         if (start, rule) not in self._wholes:
             own = self._read[bisect_left(self._read, start) : bisect_left(self._read, end)]
-            self._wholes[start, rule] = sorted({other for one in own for other in self.context(one, rule)})
+            self._wholes[start, rule] = sorted({other for one in own for other in self._own(one, rule)})
         return self._wholes[start, rule]
 
 

@@ -36,17 +36,14 @@ def with_documents(corpus: Corpus, sources: Mapping[str, str]) -> Corpus:
     Raises: ConfigError for a set that it has not, or whose markup says so itself.
     """
     given = of_sets(corpus, sources, "--docs")
-    for one in corpus.sets:
-        if one.name in given and one.between == "markup":
-            message = f"the markup of the {one.name} set says where its documents start"
-            raise ConfigError(message, where="--docs", hint="leave it out, or give plain text, one sentence a line")
-    sets = []
-    for one in corpus.sets:
-        source = given.get(one.name)
-        between = one.between if source is None else cast(Between, source) if source in {BLANK, MARKER} else ""
-        docs = None if source is None or source in {BLANK, MARKER} else Path(source)
-        sets.append(replace(one, docs=docs, between=between))
-    return replace(corpus, sets=sets)
+    return replace(corpus, sets=[_told(one, given[one.name]) if one.name in given else one for one in corpus.sets])
+
+
+def _told(one: SetFiles, source: str) -> SetFiles:
+    if one.between == "markup":
+        message = f"the markup of the {one.name} set says where its documents start"
+        raise ConfigError(message, where="--docs", hint="leave it out, or give plain text, one sentence a line")
+    return replace(one, between=cast(Between, source)) if source in {BLANK, MARKER} else replace(one, docs=Path(source))
 
 
 def with_markup(corpus: Corpus) -> Corpus:

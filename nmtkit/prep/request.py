@@ -13,7 +13,7 @@ from nmtkit import files, settings
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.prep.corpora import generated, published, table
 from nmtkit.prep.corpora.table import Dataset
-from nmtkit.prep.documents import BLANK, document_doubts, with_documents, with_markup
+from nmtkit.prep.documents import BLANK, MARKER, MARKER_LINE, document_doubts, with_documents, with_markup
 from nmtkit.prep.parser import PARSERS
 from nmtkit.prep.shorten import with_first
 from nmtkit.prep.sources import Corpus, SetFiles, language_doubts, own_files, own_tests, suffix_doubts, with_parses
@@ -123,7 +123,8 @@ def own_request(
 def _pairs(train: SetFiles, most: int) -> int:
     """How many pairs a training text of own files has, counted up to `most`: no more of it is read."""
     lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
-    pairs = filter(bytes.strip, lines) if train.between == BLANK else lines
+    is_pair = {BLANK: bytes.strip, MARKER: lambda line: line.strip() != MARKER_LINE, "markup": lambda line: b"<seg" in line.lower()}
+    pairs = filter(is_pair[train.between], lines) if train.between else lines
     return sum(1 for _ in itertools.islice(pairs, min(most, train.first or most)))
 
 

@@ -87,7 +87,7 @@ def _part(found: Gathered, number: int, runs: int, attention: str, sentences: in
     """What the page shows of one of so many runs, whose sentences share its space."""
     texts = [one for one in (read_texts(found, name) for name in found.scores) if one is not None]
     kept, step = explorer.kept_lines(texts, explorer.MOST // runs)
-    attends = attention in {system.name for system in found.systems}
+    attends = attention in {system.name for system in found.run.systems()}
     read = _attention(found.run, attention, sentences, texts, kept) if attends else None
     return page.Part(found, texts, kept, step, read, number)
 

@@ -22,6 +22,7 @@ from nmtkit.prep.demo import generate
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.scorer import Scorer
+from tests.spaces import Spaces
 
 from .conftest import SMALL
 
@@ -38,14 +39,6 @@ DOCUMENTED = [  # formats.md, "Lingeval97": distance and frequency may be missin
     {"source": "w6", "reference": "w7", "origin": "newstest2009.2", "errors": []},
     {"source": "w8 w1 w2", "reference": "w9", "origin": "x.3", "errors": [{"type": AGREEMENT, "contrastive": "w3 w5 w6", "distance": 16}]},
 ]
-
-
-class Words:
-    def encode(self, line):
-        return line.split()
-
-    def decode(self, subwords):
-        return " ".join(subwords)
 
 
 @pytest.fixture
@@ -241,7 +234,7 @@ def test_a_set_is_documents_of_what_was_said_before():
 
 def test_systems_that_read_translations_get_those_of_the_set(analysed, tmp_path, monkeypatch):
     """The same sources with other translations before: only such a system scores them differently."""
-    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Spaces())
     path = tmp_path / "pairs.json"
     trg = [{"correct": [before, "w5 w6"], "incorrect": [before, "w5 w7"]} for before in ("w20 w21", "w30 w31 w32")]
     path.write_text(json.dumps({"1": {"src": ["w1 w2", "w3"], "trg": trg}}), "utf-8")
@@ -323,7 +316,7 @@ def test_alternatives_are_the_forced_scores_one_by_one(analysed, jobs):
     analysed.system("base", "transformer", SMALL)
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
     translator = Scorer(
-        [model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {"batch_size": 6}, "search"), "cpu", jobs
+        [model], Spaces(), Spaces(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {"batch_size": 6}, "search"), "cpu", jobs
     )
     rng = random.Random(3)
     sentence = lambda: " ".join(f"w{rng.randint(0, 90)}" for _ in range(rng.randint(1, 9)))  # noqa: E731
@@ -339,13 +332,13 @@ def test_a_source_is_read_once_for_its_targets(analysed, monkeypatch):
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
     read_rows, original = [], model.encode
     monkeypatch.setattr(model, "encode", lambda batch: read_rows.append(len(batch.src)) or original(batch))
-    translator = Scorer([model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
+    translator = Scorer([model], Spaces(), Spaces(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
     translator.alternatives(["w1", "w2 w3"], [["w4", "w5", "w6"], ["w7", "w8", "w9"]])
     assert read_rows == [2]
 
 
 def test_the_stage_shows_systems_and_score_files_side_by_side(analysed, documented, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Spaces())
     analysed.system("base", "transformer", SMALL)
     other = tmp_path / "others.2016.scores"
     other.write_text("1\n2\n2\n9\n5\n4\n", "utf-8")
@@ -372,7 +365,7 @@ def test_the_stage_shows_systems_and_score_files_side_by_side(analysed, document
 
 
 def test_what_a_score_file_is_read_as_is_said_and_can_be_told(analysed, documented, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Spaces())
     analysed.system("base", "transformer", SMALL)
     other = tmp_path / "others.2016.scores"
     other.write_text("1\n2\n2\n9\n5\n4\n", "utf-8")
@@ -392,7 +385,7 @@ def test_what_a_score_file_is_read_as_is_said_and_can_be_told(analysed, document
 
 
 def test_a_system_that_reads_parses_is_said_to_have_none(analysed, documented, capsys, monkeypatch):
-    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Spaces())
     analysed.system("trees", "pr", {**SMALL, "segmentation": "parse"})
     stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(documented)})
     assert "'trees' reads parses" in capsys.readouterr().err
@@ -410,7 +403,7 @@ def with_context(tmp_path):
 
 @pytest.mark.parametrize("variant", ["amn", "context-aware", "han", "concat"])
 def test_scores_hang_on_the_context_of_systems_that_read_it(analysed, with_context, variant, monkeypatch, capsys):
-    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Spaces())
     analysed.system("base", "transformer", SMALL)
     model = analysed.system("doc", variant, SMALL)
     options = {**OPTIONS, "pairs": str(with_context), "context": "true,none,foreign"}
@@ -445,7 +438,7 @@ def test_scores_hang_on_the_context_of_systems_that_read_it(analysed, with_conte
 
 
 def test_contexts_that_are_not_there_are_said_or_refused(analysed, documented, with_context, monkeypatch, capsys):
-    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Spaces())
     analysed.system("doc", "amn", SMALL)
     analysed.system("later", "amn", {**SMALL, "context": "next"})
     stage.analyze(analysed.run, "agreement", systems=["doc"], **{**OPTIONS, "pairs": str(documented)})
@@ -468,7 +461,7 @@ def test_sets_of_the_corpus_go_by_their_names(analysed, with_context):
 
 def test_pairs_of_words_that_a_system_does_not_know_are_said(analysed, tmp_path, monkeypatch, capsys):
     """Two unknown words are one to the model, so the pair is a tie, and no share says that by itself."""
-    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Words())
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Spaces())
     analysed.system("base", "transformer", SMALL)
     for name, lines in {"src": ["w1 w2", "w3 w4"], "right": ["w5 w6", "xyzzy w7"], "wrong": ["w5 w8", "plugh w7"]}.items():
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -492,7 +485,7 @@ def test_no_score_is_lost_in_float32(analysed):
     """Sums of float64 log-probabilities: two targets that differ in a rare word only are told apart."""
     analysed.system("base", "transformer", SMALL)
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
-    translator = Scorer([model], Words(), Words(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
+    translator = Scorer([model], Spaces(), Spaces(), *load_vocabularies(analysed.run.prep), build(SearchSettings, {}, "search"))
     long = " ".join(f"w{i}" for i in range(60))
     (scores,) = translator.alternatives(["w1"], [[long, long.replace("w59", "w58")]])
     assert scores[0] != scores[1] and torch.tensor(scores).isfinite().all()

@@ -89,6 +89,17 @@ def test_what_takes_the_place_of_a_context():
     assert conditions(ContextRule("random", seed=3))["same document"] == ContextRule("random", seed=4)
 
 
+def test_what_takes_the_place_of_the_memory_of_a_whole_document():
+    """Each sentence of the document that has a context gets one of that kind, and all of these are read."""
+    documents, rule = Documents([0, 4, 5], 8), ContextRule("previous", 1, "parallel", whole=True)
+    for name, other in conditions(rule).items():
+        replaced, one = Replaced(documents, other), dataclasses.replace(other, whole=False)
+        for i in range(8):
+            start, end = documents.around(i)
+            expected = sorted({read for own in range(start, end) for read in documents.context(own, one)}) if i > start else []
+            assert replaced.context(i, rule) == expected, name
+
+
 def test_the_table_by_hand(run, capsys):
     model = system(run, "doc", "amn")
     system(run, "plain", "transformer")

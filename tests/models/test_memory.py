@@ -25,6 +25,7 @@ from nmtkit.translate.scorer import Scorer
 from tests.models import contract, test_transformer
 from tests.models.differences import similarity_in_bfloat16
 from tests.models.slow import affine, plus, sigmoid, softmax, tanh, times
+from tests.spaces import Spaces
 
 BASELINE = "transformer"
 
@@ -288,16 +289,6 @@ def test_with_the_memory_of_a_batch_only_the_batch_counts():
     assert torch.equal(fewer[1], contract.full(transformer_of(model), batch_of(None))[1])
     own = contract.Case("amn").build()
     contract.close(contract.full(own, batch_of(of(ONE, rows=[[0]] * 4))), contract.full(model, batch_of(of(ONE, rows=[[0]] * 4))))
-
-
-class Spaces:
-    """Text whose words are its subwords."""
-
-    def encode(self, line):
-        return line.split()
-
-    def decode(self, subwords):
-        return " ".join(subwords)
 
 
 def test_outside_training_the_memory_of_a_batch_is_that_of_the_document(monkeypatch):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep import check, pipeline, stage
-from nmtkit.prep.documents import read_starts
+from nmtkit.prep import check, pipeline, request, stage
+from nmtkit.prep.documents import read_starts, with_documents, with_markup
 from nmtkit.prep.sources import own_files
 from nmtkit.prep.stage import prep
 from nmtkit.prep.workers import row_chunks
@@ -304,3 +304,14 @@ def test_documents_of_one_line_each_are_doubted(tmp_path, capsys):
     prepared(tmp_path, options | {"docs": [*options["docs"][:1], f"dev={tmp_path / 'in' / 'dev.en'}"]})
     said = capsys.readouterr().err
     assert "every line of dev is a document of its own" in said and "every line of train" not in said
+
+
+@pytest.mark.parametrize("form", ["numbers", "blank", "marker", "markup"])
+def test_what_separates_documents_is_no_pair(tmp_path, form):
+    """By which the preset is chosen."""
+    sets = corpus()
+    options = write_corpus(tmp_path / "in", sets, form)
+    own = own_files("mine", options["train"], options["dev"], [], "en", "de", "tiny")
+    told = {} if form == "markup" else {"train": options["docs"][0].removeprefix("train=")}
+    train = with_documents(with_markup(own), told).sets[0]
+    assert request._pairs(train, 1000) == sum(map(len, sets["train"])) == 39

@@ -176,6 +176,12 @@ def test_what_is_missing_is_said(reported):
     assert json.loads(page.data)["sets"][0]["scores"] == {}
 
 
+def test_attention_of_a_system_that_is_not_scored_is_refused(reported):
+    reported.add("later", 0.5, sets=[])
+    with pytest.raises(DataError, match="no scored translation by 'later'"):
+        stage.report(reported.run, attention="later")
+
+
 def test_cautions_and_curves_are_of_the_systems_compared(reported):
     reported.add("elsewhere", 0.5, sets=[])
     folder = reported.run.path / "systems/elsewhere"

@@ -33,18 +33,9 @@ from nmtkit.translate.windows import (
     windowed,
     windows_for,
 )
+from tests.spaces import Spaces
 
 VOCABULARY = Vocabulary([*SPECIALS, *"abcdefghij", ".", ","])
-
-
-class Spaces:
-    """Text whose words are its subwords."""
-
-    def encode(self, line):
-        return line.split()
-
-    def decode(self, subwords):
-        return " ".join(subwords)
 
 
 class Watched(Recurrent):
