@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.padding import SAVED, Ids, like_length, padded, shifted, tensor
+from nmtkit.data.padding import Ids, like_length, padded, shifted, tensor
 from nmtkit.data.vocabulary import BOS, EOS
 
 BREAK = BOS
 """Stands between the sentences of a concatenated context (the paper's ####): an id that no source has, no text spells, no search produces."""
 
 
-SAVED_ELSEWHERE = 16384
-"""`SAVED` where not on a CPU: calls of a GPU are dearer."""
+SAVED, SAVED_ELSEWHERE = 64, 16384
+"""Contexts are cut into parts of like length where each cut saves so many positions on a CPU, and elsewhere, where calls are dearer."""
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 Init = Literal["fan_in", "xavier"]
@@ -19,6 +20,53 @@ WIDE = 128
 """Narrower products gain nothing from bfloat16 on a CPU."""
 ROWS = 128
 """Packed weights are laid out for products with about so many rows (a batch of hypotheses); they serve any number."""
+FILLED = 32
+"""In training products have a multiple of so many rows where oneDNN makes them ready, which for a new number takes the time of several."""
+
+
+def compiled(device: torch.device) -> bool:
+    """Whether products on a device are oneDNN's, which makes code for each number of rows, keeping that of some thousand products."""
+    if device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision() == "medium"
+
+
+class _Filled(torch.autograd.Function):
+    """x (…, D) as a matrix (N, D) with zeros in its last rows, in the products' number type."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.shape, ctx.dtype = x.shape, x.dtype
+        rows = x.numel() // x.size(-1)
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+        filled = x.new_empty(math.ceil(rows / FILLED) * FILLED, x.size(-1), dtype=dtype)
+        filled[:rows].view(x.shape).copy_(x)
+        filled[rows:].zero_()
+        return filled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0][: ctx.shape[:-1].numel()].to(ctx.dtype).view(ctx.shape)
+
+
+class _Unfilled(torch.autograd.Function):
+    """The first rows of a matrix (N, D) as (…, D); its own function, for torch's gradient of a slice would clear a whole matrix first."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, shape: torch.Size) -> Tensor:
+        ctx.rows = len(y)
+        return y[: shape.numel()].view(*shape, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad = grads[0]
+        filled = grad.new_empty(ctx.rows, grad.size(-1))
+        rows = grad.shape[:-1].numel()
+        filled[:rows].view(grad.shape).copy_(grad)
+        filled[rows:].zero_()
+        return filled, None
 
 
 def pack(model: nn.Module, precision: Precision = "float32") -> None:
@@ -81,8 +129,10 @@ class Packable(nn.Module):
         if packed is not None and x.dtype in (torch.float32, packed.dtype):
             y = torch.ops.mkldnn._linear_pointwise(x.to(packed.dtype), packed, bias, "relu" if relu else "none", [], "")
             return y if relu else y.float()
-        y = F.linear(x, weight, bias)
-        return torch.relu_(y) if relu else y
+        fill = torch.is_grad_enabled() and x.shape[:-1].numel() % FILLED > 0 and compiled(x.device)
+        y = F.linear(_Filled.apply(x) if fill else x, weight, bias)
+        y = torch.relu_(y) if relu else y
+        return _Unfilled.apply(y, x.shape[:-1]) if fill else y
 
 
 class Linear(nn.Linear, Packable):

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from nmtkit.nn.cells import CARUCell, Cell, FirstStep, loop
 from nmtkit.nn.dropout import Dropout
+from nmtkit.nn.linear import compiled
 from nmtkit.nn.repeated import eager
 
 ROWS = 16
@@ -83,8 +84,7 @@ class Recurrent(nn.Module):
 
     def _compiled(self, v: Tensor) -> bool:
         """Whether the products are oneDNN's, which makes code for each number of rows."""
-        packed, narrow = self.forwards.input.packed is not None, torch.is_autocast_enabled(v.device.type)
-        return v.device.type == "cpu" and (packed or narrow or torch.get_float32_matmul_precision() == "medium")
+        return compiled(v.device) or (v.device.type == "cpu" and self.forwards.input.packed is not None)
 
 
 class _Words:
