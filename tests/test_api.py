@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import nmtkit
-from nmtkit import api
+from nmtkit import api, files
 from nmtkit.analyze.sentence_vectors import NoStates
 from nmtkit.cli import app
 from nmtkit.data.batches import source_batch
@@ -98,6 +98,14 @@ def test_documents(run, texts, tmp_path):
         assert system.translate(SRC, documents=documents) == printed(texts[0], *given)
         wanted = [json.loads(line)["log_prob"] for line in printed(texts[0], "--force-target", texts[1], *given)]
         assert system.score(SRC, TGT, documents=documents) == wanted != system.score(SRC, TGT)
+    marked = [tmp_path / f"marked.{side}" for side in ("src", "tgt")]
+    for path, lines in zip(marked, (SRC, TGT), strict=True):
+        files.write_lines(path, ["<d>", *lines[:2], "<d>", *lines[2:]])
+    wanted = system.translate(SRC, documents=[0, 2])
+    given = ["--run", run.path, "--system", "with-context", "--docs", "marker"]
+    assert printed(marked[0], *given) == ["<d>", *wanted[:2], "<d>", *wanted[2:]]
+    scored = [json.loads(line)["log_prob"] for line in printed(marked[0], "--force-target", marked[1], *given)]
+    assert [*scored[1:3], *scored[4:]] == pytest.approx(system.score(SRC, TGT, documents=[0, 2]), abs=1e-4)
     for wrong in ([1, 2], [0, 2, 2], [0, 5], [0, 3, 1]):
         with pytest.raises(DataError, match="not the lines where documents start"):
             system.translate(SRC, documents=wrong)

@@ -19,6 +19,7 @@ from nmtkit.analyze.contrastive import (
     ScoreFile,
     as_documents,
     decisions,
+    no_questions,
     open_questions,
     preferred,
     read,
@@ -112,7 +113,7 @@ class Scored:
 
 
 def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
-    """The scores that a system gives the same items with several contexts; one that reads none is asked once, under the first name."""
+    """The scores that a system gives the same items with several contexts; one that reads none, or none of these, is asked once, under the first."""
     src, tgt = (TextSide.load(run.prep, side) for side in ("src", "tgt"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with workers.one_thread(device):
@@ -120,11 +121,13 @@ def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
         if model.reads_spans:
             console.warn(f"'{name}' reads parses, which the pairs have none of: it sees n-grams instead")
         rule = model.context_rule
-        sets = dict(list(sets.items())[: None if rule else 1])
+        sets = dict(list(sets.items())[: None if rule and rule.kind != "foreign" else 1])
         if rule is not None and not any(item.before for items in sets.values() for item in items):
             console.warn(f"'{name}' reads context, which the pairs have none of: it sees single sentences")
         elif rule is not None and rule.kind == "next":
             console.warn(f"'{name}' reads the sentences after, which the pairs have none of: it sees single sentences")
+        elif rule is not None and rule.kind == "foreign":
+            console.warn(f"'{name}' reads sentences of other documents, here of other pairs, and never what stands before its own: it is asked once")
         translator = Scorer([model], src, tgt, *load_vocabularies(run.prep), build(SearchSettings, {}, "search"), device, cores())
         start = time.perf_counter()
         found = {}
@@ -209,13 +212,16 @@ def run(
             raise DataError(f"a score file and a system are both named '{name}'", where="--scores", hint="rename the file")
         of_systems[name] = scored(run, name, sets)
         for condition, found in of_systems[name].scores.items():
-            other = of_systems[name].rule is not None and condition != "true"
+            rule = of_systems[name].rule
+            other = rule is not None and rule.kind != "foreign" and condition != "true"
             judged[f"{name}, {condition}" if other else name] = found
             attachments[f"{name}.{condition}.scores" if other else f"{name}.scores"] = "".join(f"{-s:.6f}\n" for own in found for s in own)
     rows = _rows(items, judged)
     columns = [Column("section", "group", left=True), Column("label", "", left=True), Column("pairs", "pairs", decimals=0)]
     columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in judged]
     notes = [*_notes(rows, given), *_doubts(of_systems), *(_about_context(items, of_systems) if has_context else ())]
+    if alike := no_questions(items):
+        notes.append(f"{counted(alike, 'wrong translation')} of the set: the right one once more, word for word, so a tie")
     drawn = next(filter(None, ([row for row in rows if row[0] == section] for section in (OF_SUBJECT_VERB, OF_ALL_TYPES, "type"))))
     series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(judged)}
     return Finding(

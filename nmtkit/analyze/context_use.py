@@ -245,7 +245,8 @@ def _rows(name: str, found: dict[str, Measured], draws: Draws) -> list[list[Any]
                 continue
             value = estimate(metric.value, draws.full.scores(metric))
             cells += [value, None if own is base else difference(metric, other, draws)]
-            alike = np.array_equal(metric.statistics, other.statistics)  # some tests give equal outputs a small p
+            # Some tests give equal outputs, or two scores of zero, a small p.
+            alike = metric.value == other.value == 0 or np.array_equal(metric.statistics, other.statistics)
             cells += [None if alike else compare(test, metric, other, draws).p for test in P_VALUES]
         rows.append([*cells, own.kept, own.on_words])
     return rows
@@ -266,7 +267,7 @@ def _table(rows: list[list[Any]], subject: Subject, signature: str) -> Table:
         f"loss: nats a subword of the first reference, </s> included; BLEU: {signature}, searched in float32; "
         "a system that reads its own earlier translations gets those of the reference in the loss, and with other sentences no BLEU: these are not "
         "translated before",
-        "Δ and p: against the system's own context, no p where outputs are the same; "
+        "Δ and p: against the system's own context, no p where outputs are the same or both scores zero; "
         + "; ".join(f"{TESTS[test].header}: {TESTS[test].name}, {TESTS[test].reading}" for test in P_VALUES)
         + f"; {subject.draws.full.describe()}; {subject.draws.swaps.describe()}",
         "own state kept: the mean of the gate λ over source subwords that have a context (the rest is what was read); attention on context words: "

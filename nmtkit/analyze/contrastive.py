@@ -73,6 +73,9 @@ def read(where: str) -> list[Item]:
         if len({len(column) for column in columns}) > 1:
             counts = ", ".join(f"{path}: {len(column):,}" for path, column in zip(paths, columns, strict=True))
             raise DataError("the files have different numbers of lines", where=counts, hint="line i of each belongs to pair i")
+        for path, column in list(zip(paths, columns, strict=True))[-3:]:
+            if blank := next((number for number, line in enumerate(column, 1) if not line.strip()), 0):
+                raise DataError("a blank line is no sentence", where=f"{path}, line {blank}", hint="leave the pair out of all files")
         before = [_sentences(line) for line in columns[0]] if len(paths) == 4 else [()] * len(columns[0])
         pairs = zip(*columns[-3:], before, strict=True)
         items = [Item(source, right, [Error("pairs", wrong)], context) for source, right, wrong, context in pairs]
@@ -110,7 +113,8 @@ def _json(path: Path) -> list[Item]:
         try:
             items += map(_checked, read_one(value, kind))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-            raise DataError(f"no item of a contrastive set: {error!r}", where=f"{path}, item {name}", hint=wanted) from error
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise DataError(f"no item of a contrastive set: {what}", where=f"{path}, item {name}", hint=wanted) from error
     return items
 
 
@@ -125,6 +129,8 @@ def _checked(item: Item) -> Item:
     for name, value in texts:
         if not isinstance(value, str):
             raise TypeError(f"the {name} is no text: {value!r:.60}")
+        if not value.strip():
+            raise ValueError(f"the {name} is blank")
     for error in item.errors:
         if not isinstance(error.back, int | None):
             raise TypeError(f"the distance of the context is no number: {error.back!r:.60}")
@@ -231,10 +237,15 @@ def as_documents(items: Sequence[Item], translated: bool = False) -> Text:
 
 
 def open_questions(items: Sequence[Item]) -> int:
-    """How many pairs the source and what stands before it cannot decide: the set has them with the answers swapped too, or both answers are one."""
+    """How many pairs the source and what stands before it cannot decide, since the set has them with the answers swapped too."""
     asked = [((item.before, item.source), item.reference, error.text) for item in items for error in item.errors]
     known = set(asked)
-    return sum((source, wrong, right) in known for source, right, wrong in asked)
+    return sum(right != wrong and (source, wrong, right) in known for source, right, wrong in asked)
+
+
+def no_questions(items: Sequence[Item]) -> int:
+    """How many wrong translations are the right one once more, word for word."""
+    return sum(error.text == item.reference for item in items for error in item.errors)
 
 
 def decisions(items: Sequence[Item], scores: Sequence[Sequence[float]]) -> list[tuple[Error, bool]]:

@@ -53,9 +53,10 @@ def translate(
     docs: Annotated[
         Optional[str],
         typer.Option(
-            metavar="FILE|blank",
-            help="Of -|FILE, for systems that read context: where documents start. `blank`: blank lines separate them; a file: a document's id for "
-            "each line, or the line numbers (from 0) where documents start. Default: every line is a document.",
+            metavar="FILE|blank|marker",
+            help="Of -|FILE, for systems that read context: where documents start. `blank`: blank lines separate them; `marker`: lines <d> start "
+            "them, and are written as they are; a file: a document's id for each line, or the line numbers (from 0) where documents start. "
+            "Default: every line is a document.",
         ),
     ] = None,
     beam: Annotated[

@@ -26,7 +26,7 @@ class DocumentSettings(TransformerSettings):
     context_size: int = Field(1, ge=1, le=5)
     """At most so many sentences; where the document has fewer, those it has."""
     context_seed: int = Field(1, ge=0)
-    """Of the draw of random and foreign contexts; it does not change with the training's seed."""
+    """Of the draw of random and foreign contexts; it does not change with the training's seed, and goes by the document's number in its set."""
 
 
 class DocumentTransformer(Transformer):

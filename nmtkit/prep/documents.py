@@ -102,7 +102,9 @@ def _numbers(path: Path, lines: int, count: int) -> list[int]:
             value = int(text)
         if not (starts[-1] < value < lines if starts else value == 0):
             hint = f"it has {counted(count, 'line')}: give a document id for each of the {lines:,}, or the lines where documents start, rising from 0"
-            raise DataError(f"'{text[:40]}' cannot start a document in a text of {counted(lines, 'line')}", where=f"{path}, line {number}", hint=hint)
+            behind = f", after {starts[-1]:,}" if starts and 0 <= value <= starts[-1] else ""
+            what = f"'{text[:40]}' cannot start a document in a text of {counted(lines, 'line')}{behind}"
+            raise DataError(what, where=f"{path}, line {number}", hint=hint)
         starts.append(value)
     return starts
 

@@ -288,3 +288,9 @@ def _report_documents(sets: list[dict[str, Any]]) -> None:
             console.warn(f"every line of {entry['name']} is a document of its own, so none has a context: is --docs {entry['name']} the right file?")
     if not told:
         console.say("  documents: nothing says where they start, so every sentence is one of its own")
+        return
+    for entry in sets:
+        if "documents" not in entry and entry["lines"] > 1:
+            name = entry["name"]
+            hint = f"--docs {name}=FILE" + (f", or --docs {name}=blank, if its blank lines separate them" if entry.get("blank") else "")
+            console.warn(f"nothing says where the documents of {name} start, so each of its sentences is one of its own, without a context ({hint})")

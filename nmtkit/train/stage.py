@@ -15,13 +15,14 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit import run as runs
 from nmtkit.data.batches import collate
+from nmtkit.data.documents import Documents
 from nmtkit.data.store import Store
 from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
-from nmtkit.run import Run, System
+from nmtkit.run import Run, System, TextSet
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
@@ -176,6 +177,11 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
         copy_matching(run, plan.init_from, model)
     model.to(machines.pick_device(device)).train()
     dev = run.sets("dev")
+    if rule is not None and rule.kind != "foreign" and len(store.documents) < len(store) and dev and _alone(run, dev[0]):
+        console.warn(
+            f"every sentence of '{dev[0].name}' is a document of its own: loss and BLEU on it, and so the choice of the checkpoint, are those of "
+            f"{plan.variant} without a context (nmtkit prep --docs {dev[0].name}=FILE says where its documents start)"
+        )
     validator = Validator(run, dev[0], plan.train, next(model.parameters()).device, autocast_arguments(hardware)) if dev else None
     about = {"variant": plan.variant, "corpus": plan.corpus, "vocabulary": loading.vocabulary_hashes(run)}
     trainer = Trainer(system, plan.train, model, store, hardware, state, about, validator, ranks)
@@ -230,3 +236,8 @@ def _clear(system: System) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def _alone(run: Run, one: TextSet) -> bool:
+    """Whether every sentence of a set is a document of its own."""
+    return len(Documents.beside(run.prep, one.name, one.lines)) == one.lines > 1

@@ -23,15 +23,27 @@ from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
 from nmtkit.prep.check import first_odd_pair
-from nmtkit.prep.documents import BLANK
+from nmtkit.prep.documents import MARKER_LINE
 from nmtkit.prep.parallel import cores
+from nmtkit.prep.sources import is_markup
 from nmtkit.prep.text import TextSide
 from nmtkit.run import Run, TextSet, locked
 from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose, overrides
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translation, Translator
-from nmtkit.translate.windows import Starts, file_windows, starts_everywhere, starts_of, starts_said, stream_windows, windows_for
+from nmtkit.translate.windows import (
+    STARTS,
+    Starts,
+    file_windows,
+    starts_everywhere,
+    starts_of,
+    starts_said,
+    stream_windows,
+    windows_for,
+    with_markers,
+    without_markers,
+)
 
 META, HYP, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
 
@@ -70,8 +82,8 @@ def translate(
         beam, length_penalty, nbest, average: win over the system's settings (of them only average is of use beside force_target).
         ensemble: the systems together: the mean of their probabilities.
         force_target: a file of target lines to score instead of searching; JSON lines to stdout.
-        docs: where the documents of a file or of stdin start, for systems that read context: "blank" (a blank line ends one), or of a file one of
-            `nmtkit.prep.documents.read_starts`; None = every line is one.
+        docs: where the documents of a file or of stdin start, for systems that read context: "blank" (a blank line ends one), "marker" (a line <d>
+            starts one), or of a file one of `nmtkit.prep.documents.read_starts`; None = every line is one.
         preset, config, assignments: other search settings (see `chosen.overrides`).
         jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not depend on it.
         device: auto, cpu or cuda.
@@ -123,7 +135,7 @@ def _check(run: Run, source: str | None, sets: list[TextSet], force_target: Path
         files.check_file(force_target)
         _check_parallel(Path(source or run.source(sets[0].name)), force_target)
     elif source not in (None, "-"):
-        if docs in (None, BLANK):  # as stdin can have them
+        if docs is None or docs in STARTS:  # as stdin can have them
             files.check_file(Path(str(source)), "pipe it to -: … | nmtkit translate -")
         for _ in file_windows(str(source)):
             pass
@@ -239,17 +251,17 @@ class _Stage:
     def print_translations(self, group: Chosen, source: str, starts: Starts | None) -> None:
         """Translate a file or stdin to stdout, a window at a time."""
         translator = self.translator(group)
-        starts = _of_outside(group, translator, starts)
+        starts = _of_outside(group, translator, source, starts)
         start = time.monotonic()
         number = 0
         with self._progress(group, source) as translator.done:
             windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
             for window, documents in windows_for(translator.context_rule, windows, starts):
-                translations = translator.translate_window(window, documents=documents)
+                translations = translator.translate_window(without_markers(window, starts), documents=documents)
                 if group.settings.nbest > 1:
                     lines = [_nbest_line(i, translation) for i, translation in enumerate(translations, number + 1)]
                 else:
-                    lines = [translation.text + "\n" for translation in translations]
+                    lines = [text + "\n" for text in with_markers([translation.text for translation in translations], window, starts)]
                 number += len(window)
                 sys.stdout.write("".join(lines))
                 sys.stdout.flush()
@@ -258,14 +270,15 @@ class _Stage:
     def score(self, group: Chosen, source: str | TextSet, target: Path, starts: Starts | None) -> None:
         """Print the log-probabilities of given target lines, of a file or a set of the run, as JSON lines."""
         translator = self.translator(group)
-        starts = self._starts(source) if isinstance(source, TextSet) else _of_outside(group, translator, starts)
+        starts = self._starts(source) if isinstance(source, TextSet) else _of_outside(group, translator, source, starts)
         text = str(self.run.source(source.name)) if isinstance(source, TextSet) else source
         start = time.monotonic()
         targets = (line for window in file_windows(str(target)) for line in window)
         number = 0
         with self._progress(group, text) as translator.done:
             for window, documents in windows_for(translator.context_rule, file_windows(text), starts):
-                for line in translator.force(window, list(itertools.islice(targets, len(window))), documents):
+                given = without_markers(list(itertools.islice(targets, len(window))), starts)
+                for line in translator.force(without_markers(window, starts), given, documents):
                     number += 1
                     record = {"line": number, "log_prob": line.log_prob, "tokens": line.tokens, "log_probs": line.log_probs}
                     sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -278,12 +291,17 @@ class _Stage:
         return console.progress(group.name, files.count_lines(Path(source)))
 
 
-def _of_outside(group: Chosen, translator: Translator, starts: Starts | None) -> Starts:
-    """Where documents start in a text from outside, by what --docs says."""
+def _of_outside(group: Chosen, translator: Translator, source: str, starts: Starts | None) -> Starts:
+    """Where documents start in a text from outside, `source` (a file, or -), by what --docs says."""
     if starts is not None and translator.context_rule is None:
         raise ConfigError(f"'{group.name}' reads no context, so documents make no difference", where="--docs", hint="leave it out")
     if starts is None and translator.context_rule is not None:
-        console.say("every line is a document of its own (--docs blank: blank lines separate documents)")
+        console.say("every line is a document of its own (--docs blank: blank lines separate documents; --docs marker: lines <d> start them)")
+    if starts is None and source != "-":
+        if next(files.byte_lines(Path(source)), b"").strip() == MARKER_LINE:
+            console.warn(f"{source} begins with <d>, which is translated as a sentence (--docs marker, with a system that reads context)")
+        elif is_markup(Path(source)):
+            console.warn(f"{source} is SGM or XML: its lines are translated with their tags (nmtkit prep --test reads such files)")
     return starts or starts_everywhere
 
 

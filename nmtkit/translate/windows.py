@@ -12,7 +12,7 @@ from typing import BinaryIO, TypeVar
 from nmtkit import files
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.documents import BLANK, read_starts
+from nmtkit.prep.documents import BLANK, MARKER, MARKER_LINE, read_starts
 
 Item = TypeVar("Item")
 
@@ -21,6 +21,7 @@ WINDOW = 10_000
 SILENCE = 0.05
 """Seconds without input after which what has come is translated."""
 BYTES = 1 << 16
+MARKED = MARKER_LINE.decode()
 
 
 def windowed(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
@@ -48,6 +49,23 @@ def starts_after_blank(lines: list[str], first: int) -> list[int]:
     return [number + 1 for number, line in enumerate(lines) if not line.strip()]
 
 
+def starts_at_marker(lines: list[str], first: int) -> list[int]:
+    """A line <d> starts a document, of which it is the first line."""
+    return [number for number, line in enumerate(lines) if line.strip() == MARKED]
+
+
+def without_markers(lines: list[str], starts: Starts) -> list[str]:
+    """Lines as they are to be read: where lines <d> start documents these are blank, for they are no sentences."""
+    return ["" if line.strip() == MARKED else line for line in lines] if starts is starts_at_marker else lines
+
+
+def with_markers(translations: list[str], lines: list[str], starts: Starts) -> list[str]:
+    """The translations of `without_markers` of lines, the lines <d> among them again."""
+    if starts is not starts_at_marker:
+        return translations
+    return [MARKED if line.strip() == MARKED else text for line, text in zip(lines, translations, strict=True)]
+
+
 def starts_everywhere(lines: list[str], first: int) -> list[int]:
     """Every line is a document."""
     return list(range(len(lines) + 1))
@@ -58,8 +76,12 @@ def starts_of(documents: Documents) -> Starts:
     return lambda lines, first: [start - first for start in documents.starts(first, first + len(lines))]
 
 
+STARTS: dict[str, Starts] = {BLANK: starts_after_blank, MARKER: starts_at_marker}
+"""What --docs may say instead of a file."""
+
+
 def starts_said(source: str | None, docs: str | None) -> Starts | None:
-    """Where documents start by what --docs says: nothing, `blank`, or a file; source is the file with the text, - or None.
+    """Where documents start by what --docs says: nothing, `blank`, `marker`, or a file; source is the file with the text, - or None.
 
     Raises: ConfigError where it is of no use; DataError for a file that does not fit.
     """
@@ -67,10 +89,10 @@ def starts_said(source: str | None, docs: str | None) -> Starts | None:
         return None
     if source is None:
         raise ConfigError("the documents of prepared sets are known", where="--docs", hint="it is for a file or stdin; for a set: nmtkit prep --docs")
-    if docs == BLANK:
-        return starts_after_blank
+    if docs in STARTS:
+        return STARTS[docs]
     if source == "-":
-        raise ConfigError("the lines of stdin have no numbers yet", where="--docs", hint="--docs blank, or put the text into a file")
+        raise ConfigError("the lines of stdin have no numbers yet", where="--docs", hint="--docs blank or marker, or put the text into a file")
     count = files.count_lines(Path(source))
     return starts_of(Documents(read_starts(Path(docs), count), count))
 
@@ -84,15 +106,16 @@ def whole_documents(windows: Iterable[list[str]], starts: Starts) -> Iterator[tu
     Returns: lines, and their documents.
     """
     held: list[str] = []
+    begun = {0}  # where documents start among these
     first = before = 0
     for window in windows:
+        begun.update(len(held) + start for start in starts(window, first + len(held)))
         held += window
-        found = sorted({0, *starts(held, first)})
-        end = found[-1]
-        if end:
-            yield held[:end], Documents(found[:-1], end, before)
-            before += sum(any(map(str.strip, held[a:b])) for a, b in itertools.pairwise(found))
-            held, first = held[end:], first + end
+        if end := max(begun):
+            edges = sorted(begun)
+            yield held[:end], Documents(edges[:-1], end, before)
+            before += sum(any(map(str.strip, held[a:b])) for a, b in itertools.pairwise(edges))
+            held, first, begun = held[end:], first + end, {0}
     if held:
         yield held, Documents([0], len(held), before)
 

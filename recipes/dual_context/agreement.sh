@@ -41,7 +41,7 @@ mixed_text() {
 }
 
 if [ "$SCALE" = small ] && [ -n "${TEXT:-}" ]; then
-  RUN=${RUN:-${RUNS:-runs}/small-mixed-small}
+  RUN=${RUN:-${RUNS:-runs}/small-mixed-small${STEPS:+-$STEPS}}
   PRESET=small
   if [ ! -f "$RUN/prep/manifest.json" ]; then
     mixed_text "$RUN.text"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Not in the paper: is the context used? Loss and BLEU with a system's own context, none and others; pronouns that only the sentence before decides.
-# PAIRS names the contrastive set (see `nmtkit analyze --help`); default: the demo corpus's pronouns, at full none.
+# PAIRS names the contrastive set (see `nmtkit analyze --help`), PAIRS="" none; default: the demo corpus's pronouns, at full none.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/memory/rows.sh
@@ -10,5 +10,4 @@ row transformer
 for name in $(at_scale "amn" "context-aware han amn concat" "context-aware han amn concat"); do row "$name"; done
 compare --test sign
 analysis_of_first_seed context
-pairs=${PAIRS:-$(at_scale pronouns pronouns "")}
-if [ -n "$pairs" ]; then analysis agreement --pairs "$pairs" --context true,none,foreign; fi
+contrasts

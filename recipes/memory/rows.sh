@@ -25,6 +25,12 @@ row() {
   esac
 }
 
+# contrasts: whether the systems have the pairs of PAIRS right with their own context, none, and another's; without it the demo corpus's pronouns.
+contrasts() {
+  local pairs=${PAIRS-$(at_scale pronouns pronouns "")}
+  if [ -n "$pairs" ]; then analysis agreement --pairs "$pairs" --context true,none,foreign; fi
+}
+
 # rows NAME…: train several.
 rows() {
   local name

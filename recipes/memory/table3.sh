@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Jiang et al. 2019, Table 3: without the RNN, without the attention between sentences, without both (TED, subtitles, news).
+# small says too whether the context is used, and who has the pairs of PAIRS right (see context_use.sh).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/memory/rows.sh
@@ -8,4 +9,8 @@ for direction in $(at_scale demo demo "ted-zhen ted-esen opensubtitles2018-esen 
   corpus "$direction" "$(at_scale tiny demo amn)"
   rows transformer amn amn-wo-rnn amn-wo-attention amn-wo-both
   compare --test sign
+  if [ "$SCALE" = small ]; then
+    analysis_of_first_seed context
+    contrasts
+  fi
 done

@@ -12,7 +12,7 @@ import torch
 from nmtkit import files
 from nmtkit.analyze import OPTIONS, stage
 from nmtkit.analyze.agreement import AGREEMENT, find_pairs, groups, interval
-from nmtkit.analyze.contrastive import Error, Item, as_documents, decisions, open_questions, preferred, read, read_scores, under
+from nmtkit.analyze.contrastive import Error, Item, as_documents, decisions, no_questions, open_questions, preferred, read, read_scores, under
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.vocabulary import load_vocabularies
@@ -63,6 +63,10 @@ def test_three_text_files(tmp_path):
     paths[2].write_text("C\n", "utf-8")
     with pytest.raises(DataError, match="different numbers of lines"):
         read(where)
+    paths[2].write_text("C\n \n", "utf-8")
+    with pytest.raises(DataError, match="blank line") as error:
+        read(where)
+    assert error.value.where == f"{paths[2]}, line 2"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +91,8 @@ def test_what_is_no_contrastive_set_is_refused(tmp_path, text, words):
         ({"errors": [{"type": 7, "contrastive": "b"}]}, "type"),
         ({"errors": [{"type": "x", "contrastive": ["b"]}]}, "wrong translation"),
         ({"errors": [{"type": "x", "contrastive": "b", "distance": float("inf")}]}, "infinity"),
+        ({"errors": [{"type": "x", "contrastive": " "}]}, "the wrong translation is blank"),
+        ({"context_src": ["a", "b"], "context_ref": ["A"]}, r"^no item of a contrastive set: 2 sentences before, 1 translations of them\n"),
     ],
 )
 def test_what_is_no_text_is_refused_by_its_item(tmp_path, change, words):
@@ -186,7 +192,8 @@ def test_real_sets_with_context(shared):
         sources = list(files.text_lines(folder / "scoring_data" / f"{name}.src.xz"))
         assert sources[0] == " _eos ".join([*items[0].before, items[0].source])
         # Of deixis and cohesion only the translations before decide; a few candidates of ellipsis are the right one once more.
-        assert open_questions(items) == {"ellipsis_infl": 5, "ellipsis_vp": 11}.get(name, sum(len(item.errors) for item in items))
+        assert open_questions(items) == (0 if name.startswith("ellipsis") else sum(len(item.errors) for item in items))
+        assert no_questions(items) == {"ellipsis_infl": 5, "ellipsis_vp": 11}.get(name, 0)
     for name, flat in (("anaphora", "anaphora"), ("lexical-choice", "lexical_choice")):
         items = read(str(shared / "data" / "discourse_enfr" / f"{name}.json"))
         before, source, target = (
@@ -447,6 +454,27 @@ def test_contexts_that_are_not_there_are_said_or_refused(analysed, documented, w
     assert "'later' reads the sentences after" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="no pair of this set has a context"):
         stage.analyze(analysed.run, "agreement", systems=["doc"], **{**OPTIONS, "pairs": str(documented), "context": "none"})
+
+
+def test_a_system_that_reads_other_documents_is_asked_once(analysed, with_context, monkeypatch, capsys):
+    """What it reads is of other pairs, whatever stands before its own: columns of other contexts would say what they are not."""
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Spaces())
+    analysed.system("ablated", "amn", {**SMALL, "inter_attention": False, "context": "foreign"})
+    stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": str(with_context), "context": "true,none,foreign"}, output_format="csv")
+    printed = capsys.readouterr()
+    assert "'ablated' reads sentences of other documents" in printed.err.replace("\n", " ")
+    assert list(csv.DictReader(printed.out.splitlines()))[0].keys() == {"section", "label", "pairs", "ablated", "ablated_low", "ablated_high"}
+
+
+def test_a_wrong_translation_that_is_the_right_one_is_said(analysed, tmp_path, monkeypatch):
+    monkeypatch.setattr("nmtkit.analyze.agreement.TextSide.load", lambda *_: Spaces())
+    analysed.system("doc", "amn", SMALL)
+    for name, lines in {"before": ["w1", "w2"], "src": ["w1 w2", "w3 w4"], "right": ["w5 w6", "w9 w7"], "wrong": ["w5 w6", "w8 w7"]}.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    pairs = ",".join(str(tmp_path / name) for name in ("before", "src", "right", "wrong"))
+    stage.analyze(analysed.run, "agreement", **{**OPTIONS, "pairs": pairs})
+    notes = (analysed.run.path / "analyze" / "agreement" / "table.md").read_text("utf-8")
+    assert "1 wrong translation of the set: the right one once more, word for word" in notes and "swapped too" not in notes
 
 
 def test_sets_of_the_corpus_go_by_their_names(analysed, with_context):

@@ -306,6 +306,13 @@ def test_documents_of_one_line_each_are_doubted(tmp_path, capsys):
     assert "every line of dev is a document of its own" in said and "every line of train" not in said
 
 
+def test_a_set_of_which_nothing_is_said_beside_others_is_named(tmp_path, capsys):
+    options = write_corpus(tmp_path / "in", corpus(), "ids")
+    prepared(tmp_path, options | {"docs": options["docs"][:1]})
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert "nothing says where the documents of dev start" in said and "of train start" not in said and "documents: nothing says" not in said
+
+
 @pytest.mark.parametrize("form", ["numbers", "blank", "marker", "markup"])
 def test_what_separates_documents_is_no_pair(tmp_path, form):
     """By which the preset is chosen."""

@@ -344,7 +344,11 @@ def test_a_document_model_is_told_that_there_are_no_documents(run, capsys):
     train(run, preset="tiny", name="none", assignments=short)
     files.write_text(documents_file(run.prep, "train"), "0\n3\n")
     train(run, variant="amn", preset="tiny", name="told", assignments=short)
-    assert warning not in capsys.readouterr().err.replace("\n", " ")
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert warning not in said and "every sentence of 'dev' is a document of its own" in said
+    files.write_text(documents_file(run.prep, "dev"), "0\n2\n")
+    train(run, variant="amn", preset="tiny", name="both", assignments=short)
+    assert "document of its own" not in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_what_was_said_before_is_the_context_in_validation_too(run, monkeypatch):

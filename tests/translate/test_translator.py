@@ -23,8 +23,10 @@ from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator, readable
 from nmtkit.translate.windows import (
+    STARTS,
     file_windows,
     starts_after_blank,
+    starts_at_marker,
     starts_everywhere,
     starts_of,
     starts_said,
@@ -32,6 +34,8 @@ from nmtkit.translate.windows import (
     whole_documents,
     windowed,
     windows_for,
+    with_markers,
+    without_markers,
 )
 from tests.spaces import Spaces
 
@@ -422,13 +426,15 @@ def test_an_ensemble_reads_one_context():
         Translator(models, Spaces(), Spaces(), VOCABULARY, VOCABULARY, SearchSettings())
 
 
-@given(st.lists(st.sampled_from(["", "x"]), max_size=30), st.integers(1, 7), st.sampled_from(["blank", "everywhere", "known"]))
+@given(st.lists(st.sampled_from(["", "x"]), max_size=30), st.integers(1, 7), st.sampled_from(["blank", "marker", "everywhere", "known"]))
 def test_windows_of_whole_documents(text, size, way):
-    numbered = [word and f"{word}{i}" for i, word in enumerate(text)]
+    """With lines <d>, each in the place of the first line of a document, and blank where a model reads it."""
+    numbered = [f"{word}{i}" if word else "<d>" * (way == "marker") for i, word in enumerate(text)]
     known = [i for i in range(len(text)) if i == 0 or i % 4 == 3]
-    starts = {"blank": starts_after_blank, "everywhere": starts_everywhere, "known": starts_of(Documents(known, len(text)))}[way]
+    starts = {**STARTS, "everywhere": starts_everywhere, "known": starts_of(Documents(known, len(text)))}[way]
     expected = {
         "blank": [i for i in range(len(text)) if i == 0 or not text[i - 1]],
+        "marker": [i for i in range(len(text)) if i == 0 or not text[i]],
         "everywhere": list(range(len(text))),
         "known": known,
     }[way]
@@ -438,6 +444,20 @@ def test_windows_of_whole_documents(text, size, way):
         found += [first + i for i in range(len(window)) if documents.around(i)[0] == i]
         first += len(window)
     assert lines == numbered and found == expected
+    read = without_markers(lines, starts)
+    assert read == [f"{word}{i}" if word else "" for i, word in enumerate(text)] and with_markers(read, lines, starts) == lines
+
+
+def test_a_long_document_is_looked_at_once():
+    """As it comes from a pipe, a line at a time."""
+    asked = []
+
+    def starts(lines, first):
+        asked.append((first, len(lines)))
+        return []
+
+    assert [len(window) for window, _ in whole_documents([["x"]] * 100, starts)] == [100]
+    assert asked == [(i, 1) for i in range(100)]
 
 
 @given(
@@ -466,7 +486,7 @@ def test_what_is_said_of_documents(tmp_path):
     text, docs = tmp_path / "text", tmp_path / "docs"
     text.write_text("a\nb\nc\n")
     assert starts_said(str(text), None) is None
-    assert starts_said("-", "blank") is starts_after_blank
+    assert starts_said("-", "blank") is starts_after_blank and starts_said("-", "marker") is starts_at_marker
     docs.write_text("0\n2\n")
     assert starts_said(str(text), str(docs))(["a", "b", "c"], 0) == [0, 2, 3]
     docs.write_text("0\n3\n")
