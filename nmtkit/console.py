@@ -110,10 +110,9 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
         columns: headers; a header that starts with "<" is left-aligned, others right.
         rows: cells, already formatted or str()-able.
     """
-    left = [name.startswith("<") for name in columns]
-    names = [name.removeprefix("<") for name in columns]
-    cells = [[str(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
+        left = [name.startswith("<") for name in columns]
+        names = [name.removeprefix("<") for name in columns]
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
@@ -121,12 +120,20 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
         table = Table(title=title or None, title_justify="left")
         for name, is_left in zip(names, left, strict=True):
             table.add_column(name, justify="left" if is_left else "right", overflow="fold")
-        for row in cells:
-            table.add_row(*(Text(cell) for cell in row))
+        for row in rows:
+            table.add_row(*(Text(str(cell)) for cell in row))
         Console().print(table)
         return
+    print("\n".join(([title] if title else []) + aligned(columns, rows)))
+
+
+def aligned(columns: list[str], rows: list[list[Any]]) -> list[str]:
+    """The lines of a table as plain text; arguments as of `print_table`."""
+    left = [name.startswith("<") for name in columns]
+    names = [name.removeprefix("<") for name in columns]
+    cells = [[str(cell) for cell in row] for row in rows]
     widths = [max([len(names[i]), *(len(row[i]) for row in cells)]) for i in range(len(names))]
-    if title:
-        print(title)
-    for row in [names, ["-" * width for width in widths], *cells]:
-        print("  ".join(c.ljust(w) if is_left else c.rjust(w) for c, w, is_left in zip(row, widths, left, strict=True)).rstrip())
+    return [
+        "  ".join(c.ljust(w) if is_left else c.rjust(w) for c, w, is_left in zip(row, widths, left, strict=True)).rstrip()
+        for row in [names, ["-" * width for width in widths], *cells]
+    ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files
+from nmtkit.errors import DataError
 from nmtkit.score.tables import Table
 
 
@@ -54,9 +55,12 @@ class Finding:
             files.write_text(folder / "figure.svg", self.figure)
         elif (folder / "figure.svg").is_file():
             (folder / "figure.svg").unlink()  # of an earlier result
+        for name in _attachments(folder) - self.attachments.keys():
+            (folder / name).unlink(missing_ok=True)
         for name, content in self.attachments.items():
             files.write_text(folder / name, content)
-        files.write_json(folder / "finding.json", {"format": 1, **self.as_json(), "made_from": made_from})
+        attached = {"attachments": sorted(self.attachments)}
+        files.write_json(folder / "finding.json", {"format": 1, **self.as_json(), **attached, "made_from": made_from})
         console.say(f"{self.name}: written to {folder}")
 
     def print(self, output_format: str) -> None:
@@ -69,3 +73,12 @@ class Finding:
             if self.bars:
                 print("\n" + self.bars)
             print("\n" + self.text)
+
+
+def _attachments(folder: Path) -> set[str]:
+    """The names of the further files of an earlier finding in a folder, as far as they are known."""
+    try:
+        names = files.read_json(folder / "finding.json")["attachments"]
+        return {Path(name).name for name in names}
+    except (DataError, KeyError, TypeError):
+        return set()

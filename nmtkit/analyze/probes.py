@@ -72,7 +72,8 @@ def find(folder: Path) -> dict[str, list[Path]]:
     Raises: DataError if it is missing or has none.
     """
     if not folder.is_dir():
-        raise DataError(f"no such folder of probing files: {folder}", where="--probes", hint="a folder, or senteval")
+        what = f"{folder} is a file; probing files come as a folder" if folder.exists() else f"no such folder of probing files: {folder}"
+        raise DataError(what, where="--probes", hint="a folder, or senteval")
     found = {folder.name: parts} if (parts := _part_files(folder)) else {}
     for path in sorted(folder.iterdir()) if not found else ():
         if path.is_dir() and (parts := _part_files(path)):

@@ -145,6 +145,8 @@ def run(
     """
     if set_names:
         raise ConfigError("probing reads its own files, not a set of the run", where="--set-name", hint="--probes")
+    if table and not paper:
+        raise ConfigError("a table of which paper?", where="--table", hint="--paper recipes/dual_context/paper.toml")
     beside = papers.printed(Path(paper), table or None, "task") if paper else None
     number, folder = layer_number(layer), find_folder(run, probes)
     read_tasks = [_read(name, paths) for name, paths in chosen(find(folder), tasks).items()]
@@ -152,11 +154,11 @@ def run(
     found = classified(read_tasks, files)
     finding = _finding(read_tasks, found, files, number, folder, [name for name in systems if name not in files])
     if beside is not None:
-        signature = f"{probes or 'demo'}, layer {layer or 'top'}, seed {SEED}"
+        signature = f"{probes or 'demo'}, layer {layer or 'top'}, standardised vectors, seed {SEED}"
         accuracies = _accuracies(finding.table, list(files), {task.name for task in read_tasks})
         printed = papers.accuracies_beside(beside, accuracies, run.manifest()["dataset"], probes or "demo", signature)
         attachments = finding.attachments | {f"paper.{suffix}": content for suffix, content in printed.forms().items()}
-        finding = dataclasses.replace(finding, attachments=attachments, bars=f"{finding.bars}\n\n{printed.markdown()}")
+        finding = dataclasses.replace(finding, attachments=attachments, bars=f"{finding.bars}\n\n{printed.text()}")
     return finding
 
 

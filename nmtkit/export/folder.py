@@ -122,7 +122,8 @@ With nmtkit installed, that is:
     source, target = (TextSide.load(Path("text"), side) for side in ("src", "tgt"))
     translator = ctranslate2.Translator(".")
     lines = ["…"]
-    found = translator.translate_batch([source.encode(line) for line in lines], beam_size={said["search"]["beam"]})
+    never = [["<pad>"], ["<s>"]]
+    found = translator.translate_batch([source.encode(line) for line in lines], beam_size={said["search"]["beam"]}, suppress_sequences=never)
     print([target.decode(one.hypotheses[0]) for one in found])
 
 `</s>` is added to sources by CTranslate2. Blank lines, and lines of more than {said["search"]["max_source"]} subwords, which nmtkit

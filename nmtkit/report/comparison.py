@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from typing import Any
 
 from nmtkit.errors import DataError
 from nmtkit.report.gathered import Gathered, Remark, TrainedSystem
 from nmtkit.score import views
-from nmtkit.score.tables import Column, Table, text
+from nmtkit.score.tables import Column, Estimate, Table, text
 from nmtkit.score.translations import described
 
 LEVEL = 0.05
 """A difference with a smaller p is called one."""
 READING = (
     f"A system is called better or worse where p < {LEVEL:g}, and only perhaps so where the 95% interval of its difference Δ holds 0 all the same. "
-    "Parameters are the numbers in the checkpoint, tied ones once. Minutes are of updates alone; update time, ×, is beside the baseline's. "
-    "All times are as logged, on machines that may have done other work: nmtkit analyze cost --measure takes the systems in turn."
+    "Parameters are the numbers in the checkpoint, tied ones once. Minutes are of updates alone. Times, ×, are beside the baseline's: measured ones "
+    "are those of nmtkit analyze cost --measure, which takes the systems in turn; logged ones are of machines that may have done other work."
 )
 
 
@@ -36,10 +37,13 @@ def table(found: Gathered, set_name: str) -> Table:
     main = views.main_table(result)
     kept = [i for i, column in enumerate(main.columns) if column.key in {"system", "bleu", "delta", "p", "chrf"}]
     trained = {system.name: system for system in found.systems}
-    base = _minutes_an_update(trained.get(result["baseline"]))
+    base, measured = _minutes_an_update(trained.get(result["baseline"])), _measured(found, result)
     columns = [*(main.columns[i] for i in kept), Column("seed", "seed"), Column("parameters", "parameters, M"), Column("updates", "updates")]
-    columns += [Column("minutes", "training, minutes", decimals=1), Column("update_ratio", "update time, ×")]
-    columns += [Column("decoding", "decoding, tokens/s", decimals=0)]
+    columns += [Column("minutes", "training, minutes", decimals=1)]
+    if measured:
+        columns += [Column("update_ratio", "update, × (measured)", interval=True), Column("decoding", "search, × (measured)", interval=True)]
+    else:
+        columns += [Column("update_ratio", "update, × (logged)"), Column("decoding", "search, tokens/s (logged)", decimals=0)]
     rows: list[list[Any]] = []
     for row in main.rows:
         system = trained.get(row[0])
@@ -49,10 +53,19 @@ def table(found: Gathered, set_name: str) -> Table:
             last = system.curves.last or None
             millions = None if system.parameters is None else system.parameters / 1e6
             cost = [system.seed, millions, last, system.curves.minutes([last])[0] if last else None]
-        speed = _speed(found, row[0], set_name)
-        rows.append([*(row[i] for i in kept), *cost, own / base if own and base else None, speed])
+        times = measured.get(row[0], (None, None)) if measured else (own / base if own and base else None, _speed(found, row[0], set_name))
+        rows.append([*(row[i] for i in kept), *cost, *times])
     notes = [note for note in main.notes if note.startswith(("BLEU:", "[95%]", "Δ, p", "one system", "empty"))]
     return Table("comparison", main.title, columns, rows, notes)
+
+
+def _measured(found: Gathered, result: dict[str, Any]) -> dict[str, tuple[Estimate, Estimate]]:
+    """The time of an update and of a search beside that of the scores' baseline, by system, where `analyze cost --measure` took it in turns."""
+    kept = found.findings.get("cost")
+    facts = kept.finding.facts if kept is not None else {}
+    if facts.get("baseline") != result["baseline"]:
+        return {}
+    return {name: (Estimate(**own["train_ratio"]), Estimate(**own["decode_ratio"])) for name, own in facts.get("measured", {}).items()}
 
 
 def _minutes_an_update(system: TrainedSystem | None) -> float | None:
@@ -126,7 +139,9 @@ def cautions(found: Gathered) -> list[Remark]:
     compared = [result for result in found.scores.values() if len(result["systems"]) > 1]
     if compared and not any(views.has_seeds(result) for result in compared):
         text = "One training a system: no test here says anything of the luck of a training seed."
-        said.append(Remark(text, "nmtkit train --seed 2 --name …, then nmtkit score --group-by seed"))
+        used = {system.seed for system in found.systems}
+        seed = next(number for number in itertools.count(1) if number not in used)
+        said.append(Remark(text, f"nmtkit train --seed {seed} --name NAME && nmtkit score --group-by seed"))
     tests = sum(bool(system["tests"]) for result in compared for system in result["systems"])
     if tests > 4:
         said.append(Remark(f"{tests} differences are tested: of so many, about {tests * LEVEL:.1f} would have p < {LEVEL:g} by luck alone."))

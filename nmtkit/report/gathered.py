@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nmtkit import files
-from nmtkit.analyze import ANALYSES
+from nmtkit.analyze import ANALYSES, OPTIONS
 from nmtkit.analyze.curves import Curves, read
 from nmtkit.analyze.finding import Finding
 from nmtkit.errors import DataError
@@ -48,12 +48,13 @@ class TrainedSystem:
 
 @dataclass(frozen=True)
 class KeptFinding:
-    """A finding as it stands in analyze/<name>/: its SVG, further files by name, and what is to be said of its age."""
+    """A finding as it stands in analyze/<name>/: its SVG, further files by name, what is to be said of its age, and the command that makes it."""
 
     finding: Finding
     figure: str | None
     further: list[str]
     remarks: list[Remark]
+    command: str
 
 
 @dataclass
@@ -179,7 +180,7 @@ def _note_unscored(found: Gathered) -> None:
         if waiting := sorted(translated - scored):
             found.note(f"{name}: translated, but not among the scores: {', '.join(waiting)}", again)
         if missing := [system.name for system in found.systems if system.name not in translated | scored]:
-            found.note(f"{name}: not translated: {', '.join(missing)}", f"nmtkit translate --set-name {name}, then {again}")
+            found.note(f"{name}: not translated: {', '.join(missing)}", f"nmtkit translate --set-name {name} && {again}")
 
 
 def score_command(set_name: str, result: Mapping[str, Any]) -> str:
@@ -208,13 +209,29 @@ def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[
         except DAMAGED as error:
             found.note(f"analyze/{name}: cannot be read, and left out ({error})", f"nmtkit analyze {name} --force")
             continue
-        remarks = [Remark(f"Made before these changed: {_some(late)}", f"nmtkit analyze {name}")] if late else []
+        command = analyze_command(name, made_from, [system.name for system in found.run.systems()])
+        remarks = [Remark(f"Made before these changed: {_some(late)}", command)] if late else []
         if without:
             remarks.append(Remark(f"Of {', '.join(made_from['systems'])} alone, without {', '.join(without)}"))
         figure = folder / "figure.svg"
         further = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in OWN_FILES and not path.name.startswith("."))
         svg = figure.read_text("utf-8", "replace") if figure.is_file() else None
-        found.findings[name] = KeptFinding(finding, svg, further, remarks)
+        found.findings[name] = KeptFinding(finding, svg, further, remarks, command)
+
+
+def analyze_command(name: str, made_from: Mapping[str, Any], systems: Sequence[str]) -> str:
+    """The command that makes a finding again in the way it was made; systems: all of the run, which need no naming."""
+    chosen, words = list(made_from.get("systems", systems)), ["nmtkit", "analyze", name]
+    if chosen != list(systems):
+        words += [word for system in chosen for word in ("--system", system)]
+    options = dict(made_from.get("options") or {})
+    words += [word for one in options.pop("set_names", ()) for word in ("--set-name", one)]
+    for option, value in options.items():
+        if option not in OPTIONS or value in (OPTIONS[option], []):
+            continue
+        flag = "--" + option.replace("_", "-")
+        words += [flag] if value is True else [word for one in (value if isinstance(value, list) else [value]) for word in (flag, str(one))]
+    return shlex.join(words)
 
 
 def _some(names: list[str], most: int = 3) -> str:

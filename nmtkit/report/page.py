@@ -72,7 +72,7 @@ class Part:
     def command(self, text: str) -> str:
         """A command as it is to be given for this run."""
         named = f" --run {shlex.quote(str(self.found.run.path))}"
-        return text.replace(", then ", f"{named}, then ") + named
+        return text.replace(" && ", f"{named} && ") + named
 
 
 def render(parts: Sequence[Part], **about: str) -> str:
@@ -178,9 +178,16 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"cells": cells, "long": LONG, "most_rows": MOST_ROWS}
+    environment.globals |= {"cells": cells, "words": _words, "long": LONG, "most_rows": MOST_ROWS}
     environment.filters["decimal"] = lambda value: f"{value:.1f}"
     return environment
+
+
+def _words(command: str) -> Markup:
+    """A command whose options are not torn at their hyphens where a line ends."""
+    from markupsafe import Markup
+
+    return Markup(" ").join(Markup('<span class="word">{}</span>').format(word) for word in command.split(" "))
 
 
 def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
@@ -202,7 +209,15 @@ def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
 def _finding(name: str, kept: KeptFinding, drawn: _Drawn) -> dict[str, Any]:
     facts = [(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) for key, value in kept.finding.facts.items()]
     figure = drawn(kept.figure, f"{kept.finding.title}: figure; its numbers are in the table below")
-    return {"name": name, "finding": kept.finding, "figure": figure, "further": kept.further, "remarks": kept.remarks, "facts": facts}
+    return {
+        "name": name,
+        "finding": kept.finding,
+        "figure": figure,
+        "further": kept.further,
+        "remarks": kept.remarks,
+        "facts": facts,
+        "command": kept.command,
+    }
 
 
 def _learning(found: Gathered, drawn: _Drawn) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from nmtkit.score.tables import Column, Table
 from nmtkit.settings import Section, build, read_toml
 
 ABSENT = "not trained here"
-LEFT_OUT = "not in this comparison"
+LEFT_OUT, NOT_MEASURED = "not in this comparison", "not measured"
 OTHER = "another corpus than the paper's"
 
 
@@ -191,7 +191,7 @@ def _rows(
             shown.add(key)
             mean = statistics.fmean(values) if values else None
             difference = mean - value if same and mean is not None else None
-            who = row.system if there else LEFT_OUT if row.system else ABSENT
+            who = row.system if there else NOT_MEASURED if found else LEFT_OUT if row.system else ABSENT
             rows.append(([row.printed, who, column.name, value, spread, len(values) or None, mean, difference], column))
     return rows
 

@@ -145,6 +145,13 @@ class Table:
         for suffix, content in self.forms().items():
             files.write_text(folder / f"{stem}.{suffix}", content)
 
+    def text(self) -> str:
+        """Aligned columns, as they are printed into a file."""
+        return "\n".join([self.title, *console.aligned(self._headers(), self.cells()), *self.notes])
+
+    def _headers(self) -> list[str]:
+        return [("<" if column.left else "") + column.header for column in self.columns]
+
     def print(self, output_format: str = "table") -> None:
         """Print on stdout.
 
@@ -152,7 +159,7 @@ class Table:
             output_format: one of FORMATS.
         """
         if output_format == "table":
-            console.print_table(self.title, [("<" if c.left else "") + c.header for c in self.columns], self.cells())
+            console.print_table(self.title, self._headers(), self.cells())
             for note in self.notes:
                 print(note)
         else:

@@ -246,16 +246,18 @@ def test_accuracies_beside_the_papers(analysed, tmp_path, monkeypatch, capsys):
         return found, [tuple(row[key] for key in ("system", "column", "measured", "difference")) for row in csv.DictReader(io.StringIO(text))]
 
     found, rows = beside(str(one))
-    left_out = ("not in this comparison", "SentLen", "", "")
+    left_out = ("not in this comparison", "SentLen", "", "")  # a row of the paper that is no system here
     assert rows == [
         ("base", "SentLen", str(found["sentence_length"]), ""),
-        *[("not in this comparison", n, "", "") for n in ("WC", "surface")],
+        *[("not measured", n, "", "") for n in ("WC", "surface")],
         left_out,
     ]
     found, rows = beside("senteval")
     values = [found["sentence_length"], found["word_content"], found["average of 2"]]
     assert [float(row[2]) for row in rows[:3]] == pytest.approx(values)
     assert [float(row[3]) for row in rows[:3]] == pytest.approx([values[0] - 93, values[1] - 70, values[2] - 81.5])
+    with pytest.raises(ConfigError, match="of which paper"):
+        analyze(analysed, str(one), table="probes")
     with pytest.raises(ConfigError, match="the paper's table 'scores' has no accuracies of probing tasks") as error:
         analyze(analysed, str(one), paper=told["paper"], table="scores")
     assert "these have: probes" in error.value.hint

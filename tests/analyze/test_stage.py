@@ -12,6 +12,7 @@ import torch
 from typer.main import get_command
 
 from nmtkit.analyze import ANALYSES, OPTIONS, stage, timing
+from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.macs import count_macs, count_parameters
 from nmtkit.cli import app
 from nmtkit.cli.analyze import of
@@ -21,6 +22,7 @@ from nmtkit.data.documents import documents_file
 from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn import hardware
+from nmtkit.score.tables import Column, Table
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate.beam import search
 from tests.score.conftest import write
@@ -218,6 +220,17 @@ def test_up_to_date_until_something_it_depends_on_changes(two, capsys, monkeypat
     two.run.references("test")[0].write_text("x x x x\n" * 40, "utf-8")  # prepared anew with other test text: the same fingerprint
     stage.analyze(two.run, "lengths", systems=["own"])
     assert "written to" in capsys.readouterr().err
+
+
+def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
+    """Files that nmtkit has not written there stay."""
+    (tmp_path / "own.txt").parent.mkdir(exist_ok=True)
+    (tmp_path / "own.txt").write_text("mine")
+    table = Table("t", "t", [Column("a", "a")], [[1]])
+    for attachments in ({"paper.md": "1", "a.scores": "2"}, {"a.scores": "3"}, {}):
+        Finding("t", "t", table, "t", attachments=attachments).write(tmp_path, {})
+        there = {path.name for path in tmp_path.iterdir()}
+        assert there == {"own.txt", "finding.json", "table.md", "table.tex", "table.csv", *attachments}
 
 
 def test_what_cannot_be_analysed_is_said(two):

@@ -64,10 +64,10 @@ class ReportedRun(FakeRun):
             lines.append({"step": 5 * i, "kind": "dev", "dev_loss": 4.0 - i, "dev_bleu": bleu, "signature": "s"})
         write(self.run.path / "systems" / system / "metrics.jsonl", map(json.dumps, lines))
 
-    def finding(self, name, title, figure=FIGURE, rows=3, made_from=None):
+    def finding(self, name, title, figure=FIGURE, rows=3, made_from=None, facts=None):
         columns = [Column("system", "system", left=True), Column("value", "value", interval=True)]
         table = Table(name, f"The table of {name}", columns, [[f"s{i}", Estimate(float(i), i - 0.5, i + 0.5)] for i in range(rows)], ["a note"])
-        found = Finding(name, title, table, f"How {name} is read.", figure, facts={"seed": 1})
+        found = Finding(name, title, table, f"How {name} is read.", figure, facts=facts or {"seed": 1})
         found.write(self.run.path / "analyze" / name, made_from or {"systems": ["base", "own"], "files": {}})
 
     def page(self, **options):

@@ -13,11 +13,12 @@ from nmtkit.analyze import ANALYSES
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.report import attention, comparison, explorer, stage, svg
 from nmtkit.report.explorer import SentenceAttention, SystemAttention
-from nmtkit.report.gathered import gather
+from nmtkit.report.gathered import analyze_command, gather
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.run import Run
 from nmtkit.score import figures
 from nmtkit.score.stage import score
+from nmtkit.score.tables import Estimate
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -89,6 +90,35 @@ def test_cost_of_training_and_decoding(reported):
     row = dict(zip([c.key for c in comparison.table(found, "test").columns], comparison.table(found, "test").rows[1], strict=True))
     assert (row["updates"], row["seed"], row["parameters"], row["decoding"]) == (10, 1, None, 123.4)
     assert row["minutes"] == pytest.approx(1.0) and row["update_ratio"] == pytest.approx(2.0)
+    ratios = {"train_ratio": {"value": 1.2, "low": 1.1, "high": 1.3}, "decode_ratio": {"value": 1.5, "low": 1.4, "high": 1.6}}
+    for baseline, expected in (("own", 123.4), ("base", Estimate(1.5, 1.4, 1.6))):  # measured beside another baseline they say nothing here
+        reported.finding("cost", "cost", facts={"baseline": baseline, "measured": {"own": ratios}})
+        table = comparison.table(gather(reported.run), "test")
+        row = dict(zip([c.key for c in table.columns], table.rows[1], strict=True))
+        assert row["decoding"] == expected and ("× (measured)" in table.columns[-2].header) == (baseline == "base")
+    assert row["update_ratio"] == Estimate(1.2, 1.1, 1.3)
+
+
+@pytest.mark.parametrize(
+    ("made_from", "expected"),
+    [
+        ({}, "nmtkit analyze agreement"),
+        ({"systems": ["a", "b"], "options": {"pairs": "", "scores": [], "measure": False}}, "nmtkit analyze agreement"),
+        ({"systems": ["b"], "options": {"set_names": ["dev"]}}, "nmtkit analyze agreement --system b --set-name dev"),
+        (
+            {"options": {"pairs": "a b,c", "scores": ["x", "y"], "score_kind": "nll", "measure": True, "head": 3}},
+            "nmtkit analyze agreement --pairs 'a b,c' --scores x --scores y --score-kind nll --measure --head 3",
+        ),
+    ],
+)
+def test_a_finding_is_made_again_as_it_was_made(made_from, expected):
+    assert analyze_command("agreement", made_from, ["a", "b"]) == expected
+
+
+def test_the_next_seed_is_one_that_is_not_in_use(reported):
+    config = reported.run.path / "systems/own/config.toml"
+    config.write_text(config.read_text("utf-8").replace("seed = 1", "seed = 2"), "utf-8")
+    assert any("nmtkit train --seed 3" in remark.command for remark in comparison.cautions(gather(reported.run)))
 
 
 def test_markup_in_a_hypothesis_stays_text(reported):
@@ -279,8 +309,8 @@ def test_a_page_of_two_runs(reported, second, capsys):
     assert f"nmtkit translate --set-name test {other}" in said.err
     for command in (
         f"nmtkit analyze cost {own}",
-        f"nmtkit analyze cost {other}",
-        f"nmtkit translate --set-name test {other}, then nmtkit score --set-name test --test paired_bootstrap --against base --buckets 10 {other}",
+        f"nmtkit analyze cost --system base --system own {other}",  # as it was made, of two of four
+        f"nmtkit translate --set-name test {other} && nmtkit score --set-name test --test paired_bootstrap --against base --buckets 10 {other}",
     ):
         assert command in page.text, command
     assert f"nmtkit report {own} {other.replace('run', 'also', 1)} --attention SYSTEM" in page.text
