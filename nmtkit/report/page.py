@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"cells": cells, "words": _words, "long": LONG, "most_rows": MOST_ROWS}
+    environment.globals |= {"cells": cells, "words": _words, "dotted": _dotted, "long": LONG, "most_rows": MOST_ROWS}
     environment.filters["decimal"] = lambda value: f"{value:.1f}"
     return environment
 
@@ -188,6 +189,13 @@ def _words(command: str) -> Markup:
     from markupsafe import Markup
 
     return Markup(" ").join(Markup('<span class="word">{}</span>').format(word) for word in command.split(" "))
+
+
+def _dotted(name: str) -> Markup:
+    """A name that may be torn after its dots, as those of settings."""
+    from markupsafe import Markup, escape
+
+    return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[.])(?=\D)", name))
 
 
 def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def grouped_bars(
     """A bar for each series in each group, with its interval.
 
     Args:
-        groups: labels along the horizontal axis.
+        groups: labels along the horizontal axis; those of which no series has a number are left out.
         series: name -> one Estimate a group (an empty Estimate leaves a gap).
         xlabel, ylabel, title: texts.
         upright: whether the labels of groups are written upwards.
@@ -75,6 +75,8 @@ def grouped_bars(
     """
     from matplotlib.figure import Figure
 
+    known = [i for i in range(len(groups)) if any(values[i].value is not None for values in series.values())]
+    groups, series = [groups[i] for i in known], {name: [values[i] for i in known] for name, values in series.items()}
     with _reproducible():
         figure = Figure(figsize=(max(4.5, 0.28 * len(groups) * (len(series) + 1) + 1.2), 3.2), layout="constrained")
         axes = figure.add_subplot()
@@ -90,7 +92,7 @@ def grouped_bars(
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)
         if len(series) > 1:
-            figure.legend(loc="outside upper right", frameon=False, fontsize=8, ncols=min(3, len(series)))
+            figure.legend(loc="outside upper left", frameon=False, fontsize=8, ncols=min(3, len(series)))  # where a phone begins to show it
         return _svg(figure)
 
 

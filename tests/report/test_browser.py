@@ -247,6 +247,9 @@ def test_print(browser, tmp_path):
     browser.look(media="print", dark=True)
     assert not browser.run("document.getElementById('explorer').checkVisibility()")
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    torn = "[...document.querySelectorAll('tbody th')].filter((t) => getComputedStyle(t).overflowWrap !== 'normal').length"
+    assert browser.run(torn) == 0  # names of settings are torn after their dots alone
+    assert browser.run("[...document.querySelectorAll('thead')].every((t) => getComputedStyle(t).breakInside === 'avoid')")
     browser.pdf(tmp_path / "page.pdf")
     assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
 

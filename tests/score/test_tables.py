@@ -101,6 +101,9 @@ def test_a_figure_is_reproducible_svg_with_text_as_text():
     assert first.lstrip().startswith("<?xml")
     for word in ("source length", "BLEU", "b_1", "test &amp; more"):
         assert word in first
+    gap = {"a": [Estimate(10, 9, 11), Estimate(None)], "b": [Estimate(12.5), Estimate(None)]}
+    drawn = figures.grouped_bars(["short", "nobody"], gap, "source length", "BLEU")
+    assert "short" in drawn and "nobody" not in drawn
 
 
 def test_lines_and_heat_maps_are_reproducible_svg_too():
