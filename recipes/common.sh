@@ -126,7 +126,9 @@ cost() {
 
 # page TITLE [OPTION…]: the run as one HTML page; options as of `nmtkit report`.
 page() {
-  nmtkit report --run "$run" "${@:2}" --title "$1, ${STEPS:+$STEPS updates, }seeds $SEEDS (SCALE=$SCALE)"
+  local seeds="seed $SEEDS"
+  case $SEEDS in *" "*) seeds="seeds $SEEDS" ;; esac
+  nmtkit report --run "$run" "${@:2}" --title "$1, ${STEPS:+$STEPS updates, }$seeds (SCALE=$SCALE)"
   keep report
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 from nmtkit.errors import DataError
 from nmtkit.report.gathered import Gathered, Remark, TrainedSystem
 from nmtkit.score import views
-from nmtkit.score.tables import Column, Estimate, Table, text
+from nmtkit.score.tables import Column, Table, text
 from nmtkit.score.translations import described
 
 LEVEL = 0.05
@@ -17,7 +17,8 @@ LEVEL = 0.05
 READING = (
     f"A system is called better or worse where p < {LEVEL:g}, and only perhaps so where the 95% interval of its difference Δ holds 0 all the same. "
     "Parameters are the numbers in the checkpoint, tied ones once. Minutes are of updates alone. Times, ×, are beside the baseline's: measured ones "
-    "are those of nmtkit analyze cost --measure, which takes the systems in turn; logged ones are of machines that may have done other work."
+    "are those of nmtkit analyze cost --measure, which takes the systems in turn (its finding has their intervals); logged ones are of machines that "
+    "may have done other work."
 )
 
 
@@ -41,7 +42,7 @@ def table(found: Gathered, set_name: str) -> Table:
     columns = [*(main.columns[i] for i in kept), Column("seed", "seed"), Column("parameters", "parameters, M"), Column("updates", "updates")]
     columns += [Column("minutes", "training, minutes", decimals=1)]
     if measured:
-        columns += [Column("update_ratio", "update, × (measured)", interval=True), Column("decoding", "search, × (measured)", interval=True)]
+        columns += [Column("update_ratio", "update, × (measured)"), Column("decoding", "search, × (measured)")]
     else:
         columns += [Column("update_ratio", "update, × (logged)"), Column("decoding", "search, tokens/s (logged)", decimals=0)]
     rows: list[list[Any]] = []
@@ -59,13 +60,13 @@ def table(found: Gathered, set_name: str) -> Table:
     return Table("comparison", main.title, columns, rows, notes)
 
 
-def _measured(found: Gathered, result: dict[str, Any]) -> dict[str, tuple[Estimate, Estimate]]:
+def _measured(found: Gathered, result: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """The time of an update and of a search beside that of the scores' baseline, by system, where `analyze cost --measure` took it in turns."""
     kept = found.findings.get("cost")
     facts = kept.finding.facts if kept is not None else {}
     if facts.get("baseline") != result["baseline"]:
         return {}
-    return {name: (Estimate(**own["train_ratio"]), Estimate(**own["decode_ratio"])) for name, own in facts.get("measured", {}).items()}
+    return {name: (own["train_ratio"]["value"], own["decode_ratio"]["value"]) for name, own in facts.get("measured", {}).items()}
 
 
 def _minutes_an_update(system: TrainedSystem | None) -> float | None:

@@ -18,7 +18,6 @@ from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.run import Run
 from nmtkit.score import figures
 from nmtkit.score.stage import score
-from nmtkit.score.tables import Estimate
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -91,12 +90,12 @@ def test_cost_of_training_and_decoding(reported):
     assert (row["updates"], row["seed"], row["parameters"], row["decoding"]) == (10, 1, None, 123.4)
     assert row["minutes"] == pytest.approx(1.0) and row["update_ratio"] == pytest.approx(2.0)
     ratios = {"train_ratio": {"value": 1.2, "low": 1.1, "high": 1.3}, "decode_ratio": {"value": 1.5, "low": 1.4, "high": 1.6}}
-    for baseline, expected in (("own", 123.4), ("base", Estimate(1.5, 1.4, 1.6))):  # measured beside another baseline they say nothing here
+    for baseline, expected in (("own", 123.4), ("base", 1.5)):  # measured beside another baseline they say nothing here
         reported.finding("cost", "cost", facts={"baseline": baseline, "measured": {"own": ratios}})
         table = comparison.table(gather(reported.run), "test")
         row = dict(zip([c.key for c in table.columns], table.rows[1], strict=True))
         assert row["decoding"] == expected and ("× (measured)" in table.columns[-2].header) == (baseline == "base")
-    assert row["update_ratio"] == Estimate(1.2, 1.1, 1.3)
+    assert row["update_ratio"] == 1.2
 
 
 @pytest.mark.parametrize(
