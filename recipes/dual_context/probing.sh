@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Ampomah et al. 2021, Table 4: what a classifier reads off the encoder's mean state, ten tasks (WMT14 English-German, SentEval's sentences).
 # PROBES names a folder of probing files, as `nmtkit analyze probing --probes`; without it smoke and small take the demo corpus's own, full SentEval's.
-# small shares its systems with agreement.sh. Those that it trained on TEXT are probed with RUN=runs/small-mixed-small PRESET=small PROBES=FOLDER.
+# small shares its systems with agreement.sh. Those that it trained on TEXT with STEPS are probed with the same STEPS,
+# RUN=runs/small-mixed-small-$STEPS PRESET=small PROBES=FOLDER.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
