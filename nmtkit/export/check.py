@@ -26,8 +26,6 @@ WARM = 8
 """Lines translated before the clock starts."""
 ROWS = 32
 """Pairs scored at once."""
-SUPPRESSED = ("<pad>", "<s>")
-"""What nmtkit's search never produces."""
 SHOWN = 3
 """Translations shown that differ."""
 
@@ -98,7 +96,6 @@ def compare(group: Chosen, folder: Path, lines: Sequence[str]) -> Checked:
         engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1)
         options: dict[str, Any] = {"beam_size": own.beam, "length_penalty": 0, "max_decoding_length": limit, "max_input_length": 0}
         options["min_decoding_length"] = 0  # as in nmtkit's search, a translation may be empty
-        options["suppress_sequences"] = [[symbol] for symbol in SUPPRESSED]
         theirs, their_seconds = _timed(lambda some: engine.translate_batch(some, max_batch_size=own.batch_size, **options), tokens)
         hypotheses = [list(one.hypotheses[0]) for one in theirs]
         said = [sides[1].decode(one) for one in hypotheses]

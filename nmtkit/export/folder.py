@@ -122,12 +122,12 @@ With nmtkit installed, that is:
     source, target = (TextSide.load(Path("text"), side) for side in ("src", "tgt"))
     translator = ctranslate2.Translator(".")
     lines = ["…"]
-    never = [["<pad>"], ["<s>"]]
-    found = translator.translate_batch([source.encode(line) for line in lines], beam_size={said["search"]["beam"]}, suppress_sequences=never)
+    found = translator.translate_batch([source.encode(line) for line in lines], beam_size={said["search"]["beam"]})
     print([target.decode(one.hypotheses[0]) for one in found])
 
 `</s>` is added to sources by CTranslate2. Blank lines, and lines of more than {said["search"]["max_source"]} subwords, which nmtkit
 translates in pieces, are up to you; no sentence may have more than {said["positions"]:,} subwords on either side.
 nmtkit ranks finished translations by log P / ((5+|Y|)/6)^α, with α = {said["search"]["length_penalty"]}; CTranslate2's
-`length_penalty` is the α of another formula, log P / |Y|^α: the two agree at 0 only.
+`length_penalty` is the α of another formula, log P / |Y|^α: the two agree at 0 only. nmtkit's search never writes `<s>` or `<pad>`, which a model of a
+few updates may find likely; CTranslate2 leaves them out if told so (`suppress_sequences`), but renormalises the others.
 """
