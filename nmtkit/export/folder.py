@@ -128,6 +128,7 @@ With nmtkit installed, that is:
 `</s>` is added to sources by CTranslate2. Blank lines, and lines of more than {said["search"]["max_source"]} subwords, which nmtkit
 translates in pieces, are up to you; no sentence may have more than {said["positions"]:,} subwords on either side.
 nmtkit ranks finished translations by log P / ((5+|Y|)/6)^α, with α = {said["search"]["length_penalty"]}; CTranslate2's
-`length_penalty` is the α of another formula, log P / |Y|^α: the two agree at 0 only. nmtkit's search never writes `<s>` or `<pad>`, which a model of a
-few updates may find likely; CTranslate2 leaves them out if told so (`suppress_sequences`), but renormalises the others.
+`length_penalty` is the α of another formula, log P / |Y|^α: the two agree at 0 only.
+nmtkit's search never writes `<s>` or `<pad>`, which a model of a few updates may find likely; CTranslate2 leaves them out if told so
+(`suppress_sequences`), but renormalises the others.
 """
