@@ -23,6 +23,9 @@ from nmtkit.nn.capture import capture
 from nmtkit.prep.demo import generate
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run, write_toml
+from nmtkit.score.draws import Draws
+from nmtkit.score.metrics import Scorer
+from nmtkit.score.tables import Estimate
 from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
 from nmtkit.translate.stage import translate
 
@@ -314,3 +317,18 @@ def test_gates_show_what_is_kept_by_word(run, capsys):
             values += [np.mean([kept[0, k] for k, owner in enumerate(words.owners[i]) if owner == n]) for n in range(len(words.lines[i]))]
     row = json.loads((run.path / "analyze" / "gates" / "finding.json").read_text("utf-8"))["table"]["rows"][0]
     assert row["gate"] == "memory.gate" and row["side"] == "source" and row["doc"]["value"] == pytest.approx(np.mean(values), abs=1e-5)
+
+
+def test_two_scores_of_zero_have_no_p():
+    """Though their outputs differ: approximate randomization would give them a small one."""
+    scorer = Scorer([["a b c d e", "f g h i j"]], "en", False)
+    own, other = (scorer.score("bleu", lines) for lines in (["x y", "z"], ["u", "v w"]))
+    assert own.value == other.value == 0
+    measured = [
+        context_use.Measured(bleu, scorer.score("chrf", ["a b", text]), 1, Estimate(None), Estimate(None))
+        for bleu, text in ((own, "f"), (other, "g h"))
+    ]
+    row = context_use._rows("doc", dict(zip((context_use.OWN, context_use.NONE), measured, strict=True)), Draws(2, resamples=20, trials=20))[1]
+    tests = len(context_use.P_VALUES)
+    of_loss, of_bleu = row[5 : 5 + tests], row[7 + tests : 7 + 2 * tests]
+    assert None not in of_loss and set(of_bleu) == {None}

@@ -298,6 +298,12 @@ def test_an_empty_file_tells_of_no_documents(tmp_path):
         read_starts(written(tmp_path / "starts", []), 5)
 
 
+def test_starts_that_fall_are_told_after_which(tmp_path):
+    with pytest.raises(DataError, match="'3' cannot start a document in a text of 9 lines, after 5") as error:
+        read_starts(written(tmp_path / "starts", ["0", "5", "3"]), 9)
+    assert error.value.where == f"{tmp_path / 'starts'}, line 3"
+
+
 def test_documents_of_one_line_each_are_doubted(tmp_path, capsys):
     """As where the text itself is given for the file that says where documents start."""
     options = write_corpus(tmp_path / "in", corpus(), "ids")
