@@ -112,6 +112,11 @@ class Scored:
         return sum(wrong == own[0] for own in self.scores[condition] for wrong in own[1:])
 
 
+def reads_pairs(rule: ContextRule | None) -> bool:
+    """Whether what a system reads hangs on what stands before a pair."""
+    return rule is not None and rule.kind != "foreign"
+
+
 def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
     """The scores that a system gives the same items with several contexts; one that reads none, or none of these, is asked once, under the first."""
     src, tgt = (TextSide.load(run.prep, side) for side in ("src", "tgt"))
@@ -121,7 +126,7 @@ def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
         if model.reads_spans:
             console.warn(f"'{name}' reads parses, which the pairs have none of: it sees n-grams instead")
         rule = model.context_rule
-        sets = dict(list(sets.items())[: None if rule and rule.kind != "foreign" else 1])
+        sets = dict(list(sets.items())[: None if reads_pairs(rule) else 1])
         if rule is not None and not any(item.before for items in sets.values() for item in items):
             console.warn(f"'{name}' reads context, which the pairs have none of: it sees single sentences")
         elif rule is not None and rule.kind == "next":
@@ -212,8 +217,7 @@ def run(
             raise DataError(f"a score file and a system are both named '{name}'", where="--scores", hint="rename the file")
         of_systems[name] = scored(run, name, sets)
         for condition, found in of_systems[name].scores.items():
-            rule = of_systems[name].rule
-            other = rule is not None and rule.kind != "foreign" and condition != "true"
+            other = reads_pairs(of_systems[name].rule) and condition != "true"
             judged[f"{name}, {condition}" if other else name] = found
             attachments[f"{name}.{condition}.scores" if other else f"{name}.scores"] = "".join(f"{-s:.6f}\n" for own in found for s in own)
     rows = _rows(items, judged)

@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 from nmtkit.errors import DataError
-from nmtkit.report.gathered import Gathered, Remark, TrainedSystem
+from nmtkit.report.gathered import DAMAGED, Gathered, Remark, TrainedSystem
 from nmtkit.score import views
 from nmtkit.score.tables import Column, Table, text
 from nmtkit.score.translations import described
@@ -61,12 +61,18 @@ def table(found: Gathered, set_name: str) -> Table:
 
 
 def _measured(found: Gathered, result: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """The time of an update and of a search beside that of the scores' baseline, by system, where `analyze cost --measure` took it in turns."""
+    """The time of an update and of a search beside that of the scores' baseline, by system, where `analyze cost --measure` took it in turns.
+
+    Returns: nothing where that is of another baseline, out of date, or cannot be read.
+    """
     kept = found.findings.get("cost")
-    facts = kept.finding.facts if kept is not None else {}
-    if facts.get("baseline") != result["baseline"]:
+    if kept is None or kept.late or kept.finding.facts.get("baseline") != result["baseline"]:
         return {}
-    return {name: (own["train_ratio"]["value"], own["decode_ratio"]["value"]) for name, own in facts.get("measured", {}).items()}
+    try:
+        measured = kept.finding.facts["measured"].items()
+        return {name: (float(own["train_ratio"]["value"]), float(own["decode_ratio"]["value"])) for name, own in measured}
+    except DAMAGED:
+        return {}
 
 
 def _minutes_an_update(system: TrainedSystem | None) -> float | None:

@@ -48,13 +48,15 @@ class TrainedSystem:
 
 @dataclass(frozen=True)
 class KeptFinding:
-    """A finding as it stands in analyze/<name>/: its SVG, further files by name, what is to be said of its age, and the command that makes it."""
+    """A finding as it stands in analyze/<name>/: its SVG, further files by name, what is to be said of it, the command that makes it, and
+    whether something that it was made from has changed since."""
 
     finding: Finding
     figure: str | None
     further: list[str]
     remarks: list[Remark]
     command: str
+    late: bool
 
 
 @dataclass
@@ -206,17 +208,17 @@ def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[
             finding.table.cells()
             made_from = stored.get("made_from") or {}
             late, without = changed(made_from.get("files", {})), [s for s in trained if s not in made_from.get("systems", trained)]
+            command = analyze_command(name, made_from, [system.name for system in found.run.systems()])
         except DAMAGED as error:
             found.note(f"analyze/{name}: cannot be read, and left out ({error})", f"nmtkit analyze {name} --force")
             continue
-        command = analyze_command(name, made_from, [system.name for system in found.run.systems()])
         remarks = [Remark(f"Made before these changed: {_some(late)}", command)] if late else []
         if without:
             remarks.append(Remark(f"Of {', '.join(made_from['systems'])} alone, without {', '.join(without)}"))
         figure = folder / "figure.svg"
         further = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in OWN_FILES and not path.name.startswith("."))
         svg = figure.read_text("utf-8", "replace") if figure.is_file() else None
-        found.findings[name] = KeptFinding(finding, svg, further, remarks, command)
+        found.findings[name] = KeptFinding(finding, svg, further, remarks, command, bool(late))
 
 
 def analyze_command(name: str, made_from: Mapping[str, Any], systems: Sequence[str]) -> str:

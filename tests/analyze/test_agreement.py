@@ -130,6 +130,13 @@ def test_contexts_beside_lingevals_fields(tmp_path):
     assert [(item.before, item.said) for item in read(str(path))] == [(("a",), ()), (("x", "a"), ("X", "A")), ((), ())]
 
 
+def test_a_blank_text_before_is_passed_over(tmp_path):
+    """As a blank line of a document is: no other context than none."""
+    path = tmp_path / "pairs.json"
+    path.write_text(json.dumps([{"source": "a", "reference": "b", "context_src": "", "errors": [{"type": "x", "contrastive": "c"}]}]), "utf-8")
+    assert read(str(path)) == [Item("a", "b", [Error("x", "c")], ("",))]
+
+
 def test_four_text_files_have_the_contexts_first(tmp_path):
     paths = [tmp_path / name for name in ("context", "src", "right", "wrong")]
     for path, lines in zip(paths, (["x y _eos z", ""], ["a", "b"], ["A", "B"], ["C", "D"]), strict=True):

@@ -9,15 +9,6 @@ from nmtkit.nn.repeated import repeated
 
 
 @pytest.fixture
-def medium():
-    """Where float32 products are oneDNN's."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-@pytest.fixture
 def rows(monkeypatch):
     """The numbers of rows of all affine products from here on."""
     seen, plain = [], F.linear
@@ -28,7 +19,7 @@ def rows(monkeypatch):
 @pytest.mark.parametrize("shape", [(7,), (33,), (5, 13), (2, 3, 11), (64,), (4, 16)])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_filled_products_are_the_plain_ones(medium, rows, shape, relu, bias):
+def test_filled_products_are_the_plain_ones(onednn, rows, shape, relu, bias):
     torch.manual_seed(1)
     layer = Linear(6, 10, bias).double()
     x = torch.randn(*shape, 6, dtype=torch.float64, requires_grad=True)
@@ -44,7 +35,7 @@ def test_filled_products_are_the_plain_ones(medium, rows, shape, relu, bias):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def test_rows_are_filled_only_where_products_are_compiled_and_trained(rows):
+def test_rows_are_filled_only_where_products_are_compiled_and_trained(default_path, rows):
     layer, x = Linear(6, 10), torch.randn(7, 6)
     assert not compiled(x.device)
     layer(x)

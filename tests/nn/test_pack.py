@@ -10,25 +10,10 @@ from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear, pack
 
 
-@pytest.fixture
-def default_path():
-    """As on a CPU whose float32 products are not oneDNN's."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-@pytest.fixture
-def packing(default_path):
-    """As on a CPU whose float32 products are oneDNN's."""
-    torch.set_float32_matmul_precision("medium")
-
-
 @pytest.mark.parametrize("shape", [(1, 24), (7, 24), (130, 24), (3, 5, 24), (0, 24)])
 @pytest.mark.parametrize(("out", "bias"), [(40, True), (40, False), (1, True)])
 @pytest.mark.parametrize("relu", [False, True])
-def test_packed_equals_plain(packing, shape, out, bias, relu):
+def test_packed_equals_plain(onednn, shape, out, bias, relu):
     torch.manual_seed(1)
     layer = Linear(24, out, bias)
     if bias:
@@ -44,7 +29,7 @@ def test_packed_equals_plain(packing, shape, out, bias, relu):
         torch.testing.assert_close(layer(columns), torch.nn.functional.linear(columns, layer.weight, layer.bias), rtol=0, atol=1e-5)
 
 
-def test_packed_output_layer_keeps_its_tie(packing):
+def test_packed_output_layer_keeps_its_tie(onednn):
     torch.manual_seed(1)
     table = Embedding(50, 24)
     layer = OutputLayer(50, 24, table, bias=True)
@@ -57,7 +42,7 @@ def test_packed_output_layer_keeps_its_tie(packing):
         torch.testing.assert_close(layer(x), x @ table.weight.T + layer.bias, rtol=0, atol=1e-5)
 
 
-def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(packing):
+def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(onednn):
     torch.manual_seed(1)
     layer = Linear(24, 40)
     pack(layer)
@@ -85,7 +70,7 @@ def test_packed_where_onednn_knows_the_cpu_s_long_vectors(default_path, monkeypa
     assert (layer.packed is not None) == long_vectors
 
 
-def test_every_product_of_a_transformer_is_packed(packing):
+def test_every_product_of_a_transformer_is_packed(onednn):
     settings = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     model = build_model("transformer", settings, Vocabularies(30, 30, True)).eval()
     pack(model)
@@ -117,7 +102,7 @@ def test_factors_are_rounded_and_sums_are_not_in_bfloat16(default_path, any_cpu,
         assert torch.equal(layer(x.bfloat16(), relu), y)
 
 
-def test_narrow_layers_and_scores_stay_float32_in_bfloat16(packing):
+def test_narrow_layers_and_scores_stay_float32_in_bfloat16(onednn):
     torch.manual_seed(1)
     narrow, output = Linear(64, 160), OutputLayer(160, 160, None, bias=True)
     for layer, width in ((narrow, 64), (output, 160)):
@@ -127,7 +112,7 @@ def test_narrow_layers_and_scores_stay_float32_in_bfloat16(packing):
             torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5)
 
 
-def test_a_transformer_in_bfloat16_is_close_to_itself(packing, any_cpu):
+def test_a_transformer_in_bfloat16_is_close_to_itself(onednn, any_cpu):
     """Feed-forward layers hand 16 bits from one product to the next; what comes out has 32."""
     torch.manual_seed(1)
     settings = {"d_model": 128, "d_ff": 256, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}

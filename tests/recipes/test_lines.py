@@ -356,6 +356,18 @@ def test_all_models_have_one_budget(scale, tmp_path):
     assert [page["run"], *page["also"]] == [*halves] and [f"{steps} updates" in page["title"] for steps in budgets] == [True, True]
 
 
+@pytest.mark.parametrize(("name", "more"), [("table3", ["context"]), ("table4", []), ("context_use", ["context"])])
+def test_small_says_who_uses_the_context(name, more, tmp_path):
+    """By the demo corpus's pronouns; of a corpus of one's own by the pairs that are named, or none."""
+    for pairs, expected in ({}, "pronouns"), ({"PAIRS": "a,b,c,d"}, "a,b,c,d"), ({"PAIRS": ""}, None):
+        done = asked(f"memory/{name}", tmp_path, SCALE="small", **pairs)
+        assert done.code == 0, done.stderr
+        found = [understood(call) for call in done.calls if call[0] == "analyze"]
+        assert [values["analysis"] for values in found] == [*more, *(["agreement"] if expected else [])]
+        if expected:
+            assert (found[-1]["pairs"], found[-1]["context"]) == (expected, "true,none,foreign")
+
+
 @pytest.mark.parametrize("scale", ["", "tiny"])
 def test_the_scale_is_asked_for(scale, tmp_path):
     done = asked("dual_context/table1", tmp_path, SCALE=scale)

@@ -96,6 +96,10 @@ def test_cost_of_training_and_decoding(reported):
         row = dict(zip([c.key for c in table.columns], table.rows[1], strict=True))
         assert row["decoding"] == expected and ("× (measured)" in table.columns[-2].header) == (baseline == "base")
     assert row["update_ratio"] == 1.2
+    stale = {"systems": ["base", "own"], "files": {"systems/own/config.toml": "another"}}
+    for change in ({"facts": {"baseline": "base", "measured": {"own": ratios}}, "made_from": stale}, {"facts": {"baseline": "base", "measured": 3}}):
+        reported.finding("cost", "cost", **change)
+        assert "logged" in comparison.table(gather(reported.run), "test").columns[-2].header
 
 
 @pytest.mark.parametrize(
