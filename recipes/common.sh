@@ -96,16 +96,31 @@ system() {
 # compare [OPTION…]: translate with the systems and score them against the baseline, beside the numbers of this table if the paper prints some;
 # options as of `nmtkit score`.
 compare() {
-  local paper=$PWD/recipes/${table%/*}/paper.toml printed=()
-  if grep -qsF "[tables.${table#*/}]" "$paper"; then printed=(--paper "$paper" --table "${table#*/}"); fi
+  local printed=()
+  beside score
   nmtkit translate --run "$run" "${systems[@]}"
   nmtkit score "${scoring[@]}" --against "$baseline" "${systems[@]}" "${printed[@]}" "$@"
   keep score
 }
 
-# analysis NAME [OPTION…]: look into the systems of all seeds; options as of `nmtkit analyze`.
+# beside KIND: set `printed` to what puts the paper's numbers of a kind (a column's key in paper.toml) beside measured ones, if this table has some.
+beside() {
+  local paper=$PWD/recipes/${table%/*}/paper.toml
+  if [[ -f $paper && $(sed -n "/^\[tables\.${table#*/}\]/,/^\[tables\./p" "$paper") =~ [\ {]$1\ =\  ]]; then
+    printed=(--paper "$paper" --table "${table#*/}")
+  fi
+}
+
+# analysis NAME [OPTION…]: look into the systems of all seeds, beside the paper's numbers; options as of `nmtkit analyze`.
 analysis() {
-  nmtkit analyze "$@" --run "$run" "${systems[@]}"
+  local printed=()
+  case $1 in
+    cost) beside cost ;;
+    examples) beside sentence ;;
+    lengths) beside group ;;
+    probing) beside task ;;
+  esac
+  nmtkit analyze "$@" --run "$run" "${systems[@]}" "${printed[@]}"
   keep "analyze/$1"
 }
 

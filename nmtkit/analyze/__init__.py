@@ -22,10 +22,12 @@ ANALYSES: dict[str, Analysis] = {
     "alignment": Analysis("nmtkit.analyze.alignment:run", "the attention of a sentence pair, and its alignment error rate on gold sets"),
     "importance": Analysis("nmtkit.analyze.importance:run", "whether source positions with more attention matter more to the next word (ΔJS, Δα)"),
     "gates": Analysis("nmtkit.analyze.gates:run", "how open content-adaptive gates are, by word, frequency and part of speech"),
+    "weights": Analysis("nmtkit.analyze.weights:run", "what each source word of a sentence weighs in gated attention: attention times gate"),
     "convergence": Analysis("nmtkit.analyze.convergence:run", "loss and dev BLEU by updates, epochs and time, and what it took to reach a BLEU"),
     "context": Analysis(
         "nmtkit.analyze.context_use:run", "whether the other sentences that systems read are used: loss and BLEU without, and with others"
     ),
+    "examples": Analysis("nmtkit.analyze.examples:run", "a sentence as all systems translate it, and how often which of them is ahead"),
     "phrases": Analysis("nmtkit.analyze.phrases:run", "multi-word expressions translated as the reference does"),
     "probing": Analysis("nmtkit.analyze.probing:run", "what classifiers read off the mean of the encoder's states: length, words, syntax, tense, …"),
 }

@@ -21,6 +21,7 @@ from nmtkit.models.loading import build_untrained
 from nmtkit.nn import hardware
 from nmtkit.run import Run, System
 from nmtkit.score import figures
+from nmtkit.score import paper as papers
 from nmtkit.score.tables import Column, Estimate, Table
 from nmtkit.settings import SearchSettings, build
 
@@ -38,6 +39,8 @@ class Speed:
 
     train: float | None = None
     decode: float | None = None
+    updates: float | None = None
+    """Updates a second."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +58,17 @@ class Cost:
     timing: Timing | None = None
 
 
-def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: Sequence[str] = ()) -> Finding:
+def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: Sequence[str] = (), paper: str = "", table: str = "") -> Finding:
     """Parameters, multiply-accumulates and speed of systems, absolute and relative to the first of them.
 
     Args:
         run: the run; systems: oldest first, the first is the baseline.
         measure: time training steps and decoding now, the systems in turn, instead of reading what was logged.
         set_names: the set whose decoding speed is read, or whose sentences are decoded (default: the first test set, else dev).
+        paper: a paper's printed numbers, to be put beside; table: which of its tables.
     Raises: ConfigError for several sets; DataError, CheckpointError if a system cannot be built or loaded.
     """
+    beside = papers.asked(paper, table, "cost")
     if measure:
         hardware.room_for_products(len(systems))
     store = training_pairs(run)
@@ -76,11 +81,10 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
             advance(1)
     timings = measure_speed(run, [run.system(name) for name in systems], set_name, tgt_length) if measure else {}
     costs = [replace(c, timing=timings.get(c.name)) for c in costs]
-    table = cost_table(costs, set_name)
-    return Finding(
+    finding = Finding(
         name="cost",
         title="Parameters, arithmetic and speed",
-        table=table,
+        table=cost_table(costs, set_name),
         text=READING,
         figure=_figure(costs) if len(costs) > 1 and figures.available() else None,
         facts={
@@ -92,6 +96,22 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
             "measured": {name: timing.as_json() for name, timing in timings.items()},
         },
     )
+    return finding if beside is None else finding.beside(_beside(beside, costs, finding.table, str(run.manifest().get("dataset"))))
+
+
+def _beside(paper: papers.Printed, costs: Sequence[Cost], table: Table, dataset: str) -> Table:
+    """A paper's parameters and speeds beside the measured ones."""
+    keys = [column.key for column in table.columns]
+    known: dict[str, dict[str, float]] = {}
+    for cost, row in zip(costs, table.rows, strict=True):
+        updates = cost.timing.updates_per_s if cost.timing else cost.logged.updates
+        ratios = {key: row[keys.index(key)].value for key in ("train_time_ratio", "decode_time_ratio")}
+        found = {"parameters": cost.parameters.total / 1e6, papers.OF_MACHINES: updates, **ratios}
+        known[cost.name] = {key: value for key, value in found.items() if value is not None}
+    timing = costs[0].timing
+    speeds = f"in turn, {timing.rounds} rounds, {timing.device}" if timing is not None else "from the logs, not in turn"
+    remark = "parameters depend on the vocabulary, speeds on machine and software: a paper's are of its own; of steps a second there is no difference"
+    return papers.numbers_beside(paper, "cost", known, dataset, "", f"counted; speeds {speeds}", [remark])
 
 
 def training_pairs(run: Run) -> Store:
@@ -124,12 +144,13 @@ def _cost(run: Run, system: System, store: Store, set_name: str) -> Cost:
     contexts = None if model.context_rule is None else typical_contexts(store, model.context_rule)
     macs = count_macs(model, *typical_lengths(store), contexts or 0)
     beam = build(SearchSettings, system.read_config().get("search", {}), "search").beam
-    logged = Speed(logged_training_speed(system), logged_decoding_speed(system, set_name))
+    logged = Speed(logged_training_speed(system), logged_decoding_speed(system, set_name), logged_training_speed(system, updates=True))
     return Cost(system.name, count_parameters(model), macs, contexts, beam, logged)
 
 
-def logged_training_speed(system: System) -> float | None:
-    """Median target tokens/s over the logged stretches of training; the first, in which everything is warmed up, is left out if there are more.
+def logged_training_speed(system: System, updates: bool = False) -> float | None:
+    """Median target tokens/s, or updates/s, over the logged stretches of training; the first, in which everything is warmed up, is left out if there
+    are more.
 
     Returns: None if nothing was logged.
     """
@@ -140,8 +161,8 @@ def logged_training_speed(system: System) -> float | None:
         try:
             record = json.loads(line)
             if record["kind"] == "train" and record["tgt_tokens_per_s"]:
-                found.append(float(record["tgt_tokens_per_s"]))
-        except (ValueError, KeyError, TypeError):
+                found.append(float(record["updates"]) / float(record["seconds"]) if updates else float(record["tgt_tokens_per_s"]))
+        except (ValueError, KeyError, TypeError, ZeroDivisionError):
             continue  # a line cut off by a killed process
     return float(np.median(found[1:] or found)) if found else None
 

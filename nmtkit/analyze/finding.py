@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,11 @@ class Finding:
     bars: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     attachments: dict[str, str] = field(default_factory=dict)
+
+    def beside(self, printed: Table) -> Finding:
+        """The same with a paper's numbers beside its own: kept as paper.{md,tex,csv}, and printed below."""
+        attachments = self.attachments | {f"paper.{suffix}": content for suffix, content in printed.forms().items()}
+        return replace(self, attachments=attachments, bars="\n\n".join(filter(None, (self.bars, printed.text()))))
 
     def as_json(self) -> dict[str, Any]:
         """Everything but figure and attachments as plain values."""

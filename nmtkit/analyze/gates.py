@@ -299,7 +299,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
     return Finding(
         name="gates",
         title="how open gates are, by word",
-        table=_table(rows, {name: _opens(loaded[name]) for name in gates}, chosen),
+        table=_table(rows, {name: opens_of(loaded[name]) for name in gates}, chosen),
         text="0 keeps what was there, 1 puts the new in its place: if a gate has learned what carries content, nouns and verbs stand apart from "
         "articles, prepositions and punctuation. Compare words inside a column; the level of a whole column is the model's own. Where other "
         "sentences are read (NAME.gate) it is the other way round: 1 keeps the word's own state, and what hangs on context stands low.",
@@ -316,7 +316,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
     )
 
 
-def _opens(model: Model) -> list[str]:
+def opens_of(model: Model) -> list[str]:
     """What it means that the gates of a model's attention are open."""
     return [module.opens for module in model.modules() if isinstance(module, Gate)]
 
@@ -334,13 +334,13 @@ def _table(rows: list[list[Any]], systems: Mapping[str, list[str]], chosen: str)
         f"a word counts as the mean over its subwords, a row as the mean over its occurrences; words: the {TOP} most frequent types of this set, "
         "tokenized and truecased; </s> and the like take no part; frequency: how often the type occurs in the training text, as prepared",
         f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences, seed {SEED}",
-        *(f"{opens} ({', '.join(own)})" for opens, own in _by_meaning(systems).items()),
+        *(f"{opens} ({', '.join(own)})" for opens, own in by_meaning(systems).items()),
         "tokens.src.txt and tokens.tgt.txt beside this table are the words that --src-tags and --tgt-tags give a tag each",
     ]
     return Table("gates", f"How open gates are, by word ({chosen})", columns, rows, notes)
 
 
-def _by_meaning(systems: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def by_meaning(systems: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """What an open gate does -> the systems of which this is true."""
     found: dict[str, list[str]] = {}
     for name, meanings in systems.items():

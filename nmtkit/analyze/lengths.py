@@ -10,6 +10,7 @@ from nmtkit.analyze.finding import Finding
 from nmtkit.errors import DataError
 from nmtkit.run import Run
 from nmtkit.score import figures, lengths
+from nmtkit.score import paper as papers
 from nmtkit.score.draws import Draws
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.stage import source_lengths
@@ -19,21 +20,24 @@ from nmtkit.score.translations import sets_to_score, translated_systems
 RESAMPLES, SEED = 1000, 1
 
 
-def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buckets: str = "dc") -> Finding:
+def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buckets: str = "dc", paper: str = "", table: str = "") -> Finding:
     """BLEU and hypothesis/reference length of each system in each group of source lengths.
 
     Args:
         run: the run; systems: those that have a translation of the set are compared.
         set_names: the sets (default: every test set that is translated).
         buckets: the groups (see `nmtkit.score.lengths.groups`).
+        paper: a paper's printed gains over the first system, to be put beside those of the first set; table: which of its tables.
     Raises: DataError if none of the systems translated the set.
     """
     lengths.groups(buckets)
+    beside = papers.asked(paper, table, "group")
     rows: list[list[Any]] = []
     drawn: list[tuple[str, list[lengths.GroupScore]]] = []
     signature = ""
     for chosen in sets_to_score(run, set_names):
-        folders = {name: path for name, path in translated_systems(run, chosen, []).items() if name in systems}
+        translated = translated_systems(run, chosen, [])
+        folders = {name: translated[name] for name in systems if name in translated}
         if not folders:
             raise DataError(f"none of {', '.join(systems)} has a translation of {chosen.name}", where=run.path, hint="first: nmtkit translate")
         manifest = run.manifest()
@@ -45,15 +49,28 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buck
         drawn.append((chosen.name, found))
         rows += [[chosen.name, *lengths.row(f)] for f in found]
     notes = [f"BLEU: {signature}", f"[95%]: percentile interval over {RESAMPLES} resamples inside the group, seed {SEED}"]
-    table = Table("lengths", f"By source length in subwords (groups: {buckets})", [Column("set", "set", left=True), *lengths.COLUMNS], rows, notes)
+    shown = Table("lengths", f"By source length in subwords (groups: {buckets})", [Column("set", "set", left=True), *lengths.COLUMNS], rows, notes)
     name, first = drawn[0]
-    return Finding(
+    finding = Finding(
         name="lengths",
         title="BLEU and output length by source length",
-        table=table,
+        table=shown,
         text="Compare systems inside a group, not groups with each other (their sentences differ): where two intervals are far apart the systems "
         "differ on sentences of that length; a length ratio well below 1 in the long groups means that words are left out there.",
         figure=lengths.figure(first, "subwords", name) if figures.available() else None,
         bars="\n\n".join((f"{name}\n" if len(drawn) > 1 else "") + lengths.bars(found) for name, found in drawn),
         facts={"buckets": buckets, "resamples": RESAMPLES, "seed": SEED, "signature": signature},
     )
+    return finding if beside is None else finding.beside(_beside(beside, first, name, str(run.manifest().get("dataset")), signature))
+
+
+def _beside(paper: papers.Printed, found: Sequence[lengths.GroupScore], set_name: str, dataset: str, signature: str) -> Table:
+    """A paper's gains over the baseline, the first system, beside the measured ones."""
+    base = {score.group: score.bleu.value for score in found if score.system == found[0].system}
+    known: dict[str, dict[str, float]] = {}
+    for score in found:
+        gains = known.setdefault(score.system, {})
+        least = base[score.group]
+        if score.bleu.value is not None and least is not None:
+            gains[score.group] = score.bleu.value - least
+    return papers.numbers_beside(paper, "group", known, dataset, set_name, signature, [f"gained over {found[0].system}, in each group"])

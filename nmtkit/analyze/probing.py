@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -145,9 +144,7 @@ def run(
     """
     if set_names:
         raise ConfigError("probing reads its own files, not a set of the run", where="--set-name", hint="--probes")
-    if table and not paper:
-        raise ConfigError("a table of which paper?", where="--table", hint="--paper recipes/dual_context/paper.toml")
-    beside = papers.printed(Path(paper), table or None, "task") if paper else None
+    beside = papers.asked(paper, table, "task")
     number, folder = layer_number(layer), find_folder(run, probes)
     read_tasks = [_read(name, paths) for name, paths in chosen(find(folder), tasks).items()]
     files = features(run, systems, read_tasks, number)
@@ -156,9 +153,8 @@ def run(
     if beside is not None:
         signature = f"{probes or 'demo'}, layer {layer or 'top'}, standardised vectors, seed {SEED}"
         accuracies = _accuracies(finding.table, list(files), {task.name for task in read_tasks})
-        printed = papers.accuracies_beside(beside, accuracies, run.manifest()["dataset"], probes or "demo", signature)
-        attachments = finding.attachments | {f"paper.{suffix}": content for suffix, content in printed.forms().items()}
-        finding = dataclasses.replace(finding, attachments=attachments, bars=f"{finding.bars}\n\n{printed.text()}")
+        printed = papers.numbers_beside(beside, "task", accuracies, str(run.manifest().get("dataset")), probes or "demo", signature)
+        finding = finding.beside(printed)
     return finding
 
 

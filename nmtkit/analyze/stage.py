@@ -73,7 +73,7 @@ def find(name: str) -> Callable[..., Finding]:
 
 
 def own_options(name: str, function: Callable[..., Finding], options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the options that an analysis declares.
+    """The options that an analysis declares, at their defaults where nothing is asked.
 
     Raises: ConfigError for one that it doesn't, unless that is at its default.
     """
@@ -83,7 +83,8 @@ def own_options(name: str, function: Callable[..., Finding], options: dict[str, 
             having = [other for other in ANALYSES if option in _declared(find(other))]
             hint = f"leave it out; it is for: {', '.join(having)}" if having else "no analysis has it"
             raise ConfigError(f"the analysis '{name}' has no such option", where="--" + option.replace("_", "-"), hint=hint)
-    return {option: value for option, value in options.items() if option in declared}
+    asked = {option: value for option, value in options.items() if option in declared}
+    return {option: value for option, value in OPTIONS.items() if option in declared} | asked
 
 
 def _declared(function: Callable[..., Finding]) -> list[str]:

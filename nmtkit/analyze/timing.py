@@ -44,6 +44,7 @@ class Timing:
     """Speed of one system, and its time relative to the baseline of the same rounds (median, middle 95 % of the rounds)."""
 
     train_tokens_per_s: float
+    updates_per_s: float
     decode_tokens_per_s: float
     train_ratio: Estimate
     decode_ratio: Estimate
@@ -134,7 +135,7 @@ def _timing(pairs: Any, base: Any, tokens: Any, decoded: int, device: str) -> Ti
     """From the seconds (rounds, 2) of updates and decoding, the baseline's, the target tokens (rounds) of the updates, those decoded a round."""
     ratios = [_ratio(pairs[:, i] / base[:, i]) for i in (0, 1)]
     train, decode = float(np.median(tokens / pairs[:, 0])), float(np.median(decoded / pairs[:, 1]))
-    return Timing(train, decode, ratios[0], ratios[1], len(pairs), device)
+    return Timing(train, UPDATES / float(np.median(pairs[:, 0])), decode, ratios[0], ratios[1], len(pairs), device)
 
 
 def _ratio(values: Any) -> Estimate:

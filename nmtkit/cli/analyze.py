@@ -14,7 +14,7 @@ from nmtkit.cli.options import Debug, Quiet, chosen_run, force_option, format_op
 
 def of(*analyses: str) -> str:
     """The part of the help that has the options of these analyses."""
-    return f"Of {' and '.join(analyses)}"
+    return f"Of {', '.join(analyses[:-1])} and {analyses[-1]}" if analyses[1:] else f"Of {analyses[0]}"
 
 
 @command(
@@ -29,6 +29,8 @@ def of(*analyses: str) -> str:
         "nmtkit analyze alignment --gold enfr.gold,enfr.src-tgt",
         "nmtkit analyze importance --set-name dev --removal raw --sentences 200",
         "nmtkit analyze gates --src-tags test.en.pos",
+        "nmtkit analyze weights --sentence 7",
+        "nmtkit analyze examples --sentence 7",
         "nmtkit analyze context --set-name dev",
         "nmtkit analyze convergence --levels 20,25,30",
         "nmtkit analyze phrases --expressions verbs.tsv",
@@ -102,8 +104,8 @@ def analyze(
         typer.Option(
             metavar="N",
             min=1,
-            help="The sentence pair that is drawn, by its line.",
-            rich_help_panel=of("alignment"),
+            help="The sentence pair that is shown, by its line.",
+            rich_help_panel=of("alignment", "weights", "examples"),
         ),
     ] = 1,
     layer: Annotated[
@@ -218,15 +220,15 @@ def analyze(
         typer.Option(
             metavar="FILE",
             help="A paper's printed numbers (recipes/PAPER/paper.toml), beside the measured ones.",
-            rich_help_panel=of("probing"),
+            rich_help_panel=of("lengths", "cost", "examples", "probing"),
         ),
     ] = "",
     table: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Which table of --paper, for example table4.",
-            rich_help_panel=of("probing"),
+            help="Which table of --paper, for example table1.",
+            rich_help_panel=of("lengths", "cost", "examples", "probing"),
         ),
     ] = "",
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,16 @@ from nmtkit.settings import Section, build, read_toml
 ABSENT = "not trained here"
 LEFT_OUT, NOT_MEASURED = "not in this comparison", "not measured"
 OTHER = "another corpus than the paper's"
+Kind = Literal["score", "task", "cost", "group", "sentence"]
+KINDS: dict[Kind, str] = {
+    **{"score": "scores of translations", "task": "accuracies of probing tasks"},
+    **{"cost": "parameters or speeds", "group": "gains by length", "sentence": "scores of a sentence"},
+}
+"""What a column can have, and what measures it: `nmtkit score`, and the analyses probing, cost, lengths and examples."""
+OF_MACHINES = "updates_per_s"
+"""The cost that tells more of a machine than of a system, so that there is no difference."""
+COSTS = ("parameters", OF_MACHINES, "train_time_ratio", "decode_time_ratio")
+"""Millions of parameters, updates a second, times relative to the baseline's."""
 
 
 class PaperColumn(Section):
@@ -31,9 +41,33 @@ class PaperColumn(Section):
     set: str = ""
     """The test set, by its name there."""
     score: str = ""
-    """The key in scores.json of what the paper measured (see the table of metrics in nmtkit/score/README.md); empty: no score of translations."""
+    """The key in scores.json of what the paper measured (see the table of metrics in nmtkit/score/README.md)."""
+    gain: bool = False
+    """Of a score: it is how much more than the baseline has."""
     task: str = ""
     """Of `analyze probing`: the task whose accuracy it is, or the category whose mean."""
+    cost: str = ""
+    """Of `analyze cost`: which of COSTS it is."""
+    group: str = ""
+    """Of `analyze lengths`: the group of sources in which it is how much more BLEU than the baseline has."""
+
+    sentence: Literal["", "bleu"] = ""
+    """Of `analyze examples`: the score of one sentence, from 0 to 1."""
+
+    @property
+    def kind(self) -> Kind | None:
+        """What it has; None: nothing that is measured here."""
+        return next((kind for kind in KINDS if getattr(self, kind)), None)
+
+    @property
+    def key(self) -> str:
+        """By which its measured number is known."""
+        return gain_of(self.score) if self.gain else "" if self.kind is None else getattr(self, self.kind)
+
+
+def gain_of(score: str) -> str:
+    """The key of how much more of a score than the baseline has."""
+    return f"Δ {score}"
 
 
 class PaperRow(Section):
@@ -82,7 +116,8 @@ class Printed:
 def load(path: Path) -> Paper:
     """A paper's file.
 
-    Raises: ConfigError if it is missing or not TOML, has an unknown key, names a metric that does not exist, a number of no column, a system twice.
+    Raises: ConfigError if it is missing or not TOML, has an unknown key, a metric or a cost that does not exist, a number of no column, a system
+        twice.
     """
     paper = build(Paper, read_toml(path, "the paper's numbers", "--paper", "recipes/phrase/paper.toml is an example"), path.name)
     for name, table in paper.tables.items():
@@ -95,6 +130,12 @@ def _check(table: PaperTable, where: str) -> None:
     for column in table.columns:
         if column.score and column.score not in METRICS:
             raise ConfigError(f"unknown score '{column.score}' of the column '{column.name}'", where=where, hint=nearest(column.score, METRICS))
+        if column.cost and column.cost not in COSTS:
+            raise ConfigError(f"unknown cost '{column.cost}' of the column '{column.name}'", where=where, hint=nearest(column.cost, COSTS))
+        if column.gain and not column.score:
+            raise ConfigError(f"the column '{column.name}' is a gain of no score", where=where, hint='name it, for example: score = "bleu"')
+        if sum(bool(getattr(column, kind)) for kind in KINDS) > 1:
+            raise ConfigError(f"the column '{column.name}' is several things at once", where=where, hint=f"one of: {', '.join(KINDS)}")
     for row in table.rows:
         for name in row.numbers:
             if name not in columns:
@@ -103,12 +144,12 @@ def _check(table: PaperTable, where: str) -> None:
         raise ConfigError("a column or a system has more than one entry", where=where, hint="give each once")
 
 
-def printed(path: Path, name: str | None, of: Literal["score", "task"] = "score") -> Printed:
+def printed(path: Path, name: str | None, of: Kind = "score") -> Printed:
     """One table of a paper's file.
 
     Args:
         path: the file; name: of the table.
-        of: what its columns must be, some of them: scores of translations, or tasks of probing.
+        of: what some of its columns must be.
     Raises: as `load`; ConfigError for no table, an unknown one, or one that has no such column.
     """
     paper = load(path)
@@ -116,11 +157,20 @@ def printed(path: Path, name: str | None, of: Literal["score", "task"] = "score"
         raise ConfigError("which of the paper's tables?", where="--paper", hint="--table NAME, one of: " + ", ".join(paper.tables))
     if name not in paper.tables:
         raise ConfigError(f"the paper's file has no table '{name}'", where=path, hint=nearest(name, paper.tables))
-    having = [other for other, table in paper.tables.items() if any(getattr(column, of) for column in table.columns)]
+    having = [other for other, table in paper.tables.items() if any(column.kind == of for column in table.columns)]
     if name not in having:
-        what = "scores of translations" if of == "score" else "accuracies of probing tasks"
-        raise ConfigError(f"the paper's table '{name}' has no {what}", where=path, hint="these have: " + (", ".join(having) or "none"))
+        raise ConfigError(f"the paper's table '{name}' has no {KINDS[of]}", where=path, hint="these have: " + (", ".join(having) or "none"))
     return Printed(paper.citation, paper.tables[name])
+
+
+def asked(path: str, name: str, of: Kind) -> Printed | None:
+    """The table that an analysis is asked to put its numbers beside; None if no paper is named.
+
+    Raises: as `printed`; ConfigError for a table of no paper.
+    """
+    if name and not path:
+        raise ConfigError("a table of which paper?", where="--table", hint="--paper recipes/dual_context/paper.toml")
+    return printed(Path(path), name or None, of) if path else None
 
 
 def beside(paper: Printed, result: Mapping[str, Any], dataset: str) -> Table:
@@ -135,34 +185,46 @@ def beside(paper: Printed, result: Mapping[str, Any], dataset: str) -> Table:
         result: of a test set, as in scores.json.
         dataset: the corpus of the run.
     """
-    of_scores = [column for column in paper.table.columns if column.score]
+    of_scores = [column for column in paper.table.columns if column.kind == "score"]
     same = [column for column in of_scores if (column.dataset, column.set) == (dataset, result["set"])]
-    known = {s["name"]: {key: score["value"] for key, score in s["scores"].items()} for s in result["systems"]}
-    found = _rows(paper.table, same or of_scores, known, bool(same), lambda column: column.score)
+    found = _rows(paper.table, same or of_scores, _scores(result), bool(same))
     rows = [[*row, None if row[MEASURED] is None else result["signatures"][column.score]] for row, column in found]
     title = f"{result['set']}: {paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})")
     return _as_table(title, rows, _notes(paper, of_scores, same, result, dataset))
 
 
-def accuracies_beside(paper: Printed, accuracies: Mapping[str, Mapping[str, float]], dataset: str, probes: str, signature: str) -> Table:
-    """The same of the accuracies of `analyze probing`.
+def _scores(result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """System -> its scores by their keys, and how much more they are than the baseline's."""
+    known = {s["name"]: {key: score["value"] for key, score in s["scores"].items()} for s in result["systems"]}
+    base = known[result["baseline"]]
+    for name, own in known.items():
+        if name != result["baseline"]:
+            own |= {gain_of(key): value - base[key] for key, value in own.items()}
+    return known
+
+
+def numbers_beside(
+    paper: Printed, of: Kind, known: Mapping[str, Mapping[str, float]], dataset: str, set_name: str, signature: str, remarks: Sequence[str] = ()
+) -> Table:
+    """The same of what an analysis found.
 
     Args:
-        paper: a printed table, some of whose columns are tasks.
-        accuracies: system -> task, or category of tasks -> accuracy in percent.
-        dataset: the corpus of the run.
-        probes: the probing files: there is a difference where both are the paper's.
-        signature: how they were measured.
+        paper: a printed table, some of whose columns are of this kind.
+        known: system -> what was measured of it, by the columns' keys.
+        dataset: the corpus of the run; set_name: what was read of it, or beside it (a test set, probing files, or nothing that has a name):
+            there is a difference where both are the paper's.
+        signature: how it was measured.
+        remarks: notes before the paper's own.
     """
-    columns = [column for column in paper.table.columns if column.task]
-    same = all((column.dataset, column.set) == (dataset, probes) for column in columns)
-    rows = [
-        [*row, None if row[MEASURED] is None else signature] for row, _ in _rows(paper.table, columns, accuracies, same, lambda column: column.task)
-    ]
-    theirs = ", ".join(dict.fromkeys(f"{column.dataset} {column.set}" for column in columns))
+    columns = [column for column in paper.table.columns if column.kind == of]
+    same = all((column.dataset, column.set) == (dataset, set_name) for column in columns)
+    rows = [[*row, None if row[MEASURED] is None else signature] for row, _ in _rows(paper.table, columns, known, same)]
+    theirs = ", ".join(dict.fromkeys(f"{column.dataset} {column.set}".strip() for column in columns)) or "a corpus that it does not name"
+    here = f"{dataset} {set_name}".strip()
     notes = [f"paper: {paper.citation}; {paper.table.metric}"]
-    notes.append("difference: measured - paper" if same else f"measured on {dataset} {probes}, printed of {theirs}: so there is no difference")
-    return _as_table(f"{paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})"), rows, [*notes, *paper.table.remarks])
+    notes.append("difference: measured - paper" if same else f"measured on {here}, printed of {theirs}: so there is no difference")
+    title = f"{paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})")
+    return _as_table(title, rows, [*notes, *remarks, *paper.table.remarks], 3 if of == "sentence" else 2)
 
 
 MEASURED = 6
@@ -170,13 +232,13 @@ MEASURED = 6
 
 
 def _rows(
-    table: PaperTable, columns: Sequence[PaperColumn], known: Mapping[str, Mapping[str, float]], same: bool, of: Callable[[PaperColumn], str]
+    table: PaperTable, columns: Sequence[PaperColumn], known: Mapping[str, Mapping[str, float]], same: bool
 ) -> list[tuple[list[Any], PaperColumn]]:
     """The rows without their signatures, each with its column.
 
     Args:
         columns: those that are shown.
-        known: system -> what was measured of it, by the keys that `of` gives of columns.
+        known: system -> what was measured of it, by the columns' keys.
         same: whether it is the same that the paper measured.
     """
     rows: list[tuple[list[Any], PaperColumn]] = []
@@ -184,28 +246,29 @@ def _rows(
         found = [own for name, own in known.items() if row.system and re.fullmatch(rf"{re.escape(row.system)}(-s\d+)?", name)]
         shown: set[str] = set()
         for column in [column for column in columns if column.name in row.numbers]:
-            number, key = row.numbers[column.name], of(column)
+            number, key = row.numbers[column.name], column.key
             value, spread = number if isinstance(number, tuple) else (number, None)
             there = [own[key] for own in found if key in own]
             values = there if same or key not in shown else []  # of another corpus a number stands once, not beside each of the paper's
             shown.add(key)
             mean = statistics.fmean(values) if values else None
-            difference = mean - value if same and mean is not None else None
+            comparable = same and column.cost != OF_MACHINES
+            difference = mean - value if comparable and mean is not None else None
             who = row.system if there else NOT_MEASURED if found else LEFT_OUT if row.system else ABSENT
             rows.append(([row.printed, who, column.name, value, spread, len(values) or None, mean, difference], column))
     return rows
 
 
-def _as_table(title: str, rows: list[list[Any]], notes: Sequence[str]) -> Table:
+def _as_table(title: str, rows: list[list[Any]], notes: Sequence[str], decimals: int = 2) -> Table:
     columns = [
         Column("row", "paper's row", left=True),
         Column("system", "system", left=True),
         Column("column", "paper's column", left=True),
-        Column("paper", "paper"),
+        Column("paper", "paper", decimals),
         Column("paper_spread", "±"),
         Column("seeds", "seeds"),
-        Column("measured", "measured"),
-        Column("difference", "difference", signed=True),
+        Column("measured", "measured", decimals),
+        Column("difference", "difference", decimals, signed=True),
         Column("signature", "signature", left=True),
     ]
     if all(row[4] is None for row in rows):  # no spread is printed
@@ -220,5 +283,10 @@ def _notes(paper: Printed, of_scores: Sequence[PaperColumn], same: Sequence[Pape
     else:
         theirs = ", ".join(dict.fromkeys(f"{column.dataset} {column.set}" for column in of_scores))
         notes.append(f"measured on {dataset} {result['set']}, printed of {theirs}: a difference would be one of corpora and mean nothing")
-    notes.append("measured: mean over the seeds; " + "; ".join(dict.fromkeys(f"{c.name}: {METRICS[c.score].header}" for c in same or of_scores)))
+    notes.append("measured: mean over the seeds; " + "; ".join(dict.fromkeys(map(_what, same or of_scores))))
     return [*notes, *paper.table.remarks]
+
+
+def _what(column: PaperColumn) -> str:
+    """Of a column of scores: which score it is."""
+    return f"{column.name}: {METRICS[column.score].header}" + (", how much more than the baseline" if column.gain else "")

@@ -10,4 +10,4 @@ corpus "$(at_scale demo demo wmt14-ende)" "$(at_scale tiny demo dc-wmt)"
 system transformer
 system enc-dc --variant enc-dc
 compare --test paired_bootstrap_half
-analysis probing --probes "${PROBES:-$(at_scale "" "" senteval)}" --paper recipes/dual_context/paper.toml --table table4
+analysis probing --probes "${PROBES:-$(at_scale "" "" senteval)}"

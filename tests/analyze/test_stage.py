@@ -280,7 +280,7 @@ def test_an_option_of_another_analysis_is_refused(two, name, options, where, hin
 
 def test_an_analysis_depends_on_its_own_options_only(two, capsys):
     stage.analyze(two.run, "lengths", **OPTIONS)
-    assert finding(two.run, "lengths")["made_from"]["options"] == {"set_names": [], "buckets": "dc"}
+    assert finding(two.run, "lengths")["made_from"]["options"] == {"set_names": [], "buckets": "dc", "paper": "", "table": ""}
     stage.analyze(two.run, "lengths", buckets="dc")
     assert "up to date" in capsys.readouterr().err
 

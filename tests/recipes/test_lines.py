@@ -46,6 +46,8 @@ FULL = {
     "caru/table1": (CARU_WMT, [64.28, 68.47, 83.16, *LADDER] * 4, [450_000] * 28),
     "caru/convergence": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS], [58_000] * 6),
     "caru/importance": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS[1:]], [58_000] * 5),
+    "caru/table2": (CARU_WMT, [64.28, 68.47, LADDER[-1]], [450_000] * 3),
+    "caru/table3": (CARU_CAPTIONS, [31.86, *LADDER_CAPTIONS[1:]], [58_000] * 4),
     "caru/gates": (CARU_CAPTIONS, [31.86, *LADDER_CAPTIONS[1:]], [58_000] * 4),
     "caru/both_ways": (CARU_CAPTIONS, [31.86, 36.06, *BOTH_WAYS], [5_800] * 6),
     "caru/phrases": (CARU_WMT, [64.28, 68.47, *LADDER], [450_000] * 6),
@@ -55,6 +57,9 @@ FULL = {
 paper's ladder; those beside it are counted in `test_sizes_of_the_comparators`)."""
 
 
+MEASURING = ("score", "analyze")
+STAGES = {"score": "score", "task": "probing", "cost": "cost", "group": "lengths", "sentence": "examples"}
+"""What measures the columns of a kind."""
 COMMANDS = get_command(app).commands
 ABLATED = ("context_encoder", "inter_attention", "context", "context_size")
 KEYS = ("glance", "attentive", "transparent", "segmentation")
@@ -102,7 +107,7 @@ def understood(call):
         lengths.groups(values["buckets"] or "dc")
         check_test(values["test"])
     elif call[0] == "analyze":
-        options = ("buckets", "measure", "pairs", "context", "levels", "expressions", "probes")
+        options = ("buckets", "measure", "pairs", "context", "levels", "expressions", "probes", "sentence", "paper", "table")
         stage.own_options(values["analysis"], stage.find(values["analysis"]), {name: values[name] for name in options})
     return values
 
@@ -140,16 +145,20 @@ def test_full_has_the_papers_sizes_and_updates(name, with_parses):
 
 @pytest.mark.parametrize("name", FULL)
 def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_parses):
-    """And what they are compared with has the paper's corpora, and a system for every row that names one."""
+    """By the stage that measures them; and that has the paper's corpora, and a system for every row that names one."""
     done = with_parses(name, "full")
-    calls = [understood(call) for call in done.calls if call[0] == "score"]
-    table = paper.load(ROOT / "recipes" / name.split("/")[0] / "paper.toml").tables.get(name.split("/")[1])
-    assert {(values["paper"], values["table"]) for values in calls} == {
-        (ROOT / "recipes" / name.split("/")[0] / "paper.toml", name.split("/")[1]) if table else (None, None)
-    }
-    if table:
-        assert [column.dataset for column in table.columns if column.score] == [call[1] for call in done.calls if call[0] == "prep"]
-        for values in calls:
+    calls = [(call[0], understood(call)) for call in done.calls if call[0] in MEASURING]
+    file = ROOT / "recipes" / name.split("/")[0] / "paper.toml"
+    table = paper.load(file).tables.get(name.split("/")[1])
+    columns = table.columns if table else []
+    prepared = [call[1] for call in done.calls if call[0] == "prep"]
+    asked = {values.get("analysis", command): values for command, values in calls}
+    for kind, stage_name in STAGES.items():
+        own = [column for column in columns if column.kind == kind]
+        values = asked.get(stage_name, {"paper": None, "table": None})
+        assert (str(values["paper"] or ""), values["table"] or "") == ((str(file), name.split("/")[1]) if own else ("", ""))
+        if own:
+            assert list(dict.fromkeys(column.dataset for column in own)) == (prepared if kind != "sentence" else [""])
             assert {f"{row.system}-s1" for row in table.rows if row.system} <= set(values["systems"])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from nmtkit.analyze.probes import CATEGORIES
 from nmtkit.prep.corpora import table as corpora
-from nmtkit.score import paper
+from nmtkit.score import lengths, paper
 from tests.recipes.door import ROOT
 
 PAPERS = {path.parent.name: path for path in sorted((ROOT / "recipes").glob("*/paper.toml"))}
@@ -57,10 +57,13 @@ def test_the_readme_has_the_numbers_of_the_file_and_no_others(name):
 def test_the_columns_name_corpora_and_their_test_sets(name):
     for table in paper.load(PAPERS[name]).tables.values():
         for column in table.columns:
-            if column.score:
+            if column.kind in ("score", "group"):
                 assert column.set in corpora.find(column.dataset).entry.test
-            elif column.task:
+            elif column.kind == "task":
                 known = {*CATEGORIES, *(task for tasks in CATEGORIES.values() for task in tasks)}
                 assert corpora.find(column.dataset) and corpora.find(column.set).entry.evaluation and column.task in known
-            else:
-                assert not column.dataset and not column.set
+            elif column.kind == "cost":
+                assert corpora.find(column.dataset) and not column.set
+            else:  # of a sentence that the paper does not name
+                assert column.kind == "sentence" and not column.dataset and not column.set
+            assert not column.group or column.group in [group.label for spec in ("dc", "pr") for group in lengths.groups(spec)]

@@ -16,6 +16,8 @@ DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
 CARU = ["plain", "caatt", "caembed", "caru"]
 TABLES = {
     "caru/table1": (["rnnsearch", "gru-inv", "gatt", *CARU], ["cost"]),
+    "caru/table2": (["rnnsearch", "gru-inv", "caru"], ["examples"]),
+    "caru/table3": (["rnnsearch", *CARU[1:]], ["weights"]),
     "caru/both_ways": (["rnnsearch", "gru-inv", *(f"{name}-bi" for name in CARU)], ["cost"]),
     "caru/convergence": (["rnnsearch", "gru-inv", *CARU], ["convergence"]),
     "caru/importance": (["rnnsearch", "gru-inv", *CARU[1:]], ["importance"]),
@@ -46,6 +48,14 @@ HALVES = {
 """The comparison of no paper, in two parts."""
 PRINTED = ("caru/table1", *(f"dual_context/table{i}" for i in (1, 2, 5)), *(f"memory/table{i}" for i in (2, 3, 4)), "phrase/table1", "phrase/table2")
 """Those of which the papers print scores."""
+BESIDE = {
+    "caru/table2": ["examples"],
+    "dual_context/table1": ["cost"],
+    "dual_context/probing": ["probing"],
+    "phrase/table2": ["cost"],
+    "phrase/length": ["lengths"],
+}
+"""And what else they print, by the analysis that measures it."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,7 +116,8 @@ def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
     }
     assert {f"{Path(form).stem}.{suffix}" for form in forms for suffix in SUFFIXES} == forms
     assert ("paper.md" in forms) == (name in PRINTED)
-    assert (kept / "probing" / "paper.md").is_file() == (name == "dual_context/probing")
+    beside = {str(path.relative_to(kept)) for path in kept.glob("*/paper.md")}
+    assert beside == {f"{analysis}/paper.md" for analysis in BESIDE.get(name, ())}
     if name in PRINTED:
         assert "(another corpus than the paper's)" in (kept / "score" / "test" / "paper.md").read_text("utf-8")
     for analysis in analyses:
@@ -179,6 +190,18 @@ def differences(kept):
     assert {row["system"] for row in rows(kept, "importance")} == {f"{system}-s1" for system in ("rnnsearch", "gru-inv", *CARU[1:])}
 
 
+def one_sentence(kept):
+    found = {row["system"]: row for row in rows(kept, "examples")}
+    assert set(found) == {"rnnsearch-s1", "gru-inv-s1", "caru-s1"} and found["rnnsearch-s1"]["p"] is None and found["caru-s1"]["ahead"] is not None
+    assert "0.403" in (kept / "examples" / "paper.md").read_text("utf-8")
+
+
+def words_weighed(kept):
+    *words, total = rows(kept, "weights")
+    assert [row["word"] for row in words][-1] == "</s>" and total["word"] == "sum"
+    assert {f"{system}-s1_weighted" for system in CARU[1:]} <= total.keys() and "rnnsearch-s1_weighted" not in total
+
+
 def gated(kept):
     found = rows(kept, "gates")
     assert len({row["gate"] for row in found}) == 2  # of attention and of CAEmbed
@@ -199,6 +222,8 @@ def context_used(kept):
 FURTHER = {
     "memory/context_use": context_used,
     "caru/gates": gated,
+    "caru/table2": one_sentence,
+    "caru/table3": words_weighed,
     "caru/convergence": losses,
     "caru/importance": differences,
     "caru/phrases": separable_verbs,

@@ -18,13 +18,14 @@ title = "Table 1"
 metric = "BLEU of tokens"
 remarks = ["read with care"]
 columns = [
-  { name = "size" },
+  { name = "size", dataset = "toy-ende", cost = "parameters" },
+  { name = "Δ", dataset = "toy-ende", set = "news", score = "tokenized_bleu", gain = true },
   { name = "En-De", dataset = "toy-ende", set = "news", score = "tokenized_bleu" },
   { name = "De-En", dataset = "toy-deen", set = "news", score = "bleu" },
 ]
 rows = [
   { printed = "Base", system = "base", numbers = { size = 60, En-De = 27.5, De-En = [30.1, 0.25] } },
-  { printed = "Base + New", system = "base-new", numbers = { size = 70, En-De = 28 } },
+  { printed = "Base + New", system = "base-new", numbers = { size = 70, En-De = 28, "Δ" = 0.5 } },
   { printed = "T5", numbers = { En-De = 30.75 } },
 ]
 
@@ -37,6 +38,7 @@ rows = [{ printed = "Base", numbers = { size = 60 } }]
 SCORES = {"base-s1": (26.0, 31.0), "base-s2": (27.0, 32.0), "base-new-s1": (28.5, 33.5), "base-newer": (90.0, 90.0)}
 RESULT = {
     "set": "news",
+    "baseline": "base-s1",
     "signatures": {"bleu": "nrefs:1|tok:13a", "tokenized_bleu": "nrefs:1|tok:none"},
     "systems": [{"name": name, "scores": {"tokenized_bleu": {"value": a}, "bleu": {"value": b}}} for name, (a, b) in SCORES.items()],
 }
@@ -61,6 +63,7 @@ def test_the_column_of_the_same_test_set_is_compared(file):
     found = paper.beside(paper.printed(file, "one"), RESULT, "toy-ende")
     assert rows(found) == [
         ["Base", "base", "En-De", 27.5, 2, 26.5, -1.0, "nrefs:1|tok:none"],
+        ["Base + New", "base-new", "Δ", 0.5, 1, 2.5, 2.0, "nrefs:1|tok:none"],
         ["Base + New", "base-new", "En-De", 28.0, 1, 28.5, 0.5, "nrefs:1|tok:none"],
         ["T5", "not trained here", "En-De", 30.75, None, None, None, None],
     ]
@@ -77,7 +80,7 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
     found = paper.beside(paper.printed(file, "one"), {**RESULT, "set": name}, dataset)
     assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
         *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
-        *(("Base + New", "En-De", 28.5, None), ("T5", "En-De", None, None)),
+        *(("Base + New", "Δ", 2.5, None), ("Base + New", "En-De", 28.5, None), ("T5", "En-De", None, None)),
     ]
     assert "another corpus than the paper's" in found.title
     one = paper.Printed("", paper.PaperTable(title="", metric="", columns=[{"name": n, "score": "bleu"} for n in "ab"], rows=[TWICE, ELSEWHERE]))
@@ -103,9 +106,9 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
     score(fake.run, paper_file=file, paper_table="one", output_format="csv", **options)
     captured = capsys.readouterr()
     last = captured.out.split("\n\n")[-1]
-    assert "up to date" in captured.err and [row["set"] for row in csv.DictReader(io.StringIO(last))] == ["test"] * 4
+    assert "up to date" in captured.err and [row["set"] for row in csv.DictReader(io.StringIO(last))] == ["test"] * 5
     score(fake.run, paper_file=file, paper_table="one", output_format="json", **options)
-    assert json.loads(capsys.readouterr().out)[0]["paper"]["rows"][3]["system"] == "not trained here"
+    assert json.loads(capsys.readouterr().out)[0]["paper"]["rows"][4]["system"] == "not trained here"
     score(fake.run, **options)
     assert not list(kept.glob("paper.*")) and "printed" not in capsys.readouterr().out
 
@@ -118,6 +121,9 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
         ("numbers = { En-De = 30.75 }", "numbers = { En-Du = 30.75 }", "the row 'T5' has a number of no column: 'En-Du'", "did you mean 'En-De'"),
         ('system = "base-new"', 'system = "base"', "more than one entry", "once"),
         ("En-De = 27.5", 'En-De = "27.5 BLEU"', "rows.0.numbers.En-De", ""),
+        ('cost = "parameters"', 'cost = "parameter"', "unknown cost 'parameter' of the column 'size'", "did you mean 'parameters'"),
+        ('cost = "parameters"', 'cost = "parameters", task = "x"', "the column 'size' is several things at once", "one of: score, task, cost"),
+        ('score = "tokenized_bleu", gain = true', "gain = true", "the column 'Δ' is a gain of no score", "name it"),
         ("columns = [{", "columns = {", "not valid TOML", ""),
     ],
 )
@@ -140,3 +146,31 @@ def test_which_table_is_asked_for(file):
         assert hint in caught.value.hint
     with pytest.raises(ConfigError, match="cannot read the paper's numbers"):
         paper.printed(file.parent / "none.toml", "one")
+
+
+def test_numbers_of_an_analysis(file):
+    """Of the same corpus with a difference, but of what tells of the machine; a mean over seeds; of another corpus once and without one."""
+    told = paper.printed(file, "one", "cost")
+    known = {"base-s1": {"parameters": 61.0}, "base-s2": {"parameters": 63.0}, "other": {"parameters": 1.0}}
+    same = paper.numbers_beside(told, "cost", known, "toy-ende", "", "counted", ["by hand"])
+    assert rows(same) == [
+        ["Base", "base", "size", 60.0, 2, 62.0, 2.0, "counted"],
+        ["Base + New", "not in this comparison", "size", 70.0, None, None, None, None],
+    ]
+    assert "by hand" in same.notes and "another corpus" not in same.title
+    elsewhere = paper.numbers_beside(told, "cost", known, "mine", "", "counted")
+    assert [row[6] for row in rows(elsewhere)] == [None, None] and "measured on mine, printed of toy-ende" in "\n".join(elsewhere.notes)
+    speeds = paper.PaperColumn(name="steps/s", cost=paper.OF_MACHINES)
+    table = paper.PaperTable(title="", metric="", columns=[speeds], rows=[{"printed": "Base", "system": "base", "numbers": {"steps/s": 3.66}}])
+    (row,) = rows(paper.numbers_beside(paper.Printed("", table), "cost", {"base": {paper.OF_MACHINES: 1.5}}, "", "", "here"))
+    assert (row[3], row[5], row[6]) == (3.66, 1.5, None)
+
+
+def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
+    assert paper.asked("", "", "cost") is None
+    with pytest.raises(ConfigError, match="a table of which paper"):
+        paper.asked("", "one", "cost")
+    for kind, what in (("task", "accuracies of probing tasks"), ("group", "gains by length"), ("sentence", "scores of a sentence")):
+        with pytest.raises(ConfigError, match=f"the paper's table 'one' has no {what}") as caught:
+            paper.asked(str(file), "one", kind)
+        assert caught.value.hint == "these have: none"

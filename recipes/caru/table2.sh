@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Im & Chan 2024, Table 2: the BLEU of one sentence (LINE of the first test set; which one the paper's is, it does not say), and what the paper does
+# not have: on how many of all sentences a system is ahead (WMT14 English-German).
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source recipes/caru/ladder.sh
+
+corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny caru-modern caru-wmt)"
+rows rnnsearch gru-inv caru
+compare --test sign
+analysis examples --sentence "${LINE:-1}"

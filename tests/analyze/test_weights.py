@@ -1,0 +1,84 @@
+"""What words weigh in gated attention: against loops over steps and subwords, and the stage."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nmtkit.analyze import stage, weights
+from nmtkit.data.vocabulary import EOS
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.nn.capture import capture
+from nmtkit.translate.forced import pair_batch
+from tests.models import contract
+
+from .conftest import SMALL
+from .test_gates import GATED
+from .test_stage import finding
+
+
+def by_hand(alpha, opened, owners):
+    """word -> (attention, gate, weighted), a number at a time."""
+    found = {}
+    for word in sorted({*owners, len(set(owners))}):
+        places = [i for i in range(len(alpha[0])) if (owners[i] if i < len(owners) else len(set(owners))) == word]
+        attention = sum(step[i] for step in alpha for i in places)
+        weighted = sum(a[i] * o[i] for a, o in zip(alpha, opened, strict=True) for i in places if not math.isnan(o[i]))
+        gate = []
+        for i in places:
+            known = [o[i] for o in opened if not math.isnan(o[i])]
+            gate.append(sum(known) / len(known) if known else math.nan)
+        found[word] = (attention, sum(gate) / len(gate), weighted)
+    return found
+
+
+@pytest.mark.parametrize("case", [contract.Case("caru"), contract.Case("caru", (("caatt_first", "gated"),)), contract.Case("gru-inv")], ids=str)
+def test_words_weigh_what_a_loop_over_steps_and_subwords_finds(case):
+    model, src, tgt = case.build(), [5, 6, 7, 8, EOS], [9, 5, 6, EOS]
+    batch = pair_batch([src], [tgt])
+    with torch.inference_mode(), capture() as seen:
+        model.decode(batch.tgt_in, model.encode(batch))
+    alpha, opened = seen["attention"][0][0, 0].tolist(), seen["attention_gate"][0][0].tolist()
+    assert weights.attentions_of(model) == ["attention"]
+    owners = [0, 1, 1, 2]
+    found = weights.measured(model, "attention", batch, np.array(owners))
+    wanted = by_hand(alpha, opened, owners)
+    for word, (attention, gate, weighted) in wanted.items():
+        assert (found.attention[word], found.gate[word], found.weighted[word]) == pytest.approx((attention, gate, weighted), rel=1e-9)
+    assert len(found.attention) == len(wanted) == 4 and found.attention.sum() == pytest.approx(len(tgt))
+    first_says_nothing = math.isnan(opened[0][0])
+    assert first_says_nothing == (str(case) == "caru")
+
+
+def test_a_source_without_words_has_its_end_and_a_gate_without_a_say_none():
+    found = weights.of_words(np.ones((1, 1)), np.full((1, 1), np.nan), np.zeros(0, dtype=np.int64))
+    assert (found.attention.tolist(), found.weighted.tolist()) == ([1.0], [0.0]) and np.isnan(found.gate).all()
+
+
+def test_the_stage(analysed, capsys):
+    analysed.system("one", "caru", GATED)
+    analysed.system("other", "gru-inv", GATED)
+    analysed.system("plain", "rnnsearch", GATED)
+    stage.analyze(analysed.run, "weights", sentence=2)
+    out, err = capsys.readouterr()
+    assert "no gated attention: plain" in err and "one: attention × gate (test, line 2)" in out
+    found = finding(analysed.run, "weights")
+    *rows, last = found["table"]["rows"]
+    assert [row["word"] for row in rows] == [*analysed.lines["test"][1].split(), "</s>"]
+    steps = found["facts"]["steps"]
+    for name in ("one", "other"):
+        for key, total in (("attention", steps), ("weighted", last[f"{name}_weighted"])):
+            assert sum(row[f"{name}_{key}"] for row in rows) == pytest.approx(total)
+        assert all(0 < row[f"{name}_gate"] < 1 and row[f"{name}_weighted"] < row[f"{name}_attention"] for row in rows)
+    assert "lets the source word into it (other)" in out
+    with pytest.raises(ConfigError, match=r"no line 41: there are 40") as error:
+        stage.analyze(analysed.run, "weights", sentence=41)
+    assert error.value.hint == "1 to 40"
+
+
+def test_without_gated_attention_it_is_said_what_has_some(analysed):
+    analysed.system("plain", "transformer", SMALL)
+    with pytest.raises(DataError, match="no gated attention to look at: plain") as error:
+        stage.analyze(analysed.run, "weights")
+    assert "--variant caru" in error.value.hint
