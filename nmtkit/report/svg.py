@@ -13,14 +13,17 @@ DRAWN = frozenset(
 """The elements that a figure may have; a style sheet would be one of the whole page."""
 ACTIVE = re.compile(r"url\(\s*['\"]?(?!['\"]?#)|javascript:|@import|expression\(", re.I)
 """In attributes that load something, or run."""
-LEAST = 0.7
+LEAST = 0.85
 """Part of its size to which a figure may shrink: with less, its text could not be read."""
+GROUND = re.compile(r"patch_\d+")
+"""The ids of groups that hold a figure's background, as matplotlib names them."""
 
 
 def inline(text: str, prefix: str, label: str) -> str | None:
     """A figure as an element of a page.
 
-    Scripts, handlers, foreign elements and references to anything outside are left out, whoever wrote the file.
+    Scripts, handlers, foreign elements and references to anything outside are left out, whoever wrote the file. White grounds are left out and black
+    lines have the text's colour, so that it is a part of a dark page too.
 
     Args:
         text: SVG, as matplotlib writes it.
@@ -49,13 +52,14 @@ def inline(text: str, prefix: str, label: str) -> str | None:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _clean(element: ElementTree.Element, prefix: str) -> None:
+def _clean(element: ElementTree.Element, prefix: str, ground: bool = False) -> None:
+    ground = ground or GROUND.fullmatch(element.get("id", "")) is not None
     for child in list(element):
         name = child.tag.removeprefix(f"{{{SVG}}}") if isinstance(child.tag, str) else ""
         if name not in DRAWN:  # the namespace is part of a foreign tag, so that it is not in DRAWN
             element.remove(child)
         else:
-            _clean(child, prefix)
+            _clean(child, prefix, ground)
     for key, value in list(element.attrib.items()):
         plain = key.rpartition("}")[2].lower()
         outside = plain == "href" and not re.match(r"#|data:image/(png|jpeg);base64,", value)
@@ -67,3 +71,6 @@ def _clean(element: ElementTree.Element, prefix: str) -> None:
             element.set(key, "#" + prefix + value[1:])
         elif "url(#" in value:
             element.set(key, value.replace("url(#", f"url(#{prefix}"))
+        if plain == "style":
+            value = element.get(key, "").replace("stroke: #000000", "stroke: currentColor")
+            element.set(key, value.replace("fill: #ffffff", "fill: none") if ground else value)

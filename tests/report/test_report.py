@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -148,13 +149,42 @@ def test_figures_keep_apart_and_run_nothing():
     text = FIGURE.replace("</svg>", '<use xlink:href="#m" style="fill: url(#a)" xmlns:xlink="http://www.w3.org/1999/xlink"/></svg>')
     one, two = (svg.inline(text, prefix, 'a "label"') for prefix in ("f1-", "f2-"))
     assert 'id="f1-m"' in one and 'href="#f1-m"' in one and "url(#f1-a)" in one and "f1-" not in two
-    assert "width: 90pt; min-width: 63pt" in one and "&quot;label&quot;" in one
+    assert "width: 90pt; min-width: 76.5pt" in one and "&quot;label&quot;" in one
     hostile = FIGURE.replace("<g ", '<g onclick="x()" style="fill: url(https://e.org/a)" ').replace(
         "</svg>", '<foreignObject><p>x</p></foreignObject><style>*{}</style><image href="https://e.org/a.png"/></svg>'
     )
     cleaned = svg.inline(hostile, "f-", "")
     assert not re.search("onclick|e.org|foreignObject|<style", cleaned)
     assert svg.inline("no svg", "f-", "") is None and svg.inline("<html/>", "f-", "") is None
+
+
+def test_a_figure_has_the_ground_and_the_ink_of_the_page():
+    """But for what is white or black because of its value, as in a heat map."""
+    ground = '<g id="patch_2"><path d="M 0 0" style="fill: #ffffff"/><path d="M 1 1" style="fill: #1f77b4; stroke: #000000"/></g>'
+    heat = '<g id="QuadMesh_1"><path d="M 2 2" style="fill: #ffffff"/><path d="M 3 3" style="fill: #000000"/></g>'
+    found = svg.inline(FIGURE.replace("</svg>", ground + heat + "</svg>"), "f-", "")
+    assert re.findall('style="((?:fill|stroke)[^"]*)"', found) == [
+        "fill: none",
+        "fill: #1f77b4; stroke: currentColor",
+        "fill: #ffffff",
+        "fill: #000000",
+    ]
+
+
+def test_colours_of_figures_are_seen_on_either_page():
+    style = (Path(stage.__file__).parent / "templates" / "page.css").read_text("utf-8")
+    grounds = re.findall("--back: (#[0-9a-f]{6})", style)
+
+    def luminance(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    assert len(set(grounds)) == 2 and len(set(figures.COLOURS)) == 10
+    for colour in figures.COLOURS:
+        for back in grounds:
+            low, high = sorted((luminance(colour), luminance(back)))
+            assert (high + 0.05) / (low + 0.05) >= 3, (colour, back)
 
 
 @pytest.mark.parametrize("missing", ["prep", "train", "translate", "score"])
