@@ -15,7 +15,7 @@ from nmtkit.cli.options import Debug, Quiet, chosen_run, force_option, run_optio
     epilog=examples(
         "nmtkit report",
         'nmtkit report --run runs/multi30k-ende --title "Two variants, one seed, 3,500 updates"',
-        "nmtkit report --attention baseline --sentences 50",
+        "nmtkit report --attention baseline --attention mine --sentences 50",
         "nmtkit report --run runs/sentences --also runs/documents",
     ),
 )
@@ -28,14 +28,14 @@ def report(
         str, typer.Option("--title", metavar="TEXT", help="The title of the page (default: how many systems on which data).", show_default=False)
     ] = "",
     attention: Annotated[
-        str,
+        Optional[list[str]],
         typer.Option(
             "--attention",
             metavar="SYSTEM",
-            help="Show in the sentence explorer what this system attended to, of each run that has it; it is computed now (default: no attention).",
+            help="Show in the sentence explorer what this system attended to, of each run that has it; computed now. Repeatable; default: none.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     sentences: Annotated[
         int, typer.Option(metavar="N", min=1, help="With --attention: of so many sentences of a run, those on which its systems differ most.")
     ] = 200,
@@ -47,6 +47,5 @@ def report(
     """One HTML page of a run, or of several, RUN/report/index.html: comparison, curves, findings, translations, provenance."""
     from nmtkit.report import stage
 
-    stage.report(
-        chosen_run(run), also=[chosen_run(folder) for folder in also or ()], title=title, attention=attention, sentences=sentences, force=force
-    )
+    others = [chosen_run(folder) for folder in also or ()]
+    stage.report(chosen_run(run), also=others, title=title, attention=attention or (), sentences=sentences, force=force)

@@ -47,25 +47,31 @@ def kept_lines(all_texts: Sequence[Texts], most: int = MOST) -> tuple[dict[str, 
 
 
 def data(
-    all_texts: Sequence[Texts], kept: Mapping[str, Sequence[int]], languages: tuple[str, str], attention: SystemAttention | None
+    all_texts: Sequence[Texts], kept: Mapping[str, Sequence[int]], languages: tuple[str, str], attention: Sequence[SystemAttention]
 ) -> dict[str, Any]:
     """The object that explorer.js reads.
 
     Args:
         all_texts: of every set; kept: which of its lines.
         languages: of source and target.
-        attention: of some sentences of one set.
+        attention: of systems, each on some sentences of one set.
     """
     sets = []
     for texts in all_texts:
         lines = kept[texts.set_name]
         one: dict[str, Any] = {"name": texts.set_name, "systems": list(texts.outputs), "baseline": texts.baseline, **_rows(texts, lines)}
-        if attention is not None and attention.set_name == texts.set_name:
-            places = {line: place for place, line in enumerate(lines)}
-            of = {str(places[line]): _packed(found) for line, found in attention.sentences.items() if line in places}
-            one["attention"] = {"system": attention.system, "what": attention.what, "of": of}
+        places = {line: place for place, line in enumerate(lines)}
+        own = [read for read in attention if read.set_name == texts.set_name]
+        if own:
+            one["attention"] = [_of_system(read, places) for read in own]
         sets.append(one)
     return {"languages": list(languages), "sets": sets}
+
+
+def _of_system(read: SystemAttention, places: Mapping[int, int]) -> dict[str, Any]:
+    """The attention of a system, by the places of the lines that are shown."""
+    of = {str(places[line]): _packed(found) for line, found in read.sentences.items() if line in places}
+    return {"system": read.system, "what": read.what, "of": of}
 
 
 def script_text(value: object) -> str:

@@ -54,7 +54,7 @@ class Part:
     texts: Sequence[Texts]
     kept: dict[str, list[int]]
     step: int
-    attention: SystemAttention | None = None
+    attention: Sequence[SystemAttention] = ()
     number: int = 0
 
     @property

@@ -26,14 +26,14 @@ READ = (
 """The files of a run that a page is made of, beside the history."""
 
 
-def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: str = "", sentences: int = 200, force: bool = False) -> Path:
+def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: Sequence[str] = (), sentences: int = 200, force: bool = False) -> Path:
     """Write the page of a run, or of several; its path is printed on stdout.
 
     Args:
         run: the run; only what other stages wrote into it is read.
         also: runs whose parts follow in the same page; nothing is written into these.
         title: of the page (default: what is compared, on which data).
-        attention: a system whose attention the sentence explorer shows, of each run that has it, computed now; "" = none.
+        attention: systems whose attention the sentence explorer shows, of each run that has them, computed now.
         sentences: of how many sentences of each run, those on which its systems differ most.
         force: make a page again that is up to date.
     Returns: the page.
@@ -51,7 +51,7 @@ def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: st
             held.enter_context(locked(one.path, "report", shared=True))
         held.enter_context(locked(run.path / "report", "report"))
         found = [gather(one) for one in runs]
-        digest = _digest(found, [title, attention, sentences, *(str(one.path) for one in runs if also)])
+        digest = _digest(found, [title, list(attention), sentences, *(str(one.path) for one in runs if also)])
         if not force and _is_of(path, digest):
             console.say("report: up to date (--force makes it again)")
         else:
@@ -72,23 +72,24 @@ def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: st
     return path
 
 
-def _check(runs: Sequence[Run], attention: str) -> None:
+def _check(runs: Sequence[Run], attention: Sequence[str]) -> None:
     """Refuse a run that is named twice, and a system that no run has."""
     for i, one in enumerate(runs):
         if one.path.resolve() in {other.path.resolve() for other in runs[:i]}:
             raise ConfigError(f"{one.path} is in this page already", where="--also", hint="name each run once")
     names = [system.name for one in runs for system in one.systems()]
-    if attention and attention not in names:
-        where = ", ".join(str(one.path / "systems") for one in runs)
-        raise ConfigError(f"no system '{attention}'", where=where, hint=nearest(attention, names) if names else "first: nmtkit train")
+    for name in attention:
+        if name not in names:
+            where = ", ".join(str(one.path / "systems") for one in runs)
+            raise ConfigError(f"no system '{name}'", where=where, hint=nearest(name, names) if names else "first: nmtkit train")
 
 
-def _part(found: Gathered, number: int, runs: int, attention: str, sentences: int) -> page.Part:
+def _part(found: Gathered, number: int, runs: int, attention: Sequence[str], sentences: int) -> page.Part:
     """What the page shows of one of so many runs, whose sentences share its space."""
     texts = [one for one in (read_texts(found, name) for name in found.scores) if one is not None]
     kept, step = explorer.kept_lines(texts, explorer.MOST // runs)
-    attends = attention in {system.name for system in found.run.systems()}
-    read = _attention(found.run, attention, sentences, texts, kept) if attends else None
+    known = {system.name for system in found.run.systems()}
+    read = [_attention(found.run, name, sentences, texts, kept) for name in dict.fromkeys(attention) if name in known]
     return page.Part(found, texts, kept, step, read, number)
 
 

@@ -47,8 +47,8 @@ def test_it_is_that_of_each_sentence_by_itself(analysed):
 
 def test_in_the_page(analysed, capsys):
     score(analysed.run, resamples=20, trials=20)
-    html = stage.report(analysed.run, attention="base", sentences=5).read_text("utf-8")
-    attention = json.loads(Page(html).data)["sets"][0]["attention"]
+    html = stage.report(analysed.run, attention=["base"], sentences=5).read_text("utf-8")
+    (attention,) = json.loads(Page(html).data)["sets"][0]["attention"]
     assert attention["system"] == "base" and len(attention["of"]) == 4  # the first of the five is empty
     one = attention["of"]["1"]
     assert [len(row) for row in one["rows"]] == [len(one["src"])] * len(one["tgt"])

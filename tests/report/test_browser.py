@@ -52,7 +52,8 @@ def written(tmp_path_factory):
     texts = [read_texts(found, name) for name in found.scores]
     kept, step = explorer.kept_lines(texts)
     weights = {4: SentenceAttention(["ein", "</s>"], ["a", "<b>", "</s>"], [[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]])}
-    attention = SystemAttention("own", "last but one", "test", weights)
+    again = {4: SentenceAttention(["ein", "</s>"], ["c", "</s>"], [[0.2, 0.8], [0.3, 0.7]]), 6: weights[4]}
+    attention = [SystemAttention("own", "last but one", "test", weights), SystemAttention("base", "last but one", "test", again)]
     path = made.run.path / "index.html"
     path.write_text(page.render([page.Part(found, texts, kept, step, attention)], **ABOUT), "utf-8")
     return path
@@ -175,8 +176,16 @@ def test_markup_in_texts_stays_text(browser):
 
 
 def test_attention_on_a_click(browser):
+    """Each system's beside a button of its own; a sentence has those that read it."""
     set_field(browser, "attended", True)
-    assert count(browser) == 1
+    assert count(browser) == 2
+    assert browser.run("[...document.querySelectorAll('#results > li')].map((e) => e.querySelectorAll('.look').length)") == [2, 1]
+    browser.click(".look + .look")
+    cells = browser.run("[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+    assert cells == [["", "ein", "</s>"], ["c", "20", "80"], ["</s>", "29", "69"]]
+    assert browser.run("document.querySelector('.attention caption').textContent").startswith("Attention of base in per cent")
+    browser.click(".look + .look")
+    browser.run("document.querySelectorAll('.attention').forEach((e) => e.remove())")
     browser.click(".look")
     assert browser.run("document.querySelector('.look').getAttribute('aria-expanded')") == "true"
     cells = browser.run("[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) => c.textContent))")

@@ -242,7 +242,7 @@ def test_what_is_missing_is_said(reported):
 def test_attention_of_a_system_that_is_not_scored_is_refused(reported):
     reported.add("later", 0.5, sets=[])
     with pytest.raises(DataError, match="no scored translation by 'later'"):
-        stage.report(reported.run, attention="later")
+        stage.report(reported.run, attention=["later"])
 
 
 def test_cautions_and_curves_are_of_the_systems_compared(reported):
@@ -361,7 +361,7 @@ def test_runs_that_make_no_page_together(reported, second):
         stage.report(reported.run, also=[second.run, Run(reported.run.path / ".." / "run")])
     assert error.value.where == "--also"
     with pytest.raises(ConfigError, match="no system 'thrid'") as error:
-        stage.report(reported.run, also=[second.run], attention="thrid")
+        stage.report(reported.run, also=[second.run], attention=["thrid"])
     assert "did you mean 'third'" in error.value.hint and str(second.run.path) in error.value.where
     shutil.rmtree(second.run.path / "score")
     with pytest.raises(DataError, match="not scored") as error:
@@ -373,7 +373,7 @@ def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeyp
     one = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[0.9, 0.1], [0.0, 1.0]])
     monkeypatch.setattr(attention, "of_system", lambda run, name, set_name, lines: SystemAttention(name, "layer", set_name, {lines[0]: one}))
     for system, expected in (("third", [False, True]), ("own", [True, True])):
-        page = reported.page(also=[second.run], attention=system)
+        page = reported.page(also=[second.run], attention=[system])
         assert ["attention" in json.loads(data)["sets"][0] for data in page.datas] == expected
         assert page.text.count("only with attention") == sum(expected) and page.text.count("no attention of this run") == 2 - sum(expected)
 
@@ -400,10 +400,10 @@ def test_the_page_stays_small():
     kept, step = explorer.kept_lines([texts])
     weights = [[1 / 40] * 40 for _ in range(40)]
     looks = SystemAttention("s1", "layer", "test", {i: SentenceAttention(["w"] * 40, ["w"] * 40, weights) for i in range(200)})
-    assert step == 1 and len(explorer.script_text(explorer.data([texts], kept, ("en", "de"), looks))) < 3_500_000
+    assert step == 1 and len(explorer.script_text(explorer.data([texts], kept, ("en", "de"), [looks]))) < 3_500_000
     many = [long_texts(8000, 25, 6), long_texts(8000, 25, 6, "other")]
     kept, step = explorer.kept_lines(many)
-    assert step > 1 and len(explorer.script_text(explorer.data(many, kept, ("en", "de"), None))) < 1.1 * explorer.MOST
+    assert step > 1 and len(explorer.script_text(explorer.data(many, kept, ("en", "de"), []))) < 1.1 * explorer.MOST
     assert kept["other"][:2] == [0, step]
 
 
@@ -430,7 +430,7 @@ def test_side_by_side_shows_the_largest_gains_and_losses(reported):
 
 def test_an_unknown_system_of_attention(reported):
     with pytest.raises(ConfigError, match="no system 'owm'") as error:
-        stage.report(reported.run, attention="owm")
+        stage.report(reported.run, attention=["owm"])
     assert "did you mean 'own'" in error.value.hint
 
 

@@ -50,7 +50,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
         (!set.length || (set.length[i] >= low && set.length[i] <= high)) &&
         (least === 0 || Math.abs(value) >= least) &&
         (way === "both" || (way === "up" ? value > 0 : value < 0)) &&
-        (!attended || (set.attention && String(i) in set.attention.of)) &&
+        (!attended || (set.attention || []).some((one) => String(i) in one.of)) &&
         (words === "" || texts.some((text) => text[i].toLowerCase().includes(words)))
       );
     });
@@ -111,7 +111,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
     return set.hyps[system === Number(b) ? a : Number(b)][i];
   };
 
-  const heat = (found) => {
+  const heat = (found, system) => {
     const head = make("tr", {}, make("td", {}), ...found.src.map((token) => make("th", { scope: "col" }, token)));
     const rows = found.tgt.map((token, t) => {
       const cells = [...found.rows[t]].map((digit) => {
@@ -123,21 +123,23 @@ document.querySelectorAll("form.controls").forEach((form) => {
       });
       return make("tr", {}, make("th", { scope: "row", class: "left" }, token), ...cells);
     });
-    const caption = make("caption", {}, make("span", {}, "Attention in per cent: each row a token that was written, each column one that was read"));
-    return make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "attention" }, make("table", { class: "attention" }, caption, make("thead", {}, head), make("tbody", {}, ...rows)));
+    const caption = make("caption", {}, make("span", {}, `Attention of ${system} in per cent: each row a token that was written, each column one that was read`));
+    return make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": `attention of ${system}` }, make("table", { class: "attention" }, caption, make("thead", {}, head), make("tbody", {}, ...rows)));
   };
 
+  // A button for each system whose attention to the sentence is there, and behind them a place for each, which its button opens.
   const looking = (set, i) => {
-    const found = set.attention && set.attention.of[String(i)];
-    if (!found) return [];
-    const button = make("button", { type: "button", class: "look", "aria-expanded": "false" }, `Attention of ${set.attention.system}`);
-    const place = make("div", { hidden: "" });
-    button.addEventListener("click", () => {
-      if (!place.firstChild) place.append(heat(found));
-      place.hidden = !place.hidden;
-      button.setAttribute("aria-expanded", String(!place.hidden));
+    const pairs = (set.attention || []).filter((one) => String(i) in one.of).map((one) => {
+      const button = make("button", { type: "button", class: "look", "aria-expanded": "false" }, `Attention of ${one.system}`);
+      const place = make("div", { hidden: "" });
+      button.addEventListener("click", () => {
+        if (!place.firstChild) place.append(heat(one.of[String(i)], one.system));
+        place.hidden = !place.hidden;
+        button.setAttribute("aria-expanded", String(!place.hidden));
+      });
+      return [button, place];
     });
-    return [button, place];
+    return pairs.length ? [make("p", { class: "looks" }, ...pairs.map(([button]) => button)), ...pairs.map(([, place]) => place)] : [];
   };
 
   const row = (name, score, language, pieces) => {
