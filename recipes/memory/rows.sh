@@ -1,6 +1,11 @@
 # shellcheck shell=bash
 # The rows of the paper's tables, and of ours. To be sourced after common.sh.
 
+# converged: at small so many updates that every row has learnt what the demo corpus has to teach, where STEPS does not say otherwise.
+converged() {
+  STEPS=${STEPS:-$(at_scale "" 5000 "")}
+}
+
 random_context=(--set model.inter_attention=false --set model.context=foreign) # the words of a sentence of another document, in the mean
 
 # row NAME: train one row, by its name in the tables here; amn-KIND-SIZE[-parallel] reads these context sentences.

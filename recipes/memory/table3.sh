@@ -4,6 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/memory/rows.sh
+converged
 
 for direction in $(at_scale demo demo "ted-zhen ted-esen opensubtitles2018-esen newscommentary-esen"); do
   corpus "$direction" "$(at_scale tiny demo amn)"

@@ -4,6 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/memory/rows.sh
+converged
 
 corpus "$(at_scale demo demo ted-zhen)" "$(at_scale tiny demo amn)"
 rows transformer amn

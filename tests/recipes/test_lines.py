@@ -213,6 +213,14 @@ def test_the_rows_of_the_memory(with_parses):
     assert [plan.variant for plan in read("memory/table2").values()] == ["transformer", "context-aware", "han", "amn", "concat"]
 
 
+@pytest.mark.parametrize("name", ["table2", "table3", "table4", "context_use"])
+def test_small_trains_on_the_demo_corpus_until_its_contexts_are_learnt(name, tmp_path):
+    for variables, steps in (({}, 5000), ({"STEPS": 70}, 70)):
+        done = asked(f"memory/{name}", tmp_path, SCALE="small", **variables)
+        plans = [planned(understood(call)) for call in done.calls if call[0] == "train"]
+        assert {plan.train.max_steps for plan in plans} == {steps} and f"small-demo-demo-{steps}" in done.options("prep", "--run")[0]
+
+
 def test_pairs_of_the_use_of_context(tmp_path):
     assert asked("memory/context_use", tmp_path / "a", SCALE="small").options("analyze", "--pairs") == ["pronouns"]
     assert asked("memory/context_use", tmp_path / "b", SCALE="full").options("analyze", "--pairs") == []
