@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import tomllib
+import typing
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -267,7 +269,9 @@ def build(schema: type[S], values: dict[str, Any], section: str) -> S:
             raise ConfigError(message, where=f"[{section}]", hint="change one of them with --set") from None
         key = ".".join([section, *(str(part) for part in first["loc"])])
         if first["type"] == "extra_forbidden":
-            raise ConfigError(f"unknown setting '{key}'", where=f"[{section}]", hint=nearest(str(first["loc"][0]), schema.model_fields)) from None
+            raise ConfigError(
+                f"unknown setting '{key}'", where=f"[{section}]", hint=nearest(str(first["loc"][-1]), _known(schema, first["loc"]))
+            ) from None
         raise ConfigError(f"bad value for '{key}': {message} (got {first['input']!r})", where=f"[{section}]", hint=_describe(schema, first)) from None
 
 
@@ -275,7 +279,22 @@ def _describe(schema: type[BaseModel], error: Any) -> str | None:
     field = schema.model_fields.get(str(error["loc"][0])) if error["loc"] else None
     if field is None:
         return None
-    return f"{error['loc'][0]}: {field.description or str(error['loc'][0]).replace('_', ' ')} (default {field.default!r})"
+    default = "required" if field.is_required() else f"default {field.default!r}"
+    return f"{error['loc'][0]}: {field.description or str(error['loc'][0]).replace('_', ' ')} ({default})"
+
+
+def _known(schema: type[BaseModel], place: Sequence[int | str]) -> Iterable[str]:
+    """The settings that there are where an unknown one was given: in the schema, or in one of those inside it."""
+    for part in place[:-1]:
+        field = schema.model_fields.get(part) if isinstance(part, str) else None
+        inside = [] if field is None else [one for one in _types(field.annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
+        schema = inside[0] if inside else schema
+    return schema.model_fields
+
+
+def _types(annotation: Any) -> list[Any]:
+    """A type and all those that it is made of."""
+    return [annotation, *(inner for one in typing.get_args(annotation) for inner in _types(one))]
 
 
 def to_toml(sections: dict[str, Any]) -> str:

@@ -63,7 +63,8 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
 
     Args:
         run: the run; systems: oldest first, the first is the baseline.
-        measure: time training steps and decoding now, the systems in turn, instead of reading what was logged.
+        measure: time training steps and decoding now, the systems in turn, instead of reading what was logged, or what such a call has kept of
+            the same systems.
         set_names: the set whose decoding speed is read, or whose sentences are decoded (default: the first test set, else dev).
         paper: a paper's printed numbers, to be put beside; table: which of its tables.
     Raises: ConfigError for several sets; DataError, CheckpointError if a system cannot be built or loaded.
@@ -79,7 +80,7 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
         for name in systems:
             costs.append(_cost(run, run.system(name), store, set_name))
             advance(1)
-    timings = measure_speed(run, [run.system(name) for name in systems], set_name, tgt_length) if measure else {}
+    timings = measure_speed(run, [run.system(name) for name in systems], set_name, tgt_length) if measure else kept_timings(run, systems, set_name)
     costs = [replace(c, timing=timings.get(c.name)) for c in costs]
     finding = Finding(
         name="cost",
@@ -99,6 +100,26 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
     return finding if beside is None else finding.beside(_beside(beside, costs, finding.table, str(run.manifest().get("dataset"))))
 
 
+def kept_timings(run: Run, systems: Sequence[str], set_name: str) -> dict[str, Timing]:
+    """What the last call with --measure has kept, if all of it is of these systems as they are; else nothing, and what is lost is said."""
+    try:
+        stored = files.read_json(run.path / "analyze" / "cost" / "finding.json")
+        facts, made_from = stored["facts"], stored["made_from"]
+        measured = {name: Timing.from_json(value) for name, value in facts["measured"].items()}
+        if not measured:
+            return {}
+        same = (facts["baseline"], facts["set"]) == (systems[0], set_name) and set(systems) <= set(measured)
+        for name in systems if same else ():
+            inputs = [f"systems/{name}/{file}" for file in ("config.toml", "best.json") if (run.path / "systems" / name / file).is_file()]
+            same = same and all(made_from["files"].get(one) == files.sha256(run.path / one) for one in inputs)
+    except (DataError, KeyError, TypeError, AttributeError):
+        return {}
+    if not same:
+        console.say(f"cost: the times that --measure took of {', '.join(measured)} are not of these systems, and give way to those of the logs")
+        return {}
+    return {name: measured[name] for name in systems}
+
+
 def _beside(paper: papers.Printed, costs: Sequence[Cost], table: Table, dataset: str) -> Table:
     """A paper's parameters and speeds beside the measured ones."""
     keys = [column.key for column in table.columns]
@@ -111,7 +132,8 @@ def _beside(paper: papers.Printed, costs: Sequence[Cost], table: Table, dataset:
     timing = costs[0].timing
     speeds = f"in turn, {timing.rounds} rounds, {timing.device}" if timing is not None else "from the logs, not in turn"
     remark = "parameters depend on the vocabulary, speeds on machine and software: a paper's are of its own; of steps a second there is no difference"
-    return papers.numbers_beside(paper, "cost", known, dataset, "", f"counted; speeds {speeds}", [remark])
+    relative_to = f"times relative to {costs[0].name}"
+    return papers.numbers_beside(paper, "cost", known, dataset, "", f"counted; speeds {speeds}", [relative_to, remark])
 
 
 def training_pairs(run: Run) -> Store:
@@ -243,7 +265,7 @@ def cost_table(costs: Sequence[Cost], set_name: str) -> Table:
     base, macs = costs[0], costs[0].macs
     measured = base.timing is not None
     how = (
-        f"measured now in {base.timing.rounds} alternating rounds on {base.timing.device}; time ×: median of the rounds' ratios [their middle 95%]"
+        f"measured in {base.timing.rounds} alternating rounds on {base.timing.device}; time ×: median of the rounds' ratios [their middle 95%]"
         if base.timing is not None
         else f"target tokens/s; training: median of metrics.jsonl; decoding: logged for {set_name}; no interval (--measure takes the systems in turn)"
     )

@@ -10,11 +10,12 @@ from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.looking import one_set
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import Run
+from nmtkit.score import figures
 from nmtkit.score import paper as papers
 from nmtkit.score.draws import Draws, estimate
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.significance import binomial
-from nmtkit.score.tables import Column, Table
+from nmtkit.score.tables import Column, Estimate, Table
 from nmtkit.score.translations import translated_systems
 
 RESAMPLES, SEED = 1000, 1
@@ -53,6 +54,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
         table=shown,
         text="One sentence measures nothing: what counts is how many sentences a system is ahead on, and whether that could be luck (sign test). "
         "Sentence BLEU is rough; corpus BLEU, which `nmtkit score` tests, is no mean of it.",
+        figure=_figure(shown) if len(shown.rows) > 1 and figures.available() else None,
         bars=_texts(source, [ref[sentence - 1] for ref in refs], {name: lines[sentence - 1] for name, lines in outputs.items()}),
         facts={"set": chosen.name, "line": sentence, "resamples": RESAMPLES, "seed": SEED, "signature": signature},
     )
@@ -91,6 +93,14 @@ def _table(scores: Mapping[str, Metric], draws: Draws, sentence: int, set_name: 
         f"{signature}; [95%]: percentile interval over {draws.full.describe()}",
     ]
     return Table("examples", f"Line {sentence} of {set_name}, and all others", columns, rows, notes)
+
+
+def _figure(table: Table) -> str:
+    """How many of all lines each system is ahead on, and behind."""
+    keys = [column.key for column in table.columns]
+    base, *others = table.rows
+    series = {word: [Estimate(row[keys.index(word)]) for row in others] for word in ("ahead", "behind")}
+    return figures.grouped_bars([row[0] for row in others], series, f"against {base[0]}", "% of the sentences", upright=True)
 
 
 def _texts(source: str, references: Sequence[str], outputs: Mapping[str, str]) -> str:

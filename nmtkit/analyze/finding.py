@@ -23,6 +23,7 @@ class Finding:
         bars: the same as plain text for a terminal, if that helps.
         facts: settings, seeds and anything else that a number needs to be repeated.
         attachments: further files by name, text.
+        paper: a paper's numbers beside the measured ones, if some were asked for.
     """
 
     name: str
@@ -33,20 +34,24 @@ class Finding:
     bars: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     attachments: dict[str, str] = field(default_factory=dict)
+    paper: Table | None = None
 
     def beside(self, printed: Table) -> Finding:
         """The same with a paper's numbers beside its own: kept as paper.{md,tex,csv}, and printed below."""
-        attachments = self.attachments | {f"paper.{suffix}": content for suffix, content in printed.forms().items()}
-        return replace(self, attachments=attachments, bars="\n\n".join(filter(None, (self.bars, printed.text()))))
+        return replace(
+            self, attachments=self.attachments | {f"paper.{suffix}": content for suffix, content in printed.forms().items()}, paper=printed
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Everything but figure and attachments as plain values."""
-        return {"name": self.name, "title": self.title, "text": self.text, "table": self.table.as_json(), "bars": self.bars, "facts": self.facts}
+        table, paper = self.table.as_json(), {} if self.paper is None else {"paper": self.paper.as_json()}
+        return {"name": self.name, "title": self.title, "text": self.text, "table": table, **paper, "bars": self.bars, "facts": self.facts}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Finding:
         """A finding read back from finding.json (without figure and attachments)."""
-        return cls(value["name"], value["title"], Table.from_json(value["table"]), value["text"], None, value["bars"], value["facts"])
+        paper = Table.from_json(value["paper"]) if "paper" in value else None
+        return cls(value["name"], value["title"], Table.from_json(value["table"]), value["text"], None, value["bars"], value["facts"], paper=paper)
 
     def write(self, folder: Path, made_from: dict[str, Any]) -> None:
         """Write table.{md,tex,csv}, figure.svg and, last, finding.json.
@@ -74,9 +79,12 @@ class Finding:
             print(json.dumps(self.as_json(), ensure_ascii=False, indent=1))
             return
         self.table.print(output_format)
+        if output_format == "table" and self.bars:
+            print("\n" + self.bars)
+        if self.paper is not None:
+            print()
+            self.paper.print(output_format)
         if output_format == "table":
-            if self.bars:
-                print("\n" + self.bars)
             print("\n" + self.text)
 
 

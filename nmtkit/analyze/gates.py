@@ -88,10 +88,13 @@ def read_words(run: Run, chosen: str, side: Side, lengths: NDArray[np.int64]) ->
 
     Args:
         lengths: subwords of each prepared line, </s> included.
-    Raises: DataError naming the first line that is not what was prepared.
+    Raises: DataError naming the first line that is not what was prepared, or for a set whose text is not kept.
     """
     text = TextSide.load(run.prep, side)
     path = run.source(chosen) if side == "src" else run.references(chosen)[0]
+    if not path.is_file():  # the training set's is not kept
+        having = ", ".join(one.name for one in run.sets() if run.source(one.name).is_file())
+        raise DataError(f"the run keeps no text of the set '{chosen}'", where="--set-name", hint=f"one of: {having}")
     lines, owners = [], []
     for line in files.text_lines(path):
         words = text.tokens(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,11 +67,16 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buck
 
 def _beside(paper: papers.Printed, found: Sequence[lengths.GroupScore], set_name: str, dataset: str, signature: str) -> Table:
     """A paper's gains over the baseline, the first system, beside the measured ones."""
-    base = {score.group: score.bleu.value for score in found if score.system == found[0].system}
-    known: dict[str, dict[str, float]] = {}
-    for score in found:
-        gains = known.setdefault(score.system, {})
-        least = base[score.group]
-        if score.bleu.value is not None and least is not None:
-            gains[score.group] = score.bleu.value - least
-    return papers.numbers_beside(paper, "group", known, dataset, set_name, signature, [f"gained over {found[0].system}, in each group"])
+    base = papers.other_seeds(found[0].system, dict.fromkeys(score.system for score in found))
+    known: dict[str, dict[str, float]] = {score.system: {} for score in found if score.system not in base}
+    for group in dict.fromkeys(score.group for score in found):
+        inside = {score.system: score.bleu.value for score in found if score.group == group and score.bleu.value is not None}
+        if inside:  # all systems have the same sentences
+            least = statistics.fmean(inside[name] for name in base)
+            for name in known:
+                known[name][group] = inside[name] - least
+    remarks = [f"gained over {', '.join(base)} (their mean), in each group" if base[1:] else f"gained over {base[0]}, in each group"]
+    groups = {score.group for score in found}
+    if missing := [column.group for column in paper.table.columns if column.kind == "group" and column.group not in groups]:
+        remarks.append(f"no group {', '.join(missing)} among these: --buckets says which there are (pr, dc, or borders)")
+    return papers.numbers_beside(paper, "group", known, dataset, set_name, signature, remarks)

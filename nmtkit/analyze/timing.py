@@ -57,6 +57,11 @@ class Timing:
         ratios = {name: vars(value) for name, value in (("train_ratio", self.train_ratio), ("decode_ratio", self.decode_ratio))}
         return {**vars(self), **ratios}
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Timing:
+        """Read back what `as_json` gave."""
+        return cls(**{**value, **{name: Estimate(**value[name]) for name in ("train_ratio", "decode_ratio")}})
+
 
 class Endless(Model):
     """A model whose sentences never end, for searches of equal length."""

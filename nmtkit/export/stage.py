@@ -60,7 +60,7 @@ def export(
         raise ConfigError(f"unknown quantization '{quantization}'", where="--quantization", hint=nearest(quantization, QUANTIZATIONS))
     refuse(run, system)
     if importlib.util.find_spec("ctranslate2") is None:
-        raise EnvironmentProblem("ctranslate2 is not installed", where=f"--to {to}", hint="pip install 'nmtkit[export]'")
+        raise EnvironmentProblem("ctranslate2 is not installed", where=f"--to {to}", hint="in nmtkit's checkout: pip install -e '.[export]'")
     target = out or run.system(system).path / "export" / to
     with run.recorded("export", device="cpu") as record, locked(run.path, "export", shared=True):
         record["systems"] = [system]

@@ -34,7 +34,9 @@ class Stanza:
         try:
             import stanza
         except ImportError as error:
-            raise EnvironmentProblem(f"stanza is not installed: {error}", where="--parser stanza", hint="pip install 'nmtkit[parse]'") from error
+            raise EnvironmentProblem(
+                f"stanza is not installed: {error}", where="--parser stanza", hint="in nmtkit's checkout: pip install -e '.[parse]'"
+            ) from error
         options = {"processors": "tokenize,pos,constituency", "tokenize_pretokenized": True, "download_method": None, "verbose": False}
         try:
             self._pipeline: Any = stanza.Pipeline(language, **options)

@@ -179,7 +179,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"cells": cells, "words": _words, "dotted": _dotted, "long": LONG, "most_rows": MOST_ROWS}
+    environment.globals |= {"cells": cells, "words": _words, "dotted": _dotted, "with_code": _with_code, "long": LONG, "most_rows": MOST_ROWS}
     environment.filters["decimal"] = lambda value: f"{value:.1f}"
     return environment
 
@@ -189,6 +189,13 @@ def _words(command: str) -> Markup:
     from markupsafe import Markup
 
     return Markup(" ").join(Markup('<span class="word">{}</span>').format(word) for word in command.split(" "))
+
+
+def _with_code(text: str) -> Markup:
+    """A text in which what stands in backticks is code."""
+    from markupsafe import Markup, escape
+
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(text.split("`")))
 
 
 def _dotted(name: str) -> Markup:
@@ -209,6 +216,7 @@ def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
         "verdicts": comparison.verdicts(result),
         "tables": comparison.tables(found, name),
         "details": comparison.details(result),
+        "paper": Table.from_json(result["paper"]) if "paper" in result else None,
         "by_length": comparison.by_length(result),
         "figure": drawn(figure, f"BLEU by source length on {name}"),
     }

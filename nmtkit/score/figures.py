@@ -59,7 +59,7 @@ def available() -> bool:
     """Whether figures can be drawn; if not, one line says how to get them."""
     if importlib.util.find_spec("matplotlib") is not None:
         return True
-    console.say("no figure: matplotlib is not installed (pip install 'nmtkit[plots]')")
+    console.say("no figure: matplotlib is not installed (in nmtkit's checkout: pip install -e '.[plots]')")
     return False
 
 
@@ -89,7 +89,8 @@ def grouped_bars(
             below = [max(0.0, h - (v.low if v.low is not None else h)) for h, (_, v) in zip(heights, drawn, strict=True)]
             above = [max(0.0, (v.high if v.high is not None else h) - h) for h, (_, v) in zip(heights, drawn, strict=True)]
             places = [i - 0.4 + step * (number + 0.5) for i, _ in drawn]
-            axes.bar(places, heights, step * 0.92, label=name, yerr=[below, above], error_kw={"linewidth": 0.8}, capsize=1.5)
+            spread = [below, above] if any(v.low is not None or v.high is not None for _, v in drawn) else None
+            axes.bar(places, heights, step * 0.92, label=name, yerr=spread, error_kw={"linewidth": 0.8}, capsize=1.5)
         axes.set_xticks(range(len(groups)), [_plain(g) for g in groups], rotation=90 if upright else 0)
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)

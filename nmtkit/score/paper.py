@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -119,7 +119,11 @@ def load(path: Path) -> Paper:
     Raises: ConfigError if it is missing or not TOML, has an unknown key, a metric or a cost that does not exist, a number of no column, a system
         twice.
     """
-    paper = build(Paper, read_toml(path, "the paper's numbers", "--paper", "recipes/phrase/paper.toml is an example"), path.name)
+    values = read_toml(path, "the paper's numbers", "--paper", "recipes/phrase/paper.toml is an example")
+    try:
+        paper = build(Paper, values, path.name)
+    except ConfigError as error:
+        raise ConfigError(error.message, where=path, hint=error.hint) from None
     for name, table in paper.tables.items():
         _check(table, f"{path}, [tables.{name}]")
     return paper
@@ -194,13 +198,22 @@ def beside(paper: Printed, result: Mapping[str, Any], dataset: str) -> Table:
 
 
 def _scores(result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """System -> its scores by their keys, and how much more they are than the baseline's."""
+    """System -> its scores by their keys, and how much more they are than the baseline's, the mean over its seeds."""
     known = {s["name"]: {key: score["value"] for key, score in s["scores"].items()} for s in result["systems"]}
-    base = known[result["baseline"]]
-    for name, own in known.items():
-        if name != result["baseline"]:
-            own |= {gain_of(key): value - base[key] for key, value in own.items()}
-    return known
+    base = other_seeds(result["baseline"], known)
+    means = {key: statistics.fmean(known[name][key] for name in base) for key in known[result["baseline"]]}
+    gains = {name: {gain_of(key): value - means[key] for key, value in own.items()} for name, own in known.items() if name not in base}
+    return {name: own | gains.get(name, {}) for name, own in known.items()}
+
+
+def other_seeds(name: str, names: Iterable[str]) -> list[str]:
+    """Those of the names that are one system's, but for the mark of a seed (-s1, -s2)."""
+    return _of_row(re.sub(r"-s\d+$", "", name), names)
+
+
+def _of_row(system: str, names: Iterable[str]) -> list[str]:
+    """The systems that measure a row: of its name, or of its name and a seed's mark."""
+    return [name for name in names if re.fullmatch(rf"{re.escape(system)}(-s\d+)?", name)]
 
 
 def numbers_beside(
@@ -243,7 +256,7 @@ def _rows(
     """
     rows: list[tuple[list[Any], PaperColumn]] = []
     for row in table.rows:
-        found = [own for name, own in known.items() if row.system and re.fullmatch(rf"{re.escape(row.system)}(-s\d+)?", name)]
+        found = [known[name] for name in _of_row(row.system, known)] if row.system else []
         shown: set[str] = set()
         for column in [column for column in columns if column.name in row.numbers]:
             number, key = row.numbers[column.name], column.key
@@ -283,10 +296,11 @@ def _notes(paper: Printed, of_scores: Sequence[PaperColumn], same: Sequence[Pape
     else:
         theirs = ", ".join(dict.fromkeys(f"{column.dataset} {column.set}" for column in of_scores))
         notes.append(f"measured on {dataset} {result['set']}, printed of {theirs}: a difference would be one of corpora and mean nothing")
-    notes.append("measured: mean over the seeds; " + "; ".join(dict.fromkeys(map(_what, same or of_scores))))
+    baseline = ", ".join(other_seeds(result["baseline"], [system["name"] for system in result["systems"]]))
+    notes.append("measured: mean over the seeds; " + "; ".join(dict.fromkeys(_what(column, baseline) for column in same or of_scores)))
     return [*notes, *paper.table.remarks]
 
 
-def _what(column: PaperColumn) -> str:
-    """Of a column of scores: which score it is."""
-    return f"{column.name}: {METRICS[column.score].header}" + (", how much more than the baseline" if column.gain else "")
+def _what(column: PaperColumn, baseline: str) -> str:
+    """Of a column of scores: which score it is, and over whom it is a gain."""
+    return f"{column.name}: {METRICS[column.score].header}" + (f", how much more than {baseline}" if column.gain else "")

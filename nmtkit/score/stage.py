@@ -82,6 +82,7 @@ def score(
             made_from = _made_from(run, chosen, found, manifest, check_baseline(against, list(found)), draws, test)
             result = None if force else _up_to_date(run, chosen, made_from, buckets if by_length else None)
             if result is None:
+                _say_replaced(run.path / "score" / chosen.name, made_from["baseline"], by_length)
                 task = _task(run, chosen, found, manifest, made_from, draws, buckets if by_length else None)
                 result = _score_set(run, chosen, found, replace(task, test=test, commit=record.get("commit")), made_from)
             else:
@@ -93,15 +94,34 @@ def score(
         show(results, output_format, by_length, group_by == "seed")
 
 
+def _say_replaced(folder: Path, baseline: str, by_length: bool) -> None:
+    """Say what of an earlier call's scores this one does not have."""
+    try:
+        stored = files.read_json(folder / "scores.json")
+        was, grouped = stored["baseline"], "by_length" in stored
+    except (DataError, KeyError, TypeError):
+        return
+    lost = [f"scores against {was} give way to those against {baseline} (--against)"] if was != baseline else []
+    lost += ["the groups of length are dropped (--by-length)"] if grouped and not by_length else []
+    if lost:
+        console.say(f"{folder.name}: {', '.join(lost)}")
+
+
 def _beside_printed(folder: Path, printed: paper.Printed | None, result: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
     """A paper's numbers beside those of a result, if this call names some: kept in the folder in place of an earlier call's, and as plain values."""
+    before = result.pop("paper", None)
     if printed is None:
         for suffix in SUFFIXES:
             (folder / f"paper.{suffix}").unlink(missing_ok=True)
+        if before is not None:
+            files.write_json(folder / "scores.json", result)
         return {}
     table = paper.beside(printed, result, str(manifest.get("dataset")))
     table.write(folder, "paper")
-    return {"paper": table.as_json()}
+    found = {"paper": table.as_json()}
+    if before != found["paper"]:
+        files.write_json(folder / "scores.json", result | found)
+    return found
 
 
 def check_grouping(group_by: str | None) -> None:

@@ -56,6 +56,7 @@ def test_the_line_and_all_others(translated, capsys):
     for name in ("base", "better"):
         assert (run.system(name).translation("test") / "hyp.txt").read_text("utf-8").splitlines()[2] in out
     assert "source  " in out and "reference  " in out
+    assert ">better</text>" in (run.path / "analyze" / "examples" / "figure.svg").read_text("utf-8")
 
 
 def test_only_the_systems_asked_for_the_first_is_the_baseline(translated):

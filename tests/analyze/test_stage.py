@@ -145,6 +145,67 @@ def test_cost_measured_in_turn(two, capsys, monkeypatch):
     assert "measuring on: device cpu" in err
 
 
+COSTS = """
+citation = "Somebody 2020"
+[tables.one]
+title = "Table 1"
+metric = "times that of base"
+columns = [
+  { name = "millions", dataset = "mine", cost = "parameters" },
+  { name = "training", dataset = "mine", cost = "train_time_ratio" },
+  { name = "steps/s", dataset = "mine", cost = "updates_per_s" },
+]
+rows = [{ printed = "Ours", system = "own", numbers = { millions = 0.5, training = 1.64, "steps/s" = 3.66 } }]
+[tables.lengths]
+title = "by length"
+metric = "gained"
+columns = [{ name = "short", group = "<10" }, { name = "other", group = "≤15" }]
+rows = [{ printed = "Ours", system = "own", numbers = { short = 2.0, other = 3.0 } }]
+"""
+
+
+def test_measured_times_outlive_a_call_that_takes_none(two, tmp_path, capsys, monkeypatch):
+    """As long as they are of the same systems, baseline and set; what is lost is said. And a paper's numbers stand beside them."""
+    monkeypatch.setattr("nmtkit.analyze.timing.SENTENCES", 4)
+    monkeypatch.setattr("nmtkit.analyze.timing.UPDATES", 1)
+    monkeypatch.setattr("nmtkit.analyze.timing.MOST", 7)
+    (tmp_path / "paper.toml").write_text(COSTS, "utf-8")
+    stage.analyze(two.run, "cost", measure=True)
+    before = finding(two.run, "cost")
+    stage.analyze(two.run, "cost", paper=str(tmp_path / "paper.toml"), table="one")
+    after, own = finding(two.run, "cost"), before["facts"]["measured"]["own"]
+    assert after["facts"]["measured"] == before["facts"]["measured"] and after["table"] == before["table"]
+    rows = {row["column"]: row for row in after["paper"]["rows"]}
+    assert (rows["training"]["measured"], rows["steps/s"]["measured"]) == (own["train_ratio"]["value"], own["updates_per_s"])
+    assert rows["millions"]["measured"] == pytest.approx(before["table"]["rows"][1]["parameters"] / 1e6)
+    out, err = capsys.readouterr()
+    assert "times relative to base" in out and "give way" not in err and rows["training"]["difference"] is None
+    stage.analyze(two.run, "cost", systems=["own"])
+    assert "the times that --measure took of base, own are not of these systems" in capsys.readouterr().err
+    assert finding(two.run, "cost")["facts"]["measured"] == {}
+    stage.analyze(two.run, "cost", measure=True)
+    with open(two.run.path / "systems" / "own" / "config.toml", "a", encoding="utf-8") as stream:
+        stream.write("# trained on\n")
+    stage.analyze(two.run, "cost")
+    assert "give way" in capsys.readouterr().err and finding(two.run, "cost")["table"]["rows"][1]["train_tokens_per_s"] == 500
+
+
+def test_gains_by_length_beside_the_papers(two, tmp_path, capsys):
+    """Over the mean of the baseline's seeds; a group that the paper has and this call has not is named."""
+    two.system("base-s1", "transformer", SMALL, 0.5)
+    two.system("base-s2", "transformer", SMALL, 0.6)
+    (tmp_path / "paper.toml").write_text(COSTS, "utf-8")
+    told = {"paper": str(tmp_path / "paper.toml"), "table": "lengths"}
+    for systems, base in ((["base", "own"], ["base"]), (["base-s2", "own", "base-s1"], ["base-s1", "base-s2"])):
+        stage.analyze(two.run, "lengths", systems=systems, **told)
+        found = finding(two.run, "lengths")
+        bleu = {row["system"]: row["bleu"]["value"] for row in found["table"]["rows"] if row["group"] == "<10"}
+        short, other = found["paper"]["rows"]
+        assert short["measured"] == pytest.approx(bleu["own"] - sum(bleu[name] for name in base) / len(base))
+        assert (other["system"], other["measured"]) == ("not measured", None)
+    assert "no group ≤15 among these: --buckets says which there are" in capsys.readouterr().out
+
+
 def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(two, monkeypatch):
     """As training meets them: a shape met before is faster."""
     seen = {}

@@ -75,6 +75,9 @@ def test_the_stage(analysed, capsys):
     with pytest.raises(ConfigError, match=r"no line 41: there are 40") as error:
         stage.analyze(analysed.run, "weights", sentence=41)
     assert error.value.hint == "1 to 40"
+    with pytest.raises(DataError, match="keeps no text of the set 'train'") as error:
+        stage.analyze(analysed.run, "weights", set_names=["train"])
+    assert error.value.hint == "one of: test, other"
 
 
 def test_without_gated_attention_it_is_said_what_has_some(analysed):

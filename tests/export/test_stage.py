@@ -169,7 +169,11 @@ def test_without_the_package(run, monkeypatch):
     say_of_package(monkeypatch, lambda: None)
     result = command(run, "post", "--to", "ctranslate2")
     assert result.exit_code == 3
-    assert result.stderr.splitlines()[-3:] == ["nmtkit: ctranslate2 is not installed", "  --to ctranslate2", "  pip install 'nmtkit[export]'"]
+    assert result.stderr.splitlines()[-3:] == [
+        "nmtkit: ctranslate2 is not installed",
+        "  --to ctranslate2",
+        "  in nmtkit's checkout: pip install -e '.[export]'",
+    ]
 
 
 def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatch):

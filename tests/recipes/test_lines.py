@@ -385,6 +385,13 @@ def test_small_says_who_uses_the_context(name, more, tmp_path):
             assert (found[-1]["pairs"], found[-1]["context"]) == (expected, "true,none,foreign")
 
 
+@pytest.mark.parametrize("line", ["0", "abc", "-3"])
+def test_a_line_that_is_no_number_is_refused_before_any_work(line, tmp_path):
+    done = asked("caru/table2", tmp_path, SCALE="small", LINE=line)
+    assert (done.code, done.calls) == (2, []) and f"not '{line}'" in done.stderr
+    assert asked("caru/table3", tmp_path, SCALE="small", LINE="12").options("analyze", "--sentence") == ["12"]
+
+
 @pytest.mark.parametrize("scale", ["", "tiny"])
 def test_the_scale_is_asked_for(scale, tmp_path):
     done = asked("dual_context/table1", tmp_path, SCALE=scale)

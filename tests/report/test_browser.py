@@ -152,7 +152,14 @@ def test_filters(browser):
     browser.type("ALERT('X')")
     assert count(browser) == 1 and "Line 3" in browser.run("document.getElementById('results').textContent")
     set_field(browser, "words", "")
+    chosen = "['a', 'b'].map((name) => document.forms[0].elements[name].selectedOptions[0].textContent)"
+    set_field(browser, "a", "0")
+    set_field(browser, "b", "")
+    before = browser.run(chosen)
     set_field(browser, "set", "1")
+    assert before[1] == "nothing" and browser.run(chosen) == before  # what was compared stays
+    set_field(browser, "a", "1")
+    set_field(browser, "b", "0")
     assert browser.run("document.querySelector('#results dd').textContent") != data["src"][0] and count(browser) == 40
 
 

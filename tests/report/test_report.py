@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.analyze import ANALYSES
+from nmtkit.analyze.finding import Finding
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.report import attention, comparison, explorer, stage, svg
 from nmtkit.report.explorer import SentenceAttention, SystemAttention
@@ -19,6 +20,7 @@ from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.run import Run
 from nmtkit.score import figures
 from nmtkit.score.stage import score
+from nmtkit.score.tables import Column, Table
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -143,6 +145,19 @@ def test_the_page_needs_nothing_from_elsewhere(reported):
     assert "default-src 'none'" in html
     for bad in ("<img src=https://e.org>", "<link href='//e.org/x.css'>", "@import 'x'", "url(http://e.org)"):
         assert OUTSIDE.search(bad)
+
+
+def test_a_papers_numbers_stand_on_the_page_as_tables(reported, tmp_path):
+    """Those beside scores, and those beside a finding; and what stands in backticks is code."""
+    beside = Table("paper", "Table 7, printed and measured", [Column("row", "row", left=True)], [["<b>Ours</b>"]], [])
+    own = Table("cost", "Cost", [Column("system", "system", left=True)], [["base"]], [])
+    made = Finding("cost", "cost", own, "Then `nmtkit analyze <x>` it.", None).beside(beside)
+    made.write(reported.run.path / "analyze" / "cost", {"systems": ["base", "own"], "files": {}})
+    scores = reported.run.path / "score" / "test" / "scores.json"
+    scores.write_text(json.dumps(json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}), "utf-8")
+    html = stage.report(reported.run).read_text("utf-8")
+    assert html.count("<caption><span>Table 7, printed and measured</span></caption>") == 2 and html.count(">&lt;b&gt;Ours&lt;/b&gt;<") == 2
+    assert "<code>nmtkit analyze &lt;x&gt;</code> it." in html
 
 
 def test_figures_keep_apart_and_run_nothing():

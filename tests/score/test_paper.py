@@ -63,7 +63,7 @@ def test_the_column_of_the_same_test_set_is_compared(file):
     found = paper.beside(paper.printed(file, "one"), RESULT, "toy-ende")
     assert rows(found) == [
         ["Base", "base", "En-De", 27.5, 2, 26.5, -1.0, "nrefs:1|tok:none"],
-        ["Base + New", "base-new", "Δ", 0.5, 1, 2.5, 2.0, "nrefs:1|tok:none"],
+        ["Base + New", "base-new", "Δ", 0.5, 1, 2.0, 1.5, "nrefs:1|tok:none"],
         ["Base + New", "base-new", "En-De", 28.0, 1, 28.5, 0.5, "nrefs:1|tok:none"],
         ["T5", "not trained here", "En-De", 30.75, None, None, None, None],
     ]
@@ -80,7 +80,7 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
     found = paper.beside(paper.printed(file, "one"), {**RESULT, "set": name}, dataset)
     assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
         *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
-        *(("Base + New", "Δ", 2.5, None), ("Base + New", "En-De", 28.5, None), ("T5", "En-De", None, None)),
+        *(("Base + New", "Δ", 2.0, None), ("Base + New", "En-De", 28.5, None), ("T5", "En-De", None, None)),
     ]
     assert "another corpus than the paper's" in found.title
     one = paper.Printed("", paper.PaperTable(title="", metric="", columns=[{"name": n, "score": "bleu"} for n in "ab"], rows=[TWICE, ELSEWHERE]))
@@ -174,3 +174,55 @@ def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
         with pytest.raises(ConfigError, match=f"the paper's table 'one' has no {what}") as caught:
             paper.asked(str(file), "one", kind)
         assert caught.value.hint == "these have: none"
+
+
+def test_gains_are_over_the_mean_of_the_baselines_seeds():
+    """Difference of the means that stand in the same table, whichever seed is the baseline of the call."""
+    columns = [{"name": "BLEU", "score": "bleu"}, {"name": "Δ", "score": "bleu", "gain": True}]
+    numbers = [
+        {"printed": "New", "system": "new", "numbers": {"BLEU": 29.0, "Δ": 0.89}},
+        {"printed": "Base", "system": "base", "numbers": {"BLEU": 28}},
+    ]
+    told = paper.Printed("", paper.PaperTable(title="", metric="", columns=columns, rows=numbers))
+    values = {"base-s1": 27.0, "base-s2": 28.0, "base-s3": 29.0, "new-s1": 28.0, "new-s2": 29.0, "new-s3": 30.0, "base-large": 99.0}
+    systems = [{"name": name, "scores": {"bleu": {"value": value}}} for name, value in values.items()]
+    for baseline in ("base-s1", "base-s3"):
+        result = {"set": "", "baseline": baseline, "signatures": {"bleu": "s"}, "systems": systems}
+        found = paper.beside(told, result, "")
+        assert [(row[2], row[5], row[6]) for row in rows(found)] == [
+            ("BLEU", 29.0, 0.0),
+            ("Δ", 1.0, pytest.approx(0.11)),
+            ("BLEU", 28.0, 0.0),
+        ]
+        assert any("how much more than base-s1, base-s2, base-s3" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ('citation = "Somebody 2020, Something"', "", "citation", "(required)"),
+        ('score = "bleu" }', 'scoer = "bleu" }', "tables.one.columns.3.scoer", "did you mean 'score'"),
+        ('system = "base",', 'sytem = "base",', "tables.one.rows.0.sytem", "did you mean 'system'"),
+    ],
+)
+def test_a_slip_in_the_file_is_named_with_its_place(old, new, message, hint, file):
+    assert FILE.count(old) == 1
+    file.write_text(FILE.replace(old, new), "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        paper.printed(file, "one")
+    assert message in caught.value.message and hint in caught.value.hint and caught.value.where == str(file)
+    assert "Undefined" not in str(caught.value.hint)
+
+
+def test_what_a_call_drops_of_the_one_before_is_said(fake_run, capsys):
+    fake = fake_run()
+    fake.add("base", 0.2)
+    fake.add("new", 0.1)
+    options = {"resamples": 5, "trials": 5}
+    score(fake.run, against="new", by_length=True, **options)
+    assert "give way" not in capsys.readouterr().err
+    score(fake.run, **options)
+    err = capsys.readouterr().err
+    assert "test: scores against new give way to those against base (--against), the groups of length are dropped (--by-length)" in err
+    score(fake.run, by_length=True, **options)
+    assert "dropped" not in capsys.readouterr().err

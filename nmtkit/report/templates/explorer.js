@@ -31,12 +31,12 @@ document.querySelectorAll("form.controls").forEach((form) => {
   const chooseSet = () => {
     const set = current();
     const names = set.systems.map((name, i) => [String(i), name]);
+    const labels = [form.elements.a, form.elements.b].map((select) => select.selectedOptions[0] && select.selectedOptions[0].textContent);
     fill(form.elements.a, names);
     fill(form.elements.b, [["", "nothing"], ...names]);
-    if (names.length > 1) {
-      form.elements.a.value = "1";
-      form.elements.b.value = "0";
-    }
+    const before = labels.map((label) => (label === "nothing" ? "" : String(set.systems.indexOf(label))));
+    if (!before.includes("-1")) [form.elements.a.value, form.elements.b.value] = before;
+    else if (names.length > 1) [form.elements.a.value, form.elements.b.value] = ["1", "0"];
   };
 
   const keep = (set, of) => {
