@@ -113,7 +113,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
         table=_table(labels, found, opens, where, steps),
         text="A word weighs much if steps attend to it while its gate is open; attention alone adds up to the number of steps. One sentence "
         "shows how to read it, and measures nothing: `nmtkit analyze gates` has means over all of them.",
-        figure=figures.grouped_bars(labels, weighted, where, "attention × gate, summed over steps", upright=True) if figures.available() else None,
+        figure=figures.grouped_bars(labels, weighted, where, "attention × gate", upright=True) if figures.available() else None,
         bars="\n\n".join(_bars(name, labels, weights, where) for name, weights in found.items()),
         facts={"set": chosen, "line": sentence, "steps": steps, "left_out": without},
     )
