@@ -223,7 +223,7 @@ def run(
     rows = _rows(items, judged)
     columns = [Column("section", "group", left=True), Column("label", "", left=True), Column("pairs", "pairs", decimals=0)]
     columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in judged]
-    notes = [*_notes(rows, given), *_doubts(of_systems), *(_about_context(items, of_systems) if has_context else ())]
+    notes = [*_notes(rows, given), *_doubts(of_systems), *(_about_context(items, of_systems, list(sets)) if has_context else ())]
     if alike := no_questions(items):
         notes.append(f"{counted(alike, 'wrong translation')} of the set: the right one once more, word for word, so a tie")
     drawn = next(filter(None, ([row for row in rows if row[0] == section] for section in (OF_SUBJECT_VERB, OF_ALL_TYPES, "type"))))
@@ -299,16 +299,17 @@ def _read_as(name: str, scores: ScoreFile) -> str:
     return f"scores of {name}: read as {SCORE_KINDS[scores.kind]}"
 
 
-def _about_context(items: Sequence[Item], of_systems: Mapping[str, Scored]) -> list[str]:
-    """Which systems read the sentences before, and what that can decide."""
+def _about_context(items: Sequence[Item], of_systems: Mapping[str, Scored], conditions: Sequence[str]) -> list[str]:
+    """Which systems read the sentences before, under which conditions, and what that can decide."""
     rules = {name: found.rule for name, found in of_systems.items()}
     kinds = {name: f"{rule.kind}, at most {rule.size}, {rule.join}{', translations too' * rule.targets}" for name, rule in rules.items() if rule}
     reading = [f"{name} ({kind})" for name, kind in kinds.items()]
     without = [name for name, rule in rules.items() if rule is None]
-    notes = [
-        f"context, the sentences before: read by {', '.join(reading) or 'none'}; not read by {', '.join(without) or 'none'}",
-        "none: without it; foreign: with that of another sentence of the set, drawn with seed 1",
-    ]
+    said = {"read by ": reading, "not read by ": without}
+    notes = [f"context, the sentences before: {'; '.join(words + ', '.join(names) for words, names in said.items() if names)}"] if rules else []
+    meaning = {"none": "without it", "foreign": "with that of another sentence of the set, drawn with seed 1, the same for all systems"}
+    asked = [f"{condition}: {meaning[condition]}" for condition in conditions if condition in meaning]
+    notes += ["; ".join(asked)] if asked and reading else []
     if undecided := open_questions(items):
         total = sum(len(item.errors) for item in items)
         notes.append(

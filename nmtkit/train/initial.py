@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from nmtkit import console
-from nmtkit.errors import CheckpointError, ConfigError, nearest
+from nmtkit.errors import CheckpointError, ConfigError, DataError, nearest
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.run import Run, System
@@ -24,6 +24,10 @@ def find_source(run: Run, name: str) -> Path:
     path = Path(name)
     if (path / "checkpoints").is_dir():
         return checkpoints.best(System(path))
+    if (path / "systems").is_dir():
+        names = [system.name for system in Run(path).systems()]
+        hint = f"name one of its systems: {path / 'systems' / names[0]}" if names else "it has no trained system"
+        raise ConfigError(f"{path} is a run, not a system", where="--init-from", hint=hint)
     if path.exists():
         checkpoints.read_manifest(path)
         return path
@@ -68,3 +72,16 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     for what, keys in left.items():
         if keys:
             console.say(f"  {what}: {', '.join(sorted(keys)[:8])}{' …' if len(keys) > 8 else ''} ({len(keys)})")
+    if other_shape and (unlike := _unlike(path, model)):
+        console.say(f"  sizes that differ: {', '.join(unlike)}")
+
+
+def _unlike(path: Path, model: Model) -> list[str]:
+    """The numbers among a model's settings that the system of a checkpoint has otherwise."""
+    try:
+        theirs = System(path.parents[1]).read_config()["model"]
+    except (DataError, KeyError, IndexError):
+        return []
+    own = model.settings.model_dump()
+    pairs = {key: (own[key], theirs[key]) for key in own.keys() & theirs.keys() if isinstance(own[key], int) and not isinstance(own[key], bool)}
+    return [f"model.{key} {here} (there {there})" for key, (here, there) in sorted(pairs.items()) if here != there]

@@ -36,6 +36,9 @@ from nmtkit.translate.windows import (
     STARTS,
     Starts,
     file_windows,
+    has_marker,
+    starts_after_blank,
+    starts_at_marker,
     starts_everywhere,
     starts_of,
     starts_said,
@@ -254,6 +257,7 @@ class _Stage:
         starts = _of_outside(group, translator, source, starts)
         start = time.monotonic()
         number = 0
+        marked = False
         with self._progress(group, source) as translator.done:
             windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
             for window, documents in windows_for(translator.context_rule, windows, starts):
@@ -263,8 +267,11 @@ class _Stage:
                 else:
                     lines = [text + "\n" for text in with_markers([translation.text for translation in translations], window, starts)]
                 number += len(window)
+                marked = marked or has_marker(window)
                 sys.stdout.write("".join(lines))
                 sys.stdout.flush()
+        if number and starts in UNLIKELY and marked != (starts is starts_at_marker):
+            console.warn(UNLIKELY[starts])
         console.say(_summary(translator.counts, time.monotonic() - start))
 
     def score(self, group: Chosen, source: str | TextSet, target: Path, starts: Starts | None) -> None:
@@ -291,12 +298,22 @@ class _Stage:
         return console.progress(group.name, files.count_lines(Path(source)))
 
 
+UNLIKELY = {
+    starts_at_marker: "no line was <d>, so that all was one document (--docs blank: blank lines separate documents)",
+    starts_after_blank: "lines <d> were translated as sentences (--docs marker: they start documents)",
+}
+"""What is wrong where --docs says one way, and the text has the other's marks, or none of its own."""
+
+
 def _of_outside(group: Chosen, translator: Translator, source: str, starts: Starts | None) -> Starts:
     """Where documents start in a text from outside, `source` (a file, or -), by what --docs says."""
     if starts is not None and translator.context_rule is None:
         raise ConfigError(f"'{group.name}' reads no context, so documents make no difference", where="--docs", hint="leave it out")
     if starts is None and translator.context_rule is not None:
         console.say("every line is a document of its own (--docs blank: blank lines separate documents; --docs marker: lines <d> start them)")
+    if starts is starts_at_marker and source != "-" and not has_marker(files.text_lines(Path(source))):
+        hint = "--docs blank if blank lines separate documents; without --docs every line is one"
+        raise DataError("no line of it is <d>, so that all would be one document", where=source, hint=hint)
     if starts is None and source != "-":
         if next(files.byte_lines(Path(source)), b"").strip() == MARKER_LINE:
             console.warn(f"{source} begins with <d>, which is translated as a sentence (--docs marker, with a system that reads context)")

@@ -54,6 +54,11 @@ def starts_at_marker(lines: list[str], first: int) -> list[int]:
     return [number for number, line in enumerate(lines) if line.strip() == MARKED]
 
 
+def has_marker(lines: Iterable[str]) -> bool:
+    """Whether one of the lines is <d>."""
+    return any(line.strip() == MARKED for line in lines)
+
+
 def without_markers(lines: list[str], starts: Starts) -> list[str]:
     """Lines as they are to be read: where lines <d> start documents these are blank, for they are no sentences."""
     return ["" if line.strip() == MARKED else line for line in lines] if starts is starts_at_marker else lines

@@ -440,6 +440,10 @@ def test_scores_hang_on_the_context_of_systems_that_read_it(analysed, with_conte
     notes = (folder / "table.md").read_text("utf-8")
     rule = model.context_rule
     assert f"read by doc (previous, at most {rule.size}, {rule.join}); not read by base" in notes
+    assert "none: without it; foreign: with that of another sentence of the set" in notes
+    stage.analyze(analysed.run, "agreement", systems=["doc"], **{**OPTIONS, "pairs": str(with_context)})
+    notes = (folder / "table.md").read_text("utf-8")
+    assert "not read by" not in notes and "foreign: " not in notes and "read by doc" in notes  # what was not asked is not explained
 
     vocabulary = load_vocabularies(analysed.run.prep)[0]
     src, before = (vocabulary.encode(text.split()) for text in ("w1 w2", "w10 w30"))

@@ -318,6 +318,9 @@ def test_init_from_says_what_did_not_match(run, capsys):
     with pytest.raises(ConfigError, match="no system or folder 'transformr'") as caught:
         train(run, name="third", assignments=SETTINGS, init_from="transformr")
     assert "transformer" in caught.value.hint
+    with pytest.raises(ConfigError, match="is a run, not a system") as caught:
+        train(run, name="third", assignments=SETTINGS, init_from=str(run.path))
+    assert str(run.path / "systems") in caught.value.hint
 
 
 def test_a_document_model_begins_with_a_transformer(run, capsys):
@@ -414,9 +417,11 @@ def test_init_from_what_gives_little_is_a_warning(run, capsys):
     own, theirs = checkpoints.load_weights(last(run, "wider")), checkpoints.load_weights(last(run))
     alike = sum(own[name].numel() for name in own if own[name].shape == theirs[name].shape)
     everything = sum(tensor.numel() for tensor in own.values())
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "initialised from" in line]
+    said = capsys.readouterr().err
+    (line,) = [line for line in said.splitlines() if "initialised from" in line]
     assert line.startswith("nmtkit: warning: ")
     assert f"{alike:,} of {everything:,} numbers; the other {100 * (1 - alike / everything):.1f}% begin at random" in line
+    assert "sizes that differ: model.d_model 32 (there 16)" in said
     train(run, name="alike", assignments=[*SETTINGS, "train.max_steps=1"], init_from=VARIANT)
     assert "warning: initialised" not in capsys.readouterr().err
 
