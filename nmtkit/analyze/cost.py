@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -104,20 +105,19 @@ def kept_timings(run: Run, systems: Sequence[str], set_name: str) -> dict[str, T
     """What the last call with --measure has kept, if all of it is of these systems as they are; else nothing, and what is lost is said."""
     try:
         stored = files.read_json(run.path / "analyze" / "cost" / "finding.json")
-        facts, made_from = stored["facts"], stored["made_from"]
-        measured = {name: Timing.from_json(value) for name, value in facts["measured"].items()}
-        if not measured:
-            return {}
-        same = (facts["baseline"], facts["set"]) == (systems[0], set_name) and set(systems) <= set(measured)
-        for name in systems if same else ():
-            inputs = [f"systems/{name}/{file}" for file in ("config.toml", "best.json") if (run.path / "systems" / name / file).is_file()]
-            same = same and all(made_from["files"].get(one) == files.sha256(run.path / one) for one in inputs)
-    except (DataError, KeyError, TypeError, AttributeError):
+        facts, known = stored["facts"], stored["made_from"]["files"]
+        measured = dict(facts["measured"])
+    except (DataError, KeyError, TypeError, ValueError):
         return {}
-    if not same:
-        console.say(f"cost: the times that --measure took of {', '.join(measured)} are not of these systems, and give way to those of the logs")
+    if not measured:
         return {}
-    return {name: measured[name] for name in systems}
+    inputs = [f"systems/{name}/{file}" for name in systems for file in ("config.toml", "best.json")]
+    changed = [one for one in inputs if (run.path / one).is_file() and known.get(one) != files.sha256(run.path / one)]
+    if not changed and (facts["baseline"], facts["set"]) == (systems[0], set_name) and set(systems) <= set(measured):
+        with contextlib.suppress(KeyError, TypeError):  # written by another version
+            return {name: Timing.from_json(measured[name]) for name in systems}
+    console.say(f"cost: the times that --measure took of {', '.join(measured)} are not of these systems, and give way to those of the logs")
+    return {}
 
 
 def _beside(paper: papers.Printed, costs: Sequence[Cost], table: Table, dataset: str) -> Table:

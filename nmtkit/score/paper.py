@@ -50,7 +50,6 @@ class PaperColumn(Section):
     """Of `analyze cost`: which of COSTS it is."""
     group: str = ""
     """Of `analyze lengths`: the group of sources in which it is how much more BLEU than the baseline has."""
-
     sentence: Literal["", "bleu"] = ""
     """Of `analyze examples`: the score of one sentence, from 0 to 1."""
 
