@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -247,13 +247,13 @@ def means(values: NDArray[np.float64], words: Words, wanted: Sequence[Group], dr
     return [estimate(float(value) if np.isfinite(value) else None, column) for value, column in zip(values, spread.T, strict=True)]
 
 
-def having_gates() -> list[str]:
-    """The variants of the table that record a gate, by their default settings."""
+def having(recorded: Callable[[Model, torch.device], Any]) -> str:
+    """The variants of the table that record something, by their default settings, for people."""
     found = []
     for name in VARIANTS:
         model = build_model(name, load_variant(name).adapt(TINY), Vocabularies(8, 8, shared=True)).eval()
-        found += [name] if gates_of(model, torch.device("cpu")) else []
-    return found
+        found += [name] if recorded(model, torch.device("cpu")) else []
+    return ", ".join(found)
 
 
 def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_tags: str = "", tgt_tags: str = "") -> Finding:
@@ -272,7 +272,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
     loaded = {name: loading.load_system(run, run.find_system(name), looking.device()) for name in systems}
     gates = {name: own for name, model in loaded.items() if (own := gates_of(model, looking.device()))}
     if without := [name for name in systems if name not in gates]:
-        what, hint = f"no gate to look at: {', '.join(without)}", f"variants that have one: {', '.join(having_gates())}"
+        what, hint = f"no gate to look at: {', '.join(without)}", f"variants that have one: {having(gates_of)}"
         if not gates:
             raise DataError(what, where=run.path, hint=hint)
         console.say(f"left out, for there is {what} ({hint})")

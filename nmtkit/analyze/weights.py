@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from nmtkit import console
@@ -38,9 +39,9 @@ class Weights:
     weighted: NDArray[np.float64]
 
 
-def attentions_of(model: Model) -> list[str]:
+def attentions_of(model: Model, where: torch.device) -> list[str]:
     """The sites of attention whose source positions have gates of their own."""
-    seen = looking.look(model, looking.probe(model, looking.device()))["decoder"]
+    seen = looking.look(model, looking.probe(model, where))["decoder"]
     ends = [site.removesuffix(gates.ENDING) for site, value in seen.items() if site.endswith(gates.ENDING) and value.dim() == 3]
     return [site for site in ends if site in seen and seen[site].dim() == 4]
 
@@ -91,7 +92,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
     without = []
     for name in systems:
         model = loading.load_system(run, run.find_system(name), looking.device())
-        sites = attentions_of(model)
+        sites = attentions_of(model, looking.device())
         if not sites:
             without.append(name)
             continue
@@ -99,7 +100,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
         opens[name] = gates.opens_of(model)
         found |= {name if len(sites) == 1 else f"{name}, {site}": measured(model, site, batch, owners) for site in sites}
     if not found:
-        hint = "a variant that has it: nmtkit train --variant caru"
+        hint = f"variants that have it: {gates.having(attentions_of)}"
         raise DataError(f"no gated attention to look at: {', '.join(without)}", where=run.path, hint=hint)
     if without:
         console.say(f"left out, for there is no gated attention: {', '.join(without)}")

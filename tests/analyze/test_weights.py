@@ -40,7 +40,7 @@ def test_words_weigh_what_a_loop_over_steps_and_subwords_finds(case):
     with torch.inference_mode(), capture() as seen:
         model.decode(batch.tgt_in, model.encode(batch))
     alpha, opened = seen["attention"][0][0, 0].tolist(), seen["attention_gate"][0][0].tolist()
-    assert weights.attentions_of(model) == ["attention"]
+    assert weights.attentions_of(model, torch.device("cpu")) == ["attention"]
     owners = [0, 1, 1, 2]
     found = weights.measured(model, "attention", batch, np.array(owners))
     wanted = by_hand(alpha, opened, owners)
@@ -84,4 +84,4 @@ def test_without_gated_attention_it_is_said_what_has_some(analysed):
     analysed.system("plain", "transformer", SMALL)
     with pytest.raises(DataError, match="no gated attention to look at: plain") as error:
         stage.analyze(analysed.run, "weights")
-    assert "--variant caru" in error.value.hint
+    assert error.value.hint == "variants that have it: caru, gru-inv, gatt"

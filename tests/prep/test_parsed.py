@@ -258,7 +258,7 @@ def test_an_absent_parser_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "stanza", None)
     with pytest.raises(EnvironmentProblem) as caught:
         parser.load_parser("stanza", "en")
-    assert "nmtkit[parse]" in caught.value.hint
+    assert "pip install -e '.[parse]'" in caught.value.hint
     monkeypatch.setitem(sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9"))
     with pytest.raises(EnvironmentProblem, match="'cs' here: resources.json") as caught:
         parser.load_parser("stanza", "cs")
