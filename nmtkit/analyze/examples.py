@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmtkit import files
 from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.looking import one_set
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError
 from nmtkit.run import Run
 from nmtkit.score import figures
 from nmtkit.score import paper as papers
 from nmtkit.score.draws import Draws, estimate
-from nmtkit.score.metrics import Metric, Scorer
+from nmtkit.score.metrics import Metric
 from nmtkit.score.significance import binomial
 from nmtkit.score.tables import Column, Estimate, Table
-from nmtkit.score.translations import translated_systems
+from nmtkit.score.translations import bleu_of, compared
 
 RESAMPLES, SEED = 1000, 1
 SAME = 1e-9
@@ -36,18 +37,12 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
     chosen = run.text_set(one_set(run, set_names, "a sentence"))
     if not 1 <= sentence <= chosen.lines:
         raise ConfigError(f"no line {sentence}: there are {chosen.lines:,}", where="--sentence", hint=f"1 to {chosen.lines}")
-    translated = translated_systems(run, chosen, [])
-    folders = {name: translated[name] for name in systems if name in translated}
-    if not folders:
-        raise DataError(f"none of {', '.join(systems)} has a translation of {chosen.name}", where=run.path, hint="first: nmtkit translate")
-    manifest = run.manifest()
-    refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
-    outputs = {name: list(files.text_lines(path / "hyp.txt")) for name, path in folders.items()}
-    scorer = Scorer(refs, manifest["tgt"], bool(manifest.get("settings", {}).get("lowercase")))
-    scores = {name: scorer.score("bleu", lines) for name, lines in outputs.items()}
+    folders = compared(run, chosen, systems)
+    scores = bleu_of(run, chosen, folders)
     signature = next(iter(scores.values())).signature
     shown = _table(scores, Draws(chosen.lines, RESAMPLES, seed=SEED), sentence, chosen.name, signature)
-    source = list(files.text_lines(run.source(chosen.name)))[sentence - 1]
+    texts = [("source", run.source(chosen.name)), *(("reference", path) for path in run.references(chosen.name))]
+    texts += [(name, path / "hyp.txt") for name, path in folders.items()]
     finding = Finding(
         name="examples",
         title="one sentence, translated by all",
@@ -55,7 +50,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
         text="One sentence measures nothing: what counts is how many sentences a system is ahead on, and whether that could be luck (sign test). "
         "Sentence BLEU is rough; corpus BLEU, which `nmtkit score` tests, is no mean of it.",
         figure=_figure(shown) if len(shown.rows) > 1 and figures.available() else None,
-        bars=_texts(source, [ref[sentence - 1] for ref in refs], {name: lines[sentence - 1] for name, lines in outputs.items()}),
+        bars=_aligned([(label, next(itertools.islice(files.text_lines(path), sentence - 1, None))) for label, path in texts]),
         facts={"set": chosen.name, "line": sentence, "resamples": RESAMPLES, "seed": SEED, "signature": signature},
     )
     if beside is None:
@@ -63,7 +58,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
     known = {name: {"bleu": float(metric.sentence_scores()[sentence - 1]) / 100} for name, metric in scores.items()}
     remark = "which sentence the paper's is, is not said"
     where = f"{chosen.name}, line {sentence}"
-    return finding.beside(papers.numbers_beside(beside, "sentence", known, str(manifest.get("dataset")), where, signature, [remark]))
+    return finding.beside(papers.numbers_beside(beside, "sentence", known, str(run.manifest().get("dataset")), where, signature, [remark]))
 
 
 def _table(scores: Mapping[str, Metric], draws: Draws, sentence: int, set_name: str, signature: str) -> Table:
@@ -103,7 +98,7 @@ def _figure(table: Table) -> str:
     return figures.grouped_bars([row[0] for row in others], series, f"against {base[0]}", "% of the sentences", upright=True)
 
 
-def _texts(source: str, references: Sequence[str], outputs: Mapping[str, str]) -> str:
-    lines = [("source", source), *(("reference", text) for text in references), *outputs.items()]
+def _aligned(lines: Sequence[tuple[str, str]]) -> str:
+    """Texts below each other, each behind its label."""
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:>{width}}  {text}" for label, text in lines)

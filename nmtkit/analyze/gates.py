@@ -30,7 +30,7 @@ from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
 from nmtkit.score import figures
 from nmtkit.score.draws import Resampling, estimate
-from nmtkit.score.tables import Column, Estimate, Table, bar
+from nmtkit.score.tables import Column, Estimate, Table, named_bars
 
 Side = Literal["src", "tgt"]
 ENDING, OF_CONTEXT = "_gate", ".gate"
@@ -360,10 +360,5 @@ def _figure(site: str, rows: Sequence[Sequence[Any]], systems: Sequence[str]) ->
 
 
 def _bars(site: str, name: str, rows: Sequence[Sequence[Any]], place: int) -> str:
-    from rich.cells import cell_len  # a Chinese character takes two places
-
-    rows = [row for row in rows if row[place].value is not None]  # of the others the gate is never asked
-    width = max((cell_len(row[3]) for row in rows), default=0)
-    top = max((row[place].value or 0.0 for row in rows), default=0.0)
-    lines = [" " * (width - cell_len(row[3])) + f"{row[3]} {bar(row[place].value, top)} {row[place].value or 0:.3f} ({row[4]:,})" for row in rows]
-    return "\n".join([f"{name}: {site}, the most frequent {rows[0][1] if rows else ''} words", *lines])
+    asked = [(row[3], row[place].value, f" ({row[4]:,})") for row in rows if row[place].value is not None]  # of the others the gate is never asked
+    return "\n".join([f"{name}: {site}, the most frequent {rows[0][1] if asked else ''} words", *named_bars(asked)])

@@ -6,17 +6,14 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from nmtkit import files
 from nmtkit.analyze.finding import Finding
-from nmtkit.errors import DataError
 from nmtkit.run import Run
 from nmtkit.score import figures, lengths
 from nmtkit.score import paper as papers
 from nmtkit.score.draws import Draws
-from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.stage import source_lengths
 from nmtkit.score.tables import Column, Table
-from nmtkit.score.translations import sets_to_score, translated_systems
+from nmtkit.score.translations import bleu_of, compared, sets_to_score
 
 RESAMPLES, SEED = 1000, 1
 
@@ -37,14 +34,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buck
     drawn: list[tuple[str, list[lengths.GroupScore]]] = []
     signature = ""
     for chosen in sets_to_score(run, set_names):
-        translated = translated_systems(run, chosen, [])
-        folders = {name: translated[name] for name in systems if name in translated}
-        if not folders:
-            raise DataError(f"none of {', '.join(systems)} has a translation of {chosen.name}", where=run.path, hint="first: nmtkit translate")
-        manifest = run.manifest()
-        refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
-        scorer = Scorer(refs, manifest["tgt"], bool(manifest.get("settings", {}).get("lowercase")))
-        scores: dict[str, Metric] = {name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt"))) for name, path in folders.items()}
+        scores = bleu_of(run, chosen, compared(run, chosen, systems))
         signature = next(iter(scores.values())).signature
         found = lengths.by_length(scores, source_lengths(run, chosen), buckets, Draws(chosen.lines, RESAMPLES, seed=SEED))
         drawn.append((chosen.name, found))

@@ -22,7 +22,7 @@ from nmtkit.score import figures
 from nmtkit.score.draws import Resampling, estimate
 from nmtkit.score.formulas import Array
 from nmtkit.score.tables import Column, Estimate, Table, bar
-from nmtkit.score.translations import sets_to_score, translated_systems
+from nmtkit.score.translations import compared, sets_to_score
 
 RESAMPLES, SEED = 1000, 1
 MOST = 40
@@ -98,10 +98,7 @@ class Result:
 
 
 def _look_up_in(run: Run, chosen: TextSet, systems: Sequence[str], listed: Sequence[Expression], match_case: bool, where: str) -> Result:
-    folders = {name: path for name, path in translated_systems(run, chosen, []).items() if name in systems}
-    if not folders:
-        raise DataError(f"none of {', '.join(systems)} has a translation of {chosen.name}", where=run.path, hint="first: nmtkit translate")
-    outputs = {name: _lines(path / "hyp.txt", chosen.lines) for name, path in folders.items()}
+    outputs = {name: _lines(path / "hyp.txt", chosen.lines) for name, path in compared(run, chosen, systems).items()}
     references = [_lines(path, chosen.lines) for path in run.references(chosen.name)]
     found = look_up(listed, _lines(run.source(chosen.name), chosen.lines), references, outputs, match_case)
     if not any(one.wanted for one in found):

@@ -20,7 +20,7 @@ from nmtkit.models import loading
 from nmtkit.models.base import Model
 from nmtkit.run import Run
 from nmtkit.score import figures
-from nmtkit.score.tables import Column, Estimate, Table, bar
+from nmtkit.score.tables import Column, Estimate, Table, named_bars
 
 END = "</s>"
 COLUMNS = ("attention", "gate", "weighted")
@@ -138,9 +138,5 @@ def _table(labels: Sequence[str], found: Mapping[str, Weights], opens: Mapping[s
 
 
 def _bars(name: str, labels: Sequence[str], weights: Weights, where: str) -> str:
-    from rich.cells import cell_len  # a Chinese character takes two places
-
-    width, top = max(map(cell_len, labels)), float(weights.weighted.max())
-    pairs = zip(labels, weights.weighted.tolist(), strict=True)
-    lines = [" " * (width - cell_len(label)) + f"{label} {bar(value, top)} {value:.3f}" for label, value in pairs]
-    return "\n".join([f"{name}: attention × gate ({where})", *lines])
+    bars = [(label, value, "") for label, value in zip(labels, weights.weighted.tolist(), strict=True)]
+    return "\n".join([f"{name}: attention × gate ({where})", *named_bars(bars)])

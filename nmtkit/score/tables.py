@@ -227,6 +227,14 @@ def bar(value: float | None, top: float, width: int = 30) -> str:
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
 
 
+def named_bars(bars: Sequence[tuple[str, float, str]]) -> list[str]:
+    """A line for each name, value and remark behind it: the names flush right, bars relative to the largest value, values to a thousandth."""
+    from rich.cells import cell_len  # a Chinese character takes two places
+
+    width, top = max((cell_len(name) for name, _, _ in bars), default=0), max((value for _, value, _ in bars), default=0.0)
+    return [" " * (width - cell_len(name)) + f"{name} {bar(value, top)} {value:.3f}{remark}" for name, value, remark in bars]
+
+
 def heat(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> str:
     """A heat map for a terminal: a block a cell, darker for more, its columns numbered and named below.
 

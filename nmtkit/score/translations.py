@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.run import Run, TextSet
+from nmtkit.score.metrics import Metric, Scorer
 
 NOT_THE_SEARCH = ("batch_size", "nbest")
 """Settings of a search that the best translation does not depend on."""
@@ -80,6 +81,26 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
     if unlike := unlike_searches(chosen.name, kept):
         console.warn(f"{unlike.text}; alike after: {', then '.join(unlike.commands)}")
     return kept
+
+
+def compared(run: Run, chosen: TextSet, systems: Sequence[str]) -> dict[str, Path]:
+    """The translation folders of those of some systems that have translated a set, in their order: the first is the baseline.
+
+    Raises: as `translated_systems`; DataError if none of them has.
+    """
+    translated = translated_systems(run, chosen, [])
+    found = {name: translated[name] for name in systems if name in translated}
+    if not found:
+        raise DataError(f"none of {', '.join(systems)} has a translation of {chosen.name}", where=run.path, hint="first: nmtkit translate")
+    return found
+
+
+def bleu_of(run: Run, chosen: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
+    """BLEU of translations of a set by system, as the run's corpus is scored."""
+    manifest = run.manifest()
+    refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
+    scorer = Scorer(refs, manifest["tgt"], bool(manifest.get("settings", {}).get("lowercase")))
+    return {name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt"))) for name, path in folders.items()}
 
 
 def described(translation: Path) -> dict[str, Any]:

@@ -267,7 +267,7 @@ class _Stage:
                 else:
                     lines = [text + "\n" for text in with_markers([translation.text for translation in translations], window, starts)]
                 number += len(window)
-                marked = marked or has_marker(window)
+                marked = marked or (starts in UNLIKELY and has_marker(window))
                 sys.stdout.write("".join(lines))
                 sys.stdout.flush()
         if number and starts in UNLIKELY and marked != (starts is starts_at_marker):

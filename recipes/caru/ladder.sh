@@ -32,6 +32,15 @@ row() {
   esac
 }
 
+# one_line: the line of the test set that a table of one sentence has, LINE, or the first.
+one_line() {
+  LINE=${LINE:-1}
+  if [[ ! $LINE =~ ^[1-9][0-9]*$ ]]; then
+    echo "${table:?}: LINE is the number of a line, from 1, not '$LINE'" >&2
+    exit 2
+  fi
+}
+
 # rows NAME…: train several.
 rows() {
   local name

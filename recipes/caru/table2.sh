@@ -4,11 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/caru/ladder.sh
-LINE=${LINE:-1}
-if [[ ! $LINE =~ ^[1-9][0-9]*$ ]]; then
-  echo "$table: LINE is the number of a line, from 1, not '$LINE'" >&2
-  exit 2
-fi
+one_line
 
 corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny caru-modern caru-wmt)"
 rows rnnsearch gru-inv caru

@@ -3,11 +3,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/caru/ladder.sh
-LINE=${LINE:-1}
-if [[ ! $LINE =~ ^[1-9][0-9]*$ ]]; then
-  echo "$table: LINE is the number of a line, from 1, not '$LINE'" >&2
-  exit 2
-fi
+one_line
 
 corpus "$(at_scale demo multi30k-ende multi30k-ende)" "$(at_scale tiny caru-modern caru-multi30k)"
 rows rnnsearch caatt caembed caru # RNNSearch, which has no gate, for its BLEU

@@ -125,6 +125,9 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
         ('cost = "parameters"', 'cost = "parameters", task = "x"', "the column 'size' is several things at once", "one of: score, task, cost"),
         ('score = "tokenized_bleu", gain = true', "gain = true", "the column 'Δ' is a gain of no score", "name it"),
         ("columns = [{", "columns = {", "not valid TOML", ""),
+        ('citation = "Somebody 2020, Something"', "", "citation", "(required)"),
+        ('score = "bleu" }', 'scoer = "bleu" }', "tables.one.columns.3.scoer", "did you mean 'score'"),
+        ('system = "base",', 'sytem = "base",', "tables.one.rows.0.sytem", "did you mean 'system'"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
@@ -132,7 +135,7 @@ def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
     file.write_text(FILE.replace(old, new), "utf-8")
     with pytest.raises(ConfigError) as caught:
         paper.printed(file, "one")
-    assert message in caught.value.message and hint in (caught.value.hint or "")
+    assert message in caught.value.message and hint in (caught.value.hint or "") and str(caught.value.where).startswith(str(file))
 
 
 def test_which_table_is_asked_for(file):
@@ -195,23 +198,6 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
             ("BLEU", 28.0, 0.0),
         ]
         assert any("how much more than base-s1, base-s2, base-s3" in note for note in found.notes)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message", "hint"),
-    [
-        ('citation = "Somebody 2020, Something"', "", "citation", "(required)"),
-        ('score = "bleu" }', 'scoer = "bleu" }', "tables.one.columns.3.scoer", "did you mean 'score'"),
-        ('system = "base",', 'sytem = "base",', "tables.one.rows.0.sytem", "did you mean 'system'"),
-    ],
-)
-def test_a_slip_in_the_file_is_named_with_its_place(old, new, message, hint, file):
-    assert FILE.count(old) == 1
-    file.write_text(FILE.replace(old, new), "utf-8")
-    with pytest.raises(ConfigError) as caught:
-        paper.printed(file, "one")
-    assert message in caught.value.message and hint in caught.value.hint and caught.value.where == str(file)
-    assert "Undefined" not in str(caught.value.hint)
 
 
 def test_what_a_call_drops_of_the_one_before_is_said(fake_run, capsys):
