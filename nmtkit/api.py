@@ -17,15 +17,15 @@ from nmtkit import console
 from nmtkit.analyze.sentence_vectors import POSITIONS, encoder_states
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import Documents
-from nmtkit.data.vocabulary import EOS, load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import Precision, inference
-from nmtkit.prep.parallel import cores
-from nmtkit.prep.text import TextSide
+from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import EOS, load_vocabularies
 from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose, trained, trained_last
 from nmtkit.translate.scorer import ForcedLine, Scorer

@@ -2,10 +2,10 @@
 
 import torch
 
-from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.run import write_toml
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 SIZES = {"d_model": 16, "d_ff": 24, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
 SEARCH = {"beam": 3, "length_penalty": 0.6, "max_length_a": 0.5, "max_length_b": 6, "max_source": 20}

@@ -2,7 +2,7 @@
 
 
 class Spaces:
-    """Stands for `nmtkit.prep.text.TextSide`."""
+    """Stands for `nmtkit.text.side.TextSide`."""
 
     def encode(self, line):
         return line.split()

@@ -17,11 +17,11 @@ from nmtkit import api, files
 from nmtkit.analyze.sentence_vectors import NoStates
 from nmtkit.cli import app
 from nmtkit.data.batches import source_batch
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.nn.hardware import Hardware
-from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator
 from tests.ready import add_system, prepare

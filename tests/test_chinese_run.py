@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from nmtkit.cli import app
 from nmtkit.files import text_lines
-from nmtkit.prep import chinese
 from nmtkit.score.significance import TESTS
+from nmtkit.text import chinese
 from tests.prep.real import lines
 
 QUICK = ["model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0", "train.schedule=constant", "train.lr=0.003", "train.warmup=0"]
@@ -128,7 +128,7 @@ def test_english_and_german_never_load_jieba(tmp_path):
 import sys
 from pathlib import Path
 from nmtkit.prep.stage import prep
-from nmtkit.prep.text import TextSide
+from nmtkit.text.side import TextSide
 pair = (Path({str(src)!r}), Path({str(tgt)!r}))
 run = prep("mine", train=pair, dev=pair, jobs=1, assignments=["prep.merges=10"], run_dir=Path({str(tmp_path / "run")!r}))
 print(TextSide.load(run.prep, "tgt").decode(TextSide.load(run.prep, "src").encode("The dog")), "jieba" in sys.modules)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from nmtkit.analyze import contexts, looking
-from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.models.base import Memory, Model
 from nmtkit.nn.capture import Change, capture
 from nmtkit.nn.state import select_rows
+from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import pair_batch
 
 NOTHING = -1

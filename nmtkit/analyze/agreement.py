@@ -28,15 +28,15 @@ from nmtkit.analyze.contrastive import (
 )
 from nmtkit.analyze.finding import Finding
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError, counted, nearest
 from nmtkit.models import loading
-from nmtkit.prep.parallel import cores
-from nmtkit.prep.text import TextSide
+from nmtkit.parallel import cores
 from nmtkit.run import Run
-from nmtkit.score import figures
-from nmtkit.score.tables import Column, Estimate, Table, bar
 from nmtkit.settings import SearchSettings, build
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Estimate, Table, bar
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate import workers
 from nmtkit.translate.scorer import Scorer
 
@@ -176,7 +176,7 @@ def find_pairs(run: Run, where: str) -> str:
         if where.isidentifier() and not Path(where).exists():
             raise ConfigError(f"no contrastive set '{where}'", where="--pairs", hint=nearest(where, known, "a JSON file, or SOURCES,RIGHT,WRONG"))
         return where
-    from nmtkit.prep.corpora import published
+    from nmtkit.corpora import published
 
     return str(published.fetch(where)[0])
 

@@ -21,16 +21,16 @@ from nmtkit.analyze.looking import CROSS
 from nmtkit.data.batches import Batch, collate
 from nmtkit.data.context import BREAK
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import loading
 from nmtkit.models.base import Model
-from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
-from nmtkit.score import figures
-from nmtkit.score.draws import Resampling
-from nmtkit.score.figures import Heat
-from nmtkit.score.tables import Column, Estimate, Table, heat
+from nmtkit.score.resampling import Resampling
+from nmtkit.tables import figures
+from nmtkit.tables.figures import Heat
+from nmtkit.tables.table import Column, Estimate, Table, heat
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.translate.forced import pair_batch
 
 RESAMPLES, SEED = 1000, 1

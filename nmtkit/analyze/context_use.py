@@ -18,19 +18,19 @@ from nmtkit.analyze.reading import Example, Numbers, Sites
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents, documents_file
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.models.documents import DocumentTransformer
 from nmtkit.models.variants import VARIANTS, load_variant
-from nmtkit.prep.parallel import cores
-from nmtkit.prep.text import TextSide
+from nmtkit.parallel import cores
 from nmtkit.run import Run
-from nmtkit.score import figures
-from nmtkit.score.draws import Draws, estimate
 from nmtkit.score.metrics import Metric, Scorer
+from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import TESTS, compare, difference
-from nmtkit.score.tables import Column, Estimate, Table
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Estimate, Table
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose
 from nmtkit.translate.forced import forced_scores

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.nn.capture import Change
-from nmtkit.score.draws import Resampling, estimate
-from nmtkit.score.tables import Column, Estimate
+from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.tables.table import Column, Estimate
 
 ENDING = "_context"
 NOTE = (

@@ -15,9 +15,9 @@ from nmtkit.analyze.curves import Curves, read
 from nmtkit.analyze.finding import Finding
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import Run
-from nmtkit.score import figures
-from nmtkit.score.figures import Curve, Panel
-from nmtkit.score.tables import Column, Table
+from nmtkit.tables import figures
+from nmtkit.tables.figures import Curve, Panel
+from nmtkit.tables.table import Column, Table
 
 SHARES = (0.5, 0.75, 0.9)
 """Of the best BLEU of all: levels, where none are given, beside the best of the weakest system, which all of them reach."""

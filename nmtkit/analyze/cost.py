@@ -21,10 +21,10 @@ from nmtkit.errors import DataError
 from nmtkit.models.loading import build_untrained
 from nmtkit.nn import hardware
 from nmtkit.run import Run, System
-from nmtkit.score import figures
 from nmtkit.score import paper as papers
-from nmtkit.score.tables import Column, Estimate, Table
 from nmtkit.settings import SearchSettings, build
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Estimate, Table
 
 ASKED = 10_000
 """Sentences whose number of context sentences is looked up."""

@@ -17,8 +17,8 @@ from nmtkit.errors import DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model
 from nmtkit.run import Run
-from nmtkit.score import figures
-from nmtkit.score.tables import Column, Table, bar
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Table, bar
 
 LOCAL, GLOBAL = ".local", ".global"
 TINY = torch.finfo(torch.float64).tiny

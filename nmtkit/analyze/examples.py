@@ -11,13 +11,13 @@ from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.looking import one_set
 from nmtkit.errors import ConfigError
 from nmtkit.run import Run
-from nmtkit.score import figures
 from nmtkit.score import paper as papers
-from nmtkit.score.draws import Draws, estimate
 from nmtkit.score.metrics import Metric
+from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import binomial
-from nmtkit.score.tables import Column, Estimate, Table
 from nmtkit.score.translations import bleu_of, compared
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Estimate, Table
 
 RESAMPLES, SEED = 1000, 1
 SAME = 1e-9

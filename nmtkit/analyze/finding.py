@@ -9,7 +9,7 @@ from typing import Any
 
 from nmtkit import console, files
 from nmtkit.errors import DataError
-from nmtkit.score.tables import Table
+from nmtkit.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Finding:
         console.say(f"{self.name}: written to {folder}")
 
     def print(self, output_format: str) -> None:
-        """Print on stdout in one of the formats of `nmtkit.score.tables`."""
+        """Print on stdout in one of the formats of `nmtkit.tables.table`."""
         if output_format == "json":
             print(json.dumps(self.as_json(), ensure_ascii=False, indent=1))
             return

@@ -19,18 +19,18 @@ from nmtkit.analyze import looking
 from nmtkit.analyze.finding import Finding
 from nmtkit.data.batches import Batch
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.gated import Gate
-from nmtkit.prep.subwords import JOINER
-from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
-from nmtkit.score import figures
-from nmtkit.score.draws import Resampling, estimate
-from nmtkit.score.tables import Column, Estimate, Table, named_bars
+from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Estimate, Table, named_bars
+from nmtkit.text.bpe import JOINER
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 
 Side = Literal["src", "tgt"]
 ENDING, OF_CONTEXT = "_gate", ".gate"

@@ -23,9 +23,9 @@ from nmtkit.models import loading
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.run import Run
-from nmtkit.score import figures
-from nmtkit.score.draws import Resampling, estimate
-from nmtkit.score.tables import Column, Table, bar
+from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Table, bar
 
 Numbers = NDArray[np.float64]
 REMOVALS = {

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from nmtkit.analyze.finding import Finding
 from nmtkit.data.batches import source_batch
-from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.run import Run
-from nmtkit.score import figures
-from nmtkit.score.figures import Heat
-from nmtkit.score.tables import Column, Table, heat
+from nmtkit.tables import figures
+from nmtkit.tables.figures import Heat
+from nmtkit.tables.table import Column, Table, heat
+from nmtkit.text.vocabulary import EOS, UNK
 
 ENDING = "_mixture"
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from nmtkit.analyze.finding import Finding
 from nmtkit.run import Run
-from nmtkit.score import figures, lengths
+from nmtkit.score import lengths
 from nmtkit.score import paper as papers
-from nmtkit.score.draws import Draws
+from nmtkit.score.resampling import Draws
 from nmtkit.score.stage import source_lengths
-from nmtkit.score.tables import Column, Table
 from nmtkit.score.translations import bleu_of, compared, sets_to_score
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Table
 
 RESAMPLES, SEED = 1000, 1
 

@@ -14,11 +14,11 @@ from nmtkit.data.batches import Batch, collate
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.run import Run
+from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import pair_batch
 
 POSITIONS = 1024

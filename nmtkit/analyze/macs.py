@@ -16,10 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import contexts as collate_contexts
-from nmtkit.data.vocabulary import BOS, EOS, SPECIALS
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
+from nmtkit.text.vocabulary import BOS, EOS, SPECIALS
 
 _ROWS = 2  # a batch, but a cheap one: the count is per token
 

@@ -15,14 +15,14 @@ from nmtkit.analyze import expressions as lists
 from nmtkit.analyze.agreement import interval
 from nmtkit.analyze.expressions import Expression, occurrences, spaced, translations
 from nmtkit.analyze.finding import Finding
+from nmtkit.demo import separable_expressions
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.demo import separable_expressions
 from nmtkit.run import Run, TextSet
-from nmtkit.score import figures
-from nmtkit.score.draws import Resampling, estimate
 from nmtkit.score.formulas import Array
-from nmtkit.score.tables import Column, Estimate, Table, bar
+from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.score.translations import compared, sets_to_score
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Estimate, Table, bar
 
 RESAMPLES, SEED = 1000, 1
 MOST = 40

@@ -20,11 +20,11 @@ from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.probes import CATEGORIES, FOLDS, PARTS, Task, chosen, find, read
 from nmtkit.analyze.sentence_vectors import EMBEDDINGS, KINDS, STATES, NoStates, Reader
 from nmtkit.errors import ConfigError
-from nmtkit.prep.parallel import cores
+from nmtkit.parallel import cores
 from nmtkit.run import Run
-from nmtkit.score import figures
 from nmtkit.score import paper as papers
-from nmtkit.score.tables import Column, Estimate, Table, bar
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Estimate, Table, bar
 from nmtkit.translate import workers
 
 SEED = 1
@@ -62,7 +62,7 @@ def find_folder(run: Run, where: str) -> Path:
         if (language := run.manifest()["src"]) != "en":
             hint = "a run that translates from English, or a folder of such files in the language it translates from"
             raise ConfigError(f"SentEval's sentences are English, the sources of this run are '{language}'", where="--probes", hint=hint)
-        from nmtkit.prep.corpora import published
+        from nmtkit.corpora import published
 
         return published.evaluation_set(REGISTERED)
     if not where and not own.is_dir():

@@ -15,8 +15,8 @@ from nmtkit.analyze import looking
 from nmtkit.analyze.gates import OF_CONTEXT
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
-from nmtkit.data.vocabulary import BOS, EOS, Vocabulary
 from nmtkit.models.base import Model
+from nmtkit.text.vocabulary import BOS, EOS, Vocabulary
 
 Numbers = NDArray[np.float64]
 LENGTH = 23

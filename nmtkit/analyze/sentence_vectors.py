@@ -20,16 +20,16 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.analyze import looking
 from nmtkit.data.batches import Batch, source_batch
-from nmtkit.data.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.errors import DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model
 from nmtkit.models.checkpoints import WEIGHTS, choose, read_manifest
 from nmtkit.nn.capture import capture
-from nmtkit.prep.parallel import cores
-from nmtkit.prep.text import TextSide
+from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings, build
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.translate import workers
 from nmtkit.translate.pieces import cut
 

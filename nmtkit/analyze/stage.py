@@ -16,7 +16,7 @@ from nmtkit.analyze import ANALYSES, OPTIONS
 from nmtkit.analyze.finding import Finding
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.run import Run, locked
-from nmtkit.score.tables import check_format
+from nmtkit.tables.table import check_format
 
 
 def analyze(

@@ -20,14 +20,14 @@ from nmtkit.data.batches import Batch, batch_list, collate, source_batch
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.models.loading import load_system
 from nmtkit.nn import hardware
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.run import Run, System
-from nmtkit.score.tables import Estimate
 from nmtkit.settings import SearchSettings, TrainSettings, build
+from nmtkit.tables.table import Estimate
+from nmtkit.text.vocabulary import EOS
 from nmtkit.train import loss
 from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.plan import common_width

@@ -19,8 +19,8 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model
 from nmtkit.run import Run
-from nmtkit.score import figures
-from nmtkit.score.tables import Column, Estimate, Table, named_bars
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Estimate, Table, named_bars
 
 END = "</s>"
 COLUMNS = ("attention", "gate", "weighted")

@@ -101,7 +101,7 @@ def datasets(
     import json
     import textwrap
 
-    from nmtkit.prep.corpora import published, table
+    from nmtkit.corpora import published, table
 
     for name in fetch or []:
         for path in published.fetch(name, from_dir):

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.padding import Ids, like_length, padded, shifted, tensor
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.text.vocabulary import BOS, EOS
 
 BREAK = BOS
 """Stands between the sentences of a concatenated context (the paper's ####): an id that no source has, no text spells, no search produces."""

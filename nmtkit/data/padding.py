@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.text.vocabulary import BOS, PAD
 
 Ids = NDArray[np.int64]
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from nmtkit import console, files
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate import workers
 from nmtkit.translate.beam import length_limit
 from nmtkit.translate.chosen import Chosen

@@ -11,7 +11,7 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
-from nmtkit.prep.text import TextSide
+from nmtkit.text.side import TextSide
 
 ABOUT, README, TEXT = "nmtkit.json", "README.md", "text"
 PATTERNS = ("codes*.bpe", "bpe-vocab.*.txt", "truecase.*")
@@ -71,7 +71,7 @@ def writing(folder: Path) -> Iterator[Path]:
 
 
 def write_text_files(folder: Path, prep: Path, manifest: dict[str, Any]) -> None:
-    """All that `nmtkit.prep.text.TextSide.load(folder)` reads, of a prepared corpus."""
+    """All that `nmtkit.text.side.TextSide.load(folder)` reads, of a prepared corpus."""
     folder.mkdir()
     for path in sorted(path for pattern in PATTERNS for path in prep.glob(pattern)):
         shutil.copy(path, folder / path.name)
@@ -117,7 +117,7 @@ With nmtkit installed, that is:
 
     import ctranslate2
     from pathlib import Path
-    from nmtkit.prep.text import TextSide
+    from nmtkit.text.side import TextSide
 
     source, target = (TextSide.load(Path("text"), side) for side in ("src", "tgt"))
     translator = ctranslate2.Translator(".")

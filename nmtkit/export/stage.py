@@ -10,13 +10,13 @@ import torch
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, EnvironmentProblem, nearest
 from nmtkit.export import check, folder, layout
 from nmtkit.models import loading
 from nmtkit.models.base import Model
-from nmtkit.prep.text import TextSide
 from nmtkit.run import Run, locked
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.chosen import Chosen, choose
 
 ENGINES = ("ctranslate2",)

@@ -9,9 +9,9 @@ import torch
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
-from nmtkit.data.vocabulary import PAD
 from nmtkit.models.base import Memory
 from nmtkit.models.documents import DocumentTransformer
+from nmtkit.text.vocabulary import PAD
 
 
 class ConcatTransformer(DocumentTransformer):

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context, stacked
-from nmtkit.data.vocabulary import BOS
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies
 from nmtkit.models.documents import DocumentTransformer
@@ -19,6 +18,7 @@ from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record, recorded_under
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import visible_positions
+from nmtkit.text.vocabulary import BOS
 
 Keys = tuple[Tensor, Tensor]
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from nmtkit import files
+from nmtkit.corpora.corpus import SetFiles
+from nmtkit.corpora.document_starts import read_starts
 from nmtkit.errors import DataError, NmtkitError, counted
-from nmtkit.prep.clean import tidy
-from nmtkit.prep.documents import read_starts
-from nmtkit.prep.sources import SetFiles
+from nmtkit.text.tidy import tidy
 
 BLOCK = 1 << 20
 COMPARED_LINES = 5_000_000

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.store import id_type
-from nmtkit.data.vocabulary import UNK, Vocabulary, load_vocabularies
-from nmtkit.prep.clean import tidy, utf8_lines
 from nmtkit.prep.parts import Part, PartWriter
-from nmtkit.prep.segmented import LINE_END, WordIds
-from nmtkit.prep.subwords import Bpe
-from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import DELAYED_START, SENTENCE_END, sentence_starts
+from nmtkit.text.bpe import Bpe
+from nmtkit.text.segmented import LINE_END, WordIds
+from nmtkit.text.side import TextSide
+from nmtkit.text.tidy import tidy, utf8_lines
+from nmtkit.text.truecase import DELAYED_START, SENTENCE_END, sentence_starts
+from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
 
 BOTH = ("src", "tgt")
 _SPECIAL = SENTENCE_END | DELAYED_START

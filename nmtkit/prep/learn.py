@@ -1,253 +1,139 @@
-"""Learning BPE merges: subword-nmt's learn_bpe with all words in one array and the places of every pair at hand.
-
-subword-nmt prunes rare pairs from its statistics, and would lose what it knew of a pair that is pruned and grows later. None does: only pairs
-with a new symbol grow, and no symbol is made twice. (Were xy made first of x + y, then of others: what lies between the ends of that later place
-has been merged as if it stood alone, as merges never reach over an end, and so became xy when all others did.) For the same reason no pair comes
-back once merged, and the words as learning leaves them are as segmented with its merges.
-
-Only the marker of a word's end, "</w>", would break this, where words hold it as text: subword-nmt mistakes the one for the other.
-"""
+"""From counts of words alone: truecasers, BPE and vocabularies. A word's truecased form depends on the word and on whether it starts a
+sentence, its subwords on that form; so no step reads the text again."""
 
 from __future__ import annotations
 
-import heapq
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit import console, files
+from nmtkit.parallel import ordered_map
+from nmtkit.prep.encoders import BOTH, Numbers, Segmenter
+from nmtkit.prep.workers import SideCounts
+from nmtkit.settings import PrepSettings
+from nmtkit.text.bpe import JOINER, Bpe, learn_bpe
+from nmtkit.text.segmented import Segmented
+from nmtkit.text.truecase import Truecaser
+from nmtkit.text.vocabulary import Vocabulary, by_frequency
+
 Ints = NDArray[np.int64]
-END = "</w>"
-MIN_FREQUENCY = 2
-FEW = 60  # places of a pair up to which a loop is faster than arrays
-GAP = 0  # stands between words
-HOLE = -1  # where the second symbol of a merged pair was
-_LOW = (1 << 32) - 1
-_LETTERS = 0x110000  # of Unicode
+WORDS_PER_CHUNK = 2000
 
 
-class Learner:
-    """The state of learning. A pair of symbols is one integer: first << 32 | second.
+@dataclass
+class Words:
+    """The truecased words of a side: list, how often each occurs (0 for those of the other side only), numbers of words as they are in the text."""
 
-    The words are a linked list of symbols over places; a merged pair lives on at the place of its first symbol. Arrays and loops work on the
-    same memory: arrays where a pair occurs often (the first merges), loops where it doesn't (most merges).
-
-    Args:
-        words: distinct words, without white space, NUL and "</w>"; empty ones are passed over.
-        counts: how often each occurs.
-    """
-
-    def __init__(self, words: Sequence[str], counts: Sequence[int]) -> None:
-        lengths = np.fromiter(map(len, words), np.int64, len(words))
-        letters = np.frombuffer("\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
-        letters[(np.cumsum(lengths + 1) - 1)[lengths > 0]] += _LETTERS  # last letters
-        occurs = np.zeros(2 * _LETTERS, bool)
-        occurs[letters] = True
-        number = np.cumsum(occurs, dtype=np.int32) - 1
-        text = number[letters]
-        self.symbols = [chr(code % _LETTERS) + (END if code >= _LETTERS else "") for code in np.flatnonzero(occurs).tolist()]  # the first is the gap
-        self._inverted = ["".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1) for symbol in self.symbols]
-        place = np.arange(len(text), dtype=np.int32)
-        # loops read an array.array quicker than numpy's; numpy's are views of it
-        self._text, self._after, self._before = (array("i", values.tobytes()) for values in (text, place + 1, place - 1))
-        self._weight = array("q", np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)]).tobytes())
-        self.text, self.after, self.before = (np.frombuffer(values, np.int32) for values in (self._text, self._after, self._before))
-        self.weight = np.frombuffer(self._weight, np.int64)
-        self.where: dict[int, Any] = {}  # pair -> places where it came to be; it may have gone from some since
-        self._ranking = _Ranking(self._inverted)
-        left = np.flatnonzero((text[:-1] != GAP) & (text[1:] != GAP)).astype(np.int32)
-        size = len(self.symbols)
-        pairs = text[left] * np.array(size, np.int32 if size < 1 << 15 else np.int64) + text[left + 1]
-        gained: dict[int, int] = {}
-        for key, count, places in _grouped(pairs, self.weight[left], left):
-            pair = key // size << 32 | key % size
-            self.where[pair] = places
-            gained[pair] = count
-        self._ranking.add(gained)
-
-    def learn(self, merges: int) -> list[tuple[str, str]]:
-        """Learn up to `merges` merges, fewer when no pair occurs twice any more.
-
-        Returns: the pairs, in the order of merging.
-        """
-        result: list[tuple[str, str]] = []
-        symbols, inverted, ranking = self.symbols, self._inverted, self._ranking
-        while len(result) < merges and (best := ranking.best()) is not None:
-            first, second = best >> 32, best & _LOW
-            result.append((symbols[first], symbols[second]))
-            new = len(symbols)
-            symbols.append(symbols[first] + symbols[second])
-            inverted.append(inverted[first][:-1] + inverted[second])
-            places = self.where.pop(best)
-            merge = self._merge_many if len(places) > FEW and first != second else self._merge_few
-            gained = merge(first, second, places, new)
-            ranking.counts[best] = 0
-            ranking.add(gained)
-        return result
-
-    def segmented(self) -> tuple[Ints, Ints]:
-        """The words as they are now.
-
-        Returns: the symbols of all words, and how many each word has.
-        """
-        text = self.text[self.text != HOLE].astype(np.int64)
-        return text[text != GAP], np.diff(np.flatnonzero(text == GAP)) - 1
-
-    def _merge_few(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
-        """Merge a pair place by place.
-
-        Returns: how often each pair with the new symbol occurs; the counts of the pairs that are fewer now are up to date.
-        """
-        text, after, before, weight, where, counts = self._text, self._after, self._before, self._weight, self.where, self._ranking.counts
-        gained: dict[int, int] = {}
-        if isinstance(places, np.ndarray):
-            places = places.tolist()
-        for place in sorted(places) if first == second else places:
-            if text[place] != first:
-                continue
-            gone = after[place]
-            if text[gone] != second:
-                continue
-            count = weight[place]
-            text[place] = new
-            text[gone] = HOLE
-            right = after[place] = after[gone]
-            before[right] = place
-            left = before[place]
-            if symbol := text[left]:
-                (counts if symbol != new else gained)[symbol << 32 | first] -= count
-                other = symbol << 32 | new
-                if other in gained:
-                    gained[other] += count
-                    where[other].append(left)
-                else:
-                    gained[other] = count
-                    where[other] = [left]
-            if symbol := text[right]:
-                (counts if symbol != new else gained)[second << 32 | symbol] -= count
-                other = new << 32 | symbol
-                if other in gained:
-                    gained[other] += count
-                    where[other].append(place)
-                else:
-                    gained[other] = count
-                    where[other] = [place]
-        return gained
-
-    def _merge_many(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
-        """As `_merge_few`, in all places at once; the symbols of the pair differ."""
-        text, after, before, where, counts = self.text, self.after, self.before, self.where, self._ranking.counts
-        place = np.asarray(places)
-        gone = after[place]
-        there = np.flatnonzero((text[place] == first) & (text[gone] == second))
-        place, gone = place[there], gone[there]
-        right = after[gone]
-        text[place] = new
-        text[gone] = HOLE
-        after[place] = right
-        before[right] = place
-        left = before[place]
-        weight = self.weight[place]
-        gained: dict[int, int] = {}
-        for symbol, count, lefts in _grouped(text[left], weight, left):
-            if symbol != GAP:
-                counts[(second if symbol == new else symbol) << 32 | first] -= count
-                gained[symbol << 32 | new] = count
-                where[symbol << 32 | new] = lefts
-        for symbol, count, lefts in _grouped(text[right], weight, place):
-            if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
-                counts[second << 32 | symbol] -= count
-                gained[new << 32 | symbol] = count
-                where[new << 32 | symbol] = lefts
-        return gained
+    words: list[str]
+    counts: Ints
+    numbers: Numbers
 
 
-class _Ranking:
-    """Counts of pairs, and the pair with the highest; of equal counts, the pair that sorts last.
+def numbered(counts: Mapping[str, SideCounts], truecasers: Mapping[str, Truecaser | None], shared: bool) -> dict[str, Words]:
+    """Number the words of both sides; the target's numbers follow the source's.
 
     Args:
-        inverted: symbols by number, as text that sorts the other way round; may grow.
+        counts, truecasers: of each side.
+        shared: the sides share one list of words.
     """
-
-    def __init__(self, inverted: list[str]) -> None:
-        self.counts: dict[int, int] = {}
-        """May be lowered by others."""
-        self._inverted = inverted
-        self._level: dict[int, list[int]] = {}  # pairs by count; when a level is reached, those whose count has fallen move on
-        self._levels: list[int] = []  # a heap of these counts, negative
-        self._top: list[tuple[str, str, int]] = []  # a heap of the pairs of the level reached
-        self._top_count = 0
-
-    def add(self, gained: dict[int, int]) -> None:
-        """Set the counts of new pairs, none higher than that of the best pair so far."""
-        self.counts.update(gained)
-        self._rank(gained.items())
-
-    def best(self) -> int | None:
-        """Take the pair with the highest count, None if no count is high enough; `learn` sets its count."""
-        counts, top, inverted = self.counts, self._top, self._inverted
-        while True:
-            if self._levels and (not top or self._levels[0] == -self._top_count):
-                self._top_count = -heapq.heappop(self._levels)
-                fallen: list[tuple[int, int]] = []
-                for pair in self._level.pop(self._top_count):
-                    if (count := counts[pair]) == self._top_count:
-                        top.append((inverted[pair >> 32], inverted[pair & _LOW], pair))
-                    else:
-                        fallen.append((pair, count))
-                self._rank(fallen)
-                heapq.heapify(top)
-            elif not top:
-                return None
-            else:
-                pair = heapq.heappop(top)[2]
-                if (count := counts[pair]) == self._top_count:
-                    return pair
-                self._rank([(pair, count)])
-
-    def _rank(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Put pairs with their counts where `best` finds them."""
-        level = self._level
-        for pair, count in pairs:
-            if count >= MIN_FREQUENCY:
-                if count in level:
-                    level[count].append(pair)
-                else:
-                    level[count] = [pair]
-                    heapq.heappush(self._levels, -count)
-
-
-def _grouped(keys: NDArray[Any], weights: Ints, places: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any]]]:
-    """Group places by key.
-
-    Returns: each key, the sum of the weights of its places, and these.
-    """
-    ranked = keys.astype(np.int64) << 32 | np.arange(len(keys))
-    ranked.sort()  # numbers are sorted faster than their indices, and places stay in their order, near each other in memory
-    order = ranked & _LOW
-    keys = ranked >> 32
-    first = np.empty(len(keys), bool)
-    first[:1] = True
-    np.not_equal(keys[1:], keys[:-1], out=first[1:])
-    starts = np.flatnonzero(first)
-    sums = np.add.reduceat(weights[order], starts) if len(starts) else starts
-    places = places[order]
-    ends = [*starts.tolist(), len(keys)]
-    return zip(keys[starts].tolist(), sums.tolist(), map(places.__getitem__, map(slice, ends, ends[1:])), strict=False)
-
-
-def replaced(word: Sequence[str], pair: tuple[str, str], symbol: str) -> list[str]:
-    """A word's symbols with each occurrence of a pair, from left to right, replaced by one symbol."""
-    first, second = pair
-    result: list[str] = []
-    i, last = 0, len(word) - 1
-    while i <= last:
-        if i < last and word[i] == first and word[i + 1] == second:
-            result.append(symbol)
-            i += 2
-        else:
-            result.append(word[i])
-            i += 1
+    shared_numbers: dict[str, int] = {}
+    numbers = {side: shared_numbers if shared else {} for side in BOTH}
+    found: dict[str, list[tuple[Counter[str], Ints]]] = {}
+    for side in BOTH:
+        number, truecaser = numbers[side], truecasers[side]
+        found[side] = []
+        for words, first in ((counts[side].at_start, True), (counts[side].elsewhere, False)):
+            cased = truecaser.words(words, first) if truecaser else words
+            found[side].append((words, np.array([number.setdefault(word, len(number)) for word in cased], np.int64)))
+    result = {}
+    for side, before in zip(BOTH, (0, len(numbers["src"])), strict=True):
+        sums = sum(np.bincount(of, list(words.values()), len(numbers[side])) for words, of in found[side])
+        forms = [dict(zip(words, (of + before).tolist(), strict=True)) for words, of in found[side]]
+        result[side] = Words(list(numbers[side]), np.asarray(sums, np.int64), Numbers(*forms))
     return result
+
+
+@dataclass
+class Models:
+    """What is learnt of both sides' words."""
+
+    bpe: dict[str, Bpe | None]
+    segmented: dict[str, Segmented]
+    vocabularies: tuple[Vocabulary, Vocabulary]
+
+
+def learn(words: Mapping[str, Words], settings: PrepSettings, folder: Path, jobs: int, facts: dict[str, int]) -> Models:
+    """Learn BPE and vocabularies and write codes.bpe (codes.SIDE.bpe), bpe-vocab.SIDE.txt and vocab.txt (vocab.SIDE.txt).
+
+    Args:
+        words: of each side.
+        folder: where the files go.
+        jobs: worker processes.
+        facts: the numbers of merges learnt are added.
+    """
+    bpe: dict[str, Bpe | None] = dict.fromkeys(BOTH)
+    segmented = {side: Segmented.whole(words[side].words) for side in BOTH}
+    if settings.merges:
+        codes = {side: folder / ("codes.bpe" if settings.joint_vocab else f"codes.{side}.bpe") for side in BOTH}
+        segmented = _learn_merges(words, settings, codes, jobs, facts)
+    tokens = {side: segmented[side].counts(words[side].counts) for side in BOTH}
+    if settings.merges:
+        for side in BOTH:
+            count = tokens[side]
+            files.write_lines(folder / f"bpe-vocab.{side}.txt", [f"{token} {count[token]}" for token in by_frequency(count)])
+            allowed = {token for token in count if count[token] >= settings.vocab_threshold} if settings.vocab_threshold else None
+            shares = side == "tgt" and settings.joint_vocab and allowed is None
+            bpe[side] = bpe["src"] if shares else Bpe(codes[side], allowed)
+            if allowed:
+                segmented[side] = _undone(segmented[side], words[side], functools.partial(Segmenter, codes[side], allowed), allowed, jobs)
+                tokens[side] = segmented[side].counts(words[side].counts)
+    if settings.joint_vocab:
+        shared = Vocabulary.from_counts(tokens["src"] + tokens["tgt"], settings.min_frequency)
+        shared.save(folder / "vocab.txt")
+        return Models(bpe, segmented, (shared, shared))
+    src, tgt = (Vocabulary.from_counts(tokens[side], settings.min_frequency) for side in BOTH)
+    src.save(folder / "vocab.src.txt")
+    tgt.save(folder / "vocab.tgt.txt")
+    return Models(bpe, segmented, (src, tgt))
+
+
+def _learn_merges(
+    words: Mapping[str, Words], settings: PrepSettings, codes: Mapping[str, Path], jobs: int, facts: dict[str, int]
+) -> dict[str, Segmented]:
+    if settings.joint_vocab:
+        counts = words["src"].counts + words["tgt"].counts
+        learnt = [learn_bpe(dict(zip(words["src"].words, counts.tolist(), strict=True)), settings.merges, codes["src"])] * 2
+    else:
+        learnt = list(ordered_map(functools.partial(_SideLearner, words, settings.merges, codes), BOTH, min(jobs, 2)))
+    for side, segmented in zip(BOTH[: 1 if settings.joint_vocab else 2], learnt, strict=False):
+        facts["merges" if settings.joint_vocab else f"{side}_merges"] = segmented.merges
+        if segmented.merges < settings.merges:
+            console.say(f"BPE: learned {segmented.merges:,} of {settings.merges:,} merges; the corpus has no more")
+    return dict(zip(BOTH, learnt, strict=True))
+
+
+class _SideLearner:
+    """Learns the merges of a side in a process of its own."""
+
+    def __init__(self, words: Mapping[str, Words], merges: int, codes: Mapping[str, Path]) -> None:
+        self._words, self._merges, self._codes = words, merges, codes
+
+    def __call__(self, side: str) -> Segmented:
+        words = self._words[side]
+        return learn_bpe(dict(zip(words.words, words.counts.tolist(), strict=True)), self._merges, self._codes[side])
+
+
+def _undone(segmented: Segmented, words: Words, make: Callable[[], Segmenter], allowed: set[str], jobs: int) -> Segmented:
+    """Segment those words anew of which a subword is too rare on their side."""
+    odd = {number for number, word in enumerate(words.words) if word.endswith(JOINER)}
+    numbers = [number for number in sorted({*segmented.outside(allowed), *odd}) if words.counts[number]]
+    chunks = [[words.words[number] for number in numbers[i : i + WORDS_PER_CHUNK]] for i in range(0, len(numbers), WORDS_PER_CHUNK)]
+    pieces = itertools.chain.from_iterable(ordered_map(make, chunks, jobs if len(chunks) > 2 else 1))
+    return segmented.changed(dict(zip(numbers, pieces, strict=True)))

@@ -23,24 +23,24 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console, files
+from nmtkit.corpora.corpus import Corpus, SetFiles
+from nmtkit.corpora.document_starts import read_starts
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import StoreWriter, id_type
-from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.errors import DataError
+from nmtkit.parallel import Meanwhile, ordered_map
 from nmtkit.prep import check
-from nmtkit.prep.documents import read_starts
 from nmtkit.prep.encoders import BOTH, Encoded, Numberer, Numbers, SetEncoder, TrainEncoder, keep_sides
-from nmtkit.prep.models import Models, Words, learn, numbered
-from nmtkit.prep.parallel import Meanwhile, ordered_map
-from nmtkit.prep.parsed import PARSED, Kept, Parser, parse_text, write_spans
+from nmtkit.prep.learn import Models, Words, learn, numbered
+from nmtkit.prep.parse_spans import PARSED, Kept, Parser, parse_text, write_spans
 from nmtkit.prep.parts import Part
-from nmtkit.prep.segmented import WordIds
-from nmtkit.prep.sources import Corpus, SetFiles
 from nmtkit.prep.tally import FORMAT, Tally, as_counts, fingerprint, tools
-from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import Truecaser, TruecaseTrainer
 from nmtkit.prep.workers import Cleaned, Cleaner, Counts, SideCounts, row_chunks
 from nmtkit.settings import PrepSettings
+from nmtkit.text.segmented import WordIds
+from nmtkit.text.side import TextSide
+from nmtkit.text.truecase import Truecaser, TruecaseTrainer
+from nmtkit.text.vocabulary import SPECIALS
 
 PARTS_IN_PARENT = 100  # encoding these takes less than starting workers for it
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import files, settings
+from nmtkit.corpora import generated, published, table
+from nmtkit.corpora.corpus import Corpus, SetFiles, language_doubts, own_files, own_tests, suffix_doubts, with_parses
+from nmtkit.corpora.document_starts import BLANK, MARKER, MARKER_LINE, document_doubts, with_documents, with_markup
+from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, nearest
-from nmtkit.prep.corpora import generated, published, table
-from nmtkit.prep.corpora.table import Dataset
-from nmtkit.prep.documents import BLANK, MARKER, MARKER_LINE, document_doubts, with_documents, with_markup
-from nmtkit.prep.parser import PARSERS
+from nmtkit.prep.parsers import PARSERS
 from nmtkit.prep.shorten import with_first
-from nmtkit.prep.sources import Corpus, SetFiles, language_doubts, own_files, own_tests, suffix_doubts, with_parses
 from nmtkit.settings import PrepSettings
 
 FEW, MANY = "small", "base"

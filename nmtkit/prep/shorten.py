@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from nmtkit import console, files
+from nmtkit.corpora.corpus import Corpus, SetFiles
+from nmtkit.corpora.document_starts import read_starts
 from nmtkit.prep import check
-from nmtkit.prep.documents import read_starts
-from nmtkit.prep.sources import Corpus, SetFiles
 
 
 def with_first(corpus: Corpus, pairs: int | None) -> Corpus:

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files, settings
+from nmtkit.corpora.corpus import Corpus, SetFiles, parse_files
+from nmtkit.corpora.document_starts import document_sources, separate
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
+from nmtkit.parallel import cores
 from nmtkit.prep import check
-from nmtkit.prep.documents import document_sources, separate
-from nmtkit.prep.parallel import cores
-from nmtkit.prep.parsed import PARSED
-from nmtkit.prep.parser import load_parser
+from nmtkit.prep.parse_spans import PARSED
+from nmtkit.prep.parsers import load_parser
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import SEED, own_request, parse_identity, registered_request
 from nmtkit.prep.shorten import first_pairs
-from nmtkit.prep.sources import Corpus, SetFiles, parse_files
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 

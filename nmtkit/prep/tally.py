@@ -14,9 +14,9 @@ from typing import Any
 
 import nmtkit
 from nmtkit import console
-from nmtkit.prep import chinese
+from nmtkit.corpora.corpus import Corpus
 from nmtkit.prep.encoders import BOTH
-from nmtkit.prep.sources import Corpus
+from nmtkit.text import chinese
 
 FORMAT = 1
 

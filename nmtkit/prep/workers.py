@@ -9,13 +9,14 @@ from itertools import compress, islice, repeat
 from operator import add, not_
 from pathlib import Path
 
-from nmtkit.prep.chinese import is_chinese
-from nmtkit.prep.clean import PairFilter, tidy, utf8_lines
+from nmtkit.prep.clean import PairFilter
 from nmtkit.prep.encoders import BOTH
 from nmtkit.prep.parts import Part, PartWriter
-from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import DELAYED_START, SENTENCE_END, TruecaseTrainer, evidence, sentence_starts
 from nmtkit.settings import PrepSettings
+from nmtkit.text.chinese import is_chinese
+from nmtkit.text.side import TextSide
+from nmtkit.text.tidy import tidy, utf8_lines
+from nmtkit.text.truecase import DELAYED_START, SENTENCE_END, TruecaseTrainer, evidence, sentence_starts
 
 LONGEST_WORD = 1000
 _SPECIAL = SENTENCE_END | DELAYED_START

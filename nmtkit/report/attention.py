@@ -13,11 +13,11 @@ from nmtkit.analyze import alignment, looking
 from nmtkit.data.batches import collate
 from nmtkit.data.spans import Spans
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.errors import DataError
 from nmtkit.models import loading
 from nmtkit.report.explorer import SentenceAttention, SystemAttention
 from nmtkit.run import Run
+from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 
 
 class Translated:

@@ -9,8 +9,8 @@ from typing import Any
 from nmtkit.errors import DataError
 from nmtkit.report.gathered import DAMAGED, Gathered, Remark, TrainedSystem
 from nmtkit.score import views
-from nmtkit.score.tables import Column, Table, text
 from nmtkit.score.translations import described
+from nmtkit.tables.table import Column, Table, text
 
 LEVEL = 0.05
 """A difference with a smaller p is called one."""

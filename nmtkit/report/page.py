@@ -19,8 +19,9 @@ from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.explorer import SystemAttention, data, script_text
 from nmtkit.report.gathered import Gathered, KeptFinding, Remark
 from nmtkit.report.texts import Texts, side_by_side
-from nmtkit.score import figures, lengths, views
-from nmtkit.score.tables import Column, Estimate, Table, text
+from nmtkit.score import lengths, views
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Estimate, Table, text
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -10,8 +10,8 @@ from typing import Any
 from nmtkit import console, files
 from nmtkit.errors import DataError
 from nmtkit.report.gathered import Gathered, Remark
-from nmtkit.score.tables import Column, Table
 from nmtkit.score.translations import described, unlike_searches
+from nmtkit.tables.table import Column, Table
 
 MOST_CALLS = 200
 """Calls of stages that are listed, the latest ones."""

@@ -17,7 +17,7 @@ from nmtkit.report.gathered import Gathered, gather
 from nmtkit.report.provenance import calls
 from nmtkit.report.texts import Texts, read_texts
 from nmtkit.run import Run, code_commit, locked
-from nmtkit.score import figures
+from nmtkit.tables import figures
 
 READ = (
     *("prep/manifest.json", "prep/text/*", "systems/*/config.toml", "systems/*/metrics.jsonl", "systems/*/best.json", "systems/*/translate/*/*"),

@@ -10,12 +10,12 @@ import nmtkit
 from nmtkit import console
 from nmtkit.errors import DataError
 from nmtkit.score import formulas, lengths, seeds
-from nmtkit.score.draws import Draws, estimate
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
+from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.seeds import SeedGroup
 from nmtkit.score.significance import TESTS, compare, difference
-from nmtkit.score.tables import plain
+from nmtkit.tables.table import plain
 
 FORMAT = 3
 """Of scores.json; a stored result of another format is computed again."""

@@ -10,11 +10,11 @@ import numpy as np
 
 from nmtkit.errors import ConfigError
 from nmtkit.score import formulas
-from nmtkit.score.draws import Draws, estimate
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
+from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import compare, difference
-from nmtkit.score.tables import Column, Estimate, Table, bar, plain
+from nmtkit.tables.table import Column, Estimate, Table, bar, plain
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def bars(found: Sequence[GroupScore], width: int = 40) -> str:
 
 def figure(found: Sequence[GroupScore], unit: str, title: str = "") -> str:
     """The groups as a figure (SVG), intervals as error bars; needs matplotlib (see `figures.available`)."""
-    from nmtkit.score import figures
+    from nmtkit.tables import figures
 
     labels = list(dict.fromkeys(f.group for f in found))
     series = {name: [f.bleu for f in found if f.system == name] for name in dict.fromkeys(f.system for f in found)}

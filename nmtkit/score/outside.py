@@ -14,11 +14,11 @@ from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.prep.check import first_odd_pair
 from nmtkit.run import code_commit
 from nmtkit.score import lengths
-from nmtkit.score.draws import Draws
 from nmtkit.score.evaluate import Output, Task, check_baseline, evaluate
+from nmtkit.score.resampling import Draws
 from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
-from nmtkit.score.tables import check_format
+from nmtkit.tables.table import check_format
 
 
 def score_files(

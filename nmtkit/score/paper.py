@@ -13,8 +13,8 @@ from pydantic import Field
 
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.score.metrics import METRICS
-from nmtkit.score.tables import Column, Table
 from nmtkit.settings import Section, build, read_toml
+from nmtkit.tables.table import Column, Table
 
 ABSENT = "not trained here"
 LEFT_OUT, NOT_MEASURED = "not in this comparison", "not measured"

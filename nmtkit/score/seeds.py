@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit.score.draws import Draws
 from nmtkit.score.lengths import GroupScore
 from nmtkit.score.metrics import METRICS, Metric
+from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare
-from nmtkit.score.tables import Column, Table
+from nmtkit.tables.table import Column, Table
 
 LEVEL = 0.05
 """Below it a p counts as significant in the table."""

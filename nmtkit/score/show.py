@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nmtkit.score import lengths
-from nmtkit.score.tables import Column, Table
 from nmtkit.score.views import has_seeds, length_scores, length_table, main_table, seed_length_table, seeds_table, significance_table
+from nmtkit.tables.table import Column, Table
 
 
 def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool, by_seed: bool = False) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmtkit.errors import ConfigError, DataError, nearest
-from nmtkit.score.draws import Draws, Resampling, check_sentences, estimate
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
-from nmtkit.score.tables import Estimate
+from nmtkit.score.resampling import Draws, Resampling, check_sentences, estimate
+from nmtkit.tables.table import Estimate
 
 _SAME = 1e-9  # Two scores nearer than this are the same number, summed in another order; one n-gram in a million words is 1e-4.
 

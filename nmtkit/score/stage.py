@@ -14,16 +14,17 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import Run, TextSet, locked
-from nmtkit.score import figures, lengths, paper, seeds
-from nmtkit.score.draws import Draws
+from nmtkit.score import lengths, paper, seeds
 from nmtkit.score.evaluate import FORMAT, Evaluation, Output, Task, check_baseline, evaluate, sentence_rows
 from nmtkit.score.formulas import Array
 from nmtkit.score.outside import score_files
+from nmtkit.score.resampling import Draws
 from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
-from nmtkit.score.tables import SUFFIXES, check_format
 from nmtkit.score.translations import described, sets_to_score, translated_systems
 from nmtkit.score.views import STEMS, length_scores, tables
+from nmtkit.tables import figures
+from nmtkit.tables.table import SUFFIXES, check_format
 
 __all__ = ["score", "score_files"]
 
@@ -231,7 +232,7 @@ def read_references(run: Run, chosen: TextSet) -> tuple[list[list[str]], list[li
 
     Raises: DataError where a file has another number of lines than the set.
     """
-    from nmtkit.prep.text import TextSide
+    from nmtkit.text.side import TextSide
 
     side = TextSide.load(run.prep, "tgt")
     refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
@@ -246,7 +247,7 @@ def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> list[Outp
 
     Raises: DataError where a file has another number of lines than the set.
     """
-    from nmtkit.prep.text import TextSide
+    from nmtkit.text.side import TextSide
 
     side = TextSide.load(run.prep, "tgt")
     outputs = []

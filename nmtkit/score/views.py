@@ -9,7 +9,7 @@ from typing import Any
 from nmtkit.score import lengths, seeds
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.significance import TESTS
-from nmtkit.score.tables import Column, Estimate, Table
+from nmtkit.tables.table import Column, Estimate, Table
 
 STEMS = ("table", "significance", "seeds", "lengths", "lengths-by-seed")
 """Of the files of every table that a result can have."""

@@ -15,13 +15,13 @@ import torch
 from nmtkit import files
 from nmtkit.data.batches import Ids, batch_list, collate
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS, load_vocabularies
 from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Model
-from nmtkit.prep.text import TextSide
 from nmtkit.run import Run, TextSet
 from nmtkit.score import metrics
 from nmtkit.settings import SearchSettings, TrainSettings
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import EOS, load_vocabularies
 from nmtkit.train import loss as losses
 from nmtkit.train.guard import Abandoned, Stop
 from nmtkit.train.reporting import Reporter

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.errors import ConfigError, TrainingDiverged
 from nmtkit.models.base import Model
 from nmtkit.nn.linear import inference
+from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.steps import Decoders, top_sorted
 
 ROUND = 16

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from nmtkit.data.documents import Documents
-from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate import workers
 from nmtkit.translate.forced import alternatives_batch, forced_scores, pair_batch
 from nmtkit.translate.pieces import cut

@@ -17,17 +17,17 @@ import torch
 
 import nmtkit
 from nmtkit import console, files
+from nmtkit.corpora.corpus import is_markup
+from nmtkit.corpora.document_starts import MARKER_LINE
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.spans import Spans, spans_files
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
+from nmtkit.parallel import cores
 from nmtkit.prep.check import first_odd_pair
-from nmtkit.prep.documents import MARKER_LINE
-from nmtkit.prep.parallel import cores
-from nmtkit.prep.sources import is_markup
-from nmtkit.prep.text import TextSide
 from nmtkit.run import Run, TextSet, locked
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose, overrides
 from nmtkit.translate.scorer import Scorer
@@ -86,7 +86,7 @@ def translate(
         ensemble: the systems together: the mean of their probabilities.
         force_target: a file of target lines to score instead of searching; JSON lines to stdout.
         docs: where the documents of a file or of stdin start, for systems that read context: "blank" (a blank line ends one), "marker" (a line <d>
-            starts one), or of a file one of `nmtkit.prep.documents.read_starts`; None = every line is one.
+            starts one), or of a file one of `nmtkit.corpora.document_starts.read_starts`; None = every line is one.
         preset, config, assignments: other search settings (see `chosen.overrides`).
         jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not depend on it.
         device: auto, cpu or cuda.

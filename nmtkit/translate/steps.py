@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn.state import select_rows
+from nmtkit.text.vocabulary import BOS, PAD
 
 NEVER = slice(min(PAD, BOS), max(PAD, BOS) + 1)  # <pad> and <s>, which are neighbours
 BLOCK_LOGITS = 1 << 22

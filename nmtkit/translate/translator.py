@@ -13,9 +13,9 @@ import torch
 from nmtkit.data.batches import source_batch
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
-from nmtkit.data.vocabulary import EOS, UNK, Vocabulary
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
+from nmtkit.text.vocabulary import EOS, UNK, Vocabulary
 from nmtkit.translate import workers
 from nmtkit.translate.beam import Hypothesis, Search, search
 from nmtkit.translate.pieces import cut
@@ -26,7 +26,7 @@ POSITIONS = 64
 
 
 class Text(Protocol):
-    """What translation needs of a side's text (`nmtkit.prep.text.TextSide` has it)."""
+    """What translation needs of a side's text (`nmtkit.text.side.TextSide` has it)."""
 
     def encode(self, line: str) -> list[str]:
         """A raw line as subwords."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from nmtkit import files
+from nmtkit.corpora.document_starts import BLANK, MARKER, MARKER_LINE, read_starts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.documents import BLANK, MARKER, MARKER_LINE, read_starts
 
 Item = TypeVar("Item")
 

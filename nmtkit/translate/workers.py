@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from nmtkit.prep.parallel import ordered_map
+from nmtkit.parallel import ordered_map
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")

@@ -15,11 +15,11 @@ from nmtkit.analyze.agreement import AGREEMENT, find_pairs, groups, interval
 from nmtkit.analyze.contrastive import Error, Item, as_documents, decisions, no_questions, open_questions, preferred, read, read_scores, under
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.demo import generate
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
-from nmtkit.prep.demo import generate
 from nmtkit.settings import SearchSettings, build
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.scorer import Scorer
 from tests.spaces import Spaces

@@ -14,10 +14,10 @@ from nmtkit.analyze import looking, stage
 from nmtkit.analyze.alignment import as_read, chosen_sites, of_head, word_links
 from nmtkit.analyze.links import Gold, check, rates, read_gold, read_links, read_pairs
 from nmtkit.data.context import contexts
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture
-from nmtkit.prep.text import TextSide
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import pair_batch
 
 from .conftest import SMALL

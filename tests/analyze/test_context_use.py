@@ -14,18 +14,18 @@ from nmtkit.analyze.reading import Example, Reading
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.demo import generate
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
-from nmtkit.prep.demo import generate
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run, write_toml
-from nmtkit.score.draws import Draws
 from nmtkit.score.metrics import Scorer
-from nmtkit.score.tables import Estimate
+from nmtkit.score.resampling import Draws
+from nmtkit.tables.table import Estimate
+from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
 from nmtkit.translate.stage import translate
 

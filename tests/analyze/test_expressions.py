@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtkit.analyze.expressions import occurrences, parse, phrase, read, spaced, translations, words
+from nmtkit.demo import separable_expressions, separable_verbs
+from nmtkit.demo.corpus import Writer
+from nmtkit.demo.draw import Draw
+from nmtkit.demo.lexicon import Verb
 from nmtkit.errors import DataError
-from nmtkit.prep.demo import separable_expressions, separable_verbs
-from nmtkit.prep.demo.corpus import Writer
-from nmtkit.prep.demo.draw import Draw
-from nmtkit.prep.demo.lexicon import Verb
 
 
 def found(text, line, match_case=False):

@@ -13,13 +13,13 @@ import torch
 from nmtkit.analyze import gates, looking, stage
 from nmtkit.analyze.gates import Group, Words
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture, record
 from nmtkit.prep.stage import prep
-from nmtkit.prep.text import TextSide
-from nmtkit.score.draws import Resampling
-from nmtkit.score.tables import Estimate
+from nmtkit.score.resampling import Resampling
+from nmtkit.tables.table import Estimate
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 

@@ -11,10 +11,10 @@ import torch
 
 from nmtkit.analyze import ablation, contexts, importance, looking, stage
 from nmtkit.data.batches import Batch
-from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture, changed, record
-from nmtkit.score.draws import Resampling
+from nmtkit.score.resampling import Resampling
+from nmtkit.text.vocabulary import EOS
 from tests.models import contract
 
 from .conftest import SMALL

@@ -8,7 +8,7 @@ import torch
 from nmtkit.analyze import layers, stage
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import record
-from nmtkit.score.tables import heat
+from nmtkit.tables.table import heat
 
 from .conftest import SMALL
 from .test_stage import finding

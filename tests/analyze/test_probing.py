@@ -12,17 +12,17 @@ import torch
 from nmtkit.analyze import probing, sentence_vectors, stage
 from nmtkit.analyze.agreement import interval
 from nmtkit.analyze.sentence_vectors import Reader, encoder_states, source_table
+from nmtkit.corpora import published
 from nmtkit.data.batches import source_batch
-from nmtkit.data.vocabulary import load_vocabularies
+from nmtkit.demo import generate
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture
-from nmtkit.prep.corpora import published
-from nmtkit.prep.demo import generate
 from nmtkit.run import write_toml
-from nmtkit.score.tables import Estimate
+from nmtkit.tables.table import Estimate
+from nmtkit.text.vocabulary import load_vocabularies
 from tests.score.conftest import write
 
 from .conftest import SMALL, TOKENS

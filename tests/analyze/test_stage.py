@@ -19,11 +19,11 @@ from nmtkit.cli.analyze import of
 from nmtkit.cli.door import GENERAL
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
-from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn import hardware
-from nmtkit.score.tables import Column, Table
 from nmtkit.settings import SearchSettings, build
+from nmtkit.tables.table import Column, Table
+from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.beam import search
 from tests.score.conftest import write
 

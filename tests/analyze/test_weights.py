@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nmtkit.analyze import stage, weights
-from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture
+from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 

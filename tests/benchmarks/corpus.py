@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import Vocabulary
+from nmtkit.text.vocabulary import Vocabulary
 
 SETS = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
 

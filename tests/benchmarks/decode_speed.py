@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import export_model  # noqa: E402
 from peers import System, median, quiet_round  # noqa: E402
 
-from nmtkit.data.vocabulary import Vocabulary  # noqa: E402
 from nmtkit.run import Run  # noqa: E402
 from nmtkit.settings import parse_set  # noqa: E402
+from nmtkit.text.vocabulary import Vocabulary  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nmtkit.data.batches import batch_list, collate, padding_share, source_batch
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.text.vocabulary import BOS, PAD
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
 UNITS = st.sampled_from(["tgt_tokens", "src_tokens", "sentences"])

@@ -12,8 +12,8 @@ from nmtkit.data.batches import collate
 from nmtkit.data.context import BREAK, contexts, stacked
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.errors import DataError
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)  # sentences of each document
 RULES = st.builds(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nmtkit.prep.demo import generate
+from nmtkit.demo import generate
 
 SPEECHES = 4
 """Lines of a document, of the test set."""

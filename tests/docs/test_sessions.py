@@ -10,8 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from nmtkit import demo
 from nmtkit.cli import app
-from nmtkit.prep import demo
 from tests.docs.own_files import write_own_files
 from tests.docs.pages import ROOT, sessions, text_of
 

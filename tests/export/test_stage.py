@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from nmtkit.cli import app
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.export import check, folder, stage
 from nmtkit.export.check import Checked
-from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies
 from tests.export.conftest import SETTINGS
 
 LINES = ["The cats sleep, and the dog runs.", "It runs."]

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from nmtkit import cli
 from nmtkit.files import text_lines
-from nmtkit.prep.moses import Moses
 from nmtkit.prep.stage import prep
-from nmtkit.prep.subwords import Bpe, learn_bpe
-from nmtkit.prep.text import TextSide
 from nmtkit.score import metrics
+from nmtkit.text.bpe import Bpe, learn_bpe
+from nmtkit.text.moses import Moses
+from nmtkit.text.side import TextSide
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "faults/test_libraries.py"

@@ -21,13 +21,13 @@ from torch.nn.utils.rnn import pad_sequence
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.models.base import Memory, Model, Vocabularies
 from nmtkit.models.loading import put_weights, weights_of
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.state import repeat_rows, select_rows
 from nmtkit.settings import SearchSettings
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate.beam import search
 from nmtkit.translate.forced import forced_scores
 

@@ -7,9 +7,9 @@ import runpy
 import pytest
 import torch
 
-from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.errors import ConfigError
 from nmtkit.nn.capture import capture
+from nmtkit.text.vocabulary import BOS, PAD
 from tests.models import contract, test_transformer
 from tests.models.slow import affine, sigmoid
 from tests.models.test_memory import BASELINE, ONE, PAIRS, THREE, TWO, batch_of, of, parameters, weights_of, without_idea  # noqa: F401

@@ -5,8 +5,8 @@ import importlib
 import pytest
 import torch
 
-from nmtkit.data.vocabulary import BOS
 from nmtkit.models.variants import VARIANTS, count_parameters
+from nmtkit.text.vocabulary import BOS
 from tests.models import contract
 from tests.models.cases import TOY
 from tests.models.contract import V

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.errors import ConfigError
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
+from nmtkit.text.vocabulary import BOS, PAD
 from tests.models import contract, test_memory, test_transformer
 from tests.models.differences import similarity_in_bfloat16
 from tests.models.slow import affine, layer_norm, plus, sigmoid, softmax, times

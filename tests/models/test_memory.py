@@ -12,7 +12,6 @@ import torch
 from nmtkit import settings
 from nmtkit.data.context import BREAK, Context
 from nmtkit.data.documents import ContextRule, Documents
-from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from nmtkit.errors import ConfigError
 from nmtkit.models import memory
 from nmtkit.models.base import Vocabularies
@@ -21,6 +20,7 @@ from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.settings import SearchSettings, build
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from nmtkit.translate.scorer import Scorer
 from tests.models import contract, test_transformer
 from tests.models.differences import similarity_in_bfloat16

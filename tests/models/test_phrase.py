@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from nmtkit import settings
-from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, given, ngrams
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.nn.capture import capture
+from nmtkit.text.vocabulary import EOS
 from tests.models import contract, test_transformer
 from tests.models.slow import affine, plus, sigmoid, softmax
 

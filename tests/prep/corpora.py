@@ -3,11 +3,12 @@
 import random
 from collections import Counter
 
-from nmtkit.data.vocabulary import Vocabulary
-from nmtkit.prep.clean import PairFilter, tidy
-from nmtkit.prep.subwords import Bpe, learn_bpe
-from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import Truecaser, TruecaseTrainer
+from nmtkit.prep.clean import PairFilter
+from nmtkit.text.bpe import Bpe, learn_bpe
+from nmtkit.text.side import TextSide
+from nmtkit.text.tidy import tidy
+from nmtkit.text.truecase import Truecaser, TruecaseTrainer
+from nmtkit.text.vocabulary import Vocabulary
 
 SUBJECTS = [("The dog", "Der Hund"), ("A cat", "Eine Katze"), ("Mr. Miller", "Herr Müller"), ("Berlin", "Berlin"), ("The e-mail", "Die E-Mail")]
 SUBJECTS += [('"The bus (our bus)"', '"Der Bus (unser Bus)"'), ("[The] dog", "[Der] Hund")]

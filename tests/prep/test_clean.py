@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.prep.clean import PairFilter, tidy
+from nmtkit.prep.clean import PairFilter
+from nmtkit.text.tidy import tidy
 
 SPECIAL = "\x00\t\r\n\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\ufeff @-a\u0301\u200b\u00a0\u3000"
 NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.corpora.corpus import own_files
+from nmtkit.corpora.document_starts import read_starts, with_documents, with_markup
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep import check, pipeline, request, stage
-from nmtkit.prep.documents import read_starts, with_documents, with_markup
-from nmtkit.prep.sources import own_files
 from nmtkit.prep.stage import prep
 from nmtkit.prep.workers import row_chunks
 from tests.prep.corpora import pairs, write

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.prep.parallel import ordered_map
+from nmtkit.parallel import ordered_map
 
 
 def upper() -> Callable[[list[bytes]], list[bytes]]:
@@ -102,7 +102,7 @@ def children(pid: int) -> list[int]:
 
 SCRIPT = """
 import signal, time
-from nmtkit.prep.parallel import ordered_map
+from nmtkit.parallel import ordered_map
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with it ignored
 def make():
     return lambda number: (time.sleep(0.1), number)[1]

@@ -14,12 +14,13 @@ import torch
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
-from nmtkit.prep import parser, pipeline
-from nmtkit.prep.parsed import Kept
-from nmtkit.prep.parses import Unusable, parse_phrases, read_tree
+from nmtkit.prep import parsers as parser
+from nmtkit.prep import pipeline
+from nmtkit.prep.parse_spans import Kept
 from nmtkit.prep.stage import prep
-from nmtkit.prep.text import TextSide
+from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
 from nmtkit.prep.workers import row_chunks
+from nmtkit.text.side import TextSide
 from nmtkit.train.stage import train
 from nmtkit.translate.beam import search
 from nmtkit.translate.chosen import choose

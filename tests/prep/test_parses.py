@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from nmtkit.prep.moses import Moses
-from nmtkit.prep.parses import Tree, Unusable, carry_words, cut, letters, longest_phrase, parse_phrases, read_tree
+from nmtkit.prep.trees import Tree, Unusable, carry_words, cut, letters, longest_phrase, parse_phrases, read_tree
+from nmtkit.text.moses import Moses
 
 FOX = "(S (NP (DT the) (JJ quick) (NN fox)) (VP (VBD jumped) (PP (IN over) (NP (DT the) (JJ lazy) (NN dog)))) (. .))"
 SINGS = "(S (NP (PRP he)) (ADVP (RB often)) (VP (VBZ says) (SBAR (IN that) (S (NP (PRP she)) (VP (VBZ sings))))) (. .))"

@@ -18,16 +18,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS, load_vocabularies
 from nmtkit.errors import DataError
 from nmtkit.files import sha256
-from nmtkit.prep import models, pipeline
-from nmtkit.prep.clean import tidy
+from nmtkit.prep import learn as models
+from nmtkit.prep import pipeline
 from nmtkit.prep.stage import prep
-from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import Truecaser, TruecaseTrainer, sentence_starts
 from nmtkit.prep.workers import Counts, SideCounts, row_chunks
 from nmtkit.settings import PrepSettings
+from nmtkit.text.side import TextSide
+from nmtkit.text.tidy import tidy
+from nmtkit.text.truecase import Truecaser, TruecaseTrainer, sentence_starts
+from nmtkit.text.vocabulary import EOS, load_vocabularies
 from tests.prep.corpora import pairs, slow_prep, write
 
 

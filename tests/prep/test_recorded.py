@@ -18,12 +18,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from nmtkit.prep.corpora import readers, table
-from nmtkit.prep.corpora.archives import Taken
-from nmtkit.prep.corpora.rows import SetReader
-from nmtkit.prep.moses import Moses
-from nmtkit.prep.subwords import Bpe
-from nmtkit.prep.text import TextSide
+from nmtkit.corpora import readers, table
+from nmtkit.corpora.archives import Taken
+from nmtkit.corpora.rows import SetReader
+from nmtkit.text.bpe import Bpe
+from nmtkit.text.moses import Moses
+from nmtkit.text.side import TextSide
 from tests.prep.real import lines, segments
 
 IWSLT14 = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from nmtkit import demo
 from nmtkit.cli import app
+from nmtkit.corpora import table
+from nmtkit.corpora.corpus import guess_language, own_files
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
-from nmtkit.prep import check, demo, pipeline, request
-from nmtkit.prep.corpora import table
-from nmtkit.prep.sources import guess_language, own_files
+from nmtkit.prep import check, pipeline, request
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run, locked
 from nmtkit.train.plan import make_plan

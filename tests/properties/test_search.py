@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtkit.data.batches import source_batch
-from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.models.base import Model, ModelSettings, Vocabularies
 from nmtkit.settings import SearchSettings
+from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.beam import search
 
 WORDS = range(3, 8)  # <unk> and four more

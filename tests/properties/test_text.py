@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
-from nmtkit.prep.clean import tidy
-from nmtkit.prep.subwords import Bpe, join, learn_bpe
-from nmtkit.prep.text import TextSide
-from nmtkit.prep.truecase import Truecaser, detruecase
+from nmtkit.text.bpe import Bpe, join, learn_bpe
+from nmtkit.text.side import TextSide
+from nmtkit.text.tidy import tidy
+from nmtkit.text.truecase import Truecaser, detruecase
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
 SETTINGS = {"normalize": False, "aggressive_hyphens": True, "escape": False, "lowercase": False}
 WORDS = ["@@", "a@@", "@-@", "<unk>", "</s>", "&apos;", "&amp;amp;", "&#124;"]

@@ -9,9 +9,9 @@ from typer.main import get_command
 
 from nmtkit.analyze import stage
 from nmtkit.cli import app
+from nmtkit.corpora import table
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, count_parameters
-from nmtkit.prep.corpora import table
 from nmtkit.score import lengths, paper
 from nmtkit.score.significance import check_test
 from nmtkit.train.plan import make_plan

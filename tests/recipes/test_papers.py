@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nmtkit.analyze.probes import CATEGORIES
-from nmtkit.prep.corpora import table as corpora
+from nmtkit.corpora import table as corpora
 from nmtkit.score import lengths, paper
 from tests.recipes.door import ROOT
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nmtkit.analyze import timing
-from nmtkit.prep.demo import generate
-from nmtkit.score.tables import SUFFIXES
+from nmtkit.demo import generate
+from nmtkit.tables.table import SUFFIXES
 from tests.recipes.door import RECIPES, ROOT, run_recipe
 
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]

@@ -12,7 +12,7 @@ from nmtkit.analyze.finding import Finding
 from nmtkit.report import stage
 from nmtkit.run import Run
 from nmtkit.score.stage import score
-from nmtkit.score.tables import Column, Estimate, Table
+from nmtkit.tables.table import Column, Estimate, Table
 from tests.score.conftest import FakeRun, write
 
 SCRIPT = "<script>alert('x')</script> & </script> <!-- \"ein\" <b>Hund</b>"

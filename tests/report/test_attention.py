@@ -7,12 +7,12 @@ import torch
 
 from nmtkit.analyze import looking
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import DataError
 from nmtkit.models import loading
 from nmtkit.report import stage
 from nmtkit.report.attention import of_system
 from nmtkit.score.stage import score
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.analyze.conftest import SMALL, AnalysedRun
 from tests.score.conftest import write

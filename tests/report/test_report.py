@@ -18,9 +18,9 @@ from nmtkit.report.explorer import SentenceAttention, SystemAttention
 from nmtkit.report.gathered import analyze_command, gather
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.run import Run
-from nmtkit.score import figures
 from nmtkit.score.stage import score
-from nmtkit.score.tables import Column, Table
+from nmtkit.tables import figures
+from nmtkit.tables.table import Column, Table
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 

@@ -8,7 +8,7 @@ import sacrebleu
 
 from nmtkit.errors import ConfigError
 from nmtkit.score import lengths, metrics
-from nmtkit.score.draws import Draws
+from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import TESTS
 
 from . import slow

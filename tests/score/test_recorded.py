@@ -10,7 +10,7 @@ import pytest
 
 from nmtkit.files import text_lines
 from nmtkit.score import lengths, metrics, seeds
-from nmtkit.score.draws import Draws
+from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare, difference
 
 from . import slow

@@ -13,7 +13,7 @@ import sacrebleu
 
 from nmtkit.files import text_lines
 from nmtkit.score import metrics
-from nmtkit.score.draws import Draws
+from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare
 from nmtkit.score.stage import score_files
 

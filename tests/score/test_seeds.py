@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nmtkit.errors import ConfigError
 from nmtkit.run import write_toml
 from nmtkit.score import metrics, seeds
-from nmtkit.score.draws import Draws
+from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare
 from nmtkit.score.stage import score
 

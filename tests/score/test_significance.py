@@ -13,7 +13,7 @@ from sacrebleu.significance import _paired_ar_test, _paired_bs_test
 
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.score import formulas, metrics
-from nmtkit.score.draws import Draws, Resampling, Swaps, interval
+from nmtkit.score.resampling import Draws, Resampling, Swaps, interval
 from nmtkit.score.significance import TESTS, binomial, check_test, compare, difference
 
 from . import slow
@@ -155,7 +155,7 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
     statistics = np.arange(106.0).reshape(53, 2)
     whole = Draws(53, 40, 100, 0.5, seed=3)
     expected = whole.chosen.counts, whole.chosen.sums(statistics), whole.swaps.sums(statistics, statistics[::-1])
-    monkeypatch.setattr("nmtkit.score.draws._BLOCK", block)
+    monkeypatch.setattr("nmtkit.score.resampling._BLOCK", block)
     blocks = Draws(53, 40, 100, 0.5, seed=3)
     assert np.array_equal(expected[0], blocks.chosen.counts)
     assert (blocks.chosen.counts.sum(1) == 26).all()

@@ -16,8 +16,8 @@ import nmtkit.score
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import write_json
 from nmtkit.prep.stage import prep
-from nmtkit.score.draws import Draws
 from nmtkit.score.metrics import METRICS, bleu
+from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import TESTS, compare
 from nmtkit.score.stage import score, score_files
 from nmtkit.score.translations import unlike_searches

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Model
+from nmtkit.text.vocabulary import EOS
 
 
 class Copying(Model):

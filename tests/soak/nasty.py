@@ -21,14 +21,14 @@ import torch
 
 from nmtkit import console
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import load_vocabularies
 from nmtkit.errors import DataError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
-from nmtkit.prep.clean import tidy
 from nmtkit.prep.stage import prep
-from nmtkit.prep.text import TextSide
 from nmtkit.run import write_toml
+from nmtkit.text.side import TextSide
+from nmtkit.text.tidy import tidy
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate import chosen as choice
 from nmtkit.translate.stage import _Stage, translate
 from nmtkit.translate.windows import stream_windows

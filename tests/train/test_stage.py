@@ -11,16 +11,16 @@ from nmtkit import console, files, settings
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.vocabulary import Vocabulary
 from nmtkit.errors import CheckpointError, ConfigError, DataError, Interrupted
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
-from nmtkit.prep.text import TextSide
 from nmtkit.run import Run
 from nmtkit.score import metrics
 from nmtkit.settings import TrainSettings
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import Vocabulary
 from nmtkit.train import loop
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.guard import Stop

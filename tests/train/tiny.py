@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 from nmtkit.data.store import StoreWriter
-from nmtkit.data.vocabulary import Vocabulary
 from nmtkit.run import Run
 from nmtkit.settings import PrepSettings
+from nmtkit.text.vocabulary import Vocabulary
 
 LETTERS = "abcdefghijkl"
 # d=16: a step takes a few milliseconds.

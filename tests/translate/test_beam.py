@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_models import ByPosition, Table, batch_of, recurrent, sources
 
-from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.errors import ConfigError, TrainingDiverged
 from nmtkit.settings import SearchSettings
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate import beam as search_module
 from nmtkit.translate import steps
 from nmtkit.translate.beam import ROUND, Hypothesis, length_limit, length_penalty, search

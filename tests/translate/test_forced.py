@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy_models import batch_of, recurrent, sources
 
-from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.settings import SearchSettings
+from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate import forced
 from nmtkit.translate.beam import search
 from nmtkit.translate.forced import forced_scores, pair_batch

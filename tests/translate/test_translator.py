@@ -15,9 +15,9 @@ from toy_models import Gossip, Heir, Recurrent, recurrent
 
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
-from nmtkit.data.vocabulary import EOS, SPECIALS, Vocabulary
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.settings import SearchSettings
+from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
 from nmtkit.translate import workers
 from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer

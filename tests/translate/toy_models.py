@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch, source_batch
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies
+from nmtkit.text.vocabulary import EOS
 
 
 class Recurrent(Model):

@@ -9,10 +9,10 @@ import torch
 import toy_models
 
 from nmtkit import files
-from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.models import checkpoints, loading
 from nmtkit.run import Run, write_toml
 from nmtkit.settings import PrepSettings
+from nmtkit.text.vocabulary import SPECIALS
 
 WORDS = ["a", "dog", "runs", "over", "the", "green", "meadow", "and", "two", "men", "look", "at", "it", ".", ",", "!", "?", ";", "A", "The", "Two"]
 LINES = ["A dog runs over the meadow.", "", "two men look", "  ", "The dog, the men and the meadow!", "it", "a zebra looks at it"]

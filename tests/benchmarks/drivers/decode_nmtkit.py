@@ -34,11 +34,11 @@ def never_ending(model):
 def main():
     s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     rounds = Rounds()
-    from nmtkit.data.vocabulary import load_vocabularies
     from nmtkit.models import loading
     from nmtkit.nn import hardware
     from nmtkit.run import Run
     from nmtkit.settings import SearchSettings, build
+    from nmtkit.text.vocabulary import load_vocabularies
     from nmtkit.translate import workers
     from nmtkit.translate.translator import Translator
 

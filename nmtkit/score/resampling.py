@@ -1,0 +1,204 @@
+"""The random draws that significance rests on: resamples of a test set, and outputs swapped between two systems.
+
+They depend on the number of sentences and the seed alone, so every system and metric sees the same ones: that is what pairs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.score.formulas import Array, Formula
+from nmtkit.score.metrics import Metric
+from nmtkit.tables.table import Estimate
+
+_BLOCK = 4_000_000  # draws held at once, so that memory does not grow with resamples x sentences
+
+
+def _refuse(wrong: bool, option: str, value: float, hint: str) -> None:
+    if wrong:
+        raise ConfigError(f"cannot draw from the test set with {option} {value:g}", where=f"--{option}", hint=hint)
+
+
+def _check_source(sentences: int, seed: int) -> None:
+    _refuse(seed < 0, "seed", seed, "a whole number from 0")
+    if sentences < 1:
+        raise ConfigError("cannot draw from a test set without sentences")
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """Resamples of a test set.
+
+    Args:
+        sentences: N, lines of the test set.
+        resamples: how many (Koehn: 1000).
+        ratio: sentences drawn, as a share of N; Koehn draws N, compare-mt half of them.
+        seed: of numpy's default generator, which draws line numbers with replacement (as sacreBLEU does with SACREBLEU_SEED).
+    Raises: ConfigError for sizes that make no sense.
+    """
+
+    sentences: int
+    resamples: int = 1000
+    ratio: float = 1.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        _refuse(self.resamples < 1, "resamples", self.resamples, "a whole number from 1, such as 1000")
+        _refuse(not 0 < self.ratio <= 1, "ratio", self.ratio, "a share of the test set above 0 and up to 1, such as 0.5")
+        _check_source(self.sentences, self.seed)
+
+    @property
+    def drawn(self) -> int:
+        """Sentences in one resample."""
+        return max(1, math.floor(self.ratio * self.sentences + 1e-9))
+
+    @cached_property
+    def counts(self) -> Array:
+        """(resamples, N) how often each sentence was drawn."""
+        rng = np.random.default_rng(self.seed)
+        found = np.empty((self.resamples, self.sentences), dtype=np.uint16)
+        block = max(1, _BLOCK // self.sentences)
+        for start in range(0, self.resamples, block):
+            size = min(block, self.resamples - start)
+            lines = rng.integers(0, self.sentences, (size, self.drawn))
+            lines += np.arange(size)[:, None] * self.sentences
+            found[start : start + size] = np.bincount(lines.ravel(), minlength=size * self.sentences).reshape(size, self.sentences)
+        return found
+
+    def sums(self, statistics: Array) -> Array:
+        """(N, F) sentence statistics -> (resamples, F) their sums over each resample (exact where they are whole numbers)."""
+        block = max(1, _BLOCK // self.sentences)
+        return np.concatenate([self.counts[i : i + block].astype(np.float64) @ statistics for i in range(0, self.resamples, block)])
+
+    def scores(self, metric: Metric, formula: Formula | None = None) -> Array:
+        """(resamples) the corpus score of each resample; `formula` reads another number from the same statistics."""
+        check_sentences(metric, self.sentences)
+        known = self._scores.get(id(metric)) if formula is None else None
+        if known is not None:
+            return known[1]
+        found = (formula or metric.formula)(self.sums(metric.statistics))
+        if formula is None:
+            self._scores[id(metric)] = (metric, found)
+        return found
+
+    @cached_property
+    def _scores(self) -> dict[int, tuple[Metric, Array]]:
+        """Scores already computed; several tests ask for the same. The metric is held so that its id stays its own."""
+        return {}
+
+    def describe(self) -> str:
+        """The setting, as it is written beside results."""
+        return f"{self.resamples} resamples of {self.drawn:,} sentences, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Swaps:
+    """Trials of approximate randomization: in each, every sentence's two outputs are swapped or not, by the toss of a coin.
+
+    Args:
+        sentences: N; trials: how many (sacreBLEU: 10,000); seed: of numpy's default generator (as sacreBLEU's SACREBLEU_SEED).
+    Raises: ConfigError for sizes that make no sense.
+    """
+
+    sentences: int
+    trials: int = 10_000
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        _refuse(self.trials < 1, "trials", self.trials, "a whole number from 1, such as 10000")
+        _check_source(self.sentences, self.seed)
+
+    @cached_property
+    def _coins(self) -> list[Array]:
+        """The coins in blocks, eight to a byte: (about _BLOCK / N trials, N / 8) each."""
+        # A coin is one bit of 32: with a multiple of 32 coins in a block none is thrown away, and blocks draw what one call would.
+        rng = np.random.default_rng(self.seed)
+        rows = max(32, _BLOCK // self.sentences // 32 * 32)
+        sizes = [min(rows, self.trials - start) for start in range(0, self.trials, rows)]
+        return [np.packbits(rng.integers(2, size=(size, self.sentences), dtype=bool), axis=1) for size in sizes]
+
+    def kept(self) -> Iterator[Array]:
+        """Blocks of (trials, N): 1.0 where the first system keeps its own output, 0.0 where it gets the second's."""
+        for packed in self._coins:
+            yield np.unpackbits(packed, axis=1, count=self.sentences).astype(np.float64)
+
+    def sums(self, first: Array, second: Array) -> tuple[Array, Array]:
+        """Two systems' (N, F) statistics -> the (trials, F) sums of each after the swaps."""
+        one = np.concatenate([second.sum(0) + coins @ (first - second) for coins in self.kept()])
+        return one, first.sum(0) + second.sum(0) - one
+
+    def describe(self) -> str:
+        """The setting, as it is written beside results."""
+        return f"{self.trials:,} trials, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What every significance test on a test set draws from.
+
+    Args:
+        sentences, resamples, seed: see `Resampling`; trials: see `Swaps`.
+        ratio: of Koehn's bootstrap.
+    Raises: ConfigError for sizes that make no sense.
+    """
+
+    sentences: int
+    resamples: int = 1000
+    trials: int = 10_000
+    ratio: float = 1.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        # Each refuses its own impossible sizes: better now than after the metrics are computed.
+        Resampling(self.sentences, self.resamples, self.ratio, self.seed)
+        Swaps(self.sentences, self.trials, self.seed)
+
+    @cached_property
+    def full(self) -> Resampling:
+        """Resamples as large as the test set."""
+        return Resampling(self.sentences, self.resamples, seed=self.seed)
+
+    @cached_property
+    def chosen(self) -> Resampling:
+        """Resamples of the ratio asked for."""
+        return self.full if self.ratio == 1 else Resampling(self.sentences, self.resamples, self.ratio, self.seed)
+
+    @cached_property
+    def half(self) -> Resampling:
+        """Resamples half as large as the test set."""
+        return self.chosen if self.ratio == 0.5 else Resampling(self.sentences, self.resamples, 0.5, self.seed)
+
+    @cached_property
+    def swaps(self) -> Swaps:
+        """Trials of approximate randomization."""
+        return Swaps(self.sentences, self.trials, self.seed)
+
+
+def check_sentences(metric: Metric, sentences: int) -> None:
+    """Refuse draws made for another test set.
+
+    Raises: DataError with both counts.
+    """
+    if len(metric.statistics) != sentences:
+        raise DataError(f"{metric.name}: {len(metric.statistics):,} sentences, but draws over {sentences:,}")
+
+
+def interval(samples: Array, level: float = 0.95) -> tuple[float, float] | None:
+    """The central share `level` of resampled values (percentile bootstrap); None if there are none (all NaN)."""
+    samples = samples[np.isfinite(samples)]
+    if not len(samples):
+        return None
+    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def estimate(value: float | None, samples: Array) -> Estimate:
+    """A value with the 95% interval of its resamples."""
+    bounds = interval(samples)
+    return Estimate(value, *bounds) if bounds else Estimate(value)

@@ -1,0 +1,1 @@
+"""Tables and figures: the one place where results are printed and drawn."""

@@ -1,0 +1,1 @@
+"""A line of text to subwords and back: tokenizers, truecasing, BPE, vocabularies."""

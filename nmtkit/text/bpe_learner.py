@@ -1,0 +1,253 @@
+"""Learning BPE merges: subword-nmt's learn_bpe with all words in one array and the places of every pair at hand.
+
+subword-nmt prunes rare pairs from its statistics, and would lose what it knew of a pair that is pruned and grows later. None does: only pairs
+with a new symbol grow, and no symbol is made twice. (Were xy made first of x + y, then of others: what lies between the ends of that later place
+has been merged as if it stood alone, as merges never reach over an end, and so became xy when all others did.) For the same reason no pair comes
+back once merged, and the words as learning leaves them are as segmented with its merges.
+
+Only the marker of a word's end, "</w>", would break this, where words hold it as text: subword-nmt mistakes the one for the other.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+END = "</w>"
+MIN_FREQUENCY = 2
+FEW = 60  # places of a pair up to which a loop is faster than arrays
+GAP = 0  # stands between words
+HOLE = -1  # where the second symbol of a merged pair was
+_LOW = (1 << 32) - 1
+_LETTERS = 0x110000  # of Unicode
+
+
+class Learner:
+    """The state of learning. A pair of symbols is one integer: first << 32 | second.
+
+    The words are a linked list of symbols over places; a merged pair lives on at the place of its first symbol. Arrays and loops work on the
+    same memory: arrays where a pair occurs often (the first merges), loops where it doesn't (most merges).
+
+    Args:
+        words: distinct words, without white space, NUL and "</w>"; empty ones are passed over.
+        counts: how often each occurs.
+    """
+
+    def __init__(self, words: Sequence[str], counts: Sequence[int]) -> None:
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        letters = np.frombuffer("\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
+        letters[(np.cumsum(lengths + 1) - 1)[lengths > 0]] += _LETTERS  # last letters
+        occurs = np.zeros(2 * _LETTERS, bool)
+        occurs[letters] = True
+        number = np.cumsum(occurs, dtype=np.int32) - 1
+        text = number[letters]
+        self.symbols = [chr(code % _LETTERS) + (END if code >= _LETTERS else "") for code in np.flatnonzero(occurs).tolist()]  # the first is the gap
+        self._inverted = ["".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1) for symbol in self.symbols]
+        place = np.arange(len(text), dtype=np.int32)
+        # loops read an array.array quicker than numpy's; numpy's are views of it
+        self._text, self._after, self._before = (array("i", values.tobytes()) for values in (text, place + 1, place - 1))
+        self._weight = array("q", np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)]).tobytes())
+        self.text, self.after, self.before = (np.frombuffer(values, np.int32) for values in (self._text, self._after, self._before))
+        self.weight = np.frombuffer(self._weight, np.int64)
+        self.where: dict[int, Any] = {}  # pair -> places where it came to be; it may have gone from some since
+        self._ranking = _Ranking(self._inverted)
+        left = np.flatnonzero((text[:-1] != GAP) & (text[1:] != GAP)).astype(np.int32)
+        size = len(self.symbols)
+        pairs = text[left] * np.array(size, np.int32 if size < 1 << 15 else np.int64) + text[left + 1]
+        gained: dict[int, int] = {}
+        for key, count, places in _grouped(pairs, self.weight[left], left):
+            pair = key // size << 32 | key % size
+            self.where[pair] = places
+            gained[pair] = count
+        self._ranking.add(gained)
+
+    def learn(self, merges: int) -> list[tuple[str, str]]:
+        """Learn up to `merges` merges, fewer when no pair occurs twice any more.
+
+        Returns: the pairs, in the order of merging.
+        """
+        result: list[tuple[str, str]] = []
+        symbols, inverted, ranking = self.symbols, self._inverted, self._ranking
+        while len(result) < merges and (best := ranking.best()) is not None:
+            first, second = best >> 32, best & _LOW
+            result.append((symbols[first], symbols[second]))
+            new = len(symbols)
+            symbols.append(symbols[first] + symbols[second])
+            inverted.append(inverted[first][:-1] + inverted[second])
+            places = self.where.pop(best)
+            merge = self._merge_many if len(places) > FEW and first != second else self._merge_few
+            gained = merge(first, second, places, new)
+            ranking.counts[best] = 0
+            ranking.add(gained)
+        return result
+
+    def segmented(self) -> tuple[Ints, Ints]:
+        """The words as they are now.
+
+        Returns: the symbols of all words, and how many each word has.
+        """
+        text = self.text[self.text != HOLE].astype(np.int64)
+        return text[text != GAP], np.diff(np.flatnonzero(text == GAP)) - 1
+
+    def _merge_few(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
+        """Merge a pair place by place.
+
+        Returns: how often each pair with the new symbol occurs; the counts of the pairs that are fewer now are up to date.
+        """
+        text, after, before, weight, where, counts = self._text, self._after, self._before, self._weight, self.where, self._ranking.counts
+        gained: dict[int, int] = {}
+        if isinstance(places, np.ndarray):
+            places = places.tolist()
+        for place in sorted(places) if first == second else places:
+            if text[place] != first:
+                continue
+            gone = after[place]
+            if text[gone] != second:
+                continue
+            count = weight[place]
+            text[place] = new
+            text[gone] = HOLE
+            right = after[place] = after[gone]
+            before[right] = place
+            left = before[place]
+            if symbol := text[left]:
+                (counts if symbol != new else gained)[symbol << 32 | first] -= count
+                other = symbol << 32 | new
+                if other in gained:
+                    gained[other] += count
+                    where[other].append(left)
+                else:
+                    gained[other] = count
+                    where[other] = [left]
+            if symbol := text[right]:
+                (counts if symbol != new else gained)[second << 32 | symbol] -= count
+                other = new << 32 | symbol
+                if other in gained:
+                    gained[other] += count
+                    where[other].append(place)
+                else:
+                    gained[other] = count
+                    where[other] = [place]
+        return gained
+
+    def _merge_many(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
+        """As `_merge_few`, in all places at once; the symbols of the pair differ."""
+        text, after, before, where, counts = self.text, self.after, self.before, self.where, self._ranking.counts
+        place = np.asarray(places)
+        gone = after[place]
+        there = np.flatnonzero((text[place] == first) & (text[gone] == second))
+        place, gone = place[there], gone[there]
+        right = after[gone]
+        text[place] = new
+        text[gone] = HOLE
+        after[place] = right
+        before[right] = place
+        left = before[place]
+        weight = self.weight[place]
+        gained: dict[int, int] = {}
+        for symbol, count, lefts in _grouped(text[left], weight, left):
+            if symbol != GAP:
+                counts[(second if symbol == new else symbol) << 32 | first] -= count
+                gained[symbol << 32 | new] = count
+                where[symbol << 32 | new] = lefts
+        for symbol, count, lefts in _grouped(text[right], weight, place):
+            if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
+                counts[second << 32 | symbol] -= count
+                gained[new << 32 | symbol] = count
+                where[new << 32 | symbol] = lefts
+        return gained
+
+
+class _Ranking:
+    """Counts of pairs, and the pair with the highest; of equal counts, the pair that sorts last.
+
+    Args:
+        inverted: symbols by number, as text that sorts the other way round; may grow.
+    """
+
+    def __init__(self, inverted: list[str]) -> None:
+        self.counts: dict[int, int] = {}
+        """May be lowered by others."""
+        self._inverted = inverted
+        self._level: dict[int, list[int]] = {}  # pairs by count; when a level is reached, those whose count has fallen move on
+        self._levels: list[int] = []  # a heap of these counts, negative
+        self._top: list[tuple[str, str, int]] = []  # a heap of the pairs of the level reached
+        self._top_count = 0
+
+    def add(self, gained: dict[int, int]) -> None:
+        """Set the counts of new pairs, none higher than that of the best pair so far."""
+        self.counts.update(gained)
+        self._rank(gained.items())
+
+    def best(self) -> int | None:
+        """Take the pair with the highest count, None if no count is high enough; `learn` sets its count."""
+        counts, top, inverted = self.counts, self._top, self._inverted
+        while True:
+            if self._levels and (not top or self._levels[0] == -self._top_count):
+                self._top_count = -heapq.heappop(self._levels)
+                fallen: list[tuple[int, int]] = []
+                for pair in self._level.pop(self._top_count):
+                    if (count := counts[pair]) == self._top_count:
+                        top.append((inverted[pair >> 32], inverted[pair & _LOW], pair))
+                    else:
+                        fallen.append((pair, count))
+                self._rank(fallen)
+                heapq.heapify(top)
+            elif not top:
+                return None
+            else:
+                pair = heapq.heappop(top)[2]
+                if (count := counts[pair]) == self._top_count:
+                    return pair
+                self._rank([(pair, count)])
+
+    def _rank(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Put pairs with their counts where `best` finds them."""
+        level = self._level
+        for pair, count in pairs:
+            if count >= MIN_FREQUENCY:
+                if count in level:
+                    level[count].append(pair)
+                else:
+                    level[count] = [pair]
+                    heapq.heappush(self._levels, -count)
+
+
+def _grouped(keys: NDArray[Any], weights: Ints, places: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any]]]:
+    """Group places by key.
+
+    Returns: each key, the sum of the weights of its places, and these.
+    """
+    ranked = keys.astype(np.int64) << 32 | np.arange(len(keys))
+    ranked.sort()  # numbers are sorted faster than their indices, and places stay in their order, near each other in memory
+    order = ranked & _LOW
+    keys = ranked >> 32
+    first = np.empty(len(keys), bool)
+    first[:1] = True
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    sums = np.add.reduceat(weights[order], starts) if len(starts) else starts
+    places = places[order]
+    ends = [*starts.tolist(), len(keys)]
+    return zip(keys[starts].tolist(), sums.tolist(), map(places.__getitem__, map(slice, ends, ends[1:])), strict=False)
+
+
+def replaced(word: Sequence[str], pair: tuple[str, str], symbol: str) -> list[str]:
+    """A word's symbols with each occurrence of a pair, from left to right, replaced by one symbol."""
+    first, second = pair
+    result: list[str] = []
+    i, last = 0, len(word) - 1
+    while i <= last:
+        if i < last and word[i] == first and word[i + 1] == second:
+            result.append(symbol)
+            i += 2
+        else:
+            result.append(word[i])
+            i += 1
+    return result

@@ -1,0 +1,123 @@
+"""The one path of a side's text, raw line to subwords and back, used by prep, translation and analyses alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal, Protocol
+
+from nmtkit.errors import DataError
+from nmtkit.files import read_json, text_lines
+from nmtkit.text import chinese
+from nmtkit.text.bpe import Bpe, join
+from nmtkit.text.moses import Moses
+from nmtkit.text.tidy import tidy
+from nmtkit.text.truecase import Truecaser, detruecase
+
+
+class TextSettings(Protocol):
+    """The prep settings that decide how a line is tokenized."""
+
+    @property
+    def normalize(self) -> bool:
+        """Normalise punctuation first."""
+
+    @property
+    def aggressive_hyphens(self) -> bool:
+        """Split words at hyphens."""
+
+    @property
+    def escape(self) -> bool:
+        """Write Moses' escapes."""
+
+    @property
+    def lowercase(self) -> bool:
+        """Lowercase the tokens."""
+
+
+class TextSide:
+    """Text of one language, both ways.
+
+    Args:
+        lang: language code; zh is segmented by jieba, all others are tokenized as Moses does.
+        settings: see TextSettings.
+        truecaser: applied after tokenization; None for none (then nothing is detruecased either).
+        bpe: splits words into subwords; None leaves words whole.
+    """
+
+    def __init__(self, lang: str, settings: TextSettings, truecaser: Truecaser | None = None, bpe: Bpe | None = None) -> None:
+        self.lang = lang
+        self.lowercase = settings.lowercase
+        self.truecaser = truecaser
+        self.bpe = bpe
+        options = (lang, settings.normalize, settings.aggressive_hyphens, settings.escape)
+        self.moses = None if chinese.is_chinese(lang) else Moses(*options)
+        self._caseless = Moses(*options, caseless=True) if self.moses and self.lowercase else None
+
+    @classmethod
+    def load(cls, prep_dir: Path, side: Literal["src", "tgt"]) -> TextSide:
+        """The side of a prepared corpus, built from its files; cheap enough for each worker process to do.
+
+        Args:
+            prep_dir: the run's prep folder, with manifest.json, codes.bpe or codes.SIDE.bpe, truecase.LANG, bpe-vocab.SIDE.txt.
+            side: "src" or "tgt".
+        Raises: DataError if the corpus isn't prepared or a file is damaged.
+        """
+        prep_dir = Path(prep_dir)
+        manifest = read_json(prep_dir / "manifest.json")
+        try:
+            lang, values = manifest[side], manifest["settings"]
+            settings = SimpleNamespace(**{key: values[key] for key in ("normalize", "aggressive_hyphens", "escape", "lowercase", "vocab_threshold")})
+        except (KeyError, TypeError):
+            raise DataError("not the manifest of a prepared corpus", where=prep_dir / "manifest.json", hint="run `nmtkit prep` again") from None
+        model = prep_dir / f"truecase.{lang}"
+        codes = next((path for path in (prep_dir / f"codes.{side}.bpe", prep_dir / "codes.bpe") if path.exists()), None)
+        bpe = Bpe(codes, _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", settings.vocab_threshold)) if codes else None
+        return cls(lang, settings, Truecaser.load(model) if model.exists() else None, bpe)
+
+    def tokens(self, line: str) -> list[str]:
+        """Tidy, tokenize, lowercase (if set) and truecase one raw line.
+
+        Returns: its words.
+        """
+        line = self.tokenized(tidy(line))
+        tokens = line.split(" ") if line else []
+        return self.truecaser.truecase(tokens) if self.truecaser else tokens
+
+    def tokenized(self, line: str) -> str:
+        """Tokenize and lowercase (if set) one tidy line.
+
+        Returns: its words, not truecased, separated by single spaces.
+        """
+        moses = self._caseless if self._caseless and line.islower() else self.moses
+        line = moses.tokenize(line) if moses else chinese.segment(line)
+        return line.lower() if self.lowercase else line  # not before: where a sentence ends is seen from the capital of the next
+
+    def encode(self, line: str) -> list[str]:
+        """One raw line as subwords, ready for the vocabulary."""
+        tokens = self.tokens(line)
+        return self.bpe.segment(tokens) if self.bpe else tokens
+
+    def surface(self, subwords: list[str]) -> str:
+        """Subwords as tokenized text (only BPE undone), the form multi-bleu.perl is computed on."""
+        return " ".join(join(subwords))
+
+    def decode(self, subwords: list[str]) -> str:
+        """Subwords as text for people: BPE, truecasing and tokenization undone."""
+        tokens = join(subwords)
+        if self.truecaser:
+            tokens = detruecase(tokens)
+        return chinese.detokenize(tokens) if self.moses is None else self.moses.detokenize(tokens)
+
+
+def _vocabulary(path: Path, threshold: int) -> set[str] | None:
+    if threshold <= 0 or not path.exists():
+        return None
+    result: set[str] = set()
+    for number, line in enumerate(text_lines(path), 1):
+        token, _, count = line.rpartition(" ")
+        if not token or not count.isdigit():
+            raise DataError("not a subword vocabulary", where=f"{path}, line {number}", hint="expected: subword, space, count")
+        if int(count) >= threshold:
+            result.add(token)
+    return result

@@ -1,0 +1,86 @@
+"""Make raw lines safe: one line stays one line, words are separated by single spaces, every change is counted."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+
+JOINER = "@@"
+
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_SPACES = re.compile(" {2,}")
+_JOINED = re.compile("@@(?= |$)")
+_KINDS = {
+    "\x00": "NUL",
+    "\t": "tab",
+    "\n": "line feed",
+    "\x0b": "vertical tab",
+    "\x0c": "form feed",
+    "\r": "carriage return",
+    "\x1c": "separator U+001C-1F",
+    "\x1d": "separator U+001C-1F",
+    "\x1e": "separator U+001C-1F",
+    "\x1f": "separator U+001C-1F",
+    "\x85": "next line U+0085",
+    "\u2028": "line separator U+2028",
+    "\u2029": "paragraph separator U+2029",
+}
+
+
+def utf8_lines(text: bytes, changes: Counter[str] | None) -> list[str] | list[str | None]:
+    """Split text at LF and decode it.
+
+    Args:
+        text: lines, each with its LF.
+        changes: the number of lines that are not UTF-8, repaired with U+FFFD, is added to it; None: such lines become None.
+    """
+    with contextlib.suppress(UnicodeDecodeError):
+        return text.decode().split("\n")[:-1]
+    lines: list[str | None] = []
+    for line in text.split(b"\n")[:-1]:
+        try:
+            lines.append(line.decode())
+        except UnicodeDecodeError:
+            lines.append(None if changes is None else line.decode(errors="replace"))
+            if changes is not None:
+                changes["lines not UTF-8"] += 1
+    return lines
+
+
+def tidy(line: str, counts: Counter[str] | None = None) -> str:
+    """Make one raw line safe for every later step: one line stays one line, and words are separated by single spaces.
+
+    The BOM (U+FEFF, anywhere) and a CR at the end are removed; NUL, tab, every other control character and every Unicode line
+    separator become a space; runs of spaces collapse; the ends are stripped. Words that end in the subword joiner `@@` stay as they
+    are but are counted: tokenization takes them apart (`@ @`) and `Bpe.segment` never emits one, so they are never read as a joiner.
+
+    Args:
+        line: one line without its line feed.
+        counts: if given, what was found is added to it: occurrences by kind ("BOM", "CR at the end", "NUL", "tab", …,
+            "other control character", "joiner @@ in the text") and, under "spaces", the lines whose spacing alone changed.
+    Returns: the safe line, possibly empty.
+    """
+    # Controls, separators and the BOM are not printable; most lines leave here.
+    if line.isprintable() and "  " not in line and JOINER not in line and line[:1] != " " and line[-1:] != " ":
+        return line
+    found: Counter[str] = Counter()
+    if "\ufeff" in line:
+        found["BOM"] = line.count("\ufeff")
+        line = line.replace("\ufeff", "")
+    if line.endswith("\r"):
+        found["CR at the end"] = 1
+        line = line[:-1]
+    for character in _UNSAFE.findall(line):
+        found[_KINDS.get(character, "other control character")] += 1
+    if found:
+        line = _UNSAFE.sub(" ", line)
+    safe = _SPACES.sub(" ", line).strip(" ")
+    if safe != line and not found:
+        found["spaces"] = 1
+    joiners = len(_JOINED.findall(safe)) if JOINER in safe else 0
+    if counts is not None:
+        counts.update(found)
+        if joiners:
+            counts["joiner @@ in the text"] += joiners
+    return safe

@@ -1,0 +1,225 @@
+"""Archives: the members asked for come out whole, and nothing else happens, whatever the archive holds."""
+
+import gzip
+import io
+import lzma
+import os
+import stat
+import tarfile
+import zipfile
+
+import pytest
+
+from nmtkit.corpora import archives
+from nmtkit.errors import DataError, EnvironmentProblem
+
+FILES = {"training/a.de": b"eins\nzwei\n", "training/a.en": b"one\ntwo\n", "other/README": b"?\n" * 10}
+
+
+def tar(path, members, mode="w:gz"):
+    """A tarball of bytes, or of TarInfo with type and linkname set."""
+    with tarfile.open(path, mode) as one:
+        for name, data in members.items():
+            info = data if isinstance(data, tarfile.TarInfo) else tarfile.TarInfo(name)
+            if isinstance(data, bytes):
+                info.size = len(data)
+            one.addfile(info, io.BytesIO(data) if isinstance(data, bytes) else None)
+    return path
+
+
+def zipped(path, members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as one:
+        for name, data in members.items():
+            one.writestr(name, data)
+    return path
+
+
+def make(kind, path, members):
+    return zipped(path, members) if kind == "zip" else tar(path, members, {"tar": "w:", "tgz": "w:gz", "tar.xz": "w:xz", "tar.bz2": "w:bz2"}[kind])
+
+
+def link(name, target, kind=tarfile.SYMTYPE):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "out" / "here").mkdir(parents=True)
+    return tmp_path / "out" / "here"
+
+
+def outside(folder):
+    """What lies anywhere but in the folder that may be written in, archives left out."""
+    root = folder.parent.parent
+    return sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and folder not in p.parents and p.parent != root)
+
+
+KINDS = ["zip", "tar", "tgz", "tar.xz", "tar.bz2"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prefix", ["", "./"])
+def test_members_come_out(tmp_path, folder, kind, prefix):
+    path = make(kind, tmp_path / f"x.{kind}", {prefix + name: data for name, data in FILES.items()})
+    found = archives.extract(path, ["training/a.en", "training/a.de"], folder)
+    assert {name: [one.path.read_bytes() for one in taken] for name, taken in found.items()} == {n: [FILES[n]] for n in FILES if "training" in n}
+    assert sorted(p.name for p in folder.iterdir()) == ["00000-a.de", "00001-a.en"]
+
+
+@pytest.mark.parametrize("kind", ["zip", "tgz"])
+def test_numbered_members_come_in_the_order_of_their_numbers(tmp_path, folder, kind):
+    names = ["10", "9", "100", "0", "x1", "1.np", "07"]
+    path = make(kind, tmp_path / f"x.{kind}", {f"train/{name}.zh": name.encode() for name in names} | {"train/9.en": b""})
+    taken = archives.extract(path, ["train/{number}.zh"], folder)["train/{number}.zh"]
+    assert [(one.number, one.path.read_text()) for one in taken] == [(0, "0"), (7, "07"), (9, "9"), (10, "10"), (100, "100")]
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("xz", lzma.compress)])
+@pytest.mark.parametrize("decompress", [True, False])
+def test_compressed_members(tmp_path, folder, suffix, compress, decompress):
+    packed = compress(FILES["training/a.de"])
+    path = tar(tmp_path / "x.tar", {f"giga.de.{suffix}": packed}, "w:")
+    taken = archives.extract(path, [f"giga.de.{suffix}"], folder, decompress)[f"giga.de.{suffix}"][0]
+    assert taken.path.read_bytes() == (FILES["training/a.de"] if decompress else packed)
+    assert list(folder.iterdir()) == [taken.path]
+
+
+@pytest.mark.parametrize("kind", ["zip", "tgz"])
+def test_a_missing_member_names_the_nearest_or_what_is_there(tmp_path, folder, kind):
+    path = make(kind, tmp_path / f"x.{kind}", FILES)
+    with pytest.raises(DataError, match="has no training/b.de") as caught:
+        archives.extract(path, ["training/a.en", "training/b.de"], folder)
+    assert "training/a.de" in caught.value.hint
+    with pytest.raises(DataError) as caught:
+        archives.extract(path, ["{number}.zh"], folder)
+    assert "it holds training/a.de, training/a.en, other/README" in caught.value.hint
+
+
+# what must not happen
+
+
+@pytest.mark.parametrize("kind", ["zip", "tgz", "tar"])
+@pytest.mark.parametrize("name", ["../evil", "training/../../evil", "/tmp/evil-nmtkit", "..\\evil", "C:\\evil"])
+@pytest.mark.parametrize("wanted", ["itself", "another"])
+def test_names_that_leave_the_folder(tmp_path, folder, kind, name, wanted):
+    path = make(kind, tmp_path / f"x.{kind}", {name: b"evil"} | FILES)
+    before = outside(folder)
+    with pytest.raises(DataError, match="is not safe"):
+        archives.extract(path, [name if wanted == "itself" else "training/a.de"], folder)
+    assert outside(folder) == before
+    assert not any(p.exists() for p in (tmp_path / "evil", tmp_path / "out" / "evil", folder.parent.parent / "evil"))
+    assert not os.path.exists("/tmp/evil-nmtkit")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_links_and_devices(tmp_path, folder, kind):
+    (tmp_path / "secret").write_text("secret")
+    path = tar(tmp_path / "x.tgz", {"training/a.de": link("training/a.de", str(tmp_path / "secret"), kind), "training/a.en": b"x"})
+    with pytest.raises(DataError, match="is a link, not a file"):
+        archives.extract(path, ["training/a.de"], folder)
+    assert list(folder.iterdir()) == []
+    assert archives.extract(path, ["training/a.en"], folder)["training/a.en"][0].path.read_bytes() == b"x"  # an unwanted link harms nobody
+
+
+def test_a_link_through_which_another_member_would_be_written(tmp_path, folder):
+    """The classic: a link to a folder, then a member inside it. Only our own names are written, so it lands in our folder."""
+    target = tmp_path / "target"
+    target.mkdir()
+    path = tar(tmp_path / "x.tgz", {"dir": link("dir", str(target)), "dir/a.de": b"x"})
+    archives.extract(path, ["dir/a.de"], folder)
+    assert list(target.iterdir()) == []
+    assert [p.name for p in folder.iterdir()] == ["00000-a.de"]
+
+
+def test_a_link_in_a_zip(tmp_path, folder):
+    info = zipfile.ZipInfo("a.de")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    zipped(tmp_path / "x.zip", {})
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as one:
+        one.writestr(info, "/etc/passwd")
+    with pytest.raises(DataError, match="is a link"):
+        archives.extract(tmp_path / "x.zip", ["a.de"], folder)
+
+
+def test_odd_names_become_plain_ones(tmp_path, folder):
+    name = "dir/a b;$(x)\n.de"
+    path = zipped(tmp_path / "x.zip", {name: b"x"})
+    assert archives.extract(path, [name], folder)[name][0].path.name == "00000-a_b___x__.de"
+
+
+ZEROS = bytes(3_000_000)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tgz", "tar.xz"])
+def test_bombs(tmp_path, folder, kind, monkeypatch):
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 100_000)
+    path = make(kind, tmp_path / f"x.{kind}", {"a.de": ZEROS})
+    with pytest.raises(DataError, match="would grow to more than"):
+        archives.extract(path, ["a.de"], folder)
+    assert sum(p.stat().st_size for p in folder.iterdir()) <= 2_000_000
+
+
+def test_a_bomb_inside_an_archive(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 100_000)
+    monkeypatch.setattr(archives, "MOST_RATIO", 20)
+    path = tar(tmp_path / "x.tar", {"a.de.gz": gzip.compress(ZEROS)}, "w:")
+    with pytest.raises(DataError, match="would grow to more than"):
+        archives.extract(path, ["a.de.gz"], folder)
+    assert sum(p.stat().st_size for p in folder.iterdir()) <= len(ZEROS)
+
+
+def test_many_small_members_count_together(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 100_000)
+    monkeypatch.setattr(archives, "MOST_RATIO", 1)
+    path = tar(tmp_path / "x.tgz", {f"{i}.de": bytes(30_000) for i in range(10)})
+    with pytest.raises(DataError, match="would grow"):
+        archives.extract(path, ["{number}.de"], folder)
+
+
+def test_a_zip_that_lies_about_its_sizes(tmp_path, folder):
+    path = zipped(tmp_path / "x.zip", {"a.de": ZEROS})
+    data = path.read_bytes().replace((3_000_000).to_bytes(4, "little"), (300).to_bytes(4, "little"))
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="damaged"):
+        archives.extract(path, ["a.de"], folder)
+    assert sum(p.stat().st_size for p in folder.iterdir()) <= 300
+
+
+def test_a_full_disk_is_said_before_anything_is_written(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: os.terminal_size((0, 0)) and type("", (), {"free": 5}))
+    path = tar(tmp_path / "x.tgz", FILES)
+    with pytest.raises(EnvironmentProblem, match="no space to unpack"):
+        archives.extract(path, ["training/a.de"], folder)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kept", [0, 10, 0.5, 0.9])
+def test_a_damaged_archive(tmp_path, folder, kind, kept):
+    path = make(kind, tmp_path / f"x.{kind}", {"a.de": os.urandom(50_000), "b.de": os.urandom(50_000)})
+    data = path.read_bytes()
+    path.write_bytes(data[: kept if kept in {0, 10} else int(kept * len(data))])
+    with pytest.raises(DataError, match=r"is damaged|has no b\.de") as caught:
+        archives.extract(path, ["b.de"], folder)
+    assert str(caught.value.where) == str(path)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tgz", "tar.xz"])
+def test_flipped_bits(tmp_path, folder, kind):
+    path = make(kind, tmp_path / f"x.{kind}", {"a.de": os.urandom(5000)})
+    data = bytearray(path.read_bytes())
+    data[2500] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="is damaged"):
+        archives.extract(path, ["a.de"], folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "right"), [("x.tgz", gzip.compress(b"", mtime=0), True), ("x.tgz", b"<html>", False), ("x.zip", b"PK\3\4", True)]
+)
+def test_kinds(tmp_path, name, content, right):
+    (tmp_path / "file").write_bytes(content)
+    assert archives.is_kind(tmp_path / "file", f"a/{name}") == right
+    assert archives.is_kind(tmp_path / "file", "a/x.txt")

@@ -1,0 +1,351 @@
+"""The table of data sets: complete, consistent with what is published, and strict."""
+
+import copy
+import json
+import re
+import tomllib
+from importlib import resources
+
+import pytest
+from sacrebleu.dataset import DATASETS
+from typer.testing import CliRunner
+
+from nmtkit.cli import app
+from nmtkit.corpora import published, table
+from nmtkit.corpora.checksums import digest
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.prep import stage
+from nmtkit.prep.request import SEED, registered_request
+from nmtkit.presets import preset_names
+from nmtkit.settings import PrepSettings, build
+
+MULTI30K = ["ende", "enfr", "deen", "defr", "fren", "frde"]
+WMT = ["wmt14-ende", "wmt14-deen", "wmt14-enfr", "wmt14-fren", "wmt17-ende", "wmt17-deen"]
+TED = [f"iwslt14-{pair}" for other in ("de", "es", "ro") for pair in (f"{other}en", f"en{other}")]
+TED += [f"iwslt15-{pair}" for other in ("vi", "fr", "zh") for pair in (f"{other}en", f"en{other}")]
+TED += ["ted-zhen", "ted-enzh", "ted-esen", "ted-enes"]
+MORE = [f"{stem}-{pair}" for stem in ("newscommentary", "opensubtitles2018") for pair in ("esen", "enes")] + ["tvsub-zhen", "tvsub-enzh"]
+EVALUATION = ["lingeval97", "senteval"]
+ALL = ["demo", *(f"multi30k-{pair}" for pair in MULTI30K), *WMT, *TED, *MORE, *EVALUATION]
+
+
+@pytest.fixture
+def values():
+    return tomllib.loads(resources.files("nmtkit.corpora").joinpath("datasets.toml").read_text("utf-8"))
+
+
+@pytest.fixture
+def sources(shared):
+    return (shared / "data" / "sources.md").read_text("utf-8") + (shared / "data" / "formats.md").read_text("utf-8")
+
+
+def test_names():
+    assert sorted(table.registered()) == sorted(ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_entry_is_whole(name):
+    dataset = table.find(name)
+    entry = dataset.entry
+    assert entry.licence and entry.citation and entry.title
+    assert bool(entry.generator) + bool(entry.sets) + bool(entry.evaluation) == 1
+    if entry.evaluation:
+        return
+    assert entry.preset in preset_names() and entry.train_pairs > 0
+    assert set(entry.presets) <= set(preset_names())
+    assert build(PrepSettings, entry.prep, "prep").merges > 0
+    if entry.sets:
+        assert [one.split for one in dataset.choose()][:3] == ["train", "dev", "test"]
+        assert all(one.addresses for one in dataset.needed().values())
+
+
+def test_every_published_file_is_used(values):
+    used = {name for dataset in table.registered().values() for key in dataset.entry.sets for name in _needed_with(dataset, key)}
+    used |= {name for name in EVALUATION for name in table.find(name).needed()}
+    inside = {url.partition("::")[0] for one in table.find("multi30k-ende").published.values() for url in one.urls if "::" in url}
+    assert used | inside == set(table.find("multi30k-ende").published)
+
+
+def _needed_with(dataset, key):
+    return dataset.needed(dataset.choose() if key == "train" else dataset.choose(key, [key]))
+
+
+def test_addresses_and_checksums_are_the_published_ones(sources, shared):
+    """Every size, checksum and address stands in the notes on what is published (Multi30k: beside the files themselves)."""
+    known = dict(reversed(line.split()) for line in (shared / "data" / "SHA256SUMS").read_text("utf-8").splitlines())
+    plain = re.sub(r"\{([^}]*)\}", lambda m: m[1], sources).replace("https://", "http://")
+    for name, one in table.find("multi30k-ende").published.items():
+        algorithm, _, checksum = (one.checksum or ":").partition(":")
+        if name.startswith("multi30k/"):
+            path = name.replace("multi30k/", "multi30k/raw/")
+            assert checksum == known[path] and one.size == (shared / "data" / path).stat().st_size
+            continue
+        if name.startswith("tvsub/"):  # not in the notes: the commit that the files here come from
+            assert "tvsub @ 76a07be477ea" in (shared / "data" / "README.md").read_text("utf-8") and name[12:24] == "76a07be477ea"
+            continue
+        if checksum:
+            assert checksum in sources, name
+            assert algorithm in {"sha256", "git"} or f"md5 {checksum}" in sources or f"/ {checksum}" in sources, name
+        if one.size:
+            assert str(one.size) in sources, name
+        assert all(re.match(r"https?://|wit3-releases/", address) for address in one.addresses)
+        hosts = {re.match(r"https?://([^/]+)/", address)[1].removeprefix("www.") for address in one.addresses if "::" not in address}
+        assert all(host in plain for host in hosts - {"drive.usercontent.google.com"}), name
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("wmt08/test.tgz", "wmt08"),
+        ("wmt09/test.tgz", "wmt09"),
+        ("wmt10/test.tgz", "wmt10"),
+        ("wmt11/test.tgz", "wmt11"),
+        ("wmt12/test.tgz", "wmt12"),
+        ("wmt13/test.tgz", "wmt13"),
+        ("wmt14/test-full.tgz", "wmt14/full"),
+        ("wmt15/test.tgz", "wmt15"),
+        ("wmt17/test.tgz", "wmt17"),
+    ],
+)
+def test_wmt_s_test_sets_are_sacrebleu_s(ours, theirs):
+    """Address, checksum and members as in sacreBLEU's own table, for every direction that uses the archive."""
+    one, other = table.find("wmt14-ende").published[ours], DATASETS[theirs]
+    assert one.checksum == f"md5:{other.md5[0]}"
+    assert other.data[0].replace("www.", "") in [address.replace("www.", "") for address in one.addresses]
+    seen = 0
+    for dataset in table.registered().values():
+        for key in dataset.entry.sets:
+            for chosen in dataset.choose(key, [key])[2:] if key != "train" else []:
+                for src, tgt in zip(chosen.src, chosen.tgt, strict=True):
+                    if src.resource == ours:
+                        assert [src.member, tgt.member] == other.langpairs[f"{dataset.src}-{dataset.tgt}"][:2]
+                        seen += 1
+    assert seen >= 2
+
+
+def test_papers_choices():
+    """Dev, test and merges of each paper, and what a preset changes."""
+
+    def members(name, dev="", preset=None):
+        dataset = table.find(name)
+        weak, strong = dataset.settings(preset or dataset.entry.preset)
+        chosen = dataset.choose(dev or strong.get("dev", ""))[1:]
+        return [re.findall(r"(newstest\d+|(?:dev|tst)\d+)", " ".join(f.member for f in one.src)) for one in chosen], (weak | strong).get("merges")
+
+    years = [f"newstest{year}" for year in range(2008, 2018)]
+    assert members("wmt14-ende") == ([["newstest2013"], ["newstest2014"]], 32000)
+    assert members("wmt14-ende", preset="pr-base") == ([["newstest2012", "newstest2013"], ["newstest2014"]], 32000)
+    assert members("wmt14-fren") == ([["newstest2012", "newstest2013"], ["newstest2014"]], 32000)
+    assert members("wmt17-deen") == ([["newstest2014", "newstest2015"], ["newstest2017"]], 32000)
+    assert members("newscommentary-esen")[0] == [["newstest2008"], years[1:6]]
+    assert members("iwslt14-esen") == ([["tst2010", "tst2011", "tst2012", "dev2010"], ["tst2014"]], 34000)
+    assert members("iwslt14-enro") == ([["tst2010", "tst2011", "tst2012", "dev2010"], ["tst2014"]], 32000)
+    assert members("iwslt15-envi") == ([["tst2012"], ["tst2013"]], 21000)
+    assert members("iwslt15-fren") == ([["tst2013"], ["tst2014", "tst2015"]], 31000)
+    assert members("ted-zhen")[0] == [["dev2010"], ["tst2010", "tst2011", "tst2012", "tst2013"]]
+    assert members("ted-enes")[0] == [["dev2010"], ["tst2010", "tst2011", "tst2012"]]
+
+
+def test_settings_of_preset_and_data_set_in_the_right_order():
+    """The data set's own < the preset's < the data set's with that preset < --set."""
+
+    def chosen(name, preset=None, *assignments):
+        return registered_request(name, None, None, SEED, preset, None, None).settings(None, list(assignments))
+
+    assert chosen("iwslt14-esen").merges == 34000  # preset dc-iwslt: 32000
+    assert chosen("iwslt14-esen", "tiny").merges == 1000
+    assert chosen("iwslt14-esen", None, "prep.merges=5").merges == 5
+    assert chosen("wmt14-ende", "pr-base").dev == "newstest2012+2013"
+    assert chosen("wmt14-ende").dev == ""
+    assert chosen("wmt14-ende", "pr-base", "prep.dev=newstest2013", "prep.test=newstest2014,newstest2017").test == ["newstest2014", "newstest2017"]
+    assert chosen("iwslt14-deen").lowercase and chosen("iwslt14-deen").max_ratio == 1.5
+
+
+def test_a_direction_needs_its_own_files_and_a_choice_only_what_it_names():
+    needed = list(table.find("multi30k-defr").needed())
+    assert needed == [f"multi30k/{s}.{lang}.gz" for s in ("train", "val", "test_2016_flickr", "test_2017_flickr") for lang in ("de", "fr")]
+    wmt = table.find("wmt14-ende")
+    assert "wmt17/test.tgz" not in wmt.needed()
+    assert "wmt17/test.tgz" in wmt.needed(wmt.choose("", ["newstest2017"]))
+
+
+@pytest.mark.parametrize(
+    ("dev", "test", "hint"), [("newstest2012", [], "newstest2012+2013"), ("", ["newstest14"], "newstest2014"), ("train", [], "")]
+)
+def test_an_unknown_set_says_the_nearest(dev, test, hint):
+    with pytest.raises(ConfigError, match="has no set") as caught:
+        table.find("wmt14-ende").choose(dev, test)
+    assert hint in caught.value.hint
+    assert caught.value.where == ("prep.dev" if dev else "prep.test")
+
+
+def test_unknown_name_says_the_nearest():
+    with pytest.raises(ConfigError) as caught:
+        table.find("mutli30k-ende")
+    assert "multi30k-ende" in caught.value.hint
+    assert "nmtkit datasets" in caught.value.hint
+    with pytest.raises(ConfigError) as caught:
+        table.find("mine")  # nothing is near: one line, not a list of all
+    assert "--train SRC TGT" in caught.value.hint and "wmt14" not in caught.value.hint
+
+
+# strict
+
+
+def change(values, *path, value=None):
+    """The table with one value changed (taken out if None)."""
+    changed = copy.deepcopy(values)
+    place = changed
+    for key in path[:-1]:
+        place = place[key]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return changed
+
+
+M = ("datasets", "multi30k")
+T = (*M, "sets", "train")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ((*M, "licens"), "x", "unknown setting 'multi30k.licens'"),
+        ((*T, "fles"), ["x"], "unknown setting"),
+        ((*T, "format"), "tmx", "bad value"),
+        ((*T, "files"), ["multi30k/trian.{lang}.gz"], "needs 'multi30k/trian.en.gz', which no source has"),
+        ((*T, "files"), {"en": ["multi30k/train.en.gz"]}, "don't match"),
+        ((*T, "references"), {"de": [["multi30k/train.de.gz", "multi30k/val.de.gz"]]}, "don't match"),
+        ((*T, "format"), "tsv", "has no column of 'de'"),
+        ((*T, "documents"), "ids", "don't match"),
+        ((*T, "rows"), "1:2", "don't match"),
+        ((*M, "sets", "val"), {"rows": "every 23rd"}, "bad value .*first:last"),
+        ((*M, "dev"), "dev", "has no set 'dev'"),
+        ((*M, "test"), ["val", "tset"], "has no set 'tset'"),
+        ((*M, "sets", "train"), None, "has no set 'train'"),
+        ((*M, "presets"), {"base": {"mergs": 3}}, "unknown setting 'multi30k.presets.mergs'"),
+        (("sources", "multi30k", "files", "val.fr.gz"), None, r"val\.fr\.gz"),
+        (("sources", "multi30k", "files", "val.fr.gz", "checksum"), "d79cfa99", "checksum"),
+        (("sources", "multi30k", "files", "val.fr.gz", "checksum"), "sha256:xyz", "checksum"),
+        (("sources", "multi30k", "files", "val.fr.gz", "checksum"), "crc:00", "checksum"),
+        (("sources", "multi30k", "files", "val.fr.gz", "size"), 0, "size"),
+        (("sources", "multi30k", "mirror"), "x", "unknown setting"),
+    ],
+)
+def test_the_table_is_strict(values, path, value, message):
+    with pytest.raises(ConfigError, match=message):
+        table.expand(change(values, *path, value=value))
+
+
+def test_mirrors_of_the_source_come_first():
+    one = table.find("iwslt14-deen").published["wit3/2014-01/texts/de/en/de-en.tgz"]
+    assert [address.partition("//")[2].partition("/")[0] for address in one.addresses] == ["wit3.fbk.eu", "dl.fbaipublicfiles.com", "2014-01"][:2] + [
+        ""
+    ]
+    assert one.addresses[2] == "wit3-releases/2014-01.tgz::2014-01/texts/de/en/de-en.tgz"
+
+
+# the list
+
+
+def test_describe_is_json_and_knows_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
+    rows = {row["name"]: row for row in json.loads(json.dumps(table.describe()))}
+    m30k = rows["multi30k-ende"]
+    assert (m30k["pairs"], m30k["size"], m30k["verified"], m30k["kind"]) == (29000, "1.3 MB", True, "corpus")
+    assert m30k["bytes"] == sum(r.size for r in table.find("multi30k-ende").needed().values())
+    assert m30k["sets"] == ["train", "dev", "test_2016_flickr", "test_2017_flickr"]
+    assert (rows["demo"]["cached"], rows["demo"]["kind"], m30k["cached"]) == (True, "generated", False)
+    assert (rows["ted-zhen"]["bytes"], rows["ted-zhen"]["size"], rows["ted-zhen"]["verified"]) == (None, "?", False)
+    assert rows["wmt14-ende"]["size"] == "1.7 GB + ?" and rows["wmt14-ende"]["verified"]
+    assert "newstest2012+2013" in rows["wmt14-ende"]["further_sets"]
+    assert (rows["senteval"]["kind"], rows["senteval"]["sets"]) == ("evaluation set", [])
+    (tmp_path / "multi30k").mkdir()
+    for name, resource in table.find("multi30k-ende").needed().items():
+        with open(tmp_path / name, "wb") as stream:
+            stream.truncate(resource.size)
+    cached = {row["name"]: row["cached"] for row in table.describe()}
+    assert cached["multi30k-ende"] and cached["multi30k-deen"] and not cached["multi30k-enfr"]
+
+
+# evaluation sets
+
+
+@pytest.fixture
+def lingeval(tmp_path, monkeypatch, values):
+    """A small lingeval97 in a folder, and the table that knows it."""
+    monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine").mkdir()
+    path = tmp_path / "mine" / "lingeval97.json"
+    path.write_text("[]")
+    one = values["sources"]["lingeval97"]
+    one["bases"], one["files"]["lingeval97.json"]["checksum"] = [], "git:" + digest(path, "git")
+    known = table.expand(values)
+    monkeypatch.setattr(table, "registered", lambda: known)
+    return path
+
+
+def test_an_evaluation_set_is_kept_for_the_analyses(lingeval, tmp_path):
+    with pytest.raises(EnvironmentProblem, match="cannot download lingeval97"):
+        published.evaluation_set("lingeval97")
+    folder = published.evaluation_set("lingeval97", lingeval.parent)
+    assert folder == tmp_path / "cache" / "lingeval97"
+    assert [p.name for p in folder.iterdir()] == ["lingeval97.json"]
+    lingeval.unlink()
+    assert published.evaluation_set("lingeval97") == folder
+    assert published.fetch("lingeval97") == [folder / "lingeval97.json"]
+    assert {row["name"]: row["cached"] for row in table.describe()}["lingeval97"]
+
+
+def test_an_evaluation_set_compressed_since_is_kept_uncompressed(lingeval, tmp_path):
+    import lzma
+
+    (lingeval.parent / "lingeval97.json.xz").write_bytes(lzma.compress(lingeval.read_bytes()))
+    lingeval.unlink()
+    assert (published.evaluation_set("lingeval97", lingeval.parent) / "lingeval97.json").read_text() == "[]"
+
+
+def test_what_is_and_is_no_evaluation_set(tmp_path):
+    with pytest.raises(ConfigError, match="is an evaluation set") as caught:
+        stage.prep("senteval", run_dir=tmp_path / "run")
+    assert "nmtkit datasets --fetch senteval" in caught.value.hint
+    with pytest.raises(ConfigError, match="is no evaluation set"):
+        published.evaluation_set("multi30k-ende")
+    with pytest.raises(ConfigError, match="nothing to fetch"):
+        published.fetch("demo")
+
+
+def test_the_list_fits_80_columns_and_leaves_nothing_out():
+    listed = CliRunner().invoke(app, ["datasets"]).stdout
+    assert max(map(len, listed.split("\n"))) < 80
+    text = " ".join(listed.split())
+    assert "nmtkit datasets --fetch senteval" in CliRunner().invoke(app, ["datasets", "--help"]).stdout
+    for row in table.describe():
+        (line,) = [line for line in listed.split("\n") if line.split(" ")[0] == row["name"]]
+        number = line.split()[-1]
+        assert f"[{number}] {row['citation']} Licence: {row['licence']}" in text
+    assert re.search(r"^iwslt14-esen +~183,000 ", listed, re.M) and re.search(r"^iwslt14-deen +167,522 ", listed, re.M)
+
+
+def test_numbers_of_pairs_that_are_not_published_are_called_approximate():
+    rounded = {row["name"] for row in table.describe() if row["approximate"]}
+    assert rounded == {"iwslt14-esen", "iwslt14-enes", "iwslt14-roen", "iwslt14-enro", "iwslt15-fren", "iwslt15-enfr"}
+
+
+def test_an_unknown_name_to_fetch_is_no_matter_of_prep():
+    with pytest.raises(ConfigError, match="unknown data set 'senteva'") as caught:
+        published.fetch("senteva")
+    assert (caught.value.where, caught.value.hint) == ("nmtkit datasets --fetch", "did you mean 'senteval'? (nmtkit datasets lists them)")
+
+
+def test_fetch_without_preparing(shared, tmp_path, monkeypatch):
+    monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
+    raw = shared / "data" / "multi30k" / "raw"
+    for folder in (raw, raw.parent):
+        paths = published.fetch("multi30k-fren", folder)
+        assert paths[2:4] == [raw / "val.fr.gz", raw / "val.en.gz"]
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError, match="no such folder"):
+        published.fetch("multi30k-fren", tmp_path / "nowhere")

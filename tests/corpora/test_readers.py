@@ -1,0 +1,276 @@
+"""The formats: against the real files, read a second time by the plainest means; and the oddities each format allows."""
+
+import html
+import io
+import lzma
+import re
+import tarfile
+import zipfile
+from xml.etree import ElementTree
+
+import pytest
+
+from nmtkit.corpora import readers
+from nmtkit.errors import DataError
+from tests.prep.real import lines
+
+
+def rows(stream):
+    return list(stream.rows)
+
+
+def texts(stream):
+    return [line.decode() for line, _ in stream.rows]
+
+
+def starts(stream):
+    return [number for number, (_, first) in enumerate(stream.rows) if first]
+
+
+def real(path):
+    """A path of the real data, with .xz if only that is there."""
+    return path if path.exists() else path.with_name(path.name + ".xz")
+
+
+def xml_oracle(path):
+    """Texts and document starts by an XML parser, outer spaces removed."""
+    found, where = [], []
+    data = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    for doc in ElementTree.fromstring(data).iter("doc"):
+        where.append(len(found))
+        found += [" ".join(seg.text.split("\n")).strip() for seg in doc.iter("seg")]
+    return found, where
+
+
+# IWSLT's XML
+
+IWSLT = [("iwslt15_zhen", f"IWSLT15.TED.{s}.zh-en", 2) for s in ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013")]
+IWSLT += [("iwslt15_envi", f"IWSLT15.TED.{s}.en-vi", 2) for s in ("dev2010", "tst2010", "tst2011", "tst2012")]
+IWSLT += [("iwslt16_deen", f"IWSLT16.{s}.de-en", 2) for s in ("TED.dev2010", "TED.tst2013", "TEDX.dev2012", "TEDX.tst2014")]
+SIZES = {"IWSLT15.TED.dev2010.zh-en": (887, 8), "IWSLT15.TED.tst2013.zh-en": (1261, 19), "IWSLT15.TED.tst2012.en-vi": (1553, 14)}
+
+
+@pytest.mark.parametrize(("folder", "name", "sides"), IWSLT)
+def test_iwslt_xml(shared, folder, name, sides):
+    for lang in name.rpartition(".")[2].split("-"):
+        path = real(shared / "data" / folder / f"{name}.{lang}.xml")
+        (stream,) = readers.markup(path, lang)
+        assert stream.documents
+        assert (texts(stream), starts(stream)) == xml_oracle(path)
+        if name in SIZES:
+            assert (len(rows(stream)), len(starts(stream))) == SIZES[name]
+
+
+@pytest.mark.parametrize("part", ["dev2010", "tst2010", "tst2011", "tst2012", "tst2013"])
+def test_iwslt_xml_is_the_text_and_the_talks_that_others_took_from_it(shared, part):
+    """HAN's extraction of the same files: text, and line numbers where talks start."""
+    base = shared / "data" / "iwslt15_zhen" / f"IWSLT15.TED.{part}.zh-en"
+    for lang in ("zh", "en"):
+        (stream,) = readers.markup(real(base.with_name(f"{base.name}.{lang}.xml")), lang)
+        assert texts(stream) == [html.unescape(line) for line in lines(base.with_name(f"{base.name}.{lang}"))]
+        assert starts(stream) == [int(line) for line in lines(base.with_name(f"{base.name}.doc"))]
+
+
+# mteval's SGM
+
+
+def test_sgm_of_news(shared):
+    folder = shared / "data" / "moses_nc5k"
+    (src,), (ref,) = readers.markup(folder / "test-src.fr.sgm", "fr"), readers.markup(folder / "test-ref.en.sgm", "en")
+    for stream, name in ((src, "test-src.fr.sgm"), (ref, "test-ref.en.sgm")):
+        plain = re.findall(r'^<seg id="\d+">\s*(.*?)\s*</seg>', "\n".join(lines(folder / name)), re.M)
+        assert texts(stream) == [html.unescape(text) for text in plain]
+        assert len(starts(stream)) == "\n".join(lines(folder / name)).count("<doc ")
+    assert starts(src) == starts(ref)
+
+
+def test_sgm_with_three_references_and_without_quotes(shared):
+    """TVsub's test set; the same references lie beside HAN's outputs as plain text."""
+    streams = readers.markup(real(shared / "data" / "tvsub_zhen" / "processed" / "test" / "test_trg.sgm"), "en")
+    assert len(streams) == 3
+    for number, stream in enumerate(streams, 1):
+        assert texts(stream) == [html.unescape(line) for line in lines(shared / "data" / "han_outputs" / "sub_zh-en" / f"test_tgt_{number}")]
+        assert (len(rows(stream)), starts(stream)) == (1154, [0, 330])
+
+
+def test_sgm_of_a_system(shared):
+    folder = shared / "data" / "han_outputs" / "sub_zh-en"
+    (stream,) = readers.markup(real(folder / "sub_zh-en_baseline.en.sgm"), "en")
+    assert texts(stream) == [html.unescape(line).strip() for line in lines(folder / "sub_zh-en_baseline.en")]
+
+
+# WMT's XML
+
+
+def test_wmt_xml(shared):
+    path = real(shared / "data" / "wmt21_xml" / "newstest2021.de-fr.all.xml")
+    tree = ElementTree.fromstring("\n".join(lines(path)).removeprefix("<?xml version='1.0' encoding='utf-8'?>"))
+    for lang, side in (("de", "src"), ("fr", "ref")):
+        (stream,) = readers.markup(path, lang)
+        expected, where = [], []
+        for doc in tree.iter("doc"):
+            where.append(len(expected))
+            expected += [seg.text.strip() for seg in doc.find(side).iter("seg")]
+        assert (texts(stream), starts(stream)) == (expected, where)
+        assert len(where) == 61
+    with pytest.raises(DataError, match="no segments in 'en'"):
+        readers.markup(path, "en")
+
+
+# oddities
+
+
+def write(tmp_path, text, name="x.sgm"):
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def markup(tmp_path, text, lang="en"):
+    return readers.markup(write(tmp_path, text), lang)
+
+
+def test_quotes_case_breaks_entities_and_bare_ampersands(tmp_path):
+    text = """<REFSET setid=x><DOC docid=a sysid='one'><P>
+    <SEG ID=1>AT&T &amp; R&amp;amp;D &lt;b&gt; &#228;&#xE4; &#10;x &copy;</SEG><seg
+    id="2" > over
+    two lines </seg></P></DOC><doc sysid="one" docid="b"><hl><seg id="1"></seg></hl></doc></refset>"""
+    (stream,) = markup(tmp_path, text)
+    assert texts(stream) == ["AT&T & R&amp;D <b> ää  x &copy;", "over     two lines", ""]
+    assert starts(stream) == [0, 2]
+
+
+def test_two_documents_by_different_translators_are_one_reference(tmp_path):
+    text = '<doc docid="a" sysid="Ann"><seg>x</seg></doc><doc docid="b" sysid="Bob"><seg>y</seg></doc>'
+    assert [texts(stream) for stream in markup(tmp_path, text)] == [["x", "y"]]
+
+
+def test_references_interleaved_or_one_after_the_other(tmp_path):
+    docs = {key: f'<doc docid="{key[0]}" sysid="{key[1]}"><seg>{key}</seg></doc>' for key in ("a1", "a2", "b1", "b2")}
+    for order in (["a1", "a2", "b1", "b2"], ["a1", "b1", "a2", "b2"]):
+        found = markup(tmp_path, "".join(docs[key] for key in order))
+        assert [texts(stream) for stream in found] == [["a1", "b1"], ["a2", "b2"]]
+
+
+def test_two_translators_in_wmt_xml_and_no_output_of_a_system(tmp_path):
+    doc = """<doc id="{0}"><src lang="de"><p><seg id="1">s{0}</seg></p></src><hyp system="X" language="en"><seg id="1">bad</seg></hyp>
+    <ref lang="en" translator="A"><p><seg id="1">a{0}</seg></p></ref><ref lang="en" translator="B"><seg id="1">b{0}</seg></ref></doc>"""
+    text = "<dataset>" + doc.format(1) + doc.format(2) + "</dataset>"
+    assert [texts(stream) for stream in markup(tmp_path, text)] == [["a1", "a2"], ["b1", "b2"]]
+    assert [texts(stream) for stream in markup(tmp_path, text, "de")] == [["s1", "s2"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no segments"),
+        ("just text\n", "no segments"),
+        ("<doc docid=a></doc>", "no segments"),
+        ("<doc docid=a>\n<seg id=1>x\n<seg id=2>y</seg></doc>", "not closed"),
+        ("<doc docid=a>\n<seg id=1>x</doc><doc docid=b><seg>y</seg></doc>", "not closed"),
+        ("<doc docid=a sysid=1><seg>x</seg></doc><doc docid=a sysid=2><seg>x</seg><seg>y</seg></doc>", "differ in document 'a'"),
+        ("<doc docid=a sysid=1><seg>x</seg></doc><doc docid=a sysid=2><seg>x</seg></doc><doc docid=b sysid=2><seg>x</seg></doc>", "document 'b'"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path, text, message):
+    with pytest.raises(DataError, match=message) as caught:
+        markup(tmp_path, text)
+    assert "x.sgm" in caught.value.where
+    assert caught.value.hint
+    if message == "not closed":
+        assert "line 2" in caught.value.where
+
+
+def test_no_entity_bomb(tmp_path):
+    """Entities of a document type are never expanded."""
+    laughs = '<!DOCTYPE d [<!ENTITY a "haha"><!ENTITY b "&a;&a;&a;&a;">]><doc docid="a"><seg>&b;&b;</seg></doc>'
+    assert texts(markup(tmp_path, laughs)[0]) == ["&b;&b;"]
+
+
+# TED training text
+
+
+def train_tags(path):
+    """A real XML set as WIT3 publishes training text: metadata with tags, sentences bare. Returns text, and sentences by talk."""
+    out, talks = [], []
+    for line in lines(path):
+        if line.startswith(("<url>", "<keywords>", "<talkid>", "<title>", "<description>", "<reviewer", "<translator", "<speaker")):
+            out.append(line)
+        elif line.startswith("<doc"):
+            talks.append([])
+        elif found := re.match(r'<seg id="\d+">\s*(.*?)\s*</seg>', line):
+            out.append(found[1])
+            talks[-1].append(html.unescape(found[1]))
+    return "\n".join(out) + "\n", talks
+
+
+@pytest.mark.parametrize("lang", ["zh", "en"])
+def test_ted_without_its_metadata(shared, tmp_path, lang):
+    text, talks = train_tags(shared / "data" / "iwslt15_zhen" / f"IWSLT15.TED.tst2013.zh-en.{lang}.xml")
+    path = write(tmp_path, text)
+    stream = readers.ted(path)
+    assert stream.documents
+    assert texts(stream) == [line for talk in talks for line in talk]
+    assert starts(readers.ted(path)) == [sum(map(len, talks[:i])) for i in range(len(talks))]
+    kept = texts(readers.ted(path, ["title", "description"]))
+    assert len(kept) == sum(map(len, talks)) + 2 * len(talks)
+    assert not any(line.startswith("<") for line in kept)
+
+
+def test_ted_titles_begin_their_talk(tmp_path):
+    talk = '<doc docid="1">\n<url>u</url>\n<title>T &amp; t</title>\n<reviewer href="x">r</reviewer>\n a \n\nb\n</doc>\n'
+    path = write(tmp_path, talk + "<url>u</url>\n<i>c</i>\n<title></title>\nd")
+    assert rows(readers.ted(path)) == [(b"a", True), (b"", False), (b"b", False), (b"<i>c</i>", True), (b"d", True)]
+    kept = rows(readers.ted(path, ["title"]))
+    assert kept == [(b"T & t", True), (b"a", False), (b"", False), (b"b", False), (b"<i>c</i>", True), (b"", True), (b"d", False)]
+
+
+# plain text, columns, episodes
+
+
+def test_text_and_columns(shared, tmp_path):
+    with zipfile.ZipFile(shared / "data" / "tatoeba_anki" / "deu-eng.zip") as one:
+        path = write(tmp_path, one.read("deu.txt"), "deu.tsv")
+    sides = [texts(readers.tsv(path, column)) for column in (1, 2)]
+    plain = path.read_text("utf-8").split("\n")[:-1]
+    assert len(plain) == 169_813
+    assert list(zip(*sides, strict=True)) == [tuple(line.split("\t")[:2]) for line in plain]
+    assert rows(readers.text(path))[:2] == [(line.encode(), False) for line in plain[:2]]
+
+
+def test_columns_know_no_quotes_and_miss_nothing(tmp_path):
+    path = write(tmp_path, 'a "b\tx\r\n"c\ty\tz\r\n', "x.tsv")
+    assert texts(readers.tsv(path, 1)) == ['a "b', '"c']
+    assert texts(readers.tsv(path, 2)) == ["x", "y"]
+    with pytest.raises(DataError, match="no column 3") as caught:
+        texts(readers.tsv(path, 3))
+    assert caught.value.where.endswith("x.tsv, line 1")
+
+
+def test_episodes_are_documents(shared, tmp_path):
+    sizes, paths = [], []
+    with tarfile.open(fileobj=io.BytesIO(lzma.decompress((shared / "data" / "tvsub_zhen" / "train_episodes_000-699.tar.xz").read_bytes()))) as one:
+        for number in range(0, 700, 50):
+            data = one.extractfile(f"{number}.zh").read()
+            paths.append(write(tmp_path, data, f"{number}.zh"))
+            sizes.append(data.count(b"\n"))
+    stream = readers.document_files(paths)
+    assert stream.documents
+    found = rows(stream)
+    assert len(found) == sum(sizes)
+    assert [i for i, (_, first) in enumerate(found) if first] == [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a & b; &x; &nbsp; &lt", "a & b; &x; &nbsp; &lt"),
+        ("&lt;&gt;&amp;&quot;&apos;", "<>&\"'"),
+        ("&amp;amp; &amp;lt;", "&amp; &lt;"),
+        ("&#228;&#x1F600;&#xe4;", "ä😀ä"),
+        ("a&#10;b&#0;c", "a b c"),
+        ("&#1114112;&#xD800;", "\ufffd?"),
+    ],
+)
+def test_unescape_once(text, expected):
+    assert readers.unescape(text.encode()).decode() == expected

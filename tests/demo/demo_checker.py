@@ -1,0 +1,332 @@
+"""An independent check of the demo's German: it reads the words again, with paradigms written here, and says what is wrong.
+
+What it takes from the generator: the constituents' boundaries and the lexicon's noun and verb forms (which have tests of their own).
+What it finds out itself: gender, number and case of every noun phrase from its words, what each preposition and verb governs, and where
+verbs may stand.
+"""
+
+from functools import cache
+
+from nmtkit.demo import german
+from nmtkit.demo.lexicon import lexicon
+from nmtkit.demo.tree import Leaf, Node, leaves
+
+CASES = "nadg"
+# the definite article, case by case: masculine, feminine, neuter, plural
+THE = {"n": "der die das die", "a": "den die das die", "d": "dem der dem den", "g": "des der des der"}
+LIKE_THE = ("dies", "jed", "all", "einig", "viel", "mehrer")
+LIKE_A = ("ein", "kein", "mein", "sein", "ihr", "unser")
+STRONG_AFTER = ("einig", "viel", "mehrer")
+FIXED_CASE = {"mit": "d", "von": "d", "zu": "d", "aus": "d", "nach": "d", "bei": "d", "für": "a", "um": "a", "über": "a", "hinter": "d", "neben": "d"}
+FIXED_CASE |= {"vor": "d", "unter": "d"}
+MELTED = {"im": ("in", "dem"), "am": ("an", "dem"), "zum": ("zu", "dem"), "zur": ("zu", "der"), "vom": ("von", "dem"), "beim": ("bei", "dem")}
+MELTED |= {"ins": ("in", "das"), "ans": ("an", "das")}
+# verb and preposition that govern the accusative; in, an, auf take the dative elsewhere (of place)
+ACCUSATIVE_PP = {("warten", "auf"), ("konzentrieren", "auf"), ("vorbereiten", "auf"), ("erinnern", "an"), ("glauben", "an"), ("schreiben", "an")}
+ACCUSATIVE_PP |= {(verb, preposition) for verb in ("legen", "stellen", "werfen") for preposition in ("in", "an", "auf")}
+DATIVE_VERBS = {"helfen", "danken", "folgen", "vertrauen", "gratulieren", "widersprechen", "zuhören", "zunicken", "gehören"}
+FUNCTION_CASE = {"NP-SB": "n", "NP-OA": "a", "NP-DA": "d", "NP-AG": "g", "NP-CC": "n"}
+PRONOUN_CASES = {
+    **{"ich": [("n", 0)], "mich": [("a", 0)], "mir": [("d", 0)], "wir": [("n", 2)], "uns": [("a", 2), ("d", 2)], "er": [("n", 1)], "ihn": [("a", 1)]},
+    **{"ihm": [("d", 1)], "sie": [("n", 1), ("a", 1), ("n", 2), ("a", 2)], "ihr": [("d", 1)], "ihnen": [("d", 2)], "es": [("n", 1), ("a", 1)]},
+}
+AUXILIARIES = {
+    **{"bin": 0, "ist": 1, "sind": 2, "habe": 0, "hat": 1, "haben": 2, "werde": 0, "wird": 1, "werden": 2, "waren": 2, "hatten": 2},
+    **{"können": 2, "konnten": 2, "müssen": 2, "mussten": 2, "wollen": 2, "wollten": 2},
+}
+EITHER = {"war", "hatte", "kann", "konnte", "muss", "musste", "will", "wollte"}
+
+
+def like_the_ending(case: str, column: int) -> str:
+    """dies-er dies-e dies-es ...: what is left of the article's form."""
+    return {"der": "er", "die": "e", "das": "es", "den": "en", "dem": "em", "des": "es"}[THE[case].split()[column]]
+
+
+def like_a_ending(case: str, column: int) -> str:
+    """ein keine ...: as like_the, but bare in the nominative masculine and the nominative and accusative neuter."""
+    return "" if (case, column) in {("n", 0), ("n", 2), ("a", 2)} else like_the_ending(case, column)
+
+
+def adjective_ending(kind: str, case: str, column: int) -> str:
+    """Weak: -e in the five direct singular cells but the masculine accusative, -en elsewhere. Strong: the article's own ending,
+    but -en in the genitive singular of masculine and neuter. Mixed: strong where ein is bare, weak elsewhere."""
+    weak = "e" if column < 3 and (case == "n" or (case == "a" and column > 0)) else "en"
+    if kind == "weak":
+        return weak
+    if kind == "mixed":
+        return like_the_ending(case, column) if (case, column) in {("n", 0), ("n", 2), ("a", 2)} else weak
+    return "en" if case == "g" and column in {0, 2} else like_the_ending(case, column)
+
+
+def determiner_cells(form: str) -> tuple[set[tuple[str, int]], str]:
+    """The (case, column) cells a determiner can stand for, and the endings it leaves to adjectives."""
+    cells = [(case, column) for case in CASES for column in range(4)]
+    if form in THE["n"].split() + THE["a"].split() + THE["d"].split() + THE["g"].split():
+        return {(case, column) for case, column in cells if THE[case].split()[column] == form}, "weak"
+    for stem in LIKE_A:
+        found = {(case, column) for case, column in cells if stem + like_a_ending(case, column) == form}
+        if found:
+            return found, "mixed"
+    for stem in LIKE_THE:
+        found = {(case, column) for case, column in cells if stem + like_the_ending(case, column) == form}
+        if found:
+            return found, "strong" if stem in STRONG_AFTER else "weak"
+    raise AssertionError(f"no determiner: {form}")
+
+
+@cache
+def noun_table() -> dict[str, list[tuple[str, int, object]]]:
+    """Form -> (case, column, noun)."""
+    table: dict[str, list[tuple[str, int, object]]] = {}
+    for noun in lexicon().nouns:
+        for case, (singular, plural) in noun.de.items():
+            table.setdefault(singular, []).append((case, "mfn".index(noun.gender), noun))
+            table.setdefault(plural, []).append((case, 3, noun))
+    return table
+
+
+@cache
+def finite_table() -> dict[str, set[tuple[str, int]]]:
+    """Finite form as spoken in one word (prefix joined and not) -> (infinitive, agreement); auxiliaries under their own form."""
+    table: dict[str, set[tuple[str, int]]] = {}
+    words = lexicon()
+    for verb in [*words.verbs, *words.clause_verbs, *words.copulas.values()]:
+        for row in (verb.de.present, verb.de.preterite):
+            for agreement, form in enumerate(row):
+                table.setdefault(form, set()).add((verb.lemma, agreement))
+                table.setdefault(verb.de.prefix + form, set()).add((verb.lemma, agreement))
+    for form, agreement in AUXILIARIES.items():
+        table.setdefault(form, set()).add(("", agreement))
+    for form in EITHER:
+        table.setdefault(form, set()).update({("", 0), ("", 1)})
+    return table
+
+
+def kids(node: Node) -> list[Leaf]:
+    """The leaves directly under a node."""
+    return [kid for kid in node.kids if isinstance(kid, Leaf)]
+
+
+def parts(node: Node) -> dict[str, Node]:
+    """A clause's fields."""
+    return {kid.label: kid for kid in node.kids if isinstance(kid, Node)}
+
+
+def governor(tree: Node, pp: Node) -> str:
+    """The verb of the clause whose middle field holds a prepositional phrase directly, else ""."""
+    for node in tree.nodes():
+        if "MF" in parts(node) and pp in parts(node)["MF"].kids:
+            return node.info.clause.verb.lemma if node.label == "SREL" else node.info.verb.lemma
+    return ""
+
+
+def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
+    """Case that a prepositional phrase must have, and its article if that has melted into the preposition."""
+    form = kids(pp)[0].form
+    preposition, article = MELTED.get(form, (form, ""))
+    verb = governor(tree, pp)
+    nouns = [leaf for kid in pp.kids if isinstance(kid, Node) for leaf in kids(kid) if leaf.tag == "NN"]
+    place = any("place" in noun.classes for leaf in nouns for _, _, noun in noun_table()[leaf.form])
+    if (verb, preposition) in ACCUSATIVE_PP and not (place and verb not in {"legen", "stellen", "werfen"}):  # waiting for a bus, but on a bridge
+        return "a", article
+    return FIXED_CASE.get(preposition, "d"), article
+
+
+def analyse(np: Node, case: str, article: str = "") -> set[int]:
+    """The agreement (0 first person, 1 singular, 2 plural) a noun phrase can have in a case; empty if its words do not fit together."""
+    coordinated = [kid for kid in np.kids if isinstance(kid, Node) and kid.label == "NP-CJ"]
+    if coordinated:
+        return {2} if all(analyse(part, case) for part in coordinated) else set()
+    words = [leaf for leaf in kids(np) if leaf.tag != "$,"]
+    if words[0].tag == "PPER":
+        return {number for found, number in PRONOUN_CASES[words[0].form] if found == case}
+    if len(words) == 1 and words[0].tag == "NE":
+        return {1}
+    determiner = article or next((leaf.form for leaf in words if leaf.tag in {"ART", "PPOSAT", "PDAT", "PIAT"}), "")
+    cells, kind = determiner_cells(determiner) if determiner else ({(c, n) for c in CASES for n in range(4)}, "strong")
+    if any(leaf.tag == "CARD" for leaf in words):
+        cells = {(c, n) for c, n in cells if n == 3}
+    noun = next(leaf for leaf in words if leaf.tag == "NN")
+    cells &= {(c, n) for c, n, _ in noun_table().get(noun.form, [])}
+    for adjective in (leaf for leaf in words if leaf.tag == "ADJA"):
+        cells = {(c, n) for c, n in cells if adjective.form == adjective.lex.stem + adjective_ending(kind, c, n)}
+    return {2 if column == 3 else 1 for found, column in cells if found == case}
+
+
+def noun_phrases(tree: Node) -> list[str]:
+    """Article, adjectives and noun agree in gender, number and the case that their place demands."""
+    wrong = []
+    for node in tree.nodes():
+        if node.label in FUNCTION_CASE and not analyse(node, FUNCTION_CASE[node.label]):
+            wrong.append(f"{node.label}: {' '.join(leaf.form for leaf in leaves(node))}")
+    return wrong
+
+
+def prepositions(tree: Node) -> list[str]:
+    """A prepositional phrase has the case its preposition (and verb) demand."""
+    wrong = []
+    for node in tree.nodes():
+        if node.label == "PP":
+            case, article = preposition_case(tree, node)
+            inner = next(kid for kid in node.kids if isinstance(kid, Node))
+            if not analyse(inner, case, article):
+                wrong.append(f"PP: {' '.join(leaf.form for leaf in leaves(node))}")
+    return wrong
+
+
+def objects(tree: Node) -> list[str]:
+    """Dative verbs have a dative alone, verbs with two objects one of each case, all others an accusative."""
+    wrong = []
+    for node in tree.nodes():
+        if node.label in {"S", "SSUB", "SINF"} and "MF" in parts(node):
+            found = sorted(kid.label for kid in parts(node)["MF"].kids if isinstance(kid, Node) and kid.label in {"NP-OA", "NP-DA"})
+            lemma = node.info.verb.lemma
+            if found and found != (["NP-DA", "NP-OA"] if len(found) == 2 else ["NP-DA"] if lemma in DATIVE_VERBS else ["NP-OA"]):
+                wrong.append(f"{lemma}: {found}")
+    return wrong
+
+
+def relative_pronouns(tree: Node) -> list[str]:
+    """A relative pronoun has the gender and number of the noun before it, and the case of its gap."""
+    wrong = []
+    for node in tree.nodes():
+        for kid in node.kids:
+            if isinstance(kid, Node) and kid.label == "SREL":
+                opening = kids(parts(kid)["C"])
+                pronoun, noun = opening[-1].form, next(leaf for leaf in kids(node) if leaf.tag == "NN")
+                middle = {child.label for child in parts(kid)["MF"].kids if isinstance(child, Node)}
+                lemma = kid.info.clause.verb.lemma
+                if len(opening) == 2:
+                    case = "a" if (lemma, opening[0].form) in ACCUSATIVE_PP else FIXED_CASE.get(opening[0].form, "d")
+                else:
+                    case = "n" if "NP-SB" not in middle else "d" if lemma in DATIVE_VERBS or "NP-OA" in middle else "a"
+                numbers = agreement_of(node)
+                columns = {n for _, n, _ in noun_table()[noun.form] if (2 if n == 3 else 1) in numbers}
+                allowed = {"denen" if (case, n) == ("d", 3) else THE[case].split()[n] for n in columns}
+                if pronoun not in allowed:
+                    wrong.append(f"{noun.form}, {pronoun} ({case})")
+    return wrong
+
+
+def agreement_of(np: Node) -> set[int]:
+    """The agreement of a noun phrase in the case that its label says (any, for one inside a prepositional phrase)."""
+    cases = FUNCTION_CASE.get(np.label, CASES)
+    return set().union(*(analyse(np, case, "") for case in cases))
+
+
+def subject_and_verb(tree: Node) -> list[str]:
+    """The finite verb agrees with the subject's words."""
+    wrong = []
+    for node in tree.nodes():
+        if node.label not in {"S", "SSUB", "SREL"}:
+            continue
+        fields = parts(node)
+        bracket = kids(fields.get("LK", fields["RK"]))
+        finite = bracket[-1].form
+        place = [kid for name in ("VF", "MF") if name in fields for kid in fields[name].kids if isinstance(kid, Node) and kid.label == "NP-SB"]
+        if place:
+            subject = analyse(place[0], "n")
+        else:
+            host = next(other for other in tree.nodes() if node in other.kids)
+            pronoun = kids(fields["C"])[-1].form
+            subject = agreement_of(host) & ({1} if pronoun in {"der", "das"} else {1, 2})
+        if not subject & {agreement for _, agreement in finite_table().get(finite, set())}:
+            wrong.append(f"{finite}: {' '.join(leaf.form for leaf in leaves(node))}")
+    return wrong
+
+
+def verb_second(tree: Node) -> list[str]:
+    """A main clause has one constituent, or in a yes-no question none, before its one finite verb, and no finite verb at its end."""
+    wrong = []
+    for node in tree.nodes():
+        if node.label == "S":
+            fields = parts(node)
+            yes_no = node.info.question == "yn"
+            front, left, right = fields["VF"].kids, kids(fields["LK"]), kids(fields["RK"])
+            names = [kid.label for kid in node.kids if isinstance(kid, Node)]
+            if names != ["VF", "LK", "MF", "RK", "NF"] or len(front) != (0 if yes_no else 1):
+                wrong.append(f"fields {names}, {len(front)} in front")
+            if len(left) != 1 or left[0].form not in finite_table() or any(leaf.tag.endswith("FIN") for leaf in right):
+                wrong.append(f"finite verb: {[leaf.form for leaf in left + right]}")
+    return wrong
+
+
+def verb_final(tree: Node) -> list[str]:
+    """A subordinate clause opens with its conjunction or relative pronoun behind a comma, and ends its bracket with the one finite verb."""
+    wrong = []
+    order = leaves(tree)
+    for node in tree.nodes():
+        if node.label not in {"SSUB", "SREL"}:
+            continue
+        names = [kid.label for kid in node.kids if isinstance(kid, Node)]
+        bracket = kids(parts(node)["RK"])
+        first = order.index(kids(parts(node)["C"])[0])
+        if names != ["C", "MF", "RK", "NF"] or (first > 0 and order[first - 1].form != "," and order[first - 1].form not in {"und", "Aber", "aber"}):
+            wrong.append(f"opening {names} after {order[first - 1].form}")
+        last = bracket[-1:] and bracket[-1].tag.endswith("FIN") and bracket[-1].form in finite_table()
+        if not last or any(leaf.tag.endswith("FIN") for leaf in bracket[:-1]):
+            wrong.append(f"bracket {[leaf.form for leaf in bracket]}")
+        if any(leaf.tag.endswith("FIN") for leaf in kids(parts(node)["MF"])):
+            wrong.append("finite verb in the middle")
+    return wrong
+
+
+def prefixes(tree: Node) -> list[str]:
+    """A separable prefix stands exactly once: at the end of a main clause whose finite verb is the verb itself, joined everywhere else."""
+    wrong = []
+    for node in tree.nodes():
+        if node.label not in {"S", "SSUB", "SREL", "SINF"}:
+            continue
+        clause = node.info.clause if node.label == "SREL" else node.info
+        prefix, simple = clause.verb.de.prefix, clause.verb.de
+        fields = parts(node)
+        apart = [leaf.form for leaf in kids(fields["RK"]) if leaf.tag == "PTKVZ"]
+        verbs = [leaf for leaf in (kids(fields["LK"]) if "LK" in fields else []) + kids(fields["RK"]) if leaf.tag.startswith("VV")]
+        main = [leaf.form for leaf in verbs]
+        joined = [form for form in main if prefix and form.startswith(prefix)]
+        split = node.label == "S" and bool(verbs) and verbs[0].tag == "VVFIN"
+        if prefix and (apart != ([prefix] if split else []) or len(joined) != (0 if split else 1)):
+            wrong.append(f"{clause.verb.lemma}: {main} {apart}")
+        if not prefix and apart:
+            wrong.append(f"{clause.verb.lemma}: {apart}")
+        if node.label == "SINF" and main != ([prefix + "zu" + simple.simple] if prefix else ["zu " + simple.simple]):
+            wrong.append(f"zu: {main}")
+    return wrong
+
+
+def negation(tree: Node) -> list[str]:
+    """A clause is negated once, by nicht or by kein; kein stands for the object's article."""
+    wrong = []
+    for node in tree.nodes():
+        if node.label in {"S", "SSUB"}:
+            middle = parts(node)["MF"]
+            words = [leaf.form for leaf in kids(middle) if leaf.form == "nicht"]
+            accusatives = [kid for kid in middle.kids if isinstance(kid, Node) and kid.label == "NP-OA"]
+            none = [leaf.form for kid in accusatives for leaf in kids(kid) if leaf.form.startswith("kein")]
+            if len(words) + len(none) != (1 if node.info.negated else 0):
+                wrong.append(f"{words} {none}")
+    return wrong
+
+
+def participles(tree: Node) -> list[str]:
+    """The perfect takes sein with verbs of motion and change (a list of this file), haben elsewhere."""
+    wrong = []
+    for node in tree.nodes():
+        if "RK" in parts(node):
+            fields = parts(node)
+            verbs = (kids(fields["LK"]) if "LK" in fields else []) + kids(fields["RK"])
+            participle = next((leaf for leaf in verbs if leaf.tag == "VVPP"), None)
+            if participle:
+                finite = next(leaf.form for leaf in verbs if leaf.tag == "VAFIN")
+                sein = finite in {*german.SEIN[0], *german.SEIN[1]}
+                if sein != (participle.lex.lemma in SEIN_VERBS):
+                    wrong.append(f"{finite} {participle.form}")
+    return wrong
+
+
+SEIN_VERBS = {
+    *("schwimmen", "verschwinden", "aufstehen", "aufwachen", "einschlafen", "zurückkommen", "ankommen", "ausgehen", "weglaufen"),
+    *("abfahren", "zusammenbrechen", "einziehen", "bleiben", "gehen", "laufen", "fahren", "kommen", "eilen", "reisen"),
+    *("zurückkehren", "folgen", "sein", "werden"),
+}
+RULES = (*(noun_phrases, prepositions, objects, relative_pronouns, subject_and_verb, verb_second, verb_final, prefixes, negation, participles),)

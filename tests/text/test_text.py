@@ -1,0 +1,183 @@
+"""The path of a side: raw line to subwords and back, the same from settings, from files and in a worker process."""
+
+import json
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.errors import DataError
+from nmtkit.parallel import ordered_map
+from nmtkit.text.bpe import Bpe, learn_bpe
+from nmtkit.text.side import TextSide
+from nmtkit.text.truecase import Truecaser, TruecaseTrainer
+from tests.prep.real import lines
+
+DEFAULTS = {"normalize": True, "aggressive_hyphens": False, "escape": True, "lowercase": False}
+TEXT = [
+    "The tall engineer looks up the number, doesn't he?",
+    "An engineer's number (of 3,000.50) is known.",
+    "Peter and Anna, they know the number!",
+    "The well-known half of it costs 100%.",
+] * 3
+SPECIAL = "\ufeff\x00\t\r\x0b\x0c\x1c\x85\u2028\u2029 @-&;<>|[]'\".,a\u0301\u200b\u200d\u00a0\u3000日"
+NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])), max_size=40)
+
+
+@pytest.fixture(scope="module")
+def prep(tmp_path_factory) -> Path:
+    """A prep folder as the pipeline writes it, for en -> de with a joint code, and zh without anything."""
+    folder = tmp_path_factory.mktemp("prep")
+    plain, trainer = TextSide("en", SimpleNamespace(**DEFAULTS)), TruecaseTrainer()
+    counts: dict[str, int] = {}
+    for line in TEXT:
+        trainer.add(plain.tokens(line))
+    trainer.save(folder / "truecase.en")
+    side = TextSide("en", SimpleNamespace(**DEFAULTS), Truecaser.load(folder / "truecase.en"))
+    for line in TEXT:
+        for token in side.tokens(line):
+            counts[token] = counts.get(token, 0) + 1
+    learn_bpe(counts, 25, folder / "codes.bpe")
+    pieces = [piece for line in TEXT for piece in Bpe(folder / "codes.bpe").segment(side.tokens(line))]
+    (folder / "bpe-vocab.src.txt").write_text("".join(f"{piece} {pieces.count(piece)}\n" for piece in dict.fromkeys(pieces)), encoding="utf-8")
+    (folder / "manifest.json").write_text(json.dumps({"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 0}}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def english(prep: Path) -> TextSide:
+    return TextSide.load(prep, "src")
+
+
+def test_there_and_back(prep: Path) -> None:
+    side = TextSide.load(prep, "src")
+    for line in TEXT:
+        subwords = side.encode(line)
+        assert any(piece.endswith("@@") for piece in subwords)
+        assert side.decode(subwords) == line
+        assert side.surface(subwords) == " ".join(side.tokens(line))
+    assert side.tokens(TEXT[1])[0] == "An"  # never seen inside a sentence: as it stands
+    assert side.tokens(TEXT[0]) == ["the", "tall", "engineer", "looks", "up", "the", "number", ",", "doesn", "&apos;t", "he", "?"]
+
+
+def test_settings_switch_each_step(prep: Path) -> None:
+    line = "A well-known “R&D”\tteam"
+    raw = {**DEFAULTS, "normalize": False, "escape": False}
+    assert TextSide("en", SimpleNamespace(**raw)).tokens(line) == ["A", "well-known", "“", "R", "&", "D", "”", "team"]
+    split = TextSide("en", SimpleNamespace(**{**DEFAULTS, "aggressive_hyphens": True}))
+    assert split.tokens(line) == ["A", "well", "@-@", "known", "&quot;", "R", "&amp;", "D", "&quot;", "team"]
+    lower = TextSide("en", SimpleNamespace(**{**DEFAULTS, "lowercase": True}))
+    assert lower.tokens("It ends. Another begins.") == ["it", "ends", ".", "another", "begins", "."]  # not `ends. another`
+    assert lower.decode(lower.encode("Hello, World!")) == "hello, world!"  # no truecaser: nothing is uppercased on the way back
+
+
+def test_empty_lines_stay_empty(prep: Path) -> None:
+    for which in ("src", "tgt"):
+        side = TextSide.load(prep, which)
+        for line in ("", " ", "\ufeff", "\u2028\t", "\u00a0", "\u3000"):
+            assert side.encode(line) == []
+        assert side.decode([]) == ""
+        assert side.surface([]) == ""
+
+
+def test_threshold_filters_the_vocabulary(prep: Path) -> None:
+    manifest = json.loads((prep / "manifest.json").read_text())
+    try:
+        (prep / "manifest.json").write_text(json.dumps({**manifest, "settings": {**manifest["settings"], "vocab_threshold": 6}}))
+        filtered = TextSide.load(prep, "src")
+    finally:
+        (prep / "manifest.json").write_text(json.dumps(manifest))
+    plain, allowed = TextSide.load(prep, "src"), {line.split()[0] for line in lines(prep / "bpe-vocab.src.txt") if int(line.split()[1]) >= 6}
+    cut = [piece for line in TEXT for piece in filtered.encode(line)]
+    assert {piece for piece in cut if len(piece.removesuffix("@@")) > 1} <= allowed
+    assert cut != [piece for line in TEXT for piece in plain.encode(line)]
+    assert [filtered.decode(filtered.encode(line)) for line in TEXT] == TEXT
+
+
+def test_control_symbols_in_the_text_are_text(prep: Path) -> None:
+    for escape in (True, False):
+        side = TextSide("en", SimpleNamespace(**{**DEFAULTS, "escape": escape}), None, Bpe(prep / "codes.bpe"))
+        subwords = side.encode("a <pad> </s> <unk> @@ b@@ c")
+        assert not {"<pad>", "<s>", "</s>", "<unk>"} & {*subwords, *side.tokens("a <pad> </s> <unk>")}
+        assert side.surface(subwords).endswith("@ @ b @ @ c")
+
+
+def test_separate_codes_win_over_joint_ones(prep: Path, tmp_path: Path) -> None:
+    for name in ("manifest.json", "codes.bpe"):
+        (tmp_path / name).write_bytes((prep / name).read_bytes())
+    (tmp_path / "codes.src.bpe").write_text("#version: 0.2\n", encoding="utf-8")
+    assert TextSide.load(tmp_path, "src").encode("tall") == ["t@@", "a@@", "l@@", "l"]
+
+
+def test_damaged_folders_are_refused(prep: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        TextSide.load(tmp_path, "src")
+    (tmp_path / "manifest.json").write_text('{"src": "en"}')
+    with pytest.raises(DataError, match="not the manifest"):
+        TextSide.load(tmp_path, "src")
+    (tmp_path / "manifest.json").write_text(json.dumps({"src": "en", "settings": {**DEFAULTS, "vocab_threshold": 2}}))
+    (tmp_path / "codes.bpe").write_bytes((prep / "codes.bpe").read_bytes())
+    (tmp_path / "bpe-vocab.src.txt").write_text("good 3\nbad\n")
+    with pytest.raises(DataError, match="line 2"):
+        TextSide.load(tmp_path, "src")
+
+
+@settings(deadline=None, max_examples=300)
+@given(NASTY)
+def test_nasty_text_stays_one_line_and_never_breaks_a_neighbour(english: TextSide, line: str) -> None:
+    subwords = english.encode(line)
+    assert all(piece and not any(character.isspace() for character in piece) for piece in subwords)
+    assert english.surface(subwords) == " ".join(english.tokens(line))  # `@@` in the text is never read as the joiner
+    text = english.decode(subwords)
+    assert len(text.splitlines()) <= 1
+    assert Counter(filter(str.isalnum, text.casefold())) >= Counter(filter(str.isalnum, re.sub("…", "", line).casefold()))
+
+
+def test_ordinary_text_round_trips(shared, prep: Path) -> None:
+    """Multi30k: all but 2 of 1,014 lines come back exactly, and those differ in spaces around quotes only."""
+    side = TextSide.load(prep, "src")
+    text = lines(shared / "data/multi30k/raw/val.en.gz")
+    back = [side.decode(side.encode(line)) for line in text]
+    differ = [(a, b) for a, b in zip(text, back, strict=True) if a.strip() != b]
+    assert len(differ) == 2
+    assert all(a.replace(" ", "").casefold() == b.replace(" ", "").casefold() for a, b in differ)
+
+
+def test_a_hundred_thousand_tokens(prep: Path) -> None:
+    side, line = TextSide.load(prep, "src"), "The engineer's number, well-known @@ &apos; "
+    start = time.perf_counter()
+    subwords = side.encode(line * 17_000)
+    assert len(side.surface(subwords).split()) > 100_000
+    assert side.decode(subwords).count("engineer's number") == 17_000
+    assert time.perf_counter() - start < 20
+
+
+class Encode:
+    """What prep's workers do: build the side from its files once, then encode chunks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self):
+        side = TextSide.load(self.folder, "src")
+        return lambda chunk: [" ".join(side.encode(line.decode())) for line in chunk]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_workers_load_it_by_path(prep: Path, jobs: int) -> None:
+    side = TextSide.load(prep, "src")
+    chunks = [[line.encode() for line in TEXT[i : i + 2]] for i in range(0, len(TEXT), 2)]
+    assert [line for part in ordered_map(Encode(prep), chunks, jobs) for line in part] == [" ".join(side.encode(line)) for line in TEXT]
+
+
+def test_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, nmtkit.text.side, nmtkit.parallel; print('torch' in sys.modules, 'sacremoses' in sys.modules, 'jieba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False False False\n"

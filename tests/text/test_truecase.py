@@ -1,0 +1,118 @@
+"""Truecasing: the model, truecasing and its way back equal sacremoses' on real text, and the recorded IWSLT 2015 files."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.errors import DataError
+from nmtkit.text.moses import Moses
+from nmtkit.text.truecase import Truecaser, TruecaseTrainer, detruecase, sentence_starts
+from tests.prep.real import lines
+
+VOCABULARY = ["the", "The", "THE", "House", "house", ".", ":", "!", "&quot;", "(", "[", "'", "12", "-", "ß", "Über", "über", "A1"]
+TOKENS = st.lists(st.sampled_from(VOCABULARY), max_size=12)
+
+
+def ours(sentences: list[list[str]], path: Path) -> bytes:
+    trainer = TruecaseTrainer()
+    for tokens in sentences:
+        trainer.add(tokens)
+    trainer.save(path)
+    return path.read_bytes()
+
+
+def theirs(sentences: list[list[str]], path: Path) -> bytes:
+    from sacremoses import MosesTruecaser
+
+    MosesTruecaser().train(sentences, save_to=str(path))
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def news(shared) -> list[list[str]]:
+    return [Moses("en").tokenize(line).split() for line in lines(shared / "data/wmt_newstest/newstest2012.eng")]
+
+
+def test_model_is_sacremoses_byte_for_byte_on_real_text(news: list[list[str]], tmp_path: Path) -> None:
+    model = ours(news, tmp_path / "a")
+    assert model == theirs(news, tmp_path / "b")
+    assert model.count(b"\n") > 8000
+
+
+def test_truecasing_equals_sacremoses_on_real_text(news: list[list[str]], shared, tmp_path: Path) -> None:
+    from sacremoses import MosesDetruecaser, MosesTruecaser
+
+    ours(news, tmp_path / "model")
+    truecaser, reference = Truecaser.load(tmp_path / "model"), MosesTruecaser(str(tmp_path / "model"))
+    moses, changed = Moses("en"), 0
+    for line in lines(shared / "data/wmt_newstest/newstest2013.eng"):
+        tokens = moses.tokenize(line).split()
+        cased = truecaser.truecase(tokens)
+        assert cased == reference.truecase(" ".join(tokens), use_known=True)
+        assert detruecase(cased) == MosesDetruecaser().detruecase(" ".join(cased))
+        changed += cased != tokens
+    assert changed > 2000
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(TOKENS, max_size=6), TOKENS)
+def test_equals_sacremoses_on_made_up_text(tmp_path_factory, sentences: list[list[str]], line: list[str]) -> None:
+    from sacremoses import MosesTruecaser
+
+    folder = tmp_path_factory.mktemp("model")
+    assert ours(sentences, folder / "a") == theirs(sentences, folder / "b")
+    cased = Truecaser.load(folder / "a").truecase(line)
+    assert cased == MosesTruecaser(str(folder / "a")).truecase(" ".join(line), use_known=True)
+
+
+@pytest.mark.parametrize("part", ["dev2010", "tst2010", "tst2011", "tst2012", "tst2013"])
+def test_iwslt15_as_recorded(shared, tmp_path: Path, part: str) -> None:
+    """*.tc.en = normalised, tokenized with -a, truecased with the recorded model: not one line differs."""
+    folder = shared / "data/iwslt15_zhen"
+    model = tmp_path / "model"
+    model.write_text("\n".join(lines(folder / "truecase-model.en")) + "\n", encoding="utf-8")
+    truecaser, moses = Truecaser.load(model), Moses("en", aggressive_hyphens=True)
+    result = [" ".join(truecaser.truecase(moses.tokenize(line).split())) for line in lines(folder / f"IWSLT15.TED.{part}.zh-en.en")]
+    assert result == lines(folder / f"IWSLT15.TED.{part}.tc.en")
+
+
+def test_memory_grows_with_forms_not_with_text() -> None:
+    trainer = TruecaseTrainer()
+    for _ in range(1000):
+        trainer.add(["A", "small", "World", ".", "The", "World"])
+    assert trainer.counts == {"small": 1000, "World": 2000}
+
+
+def test_what_is_at_a_sentence_start_is_not_evidence() -> None:
+    trainer = TruecaseTrainer()
+    trainer.add(["&quot;", "Never", "counted", ":", "(", "Nor", "this", "<b>", "12"])
+    assert trainer.counts == {"counted": 1, "this": 1, "12": 1}
+
+
+def test_words_keep_a_known_case_and_lose_an_unknown_one(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_text("region (5/8) Region (3)\nObama (4/4)\n", encoding="utf-8")
+    truecaser = Truecaser.load(path)
+    cased = truecaser.truecase(["Region", "Region", "REGION", "OBAMA", "New", ".", "Region"])
+    assert cased == ["region", "Region", "region", "Obama", "New", ".", "region"]
+    assert truecaser.truecase([]) == []
+    assert detruecase(["&quot;", "region", "x", ".", "über", "ß"]) == ["&quot;", "Region", "x", ".", "Über", "ß"]
+
+
+@pytest.mark.parametrize("text", ["word\n", "word 3\n", "word (3/3) other\n"])
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "model"
+    path.write_text("good (1/1)\n" + text, encoding="utf-8")
+    with pytest.raises(DataError, match="line 2"):
+        Truecaser.load(path)
+    with pytest.raises(DataError, match="no such file"):
+        Truecaser.load(tmp_path / "none")
+
+
+def test_where_sentences_start() -> None:
+    """Checked by hand against truecase.perl's rules: after . : ? !, and past brackets and quotes that come first."""
+    tokens = ["(", '"', "Er", "(", "ging", ")", ".", "&quot;", "Ja", "?", "?", "Nein", "'", "gut"]
+    starts = [token for token, first in zip(tokens, sentence_starts(tokens), strict=True) if first]
+    assert starts == ["(", '"', "Er", "&quot;", "Ja", "?", "Nein"]

@@ -1,0 +1,60 @@
+"""The vocabulary: specials first, a stable order, and text that spells a special symbol is never one."""
+
+import pytest
+
+from nmtkit.errors import DataError
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary, load_vocabularies
+
+
+def test_order_is_by_frequency_then_code_point():
+    vocabulary = Vocabulary.from_counts({"b": 2, "a": 2, "Z": 5, "rare": 1}, min_frequency=2)
+    assert list(vocabulary) == [*SPECIALS, "Z", "a", "b"]
+    assert "rare" not in vocabulary
+    assert len(vocabulary) == 7
+
+
+def test_order_does_not_depend_on_the_order_of_the_counts():
+    counts = {f"w{i}": i % 7 + 1 for i in range(100)}
+    assert list(Vocabulary.from_counts(counts)) == list(Vocabulary.from_counts(dict(reversed(counts.items()))))
+
+
+def test_round_trip_by_file(tmp_path):
+    vocabulary = Vocabulary.from_counts({"ein": 3, "Hund@@": 2, "\u00a0x\u2028": 1, "é": 1})
+    vocabulary.save(tmp_path / "vocab.txt")
+    assert list(Vocabulary.load(tmp_path / "vocab.txt")) == list(vocabulary)
+
+
+def test_encode_and_decode():
+    vocabulary = Vocabulary.from_counts({"ein": 3, "Hund": 2})
+    assert vocabulary.encode(["ein", "Hund"]) == [4, 5, EOS]
+    assert vocabulary.encode([]) == [EOS]
+    assert vocabulary.encode(["Katze", "ein"]) == [UNK, 4, EOS]
+    assert vocabulary.decode([BOS, 4, 5, EOS, 4, PAD]) == ["ein", "Hund"]
+    assert vocabulary.decode([UNK, 4]) == ["<unk>", "ein"]
+
+
+def test_text_that_spells_a_special_symbol_is_unknown():
+    vocabulary = Vocabulary.from_counts({"</s>": 10, "<pad>": 9, "ein": 1})
+    assert list(vocabulary) == [*SPECIALS, "ein"]
+    assert vocabulary.encode([*SPECIALS]) == [UNK, UNK, UNK, UNK, EOS]
+
+
+@pytest.mark.parametrize("text", ["", "a\nb\n", "<pad>\n<s>\n</s>\n<unk>\na\na\n"])
+def test_a_file_that_is_no_vocabulary(tmp_path, text):
+    (tmp_path / "vocab.txt").write_text(text)
+    with pytest.raises(DataError) as caught:
+        Vocabulary.load(tmp_path / "vocab.txt")
+    assert "vocab.txt" in str(caught.value)
+
+
+def test_load_vocabularies(tmp_path):
+    one, two = Vocabulary.from_counts({"a": 1}), Vocabulary.from_counts({"b": 1})
+    with pytest.raises(DataError, match="not prepared"):
+        load_vocabularies(tmp_path)
+    one.save(tmp_path / "vocab.src.txt")
+    two.save(tmp_path / "vocab.tgt.txt")
+    src, tgt = load_vocabularies(tmp_path)
+    assert (list(src), list(tgt)) == (list(one), list(two))
+    one.save(tmp_path / "vocab.txt")
+    src, tgt = load_vocabularies(tmp_path)
+    assert src is tgt
