@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze import contexts, links, looking
-from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.looking import CROSS
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared import context_spread, links, recording
+from nmtkit.analyze.shared.recording import CROSS
 from nmtkit.data.batches import Batch, collate
 from nmtkit.data.context import BREAK
 from nmtkit.data.store import Store
@@ -35,9 +35,9 @@ from nmtkit.translate.forced import pair_batch
 
 RESAMPLES, SEED = 1000, 1
 Recorded = dict[str, dict[str, Tensor]]
-"""What `looking.look` gives."""
+"""What `recording.look` gives."""
 Sites = dict[str, tuple[str, str]]
-"""Attentions by name, of each whose positions ask whose: what `looking.sides` gives."""
+"""Attentions by name, of each whose positions ask whose: what `recording.sides` gives."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def chosen_sites(model: Model, layer: str, only_cross: bool) -> Sites:
 
     Raises: ConfigError naming what there is, if there is none like that.
     """
-    everything = looking.sides(model, looking.device())
+    everything = recording.sides(model, recording.device())
     cross = {site: who for site, who in everything.items() if who == CROSS}
     if not layer:
         return cross
@@ -144,9 +144,9 @@ def chosen_sites(model: Model, layer: str, only_cross: bool) -> Sites:
             what = f"'{layer}' is no attention from the target to the source, so it aligns nothing"
             raise ConfigError(what, where="--layer", hint=", ".join(cross))
         return {layer: everything[layer]}
-    numbered = {site: who for site, who in cross.items() if str(looking.layer_of(site)) == layer}
+    numbered = {site: who for site, who in cross.items() if str(recording.layer_of(site)) == layer}
     if not numbered:
-        numbers = sorted({looking.layer_of(site) for site in cross})
+        numbers = sorted({recording.layer_of(site) for site in cross})
         hint = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 2 else " or ".join(map(str, numbers))
         raise ConfigError(f"no layer '{layer}'", where="--layer", hint=hint if numbers and layer.isdecimal() else nearest(layer, everything))
     return numbered
@@ -189,12 +189,12 @@ def run(
     if alignments and not gold:
         raise ConfigError("there is nothing to compare it with", where="--alignments", hint="--gold LINKS,PAIRS")
     gold_set = read_goldset(gold) if gold else None
-    chosen = Path(gold.split(",")[0]).name if gold_set else looking.one_set(run, set_names, "a sentence")
+    chosen = Path(gold.split(",")[0]).name if gold_set else recording.one_set(run, set_names, "a sentence")
     asked = _sentence(run, chosen, gold_set, sentence)
     rows: list[list[Any]] = [_rates_row(Path(file).name, "–", _hypothesised(file, gold_set), gold_set) for file in alignments if gold_set]
     heats: dict[str, Heat] = {}
     for name in systems:
-        model = loading.load_system(run, run.find_system(name), looking.device())
+        model = loading.load_system(run, run.find_system(name), recording.device())
         sites = chosen_sites(model, layer, only_cross=gold_set is not None)
         if not sites:
             console.say(f"left out, for it has no attention to the source: {name}")
@@ -238,11 +238,11 @@ def _sentence(run: Run, chosen: str, gold_set: GoldSet | None, number: int) -> A
     vocabularies = load_vocabularies(run.prep)
     if store is not None:
         rows = np.array([number - 1])
-        return Asked(chosen, number, lambda model: collate(store, rows, looking.device(), model.context_rule), vocabularies)
+        return Asked(chosen, number, lambda model: collate(store, rows, recording.device(), model.context_rule), vocabularies)
     assert gold_set is not None
     texts = (TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt"))
     src, tgt = (as_read(text, words, [pair[i] for pair in gold_set.pairs]) for i, (text, words) in enumerate(zip(texts, vocabularies, strict=True)))
-    batch = pair_batch([src.ids[number - 1]], [tgt.ids[number - 1]], looking.device())
+    batch = pair_batch([src.ids[number - 1]], [tgt.ids[number - 1]], recording.device())
     return Asked(chosen, number, lambda model: batch, vocabularies, gold_set, (src, tgt))
 
 
@@ -250,13 +250,13 @@ def _of_system(model: Model, name: str, sites: Sites, head: int, asked: Asked) -
     """The attention of a system that is drawn, its weights on the pair, and the system's rows of the table."""
     drawn = list(sites)[max(0, len(sites) - 2)]
     batch = asked.batch(model)
-    seen = looking.look(model, batch)
+    seen = recording.look(model, batch)
     weights = _heat(seen, batch, drawn, sites[drawn], head, asked.vocabularies)
     if asked.gold is None or asked.sides is None:
         return drawn, weights, _strongest(name, drawn, weights, _apart(seen, batch, drawn, sites[drawn]))
     draws = Resampling(len(asked.gold.gold), RESAMPLES, seed=SEED)
     found = _aligned(model, name, list(sites), head, *asked.sides)
-    return drawn, weights, [_rates_row(name, site, own.links, asked.gold, contexts.mean(own.spread, draws)) for site, own in found.items()]
+    return drawn, weights, [_rates_row(name, site, own.links, asked.gold, context_spread.mean(own.spread, draws)) for site, own in found.items()]
 
 
 def _aligned(model: Model, name: str, sites: Sequence[str], head: int, src: Side, tgt: Side) -> dict[str, Aligned]:
@@ -265,16 +265,16 @@ def _aligned(model: Model, name: str, sites: Sequence[str], head: int, src: Side
     order = sorted(range(len(src.ids)), key=lambda i: (-len(src.ids[i]), -len(tgt.ids[i])))
     with console.progress(f"{name}: sentences", len(order)) as done:
         while order:
-            size = max(1, looking.POSITIONS // len(src.ids[order[0]]))
+            size = max(1, recording.POSITIONS // len(src.ids[order[0]]))
             own, order = order[:size], order[size:]
-            batch = pair_batch([src.ids[i] for i in own], [tgt.ids[i] for i in own], looking.device())
-            seen = looking.look(model, batch)["decoder"]
+            batch = pair_batch([src.ids[i] for i in own], [tgt.ids[i] for i in own], recording.device())
+            seen = recording.look(model, batch)["decoder"]
             for site in sites:
                 weights = of_head(seen[site], head).double().cpu()
                 for i, matrix in zip(own, weights, strict=True):
                     found[site].links[i] = word_links(matrix, src.owners[i], tgt.owners[i])
-                if (given := seen.get(site + contexts.ENDING)) is not None and batch.tgt_lengths is not None:
-                    found[site].spread[own] = contexts.spread(given, batch.tgt_lengths).cpu().numpy()
+                if (given := seen.get(site + context_spread.ENDING)) is not None and batch.tgt_lengths is not None:
+                    found[site].spread[own] = context_spread.spread(given, batch.tgt_lengths).cpu().numpy()
             done(len(own))
     return found
 
@@ -311,10 +311,10 @@ def _before(batch: Batch, vocabulary: Vocabulary) -> list[str]:
 def _apart(recorded: Recorded, batch: Batch, site: str, who: tuple[str, str]) -> list[float | None]:
     """How far the context of each step is from those of the others; nothing where the target asks no source."""
     assert batch.tgt_lengths is not None
-    given = recorded["decoder"].get(site + contexts.ENDING) if who == CROSS else None
+    given = recorded["decoder"].get(site + context_spread.ENDING) if who == CROSS else None
     if given is None:
         return []
-    return [None if np.isnan(value) else value for value in contexts.distances(given, batch.tgt_lengths)[0].tolist()]
+    return [None if np.isnan(value) else value for value in context_spread.distances(given, batch.tgt_lengths)[0].tolist()]
 
 
 def _strongest(name: str, site: str, drawn: Heat, apart: Sequence[float | None]) -> list[list[Any]]:
@@ -344,11 +344,11 @@ def _rates_row(name: str, site: str, found: list[frozenset[links.Link]], gold_se
 def _rates_table(rows: list[list[Any]], what: str, of: str) -> Table:
     columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("links", "links")]
     columns += [Column(key, header, decimals=1) for key, header in (("precision", "precision"), ("recall", "recall"), ("aer", "AER"))]
-    columns += [contexts.column()]
+    columns += [context_spread.column()]
     notes = [
         "AER: 1 - (|A∩S| + |A∩P|) / (|A| + |S|) over the whole set, in %; lower is better",
         "attention: for each target word the source word with the most weight at the step that writes it, subwords summed onto words, without </s>",
-        f"{contexts.NOTE}, of all heads ({contexts.GATED}: `analyze importance` has the spread with even weights beside it)",
+        f"{context_spread.NOTE}, of all heads ({context_spread.GATED}: `analyze importance` has the spread with even weights beside it)",
         f"[95%]: percentile interval over {RESAMPLES} resamples of the sentence pairs, seed {SEED}",
     ]
     return Table("alignment", f"Agreement with gold word alignments, {of} ({what})", columns, rows, notes)

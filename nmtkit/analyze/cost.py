@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.looking import one_set
-from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
-from nmtkit.analyze.timing import Timing, measure_speed
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared.macs import Macs, Parameters, count_macs, count_parameters
+from nmtkit.analyze.shared.recording import one_set
+from nmtkit.analyze.shared.timing import Timing, measure_speed
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError

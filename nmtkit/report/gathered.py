@@ -11,8 +11,8 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.analyze import ANALYSES, OPTIONS
-from nmtkit.analyze.curves import Curves, read
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared.curves import Curves, read
 from nmtkit.errors import DataError
 from nmtkit.run import Run
 from nmtkit.score.evaluate import FORMAT

@@ -210,7 +210,7 @@ def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
     """What is shown of a scored set."""
     result = found.scores[name]
     groups = result.get("by_length")
-    figure = lengths.figure(views.length_scores(result), groups["unit"], name) if groups and figures.available() else None
+    figure = lengths.figure(views.length_scores(result), groups["unit"], name) if groups else None
     return {
         "name": name,
         "result": result,
@@ -244,7 +244,7 @@ def _learning(found: Gathered, drawn: _Drawn) -> dict[str, Any]:
     curves = {system.name: system.curves for system in found.systems if system.curves.train or system.curves.dev}
     if not curves:
         return {"finding": None, "figure": None, "table": None, "remark": Remark("No training of this run has logged anything.")}
-    figure = figures.curves(convergence.panels(curves)) if figures.available() else None
+    figure = figures.curves(convergence.panels(curves))
     columns = [
         Column("system", "system", left=True),
         Column("updates", "updates"),

@@ -23,7 +23,6 @@ from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
 from nmtkit.score.translations import described, sets_to_score, translated_systems
 from nmtkit.score.views import STEMS, length_scores, tables
-from nmtkit.tables import figures
 from nmtkit.tables.table import SUFFIXES, check_format
 
 __all__ = ["score", "score_files"]
@@ -275,7 +274,7 @@ def _write(folder: Path, evaluation: Evaluation, src_lengths: Array) -> None:
     files.write_lines(folder / "sentences.tsv", sentence_rows(evaluation, src_lengths))
     for stem, table in tables(result).items():
         table.write(folder, stem)
-    if "by_length" in result and figures.available():
-        files.write_text(folder / "lengths.svg", lengths.figure(length_scores(result), result["by_length"]["unit"], result["set"]))
+    if "by_length" in result and (svg := lengths.figure(length_scores(result), result["by_length"]["unit"], result["set"])):
+        files.write_text(folder / "lengths.svg", svg)
     files.write_json(folder / "scores.json", result)  # last: it says that the rest is up to date
     console.say(f"{result['set']}: written to {folder}")

@@ -11,9 +11,10 @@ import pytest
 import torch
 from typer.main import get_command
 
-from nmtkit.analyze import ANALYSES, OPTIONS, stage, timing
-from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.macs import count_macs, count_parameters
+from nmtkit.analyze import ANALYSES, OPTIONS, stage
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared import timing
+from nmtkit.analyze.shared.macs import count_macs, count_parameters
 from nmtkit.cli import app
 from nmtkit.cli.analyze import of
 from nmtkit.cli.door import GENERAL
@@ -130,9 +131,9 @@ def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
 
 
 def test_cost_measured_in_turn(two, capsys, monkeypatch):
-    monkeypatch.setattr("nmtkit.analyze.timing.SENTENCES", 4)
-    monkeypatch.setattr("nmtkit.analyze.timing.UPDATES", 1)
-    monkeypatch.setattr("nmtkit.analyze.timing.MOST", 8)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.SENTENCES", 4)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.UPDATES", 1)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.MOST", 8)
     stage.analyze(two.run, "cost", measure=True)
     base, own = finding(two.run, "cost")["table"]["rows"]
     measured = finding(two.run, "cost")["facts"]["measured"]
@@ -166,9 +167,9 @@ rows = [{ printed = "Ours", system = "own", numbers = { short = 2.0, other = 3.0
 
 def test_measured_times_outlive_a_call_that_takes_none(two, tmp_path, capsys, monkeypatch):
     """As long as they are of the same systems, baseline and set; what is lost is said. And a paper's numbers stand beside them."""
-    monkeypatch.setattr("nmtkit.analyze.timing.SENTENCES", 4)
-    monkeypatch.setattr("nmtkit.analyze.timing.UPDATES", 1)
-    monkeypatch.setattr("nmtkit.analyze.timing.MOST", 7)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.SENTENCES", 4)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.UPDATES", 1)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.MOST", 7)
     (tmp_path / "paper.toml").write_text(COSTS, "utf-8")
     stage.analyze(two.run, "cost", measure=True)
     before = finding(two.run, "cost")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.analysis import Finding
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.report import attention, comparison, explorer, stage, svg
 from nmtkit.report.explorer import SentenceAttention, SystemAttention

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import console, files
-from nmtkit.analyze import gates, looking, reading
-from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.reading import Example, Numbers, Sites
+from nmtkit.analyze import gates
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared import context_reading, recording
+from nmtkit.analyze.shared.context_reading import Example, Numbers, Sites
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents, documents_file
 from nmtkit.data.store import Store
@@ -98,7 +99,7 @@ class Subject:
     def log_probs(self, model: Model, store: Store) -> Numbers:
         """Of each reference (N)."""
         found = np.zeros(len(store))
-        for batch in looking.batches(store, looking.device(), model.context_rule):
+        for batch in recording.batches(store, recording.device(), model.context_rule):
             found[batch.rows.cpu().numpy()] = [sum(scores) for scores in forced_scores([model], batch)]
         return found
 
@@ -111,8 +112,8 @@ class Subject:
     def read(self, model: Model, store: Store, sites: Sites) -> tuple[Estimate, Estimate]:
         """How much of its own state a source subword keeps, and how much of its attention falls on context words; where there is a context."""
         sums = np.zeros((len(store), 3))
-        for batch in looking.batches(store, looking.device(), model.context_rule):
-            for row, one in zip(batch.rows.tolist(), reading.readings(model, batch, sites), strict=True):
+        for batch in recording.batches(store, recording.device(), model.context_rule):
+            for row, one in zip(batch.rows.tolist(), context_reading.readings(model, batch, sites), strict=True):
                 if one is not None:
                     sums[row] = [0 if one.kept is None else one.kept.sum(), one.on_words.sum(), len(one.weights)]
         resampled, total = self.draws.full.sums(sums), sums.sum(0)
@@ -138,8 +139,8 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = ()) -> F
         run: the run; systems: those that read no context are left out. set_names: one set (default: dev).
     Raises: DataError if no system reads context, or the set has no documents; ConfigError for several sets.
     """
-    chosen = looking.one_set(run, set_names or [s.name for s in run.sets("dev")][:1], "the use of context")
-    device = looking.device()
+    chosen = recording.one_set(run, set_names or [s.name for s in run.sets("dev")][:1], "the use of context")
+    device = recording.device()
     groups = {name: choose(run, [name], ensemble=False, search={}, single=True)[0] for name in systems}
     models = {name: group.load(device)[0] for name, group in groups.items()}
     rules = {name: model.context_rule for name, model in models.items() if model.context_rule is not None}
@@ -173,14 +174,14 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = ()) -> F
         figure=_figure(table) if figures.available() else None,
         text="A system uses its context where loss and BLEU get worse without it, and with one that says something else. If another document's "
         "context does no harm, what was gained is not from what the context says.",
-        bars="\n\n".join([f"{title}\n({note})", reading.as_text(examples), *([of_gates.bars] if of_gates else [])]),
+        bars="\n\n".join([f"{title}\n({note})", context_reading.as_text(examples), *([of_gates.bars] if of_gates else [])]),
         facts={
             **{"set": chosen, "sentences": len(subject.store), "documents": len(subject.store.documents), "left_out": without},
             **{"rules": {name: dataclasses.asdict(rule) for name, rule in rules.items()}, "resamples": subject.draws.resamples},
             **{"trials": subject.draws.trials, "seed": SEED},
         },
         attachments={
-            "examples.html": reading.as_html(title, note, examples),
+            "examples.html": context_reading.as_html(title, note, examples),
             **({f"gates.{suffix}": content for suffix, content in of_gates.table.forms().items()} if of_gates else {}),
         },
     )
@@ -195,10 +196,10 @@ def _subject(run: Run, chosen: str) -> Subject:
 
 def _measured(subject: Subject, group: Chosen, model: Model, rule: ContextRule) -> tuple[dict[str, Measured], Numbers]:
     """A system under each condition, and by how much its own context raises the log-probability of each reference (N)."""
-    run, device = subject.run, looking.device()
+    run, device = subject.run, recording.device()
     sides = TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt")
     lines = list(files.text_lines(run.source(subject.name)))
-    sites = reading.sites_of(model, device)
+    sites = context_reading.sites_of(model, device)
     found: dict[str, Measured] = {}
     log_probs: dict[str, Numbers] = {}
     with workers.one_thread(device):
@@ -216,7 +217,7 @@ def _measured(subject: Subject, group: Chosen, model: Model, rule: ContextRule) 
 
 
 def _examples(subject: Subject, name: str, model: Model, gains: Numbers) -> list[Example]:
-    sites, vocabularies = reading.sites_of(model, looking.device()), load_vocabularies(subject.run.prep)
+    sites, vocabularies = context_reading.sites_of(model, recording.device()), load_vocabularies(subject.run.prep)
     if not (sites.attention or sites.gates):
         return []
     tgt = TextSide.load(subject.run.prep, "tgt")
@@ -224,13 +225,15 @@ def _examples(subject: Subject, name: str, model: Model, gains: Numbers) -> list
     for row in np.argsort(-gains, kind="stable").tolist():
         if len(found) == EXAMPLES or gains[row] <= 0:
             break
-        batch = collate(subject.store, np.array([row]), looking.device(), model.context_rule)
-        one = reading.readings(model, batch, sites)[0]
+        batch = collate(subject.store, np.array([row]), recording.device(), model.context_rule)
+        one = context_reading.readings(model, batch, sites)[0]
         if one is not None:
             reference = tgt.surface(vocabularies[1].decode(subject.store.tgt(row)[:-1].tolist()))
             title = f"{name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
             source = batch.src[0, :-1].tolist()
-            found.setdefault((*one.symbols, *source), reading.example(title, one, source, reference, vocabularies[0]))  # the same text is shown once
+            found.setdefault(
+                (*one.symbols, *source), context_reading.example(title, one, source, reference, vocabularies[0])
+            )  # the same text is shown once
     return list(found.values())
 
 
