@@ -249,7 +249,7 @@ def test_what_is_not_there_is_said(analysed, goldset):
     ):
         with pytest.raises(ConfigError, match=words):
             stage.analyze(analysed.run, "alignment", **options)
-    assert list(chosen_sites(model, "decoder.0.attention", False)) == ["decoder.0.attention"]
+    assert list(chosen_sites(model, "decoder.0.attention", False, torch.device("cpu"))) == ["decoder.0.attention"]
     assert of_head(torch.tensor([[[[0.0]], [[1.0]]]]), 0).item() == 0.5
 
 
@@ -259,7 +259,7 @@ def test_a_system_without_attention_is_left_out(analysed, capsys):
         stage.analyze(analysed.run, "alignment")
     analysed.system("base", "transformer", SMALL)
     stage.analyze(analysed.run, "alignment")
-    assert "left out, for it has no attention to the source: toy" in capsys.readouterr().err
+    assert "left out: toy: it has no attention to the source" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "suffix", "lines"), [("enfr", "", 447), ("roen", "", 248), ("zhen", ".xz", 450)])
