@@ -95,11 +95,16 @@ def compared(run: Run, chosen: TextSet, systems: Sequence[str]) -> dict[str, Pat
     return found
 
 
-def bleu_of(run: Run, chosen: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
-    """BLEU of translations of a set by system, as the run's corpus is scored."""
+def scorer_of(run: Run, set_name: str) -> Scorer:
+    """Return the metrics against the references of a set of a run."""
     manifest = run.manifest()
-    refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
-    scorer = Scorer(refs, manifest["tgt"], bool(manifest.get("settings", {}).get("lowercase")))
+    refs = [list(files.text_lines(path)) for path in run.references(set_name)]
+    return Scorer(refs, manifest["tgt"], bool(manifest.get("settings", {}).get("lowercase")))
+
+
+def bleu_of(run: Run, chosen: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
+    """Return BLEU of the translations of a set by system, as the run's corpus is scored."""
+    scorer = scorer_of(run, chosen.name)
     return {name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt"))) for name, path in folders.items()}
 
 
