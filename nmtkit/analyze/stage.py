@@ -62,6 +62,15 @@ def flag(option: str) -> str:
     return "--" + option.replace("_", "-")
 
 
+def words_of(options: Options) -> list[str]:
+    """Return the options that are not at their default as they are typed."""
+    words = []
+    for key, value in options.model_dump(mode="json", exclude_defaults=True).items():
+        values = value if isinstance(value, list) else [value]
+        words += [flag(key)] if value is True else [word for one in values for word in (flag(key), str(one))]
+    return words
+
+
 def analyze(
     run: Run,
     name: str,
@@ -135,12 +144,13 @@ def inputs(study: Study, options: Options) -> dict[str, Any]:
         for path in kept_there:
             if path.is_file() and not path.name.startswith("."):
                 hashes[str(path.relative_to(run.path))] = files.sha256(path)
-    words = itertools.chain.from_iterable([v] if isinstance(v, str) else v for v in values.values() if isinstance(v, str | list))
-    for part in (part for word in words for part in word.split(",") if part):  # options that name files or folders of files
+    texts_given = itertools.chain.from_iterable([v] if isinstance(v, str) else v for v in values.values() if isinstance(v, str | list))
+    for part in (part for word in texts_given for part in word.split(",") if part):  # options that name files or folders of files
         for path in (Path(part), *Path(part).glob("*.txt*"), *Path(part).glob("*/*.txt*")):
             if path.is_file():
                 hashes[str(path)] = files.sha256(path)
     prepared = run.manifest().get("fingerprint")
     facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": study.systems, "options": values, "files": hashes}
+    facts["words"] = words_of(options)
     result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
     return result
