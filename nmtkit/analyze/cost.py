@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.finding import Finding, other_weights
 from nmtkit.analyze.looking import one_set
 from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
+from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
 from nmtkit.nn import hardware
 from nmtkit.run import Run, System
@@ -106,16 +107,20 @@ def kept_timings(run: Run, systems: Sequence[str], set_name: str) -> dict[str, T
     try:
         stored = files.read_json(run.path / "analyze" / "cost" / "finding.json")
         facts, known = stored["facts"], stored["made_from"]["files"]
-        measured = dict(facts["measured"])
+        measured, read = dict(facts["measured"]), dict(stored["made_from"].get("checkpoints", {}))
     except (DataError, KeyError, TypeError, ValueError):
         return {}
     if not measured:
         return {}
-    inputs = [f"systems/{name}/{file}" for name in systems for file in ("config.toml", "best.json")]
-    changed = [one for one in inputs if (run.path / one).is_file() and known.get(one) != files.sha256(run.path / one)]
-    if not changed and (facts["baseline"], facts["set"]) == (systems[0], set_name) and set(systems) <= set(measured):
+    weights = {name: read.get(name, {}) for name in systems}
+    configs = [f"systems/{name}/config.toml" for name in systems]
+    unchanged = not other_weights(run, weights) and all(known.get(path) == files.sha256(run.path / path) for path in configs)
+    if unchanged and (facts["baseline"], facts["set"]) == (systems[0], set_name) and set(systems) <= set(measured):
         with contextlib.suppress(KeyError, TypeError):  # written by another version
-            return {name: Timing.from_json(measured[name]) for name in systems}
+            timings = {name: Timing.from_json(measured[name]) for name in systems}
+            for name, digests in weights.items():
+                checkpoints.note(run.system(name), digests)
+            return timings
     console.say(f"cost: the times that --measure took of {', '.join(measured)} are not of these systems, and give way to those of the logs")
     return {}
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files
 from nmtkit.errors import DataError
+from nmtkit.models import checkpoints
+from nmtkit.run import Run
 from nmtkit.tables.table import Table
 
 
@@ -95,3 +98,8 @@ def _attachments(folder: Path) -> set[str]:
         return {Path(name).name for name in names}
     except (DataError, KeyError, TypeError):
         return set()
+
+
+def other_weights(run: Run, read: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the systems that have other weights by now than a finding read (its made_from["checkpoints"])."""
+    return [name for name, digests in read.items() if checkpoints.current(run.system(name)) != digests]

@@ -58,7 +58,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = ()) -> F
     return Finding(
         name="layers",
         title="encoder levels that each decoder layer reads",
-        table=Table("layers", "Weights of transparent attention (best checkpoint)", columns, rows, notes),
+        table=Table("layers", "Weights of transparent attention", columns, rows, notes),
         text="A column that is nearly even has learned no preference; a dark cell is the level that this decoder layer reads most.",
         figure=figures.heat_map(heats, "decoder layer", "encoder level") if figures.available() else None,
         bars="\n\n".join(f"{label}: encoder level by decoder layer\n{heat(h.values, h.rows, h.columns)}" for label, h in heats.items()),

@@ -13,8 +13,9 @@ from typing import Any
 import nmtkit
 from nmtkit import console, files
 from nmtkit.analyze import ANALYSES, OPTIONS
-from nmtkit.analyze.finding import Finding
-from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.analyze.finding import Finding, other_weights
+from nmtkit.errors import ConfigError, DataError, NmtkitError, nearest
+from nmtkit.models import checkpoints
 from nmtkit.run import Run, locked
 from nmtkit.tables.table import check_format
 
@@ -52,9 +53,11 @@ def analyze(
         made_from = _made_from(run, chosen, {"set_names": list(set_names), **options})
         finding = None if force or options.get("measure") else _up_to_date(run, name, made_from)
         if finding is None:
-            finding = function(run, chosen, set_names=list(set_names), **options)
-            finding.facts.update({"version": nmtkit.__version__, "commit": record["commit"]})
-            finding.write(run.path / "analyze" / name, made_from)
+            with checkpoints.noting() as read:
+                finding = function(run, chosen, set_names=list(set_names), **options)
+            named = {system: list(digests) for system, digests in read.items()}
+            finding.facts.update({"checkpoints": named, "version": nmtkit.__version__, "commit": record["commit"]})
+            finding.write(run.path / "analyze" / name, made_from | {"checkpoints": read})
         else:
             console.say(f"{name}: up to date (--force does it again)")
         finding.print(output_format)
@@ -92,12 +95,12 @@ def _declared(function: Callable[..., Finding]) -> list[str]:
 
 
 def _made_from(run: Run, systems: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Everything a finding depends on: settings, the corpus, its texts, and of each system its weights, measurements and translations."""
+    """Everything a finding depends on, the weights apart: settings, the corpus, its texts, and the measurements and translations of each system."""
     texts = [path for one in run.sets() for path in (run.source(one.name), *run.references(one.name))]  # the fingerprint knows no test set
     inputs = {str(path.relative_to(run.path)): files.sha256(path) for path in texts if path.is_file()}
     for name in systems:
         folder = run.system(name).path
-        for path in [folder / "config.toml", folder / "best.json", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]:
+        for path in [folder / "config.toml", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]:
             if path.is_file() and not path.name.startswith("."):
                 inputs[str(path.relative_to(run.path))] = files.sha256(path)
     for value in itertools.chain.from_iterable([o] if isinstance(o, str) else o for o in options.values() if isinstance(o, (str, list, tuple))):
@@ -110,11 +113,13 @@ def _made_from(run: Run, systems: Sequence[str], options: dict[str, Any]) -> dic
 
 
 def _up_to_date(run: Run, name: str, made_from: dict[str, Any]) -> Finding | None:
+    """The stored finding, if nothing that it was made from has changed, neither the weights that it read."""
     path = run.path / "analyze" / name / "finding.json"
     if not path.is_file():
         return None
     try:
         stored = files.read_json(path)
-        return Finding.from_json(stored) if stored["made_from"] == made_from else None
-    except (DataError, KeyError, TypeError):
+        read = stored["made_from"].pop("checkpoints")
+        return Finding.from_json(stored) if stored["made_from"] == made_from and not other_weights(run, read) else None
+    except (NmtkitError, KeyError, TypeError, AttributeError):
         return None

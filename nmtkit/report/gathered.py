@@ -12,12 +12,12 @@ from typing import Any
 from nmtkit import files
 from nmtkit.analyze import ANALYSES, OPTIONS
 from nmtkit.analyze.curves import Curves, read
-from nmtkit.analyze.finding import Finding
-from nmtkit.errors import DataError
+from nmtkit.analyze.finding import Finding, other_weights
+from nmtkit.errors import DataError, NmtkitError
 from nmtkit.run import Run
 from nmtkit.score.evaluate import FORMAT
 
-DAMAGED = (DataError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
+DAMAGED = (NmtkitError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
 """What reading a file that another version, or an accident, has written may raise."""
 OWN_FILES = ("finding.json", "figure.svg", "table.md", "table.tex", "table.csv")
 
@@ -207,7 +207,9 @@ def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[
             finding = Finding.from_json(stored)
             finding.table.cells()
             made_from = stored.get("made_from") or {}
-            late, without = changed(made_from.get("files", {})), [s for s in trained if s not in made_from.get("systems", trained)]
+            late = changed(made_from.get("files", {}))
+            late += [f"the weights of {system}" for system in other_weights(found.run, made_from.get("checkpoints", {}))]
+            without = [s for s in trained if s not in made_from.get("systems", trained)]
             command = analyze_command(name, made_from, [system.name for system in found.run.systems()])
         except DAMAGED as error:
             found.note(f"analyze/{name}: cannot be read, and left out ({error})", f"nmtkit analyze {name} --force")
