@@ -16,6 +16,7 @@ from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.study import Study, kept
 from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.models import checkpoints
 from nmtkit.run import Run, locked
 from nmtkit.score import paper as papers
 from nmtkit.tables.table import check_format
@@ -140,7 +141,7 @@ def inputs(study: Study, options: Options) -> dict[str, Any]:
     hashes = {str(path.relative_to(run.path)): files.sha256(path) for path in texts if path.is_file()}
     for name in study.systems:
         folder = run.system(name).path
-        kept_there = [folder / "config.toml", folder / "best.json", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]
+        kept_there = [folder / "config.toml", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]
         for path in kept_there:
             if path.is_file() and not path.name.startswith("."):
                 hashes[str(path.relative_to(run.path))] = files.sha256(path)
@@ -151,6 +152,6 @@ def inputs(study: Study, options: Options) -> dict[str, Any]:
                 hashes[str(path)] = files.sha256(path)
     prepared = run.manifest().get("fingerprint")
     facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": study.systems, "options": values, "files": hashes}
-    facts["words"] = words_of(options)
+    facts |= {"weights": {name: checkpoints.current(run.system(name)) for name in study.systems}, "words": words_of(options)}
     result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
     return result

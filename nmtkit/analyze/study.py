@@ -87,8 +87,9 @@ class Study:
 
         Raises: as `nmtkit.models.loading.load_system`.
         """
-        from nmtkit.models import loading
+        from nmtkit.models import checkpoints, loading
 
+        self.checkpoints[name] = list(checkpoints.current(self.run.system(name)))
         return loading.load_system(self.run, self.run.find_system(name), self.device)
 
     def each(self, measure: Callable[[str], R], nobody: str, hint: str) -> dict[str, R]:

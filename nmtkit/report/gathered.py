@@ -13,11 +13,12 @@ from nmtkit import files
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.shared.curves import Curves, read
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.models import checkpoints
 from nmtkit.run import Run
 from nmtkit.score.evaluate import FORMAT
 
-DAMAGED = (DataError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
+DAMAGED = (NmtkitError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
 """What reading a file that another version, or an accident, has written may raise."""
 OWN_FILES = ("finding.json", "figure.svg", "table.md", "table.tex", "table.csv")
 
@@ -207,7 +208,10 @@ def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[
             finding = Finding.from_json(stored)
             finding.table.cells()
             made_from = stored.get("made_from") or {}
-            late, without = changed(made_from.get("files", {})), [s for s in trained if s not in made_from.get("systems", trained)]
+            weights = made_from.get("weights", {})
+            late = changed(made_from.get("files", {}))
+            late += [f"the weights of {name}" for name in weights if checkpoints.current(found.run.system(name)) != weights[name]]
+            without = [s for s in trained if s not in made_from.get("systems", trained)]
             command = analyze_command(name, made_from, [system.name for system in found.run.systems()])
         except DAMAGED as error:
             found.note(f"analyze/{name}: cannot be read, and left out ({error})", f"nmtkit analyze {name} --force")

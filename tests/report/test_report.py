@@ -233,6 +233,7 @@ def test_what_is_missing_is_said(reported):
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
+    reported.finding("weights", "weights", made_from={"systems": ["base"], "files": {}, "checkpoints": {"../base": {}}})
     reported.finding("alignment", "alignment", made_from={"systems": ["base"], "files": {"systems/own/metrics.jsonl": "0"}})
     reported.add("later", 0.5, sets=[])
     (run / "systems/later/config.toml").write_text("variant = ", "utf-8")
@@ -243,7 +244,13 @@ def test_what_is_missing_is_said(reported):
         (run / "systems" / name / "translate/test/meta.json").write_text(json.dumps({"settings": {"beam": beam}}), "utf-8")
     page = reported.page()
     for said in (
-        *("analyze/gates: no finding in it", "analyze/layers: cannot be read", "sentences.tsv is missing", "not among the scores: unscored"),
+        *(
+            "analyze/gates: no finding in it",
+            "analyze/layers: cannot be read",
+            "analyze/weights: cannot be read",
+            "sentences.tsv is missing",
+            "not among the scores: unscored",
+        ),
         "systems/later: its settings cannot be read (the settings of 'later' are damaged: ",
         *("not translated: later", "Of base alone, without own", "Made before these changed: systems/own/metrics.jsonl"),
         *("searched with the same search.beam (5: base; 4: own).", "--force --set-name test --set search.beam=…"),

@@ -587,10 +587,17 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
     fake = fake_run()
     folder = fake.add("a", 0.3)
     translated_as(fake, "a", fake.lines["test"])
+    for name in ("step-00000010", "step-00000020"):
+        manifest = {"format": 1, "files": {"model.safetensors": {"bytes": 0, "sha256": name}}}
+        write(folder / "checkpoints" / name / "model.safetensors", [])
+        write(folder / "checkpoints" / name / "manifest.json", [json.dumps(manifest)])
     for best, said in (("step-00000010", False), ("step-00000020", True)):
         (folder / "best.json").write_text(json.dumps({"checkpoint": best}))
         score(fake.run, resamples=10)
-        assert ("'a' was translated with step-00000010, its best checkpoint is now step-00000020" in capsys.readouterr().err) is said
+        assert ("'a' was translated with step-00000010, its weights are now those of step-00000020" in capsys.readouterr().err) is said
+    (folder / "config.toml").write_text('variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n')
+    score(fake.run, resamples=10)
+    assert "its weights are now those of step-00000010, step-00000020" in capsys.readouterr().err
 
 
 def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
