@@ -1,4 +1,4 @@
-"""Faults that no other file has whole, by the number of their case (the index is in test_index.py)."""
+"""Faults that no other file has whole, by the number of their case (README.md lists all cases)."""
 
 import ctypes
 import errno
