@@ -89,12 +89,13 @@ def analyze(
         name: of ANALYSES, or `package.module:Class`.
         systems: only these, the baseline first (default: all, the one trained first leads).
         set_names: only these (default: the analysis' own).
-        output_format: table, json, md, tex or csv, on stdout.
+        output_format: table, json, md, tex or csv, on stdout; empty: nothing is printed.
         force: repeat an analysis that is up to date.
         options: of the analysis.
     Raises: ConfigError for an unknown analysis, system, set or option; DataError if there is nothing to analyse.
     """
-    check_format(output_format)
+    if output_format:
+        check_format(output_format)
     cls = find(name)
     analysis = cls(check_options(cls, options))
     if set_names and cls.sets == "none":
@@ -116,7 +117,8 @@ def analyze(
             finding = measured(analysis, study)
             finding.facts.update({"version": nmtkit.__version__, "commit": record["commit"]})
             finding.write(folder, made_from)
-        finding.print(output_format)
+        if output_format:
+            finding.print(output_format)
 
 
 def measured(analysis: AnyAnalysis, study: Study) -> Finding:
