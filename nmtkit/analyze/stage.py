@@ -103,7 +103,7 @@ def analyze(
     run.manifest()
     chosen = [run.find_system(s).name for s in systems] or [s.name for s in run.systems()]
     if not chosen:
-        raise DataError("nothing to analyse: this run has no trained system", where=run.path, hint="first: nmtkit train")
+        raise DataError("nothing to analyse: this run has no trained system", where=run.path, hint="nmtkit train")
     folder = run.path / "analyze" / cls.name
     with run.recorded("analyze") as record, locked(run.path, "analyze", shared=True), locked(folder, "analyze"):
         record["analysis"] = cls.name

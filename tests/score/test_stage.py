@@ -287,7 +287,7 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run):
     fake.add("base", 0.1, sets=["one"])
     with pytest.raises(DataError, match="nothing to score: no system of this run has translated two") as error:
         score(fake.run, set_names=["two"])
-    assert error.value.hint == "first: nmtkit translate --set-name two"
+    assert error.value.hint == "nmtkit translate --set-name two"
     with pytest.raises(DataError, match="'a' has no translation of one") as error:
         score(fake.run, against="a")
     assert "nmtkit translate --system a --set-name one" in error.value.hint
