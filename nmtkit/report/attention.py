@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from nmtkit import console, files
 from nmtkit.analyze import alignment
 from nmtkit.analyze.shared import recording
+from nmtkit.analyze.study import Study
 from nmtkit.data.batches import collate
 from nmtkit.data.spans import Spans
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
-from nmtkit.models import loading
 from nmtkit.report.explorer import SentenceAttention, SystemAttention
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
@@ -49,12 +49,13 @@ def of_system(run: Run, name: str, set_name: str, lines: Sequence[int]) -> Syste
     """
     path = run.system(name).translation(set_name) / "hyp.subwords.txt"
     subwords = [line.split(" ") if line else [] for line in files.text_lines(path)]
-    store = Store(run.prep / set_name)
+    study = Study(run, "attention", [name], [set_name])
+    store, device = study.store, study.device
     if len(subwords) != len(store):
         hint = f"nmtkit translate --force --system {name} --set-name {set_name}"
         raise DataError(f"{len(subwords):,} lines of subwords for {len(store):,} sentences", where=path, hint=hint)
-    model = loading.load_system(run, run.find_system(name), recording.device())
-    sites = list(alignment.chosen_sites(model, "", only_cross=True))
+    model = study.model(name)
+    sites = list(alignment.chosen_sites(model, "", True, device))
     if not sites:
         raise DataError(f"'{name}' does not attend to the source", where=run.system(name).path, hint="leave out --attention, or name another system")
     site = sites[max(0, len(sites) - 2)]
@@ -66,7 +67,7 @@ def of_system(run: Run, name: str, set_name: str, lines: Sequence[int]) -> Syste
         while order:
             size = max(1, recording.POSITIONS // int(store.src_lengths[order[0]]))
             rows, order = order[:size], order[size:]
-            batch = collate(pairs, np.array(rows), recording.device(), model.context_rule, pairs.tgt)
+            batch = collate(pairs, np.array(rows), device, model.context_rule, pairs.tgt)
             weights = alignment.of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
             if weights.size(-1) != batch.src.size(1):
                 what = f"what '{name}' attends to is not its source alone, so that it cannot be shown beside it"
