@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from nmtkit.data.batches import Batch, collate
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, Vocabularies
+from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import pair_batch
@@ -25,6 +27,7 @@ CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
 OF_CONTEXTS = "context."
 """The names of sites that read contexts by themselves begin with it."""
+TINY = {"d_model": 8, "d_ff": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1}
 PROBE = (11, 17)
 """Source and target length of a probe: the shape of recorded weights tells queries and keys."""
 
@@ -103,3 +106,13 @@ def batches(
         size = max(1, positions // int(store.src_lengths[order[0]]))
         yield collate(store, order[:size], device, rule)
         order = order[size:]
+
+
+def variants_with(recorded: Callable[[Model, torch.device], Any]) -> str:
+    """Return the names of the variants for which `recorded` is not empty, as text."""
+    names = []
+    for name in VARIANTS:
+        sizes = Vocabularies(8, 8, shared=True)
+        model = build_model(name, load_variant(name).adapt(TINY), sizes).eval()
+        names += [name] if recorded(model, torch.device("cpu")) else []
+    return ", ".join(names)
