@@ -103,11 +103,16 @@ def of_words(
     return values
 
 
-def means(values: Numbers, words: Words, rows: Sequence[Group], draws: Resampling) -> list[Estimate]:
+def means(
+    values: Numbers,
+    words: Words,
+    in_groups: Sequence[Group],
+    draws: Resampling,
+) -> list[Estimate]:
     """Return the mean of each group over its words, with intervals over resampled sentences."""
     known = np.isfinite(values)
     columns = []
-    for group in rows:
+    for group in in_groups:
         members = group.members & known
         for weights in (values[members], None):
             columns.append(np.bincount(words.sentences[members], weights, draws.sentences))
@@ -133,7 +138,7 @@ class GatesOptions(Options):
     """Options of `gates`."""
 
     src_tags: str = option("", "FILE")
-    """A part of speech for each source word of the set, as analyze/gates/tokens.src.txt has them."""
+    """A part of speech for each source word of the set (analyze/gates/tokens.src.txt)."""
     tgt_tags: str = option("", "FILE")
     """The same of the reference (tokens.tgt.txt)."""
 

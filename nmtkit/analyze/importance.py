@@ -1,4 +1,4 @@
-"""Analysis `importance`: whether source positions with more attention matter more to the next word."""
+"""Analysis `importance`: whether source positions with more attention matter more."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def sums(points: Points, sentences: int) -> Numbers:
 
 
 def numbers_of(totals: Numbers) -> dict[str, Numbers]:
-    """Return the numbers of the table from sums over sentences (…, 8); NaN where there is none."""
+    """Return the numbers of the table from sums over sentences (…, 8), NaN if not known."""
     count, x, y, xx, yy, xy, loss, negative = np.moveaxis(totals, -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        # Where all points have one x or y, rounding leaves a variance of about 1e-16 of the squares.
+        # If all points have one x or y, rounding leaves a variance of 1e-16 of the squares.
         variance = np.stack([xx - x * x / count, yy - y * y / count])
         variance = np.where(variance > 1e-12 * np.stack([xx, yy]), variance, np.nan)
         return {

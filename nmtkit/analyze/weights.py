@@ -129,16 +129,19 @@ class Weights(Analysis[WeightsOptions, SentenceWeights]):
             models[name] = model
             batch = collate(store, np.array([row]), device, model.context_rule)
             labels = [name] if len(sites) == 1 else [f"{name}, {site}" for site in sites]
-            weights = (measured(model, site, batch, words.owners[row]) for site in sites)
-            return dict(zip(labels, weights, strict=True))
+            values = (measured(model, site, batch, words.owners[row]) for site in sites)
+            return dict(zip(labels, values, strict=True))
 
         hint = f"variants that have it: {recording.variants_with(attentions_of)}"
         systems = study.each(weights_of, "no system of this run has gated attention", hint)
+        weights: dict[str, WordWeights] = {}
+        for by_label in systems.values():
+            weights |= by_label
         return SentenceWeights(
             study.set_name,
             [*words.lines[row], END],
             int(store.tgt_lengths[row]),
-            {label: weights for by_label in systems.values() for label, weights in by_label.items()},
+            weights,
             meanings(models),
             list(study.left_out),
         )
@@ -176,7 +179,8 @@ def _table(result: SentenceWeights, where: str) -> Table:
         columns += [Column(f"{name}_{key}", f"{name}: {key}", decimals=3) for key in COLUMNS]
         values += [weights.attention.tolist(), weights.gate.tolist(), weights.weighted.tolist()]
         sums += [float(weights.attention.sum()), None, float(weights.weighted.sum())]
-    rows: list[list[Any]] = [[number, *row] for number, row in enumerate(zip(result.words, *values, strict=True), 1)]
+    lines = zip(result.words, *values, strict=True)
+    rows: list[list[Any]] = [[number, *line] for number, line in enumerate(lines, 1)]
     notes = [
         f"attention: summed over the {result.steps} target steps, the reference given, and over a "
         "word's subwords; gate: how open, 0 to 1, mean over its numbers, the steps at which it has "

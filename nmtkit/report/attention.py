@@ -55,10 +55,10 @@ def of_system(run: Run, name: str, set_name: str, lines: Sequence[int]) -> Syste
         hint = f"nmtkit translate --force --system {name} --set-name {set_name}"
         raise DataError(f"{len(subwords):,} lines of subwords for {len(store):,} sentences", where=path, hint=hint)
     model = study.model(name)
-    sites = list(alignment.chosen_sites(model, "", True, device))
+    sites = alignment.chosen_sites(model, "", True, device)
     if not sites:
         raise DataError(f"'{name}' does not attend to the source", where=run.system(name).path, hint="leave out --attention, or name another system")
-    site = sites[max(0, len(sites) - 2)]
+    site = alignment.shown_site(sites)
     vocabularies = load_vocabularies(run.prep)
     pairs = Translated(store, subwords, vocabularies[1])
     order = sorted((i for i in lines if subwords[i] and store.src_lengths[i] > 1), key=lambda i: (-int(store.src_lengths[i]), i))

@@ -232,7 +232,7 @@ def test_without_subwords_a_token_is_a_word_and_a_joiner_at_the_end_ends_it(anal
 def test_text_that_was_changed_after_preparing_is_refused(demo):
     store = Store(demo.prep / "test")
     for lengths, line in ((store.src_lengths[:7], 8), (store.src_lengths + (np.arange(len(store)) == 3), 4)):
-        with pytest.raises(DataError, match="were prepared") as error:
+        with pytest.raises(DataError, match="has changed since it was prepared") as error:
             texts.read_words(demo, SimpleNamespace(path=store.path, src_lengths=lengths), "src")
         assert error.value.where.endswith(f"test.src, line {line}")
 

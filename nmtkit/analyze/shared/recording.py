@@ -22,7 +22,7 @@ from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import pair_batch
 
 POSITIONS = 1024
-"""Most source positions of a batch, with padding: the weights of all layers are in memory at once."""
+"""Most source positions of a batch, with padding: all weights are in memory at once."""
 CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
 OF_CONTEXTS = "context."
@@ -51,8 +51,11 @@ def look(model: Model, batch: Batch) -> dict[str, dict[str, Tensor]]:
 
 def _joined(recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     """Join what each site recorded in several calls along the queries."""
-    in_parts = {site for site, calls in recorded.items() if len(calls) > 1 and site.startswith(OF_CONTEXTS)}
-    return {site: torch.cat(calls, dim=-2) for site, calls in recorded.items() if site not in in_parts}
+    joined = {}
+    for site, calls in recorded.items():
+        if len(calls) == 1 or not site.startswith(OF_CONTEXTS):
+            joined[site] = torch.cat(calls, dim=-2)
+    return joined
 
 
 def sides(model: Model, device: torch.device) -> dict[str, tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The words of a prepared set, which words its subwords belong to, and how often training has them."""
+"""The words of a prepared set: their subwords, and how often the training set has them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def read_words(run: Run, store: Store, side: Side) -> Words:
     counts = zip_longest((len(owners) for owners in words.owners), (lengths - 1).tolist())
     for number, (subwords, prepared) in enumerate(counts, 1):
         if subwords != prepared:
-            message = f"{subwords or 0} subwords, but {prepared or 0} were prepared"
+            message = "this line has changed since it was prepared"
             hint = "prepare again: nmtkit prep … --force"
             raise DataError(message, where=f"{path}, line {number}", hint=hint)
     return words
@@ -173,7 +173,8 @@ def groups(words: Words, counts: Ids, tags: Sequence[str] | None) -> list[Group]
     """
     tokens = np.array(words.flat, dtype=object)
     result = [Group("all", "all", np.ones(len(tokens), dtype=bool))]
-    result += [Group("word", word, tokens == word) for word, _ in Counter(words.flat).most_common(TOP)]
+    types = Counter(words.flat).most_common(TOP)
+    result += [Group("word", word, tokens == word) for word, _ in types]
     above = np.inf
     for least, label in CLASSES:
         result.append(Group("frequency", label, (counts >= least) & (counts < above)))
