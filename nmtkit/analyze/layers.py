@@ -61,7 +61,7 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
         notes = ["a column: the share of each level in what that decoder layer reads, softmax over the levels; 1 in all"]
         bars = (f"{label}: encoder level by decoder layer\n{heat(h.values, h.rows, h.columns)}" for label, h in heats.items())
         return Finding(
-            table=Table("layers", "Weights of transparent attention (best checkpoint)", columns, rows, notes),
+            table=Table("layers", "Weights of transparent attention", columns, rows, notes),
             text="A column that is nearly even has learned no preference; a dark cell is the level that this decoder layer reads most.",
             figure=figures.heat_map(heats, "decoder layer", "encoder level"),
             bars="\n\n".join(bars),

@@ -16,6 +16,7 @@ from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.study import Study, kept
 from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.models import checkpoints
 from nmtkit.run import Run, locked
 from nmtkit.score import paper as papers
 from nmtkit.tables.table import check_format
@@ -62,6 +63,15 @@ def flag(option: str) -> str:
     return "--" + option.replace("_", "-")
 
 
+def words_of(options: Options) -> list[str]:
+    """Return the options that are not at their default as they are typed."""
+    words = []
+    for key, value in options.model_dump(mode="json", exclude_defaults=True).items():
+        values = value if isinstance(value, list) else [value]
+        words += [flag(key)] if value is True else [word for one in values for word in (flag(key), str(one))]
+    return words
+
+
 def analyze(
     run: Run,
     name: str,
@@ -79,12 +89,13 @@ def analyze(
         name: of ANALYSES, or `package.module:Class`.
         systems: only these, the baseline first (default: all, the one trained first leads).
         set_names: only these (default: the analysis' own).
-        output_format: table, json, md, tex or csv, on stdout.
+        output_format: table, json, md, tex or csv, on stdout; empty: nothing is printed.
         force: repeat an analysis that is up to date.
         options: of the analysis.
     Raises: ConfigError for an unknown analysis, system, set or option; DataError if there is nothing to analyse.
     """
-    check_format(output_format)
+    if output_format:
+        check_format(output_format)
     cls = find(name)
     analysis = cls(check_options(cls, options))
     if set_names and cls.sets == "none":
@@ -106,7 +117,8 @@ def analyze(
             finding = measured(analysis, study)
             finding.facts.update({"version": nmtkit.__version__, "commit": record["commit"]})
             finding.write(folder, made_from)
-        finding.print(output_format)
+        if output_format:
+            finding.print(output_format)
 
 
 def measured(analysis: AnyAnalysis, study: Study) -> Finding:
@@ -131,16 +143,17 @@ def inputs(study: Study, options: Options) -> dict[str, Any]:
     hashes = {str(path.relative_to(run.path)): files.sha256(path) for path in texts if path.is_file()}
     for name in study.systems:
         folder = run.system(name).path
-        kept_there = [folder / "config.toml", folder / "best.json", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]
+        kept_there = [folder / "config.toml", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]
         for path in kept_there:
             if path.is_file() and not path.name.startswith("."):
                 hashes[str(path.relative_to(run.path))] = files.sha256(path)
-    words = itertools.chain.from_iterable([v] if isinstance(v, str) else v for v in values.values() if isinstance(v, str | list))
-    for part in (part for word in words for part in word.split(",") if part):  # options that name files or folders of files
+    texts_given = itertools.chain.from_iterable([v] if isinstance(v, str) else v for v in values.values() if isinstance(v, str | list))
+    for part in (part for word in texts_given for part in word.split(",") if part):  # options that name files or folders of files
         for path in (Path(part), *Path(part).glob("*.txt*"), *Path(part).glob("*/*.txt*")):
             if path.is_file():
                 hashes[str(path)] = files.sha256(path)
     prepared = run.manifest().get("fingerprint")
     facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": study.systems, "options": values, "files": hashes}
+    facts |= {"weights": {name: checkpoints.current(run.system(name)) for name in study.systems}, "words": words_of(options)}
     result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
     return result

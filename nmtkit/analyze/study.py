@@ -92,8 +92,9 @@ class Study:
 
         Raises: as `nmtkit.models.loading.load_system`.
         """
-        from nmtkit.models import loading
+        from nmtkit.models import checkpoints, loading
 
+        self.checkpoints[name] = list(checkpoints.current(self.run.system(name)))
         return loading.load_system(self.run, self.run.find_system(name), self.device)
 
     def batches(self, name: str, model: Model, rows: Rows | None = None) -> Iterator[Batch]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import nmtkit
 from nmtkit import console
-from nmtkit.analyze import ANALYSES, convergence
+from nmtkit.analyze import ANALYSES, convergence, stage
 from nmtkit.report import comparison, provenance, svg
-from nmtkit.report.explorer import SystemAttention, data, script_text
+from nmtkit.report.explorer import data, script_text
 from nmtkit.report.gathered import Gathered, KeptFinding, Remark
 from nmtkit.report.texts import Texts, side_by_side
 from nmtkit.score import lengths, views
@@ -55,7 +55,7 @@ class Part:
     texts: Sequence[Texts]
     kept: dict[str, list[int]]
     step: int
-    attention: Sequence[SystemAttention] = ()
+    attention: Sequence[dict[str, Any]] = ()
     number: int = 0
 
     @property
@@ -126,7 +126,7 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
         "learning": _learning(found, drawn),
         "length_finding": _finding("lengths", found.findings["lengths"], drawn) if "lengths" in own else None,
         "findings": [_finding(name, kept_one, drawn) for name, kept_one in found.findings.items() if name not in own],
-        "undone": {name: entry.title for name, entry in ANALYSES.items() if name not in found.findings},
+        "undone": {name: stage.find(name).shows for name in ANALYSES if name not in found.findings},
         "shown": side_by_side(part.texts[0]) if part.texts else [],
         "shown_set": part.texts[0] if part.texts else None,
         "texts": part.texts,

@@ -17,17 +17,17 @@ from nmtkit.score.seeds import SeedGroup
 from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.tables.table import plain
 
-FORMAT = 3
+FORMAT = 4
 """Of scores.json; a stored result of another format is computed again."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What one system wrote: detokenised lines, and the same as tokens for the metrics that read tokens."""
+    """What one system wrote: detokenised lines, and the same as tokens in their own case for the metrics that read tokens."""
 
     name: str
     lines: Sequence[str]
-    tokens: Sequence[str]
+    tokens: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Task:
 
     Args:
         set_name: the test set.
-        refs, tokenized_refs: full reference streams, raw and as tokens.
+        refs, tokenized_refs: full reference streams, raw and as tokens in their own case; None leaves out the metrics of tokens.
+        tokenization: what made the tokens, for the signature.
         lang: target language; lowercase: compare without regard to case.
         baseline: the system that differences are taken against.
         draws: of the test set; test: the one whose p stands in the main table, in length groups and among seeds.
@@ -48,7 +49,8 @@ class Task:
 
     set_name: str
     refs: Sequence[Sequence[str]]
-    tokenized_refs: Sequence[Sequence[str]]
+    tokenized_refs: Sequence[Sequence[str]] | None
+    tokenization: str
     lang: str
     baseline: str
     draws: Draws
@@ -77,7 +79,7 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
         task: references and settings.
     Raises: DataError where line counts differ.
     """
-    scorer = Scorer(task.refs, task.lang, task.lowercase, task.tokenized_refs)
+    scorer = Scorer(task.refs, task.lang, task.lowercase, task.tokenized_refs, task.tokenization)
     if scorer.remark:
         console.say(scorer.remark)
     metrics = _metrics(outputs, scorer, task)

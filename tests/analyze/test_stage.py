@@ -20,6 +20,7 @@ from nmtkit.cli.analyze import analysis_command
 from nmtkit.cli.door import GENERAL
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
+from nmtkit.data.spans import SpansWriter
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn import hardware
 from nmtkit.settings import SearchSettings, build
@@ -139,6 +140,40 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, capsys, monkeypa
     assert alone.context is None and torch.equal(alone.src, beside.src)
     with_context = (beside.context.rows >= 0).sum()
     assert 0 < with_context < len(beside.src) and with_context >= len(beside.src) - 2
+
+
+def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, capsys, monkeypatch):
+    """A system that cuts n-grams is counted and timed on these."""
+    models = {name: analysed.system(name, "pr", {**SMALL, "segmentation": name}) for name in ("ngram", "parse")}
+    lengths = [len(line.split()) + 1 for line in analysed.lines["test"]]  # of the training set too, which is a copy
+    cuts = [[2] * (length // 2) + [1] * (length % 2) if i % 4 else [] for i, length in enumerate(lengths)]  # some have no parse
+    with SpansWriter(analysed.run.prep / "train") as writer:
+        writer.add_block(bytes(size for cut in cuts for size in cut), np.array([len(cut) for cut in cuts]))
+    stage.analyze(analysed.run, "cost", systems=["ngram", "parse"])
+    found = finding(analysed.run, "cost")
+    count = round(np.mean([len(cut) for cut in cuts if cut]))
+    assert found["facts"]["spans"] == {"parse": count}
+    assert f"parse {count}" in capsys.readouterr().out
+    length = found["facts"]["src_length"]
+    sizes = [len(part) for part in np.array_split(range(length), count)]
+    for row, spans in zip(found["table"]["rows"], ([], sizes), strict=True):
+        expected = count_macs(models[row["system"]], length, length, spans=spans)
+        assert (row["train_mmac"] * 1e6, row["step_mmac"] * 1e6) == pytest.approx((expected.train, expected.step))
+    decoded = []
+    monkeypatch.setattr(timing, "_decode", lambda model, batch, settings: decoded.append((model.reads_spans, batch)))
+    systems = [analysed.run.system(name) for name in models]
+    timing.measure_speed(analysed.run, systems, "test", 5, rounds=1)
+    assert all(batch.spans is None for _, batch in decoded)
+    assert "'parse' reads parses, which test has none of: it decodes with n-grams instead" in capsys.readouterr().err
+    for suffix in ("bin", "idx"):
+        (analysed.run.prep / f"test.spans.{suffix}").write_bytes((analysed.run.prep / f"train.spans.{suffix}").read_bytes())
+    decoded.clear()
+    timing.measure_speed(analysed.run, systems, "test", 5, rounds=1)
+    assert "n-grams instead" not in capsys.readouterr().err
+    drawn = [batch for reads, batch in decoded if reads][0]
+    in_order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    assert sorted([size for size in row if size] for row in drawn.spans.tolist()) == sorted(cuts[i] for i in in_order)
+    assert all((cut.sum() in (0, size)) for cut, size in zip(drawn.spans, drawn.src_lengths, strict=True))
 
 
 def test_cost_without_any_measurement_shows_gaps(analysed, capsys):

@@ -23,7 +23,7 @@ from nmtkit.data.batches import Batch, source_batch
 from nmtkit.errors import DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model
-from nmtkit.models.checkpoints import WEIGHTS, choose, read_manifest
+from nmtkit.models.checkpoints import choose, digests
 from nmtkit.nn.capture import capture
 from nmtkit.parallel import cores
 from nmtkit.run import Run
@@ -122,14 +122,14 @@ class Reader:
         self.run, self.name, self.layer = run, name, layer
         self.system = run.find_system(name)
         self.config = self.system.read_config()
-        self.checkpoint = choose(self.system)[0]
+        self.checkpoints = choose(self.system)
         self.max_source = build(SearchSettings, self.config.get("search", {}), "search").max_source
 
     @cached_property
     def key(self) -> str:
         """Hash of all that its vectors depend on, the sentences apart."""
         about = {
-            **{"nmtkit": nmtkit.__version__, "weights": read_manifest(self.checkpoint)["files"][WEIGHTS]["sha256"], "layer": self.layer},
+            **{"nmtkit": nmtkit.__version__, "weights": digests(self.checkpoints), "layer": self.layer},
             **{"variant": self.config["variant"], "model": self.config.get("model", {}), "max_source": self.max_source},
             **{"prepared": self.run.manifest().get("fingerprint"), "vocabulary": loading.vocabulary_hashes(self.run)},
         }
@@ -141,7 +141,7 @@ class Reader:
 
         Raises: NoStates as `encoder_states`, with the system's name.
         """
-        model = loading.load_system(self.run, self.system, recording.device(), [self.checkpoint])
+        model = loading.load_system(self.run, self.system, recording.device(), self.checkpoints)
         try:
             with torch.inference_mode():
                 encoder_states(model, source_batch([[UNK] * 4 + [EOS], [EOS]], recording.device()), self.layer)
