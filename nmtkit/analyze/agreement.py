@@ -32,6 +32,7 @@ from nmtkit.errors import ConfigError, DataError, counted, nearest
 from nmtkit.models import loading
 from nmtkit.parallel import cores
 from nmtkit.run import Run
+from nmtkit.score.significance import wilson
 from nmtkit.settings import SearchSettings, build
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, bar
@@ -80,18 +81,6 @@ def groups(errors: Sequence[Error]) -> list[Group]:
     for exactly in (2, 1, 0):
         found.append(("frequency", str(exactly), lambda e, f=exactly: e.frequency == f))  # type: ignore[misc]
     return [group for group in found if any(map(group[2], errors))]
-
-
-def interval(right: int, count: int) -> Estimate:
-    """A share with Wilson's 95% interval, in percent."""
-    if not count:
-        return Estimate(None)
-    z = 1.959964
-    share = right / count
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
-    low, high = centre - half, centre + half
-    return Estimate(100 * share, 100 * low if right else 0.0, 100 * high if right < count else 100.0)  # these ends are exact, but for rounding
 
 
 @dataclass(frozen=True)
@@ -251,10 +240,10 @@ def _rows(items: Sequence[Item], judged: Mapping[str, list[list[float]]]) -> lis
     rows: list[list[Any]] = []
     for section, label, belongs in groups(errors):
         own = [[right for error, right in found if belongs(error)] for found in pairwise]
-        rows.append([section, label, len(own[0]), *(interval(sum(rights), len(rights)) for rights in own)])
+        rows.append([section, label, len(own[0]), *(wilson(sum(rights), len(rights)) for rights in own)])
     if any(len(item.errors) > 1 for item in items):
         best = [preferred(found) for found in judged.values()]
-        rows.insert(1, ["sentence", "better than every wrong one", len(best[0]), *(interval(sum(rights), len(rights)) for rights in best)])
+        rows.insert(1, ["sentence", "better than every wrong one", len(best[0]), *(wilson(sum(rights), len(rights)) for rights in best)])
     return rows
 
 

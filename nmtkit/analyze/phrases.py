@@ -12,7 +12,6 @@ import numpy as np
 
 from nmtkit import files
 from nmtkit.analyze import expressions as lists
-from nmtkit.analyze.agreement import interval
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.shared.expressions import Expression, occurrences, spaced, translations
 from nmtkit.demo import separable_expressions
@@ -20,6 +19,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import Run, TextSet
 from nmtkit.score.formulas import Array
 from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.score.significance import wilson
 from nmtkit.score.translations import compared, sets_to_score
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, bar
@@ -221,7 +221,7 @@ def _groups(found: Sequence[Occurrence], listed: Sequence[Expression]) -> list[t
 
 def _share(right: Any, count: int) -> Estimate:
     """A share with its interval, which holds for few occurrences too; empty for a system that has not translated the set."""
-    return interval(int(right), count) if np.isfinite(right) else Estimate(None)
+    return wilson(int(right), count) if np.isfinite(right) else Estimate(None)
 
 
 def _estimate(value: Any, drawn: Array) -> Estimate:

@@ -11,7 +11,7 @@ import torch
 
 from nmtkit import files
 from nmtkit.analyze import OPTIONS, stage
-from nmtkit.analyze.agreement import AGREEMENT, find_pairs, groups, interval
+from nmtkit.analyze.agreement import AGREEMENT, find_pairs, groups
 from nmtkit.analyze.shared.contrastive import Error, Item, as_documents, decisions, no_questions, open_questions, preferred, read, read_scores, under
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
@@ -316,13 +316,6 @@ def test_groups_are_those_of_the_sets_own_evaluation():
     assert sum(len(own) for (section, _), own in found.items() if section == "frequency") == len(counted)
     of_one = {kind: {section for section, _, _ in groups([Error(kind, "x", 0)])} for kind in (AGREEMENT, "auxiliary")}
     assert of_one == {AGREEMENT: {"all", "type", "distance, subject-verb"}, "auxiliary": {"all", "type", "distance, all types"}}
-
-
-def test_wilsons_interval():
-    """8 of 10: 49.0 to 94.3 (Wilson 1927's formula, worked by hand); the ends stay within 0 and 100."""
-    found = interval(8, 10)
-    assert (found.value, round(found.low, 1), round(found.high, 1)) == (80, 49.0, 94.3)
-    assert all(interval(0, n).low == 0.0 and interval(n, n).high == 100.0 for n in range(1, 300)) and interval(0, 0).value is None
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
