@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from nmtkit.data.store import Store
     from nmtkit.models.base import Model
+    from nmtkit.nn.linear import Precision
 
 RESAMPLES, SEED = 1000, 1
 R = TypeVar("R")
@@ -82,14 +83,17 @@ class Study:
 
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str, precision: Precision = "float32") -> Model:
         """Return a system's model in evaluation mode, with the weights that it translates with.
 
+        Args:
+            name: the system.
+            precision: of its products on a CPU.
         Raises: as `nmtkit.models.loading.load_system`.
         """
         from nmtkit.models import loading
 
-        return loading.load_system(self.run, self.run.find_system(name), self.device)
+        return loading.load_system(self.run, self.run.find_system(name), self.device, precision=precision)
 
     def each(self, measure: Callable[[str], R], nobody: str, hint: str) -> dict[str, R]:
         """Measure every system that can be measured.
