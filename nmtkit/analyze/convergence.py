@@ -13,11 +13,10 @@ import numpy as np
 
 from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
-from nmtkit.analyze.shared.curves import AXES, Curves, Validation, read
+from nmtkit.analyze.shared.curves import AXES, Curves, Validation, panels, read
 from nmtkit.analyze.study import Study
 from nmtkit.errors import ConfigError
 from nmtkit.tables import figures
-from nmtkit.tables.figures import Curve, Panel
 from nmtkit.tables.table import Column, Table
 
 SHARES = (0.5, 0.75, 0.9)
@@ -223,8 +222,9 @@ def notes(result: Trainings) -> list[str]:
         "worked: other work on the machine is not in them, nor is a GPU's"
     ) + (f"; not in the log of {untimed}" if untimed else "")
     lines = {
-        "reached: the first time, linear in updates between the validation before and the one that is "
-        f"there; '{FIRST}': not later than that; '{NEVER}': not by the end of this training": True,
+        "reached: the first time, linear in updates between the validation before and the one "
+        f"that is there; '{FIRST}': not later than that; '{NEVER}': not by the end of this "
+        "training": True,
         "minutes: of updates alone, by the clock, as logged on the machine of each training; "
         "validation, saving and the time between a stop and a restart are not counted, an update "
         "made again after a restart counts once": True,
@@ -273,32 +273,6 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
             for name, curve in result.curves.items()
         },
     }
-
-
-def panels(curves: Mapping[str, Curves]) -> list[list[Panel]]:
-    """Return panels of loss (training faint) and, below, of dev BLEU over the known axes."""
-    labels = {False: "loss per target token (thin: training)", True: "dev BLEU"}
-    rows = [
-        [Panel(axis, label, drawn(curves, axis, bleu)) for axis in AXES[:3]]
-        for bleu, label in labels.items()
-    ]
-    rows = [row for row in rows if any(panel.curves for panel in row)] or rows[:1]
-    known = [i for i in range(3) if any(row[i].curves for row in rows)] or [0]
-    return [[row[i] for i in known] for row in rows]
-
-
-def drawn(curves: Mapping[str, Curves], axis: str, bleu: bool) -> list[Curve]:
-    """Return the curves of a panel."""
-    lines = []
-    for name, one in curves.items():
-        train = [] if bleu else [(s.end, s.loss) for s in one.train]
-        dev = one.measured if bleu else [(v.step, v.loss) for v in one.dev]
-        for points, faint in ((train, True), (dev, False)):
-            places = [(one.at(step, axis), value) for step, value in points]
-            known = [(x, y) for x, y in places if x is not None and y is not None]
-            if known:
-                lines.append(Curve(name, [x for x, _ in known], [y for _, y in known], faint))
-    return lines
 
 
 def sparklines(measured: Mapping[str, Sequence[tuple[int, float]]]) -> str:

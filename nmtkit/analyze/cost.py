@@ -126,8 +126,8 @@ class Cost(Analysis[CostOptions, Costs]):
         return Finding(
             table=Table("cost", title, COLUMNS, rows, notes(result)),
             text="A relative time near the relative MACs is what the arithmetic demands; well "
-            "above it is implementation overhead. Speeds from the log are of each training's own machine "
-            "and hour; only --measure takes the systems in turn.",
+            "above it is implementation overhead. Speeds from the log are of each training's own "
+            "machine and hour; only --measure takes the systems in turn.",
             figure=figure(result) if len(rows) > 1 else None,
             facts={
                 "baseline": result.baseline,

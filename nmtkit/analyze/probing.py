@@ -146,7 +146,8 @@ class Probing(Analysis[ProbingOptions, Probes]):
             text="An accuracy says what a simple classifier finds in the frozen vector. It means "
             "something above the majority class. It is the encoder's work only above the "
             "embeddings, which know the words and not their order. Compare systems where their "
-            "intervals are far apart; the interval is of the test sentences, not of training's seed.",
+            "intervals are far apart; the interval is of the test sentences, not of "
+            "training's seed.",
             figure=figures.grouped_bars(names, columns, "task", "accuracy, %", upright=True),
             bars="\n\n".join(bars(name, names, values) for name, values in columns.items()),
             facts={
@@ -330,8 +331,8 @@ def notes(tasks: Sequence[Task], layer: int) -> list[str]:
         "embeddings: the mean of the model's own source embeddings",
         f"classifier: ReLU layer as wide as the vector, softmax; L2 {classifier.PENALTY:g} on the "
         f"first layer's weights, RMSprop {classifier.RATE:g}, batches of {classifier.BATCH}, at "
-        f"most {classifier.EPOCHS} epochs, ended by {classifier.PATIENCE} without a better accuracy on "
-        f"dev, whose best epoch counts; seed {SEED}; the vectors' numbers have mean 0 and variance "
+        f"most {classifier.EPOCHS} epochs, ended by {classifier.PATIENCE} without a better accuracy "
+        f"on dev, whose best epoch counts; seed {SEED}; the vectors' numbers have mean 0 and variance "
         "1 over the training part",
         "majority: the most frequent label of the training part; [95%]: Wilson, of an average from "
         "those of its tasks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.tables.figures import Curve, Panel
 
 KINDS = ("train", "dev")
 AXES = ("updates", "epochs", "minutes", "processor_minutes")
@@ -179,3 +180,29 @@ def number(record: dict[str, Any], key: str) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None
+
+
+def panels(curves: Mapping[str, Curves]) -> list[list[Panel]]:
+    """Return panels of loss (training faint) and, below, of dev BLEU over the known axes."""
+    labels = {False: "loss per target token (thin: training)", True: "dev BLEU"}
+    rows = [
+        [Panel(axis, label, drawn(curves, axis, bleu)) for axis in AXES[:3]]
+        for bleu, label in labels.items()
+    ]
+    rows = [row for row in rows if any(panel.curves for panel in row)] or rows[:1]
+    known = [i for i in range(3) if any(row[i].curves for row in rows)] or [0]
+    return [[row[i] for i in known] for row in rows]
+
+
+def drawn(curves: Mapping[str, Curves], axis: str, bleu: bool) -> list[Curve]:
+    """Return the curves of a panel."""
+    lines = []
+    for name, one in curves.items():
+        train = [] if bleu else [(s.end, s.loss) for s in one.train]
+        dev = one.measured if bleu else [(v.step, v.loss) for v in one.dev]
+        for points, faint in ((train, True), (dev, False)):
+            places = [(one.at(step, axis), value) for step, value in points]
+            known = [(x, y) for x, y in places if x is not None and y is not None]
+            if known:
+                lines.append(Curve(name, [x for x, _ in known], [y for _, y in known], faint))
+    return lines
