@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from nmtkit.score import lengths
-from nmtkit.score.views import has_seeds, length_scores, length_table, main_table, seed_length_table, seeds_table, significance_table
+from nmtkit.score.views import (
+    has_seeds,
+    length_scores,
+    length_table,
+    main_table,
+    seed_length_table,
+    seeds_table,
+    significance_table,
+)
 from nmtkit.tables.table import Column, Table
 
 

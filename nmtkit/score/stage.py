@@ -15,7 +15,15 @@ from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import Run, TextSet, locked
 from nmtkit.score import lengths, paper, seeds
-from nmtkit.score.evaluate import FORMAT, Evaluation, Output, Task, check_baseline, evaluate, sentence_rows
+from nmtkit.score.evaluate import (
+    FORMAT,
+    Evaluation,
+    Output,
+    Task,
+    check_baseline,
+    evaluate,
+    sentence_rows,
+)
 from nmtkit.score.formulas import Array
 from nmtkit.score.outside import score_files
 from nmtkit.score.resampling import Draws

@@ -38,7 +38,7 @@ class AnalysedRun(FakeRun):
         built = build_model(variant, model, Vocabularies(TOKENS, TOKENS, True))
         about = {"vocabulary": loading.vocabulary_hashes(self.run)}
         checkpoints.save(folder / "checkpoints", 1, loading.weights_of(built), {}, {}, about)
-        lines = [json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed}) for i, speed in enumerate(speeds)]
+        lines = [json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed}) for i, speed in enumerate(speeds, 1)]
         write(folder / "metrics.jsonl", [*lines, json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), '{"step": 10, "kind": "tra'])
         if decoding:
             write(folder / "translate" / "test" / "meta.json", [json.dumps({"speed": {"tokens_per_second": decoding}})])
