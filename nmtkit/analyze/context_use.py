@@ -189,7 +189,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = ()) -> F
 def _subject(run: Run, chosen: str) -> Subject:
     store, manifest = Store(run.prep / chosen), run.manifest()
     references = [list(files.text_lines(path)) for path in run.references(chosen)]
-    scorer = Scorer(references, manifest["tgt"], bool(manifest.get("settings", {}).get("lowercase")))
+    scorer = Scorer(references, manifest.tgt, manifest.settings.lowercase)
     return Subject(run, chosen, store, scorer, Draws(len(store), seed=SEED))
 
 

@@ -20,6 +20,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.models.loading import build_untrained
 from nmtkit.nn import hardware
+from nmtkit.records import TranslationMeta, load
 from nmtkit.run import Run, System
 from nmtkit.score import paper as papers
 from nmtkit.settings import SearchSettings, build
@@ -98,7 +99,7 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
             "measured": {name: timing.as_json() for name, timing in timings.items()},
         },
     )
-    return finding if beside is None else finding.beside(_beside(beside, costs, finding.table, str(run.manifest().get("dataset"))))
+    return finding if beside is None else finding.beside(_beside(beside, costs, finding.table, run.manifest().dataset))
 
 
 def kept_timings(run: Run, systems: Sequence[str], set_name: str) -> dict[str, Timing]:
@@ -191,13 +192,11 @@ def logged_training_speed(system: System, updates: bool = False) -> float | None
 
 def logged_decoding_speed(system: System, set_name: str) -> float | None:
     """Target tokens/s in the translation of a set; None if it was not translated."""
-    path = system.translation(set_name) / "meta.json"
-    if not path.is_file():
-        return None
     try:
-        return float(files.read_json(path)["speed"]["tokens_per_second"])
-    except (DataError, KeyError, TypeError, ValueError):
+        speed = load(TranslationMeta, system.translation(set_name) / "meta.json").speed
+    except DataError:
         return None
+    return None if speed is None else speed.tokens_per_second
 
 
 def relative(value: float | None, baseline: float | None) -> float | None:

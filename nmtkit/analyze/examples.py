@@ -58,7 +58,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
     known = {name: {"bleu": float(metric.sentence_scores()[sentence - 1]) / 100} for name, metric in scores.items()}
     remark = "which sentence the paper's is, is not said"
     where = f"{chosen.name}, line {sentence}"
-    return finding.beside(papers.numbers_beside(beside, "sentence", known, str(run.manifest().get("dataset")), where, signature, [remark]))
+    return finding.beside(papers.numbers_beside(beside, "sentence", known, run.manifest().dataset, where, signature, [remark]))
 
 
 def _table(scores: Mapping[str, Metric], draws: Draws, sentence: int, set_name: str, signature: str) -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nmtkit.analyze.finding import Finding
+from nmtkit.records import LengthScore
 from nmtkit.run import Run
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
@@ -32,7 +33,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buck
     lengths.groups(buckets)
     beside = papers.asked(paper, table, "group")
     rows: list[list[Any]] = []
-    drawn: list[tuple[str, list[lengths.GroupScore]]] = []
+    drawn: list[tuple[str, list[LengthScore]]] = []
     signature = ""
     for chosen in sets_to_score(run, set_names):
         scores = bleu_of(run, chosen, compared(run, chosen, systems))
@@ -53,10 +54,10 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), buck
         bars="\n\n".join((f"{name}\n" if len(drawn) > 1 else "") + lengths.bars(found) for name, found in drawn),
         facts={"buckets": buckets, "resamples": RESAMPLES, "seed": SEED, "signature": signature},
     )
-    return finding if beside is None else finding.beside(_beside(beside, first, name, str(run.manifest().get("dataset")), signature))
+    return finding if beside is None else finding.beside(_beside(beside, first, name, run.manifest().dataset, signature))
 
 
-def _beside(paper: papers.Printed, found: Sequence[lengths.GroupScore], set_name: str, dataset: str, signature: str) -> Table:
+def _beside(paper: papers.Printed, found: Sequence[LengthScore], set_name: str, dataset: str, signature: str) -> Table:
     """A paper's gains over the baseline, the first system, beside the measured ones."""
     base = papers.other_seeds(found[0].system, dict.fromkeys(score.system for score in found))
     known: dict[str, dict[str, float]] = {score.system: {} for score in found if score.system not in base}

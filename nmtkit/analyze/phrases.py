@@ -17,7 +17,8 @@ from nmtkit.analyze.expressions import Expression, occurrences, spaced, translat
 from nmtkit.analyze.finding import Finding
 from nmtkit.demo import separable_expressions
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.run import Run, TextSet
+from nmtkit.records import TextSet
+from nmtkit.run import Run
 from nmtkit.score.formulas import Array
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.score.translations import compared, sets_to_score
@@ -116,8 +117,8 @@ def separable(run: Run) -> str:
     Raises: ConfigError for one of other languages.
     """
     manifest = run.manifest()
-    if (manifest["src"], manifest["tgt"]) != ("en", "de"):
-        what = f"{BUILT_IN} are of English-German, and this run is {manifest['src']}-{manifest['tgt']}"
+    if (manifest.src, manifest.tgt) != ("en", "de"):
+        what = f"{BUILT_IN} are of English-German, and this run is {manifest.src}-{manifest.tgt}"
         raise ConfigError(what, where="--expressions", hint="--expressions FILE")
     return "".join(f"{source}\t{' | '.join(targets)}\t{name}\n" for source, targets, name in separable_expressions())
 
@@ -129,7 +130,7 @@ def listed_in(run: Run, given: str) -> list[str]:
     """
     if given and given != BUILT_IN:
         return list(files.text_lines(Path(given)))
-    if not given and run.manifest().get("dataset") != "demo":
+    if not given and run.manifest().dataset != "demo":
         hint = f"--expressions FILE, of lines: source phrase, tab, accepted target phrases with ' | ' between; or --expressions {BUILT_IN}"
         raise ConfigError("this run's corpus comes with no list of expressions", where="--expressions", hint=hint)
     return separable(run).splitlines()

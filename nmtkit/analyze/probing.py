@@ -59,7 +59,7 @@ def find_folder(run: Run, where: str) -> Path:
     """
     own = run.prep / "eval" / "probing"
     if where == REGISTERED:
-        if (language := run.manifest()["src"]) != "en":
+        if (language := run.manifest().src) != "en":
             hint = "a run that translates from English, or a folder of such files in the language it translates from"
             raise ConfigError(f"SentEval's sentences are English, the sources of this run are '{language}'", where="--probes", hint=hint)
         from nmtkit.corpora import published
@@ -153,7 +153,7 @@ def run(
     if beside is not None:
         signature = f"{probes or 'demo'}, layer {layer or 'top'}, standardised vectors, seed {SEED}"
         accuracies = _accuracies(finding.table, list(files), {task.name for task in read_tasks})
-        printed = papers.numbers_beside(beside, "task", accuracies, str(run.manifest().get("dataset")), probes or "demo", signature)
+        printed = papers.numbers_beside(beside, "task", accuracies, run.manifest().dataset, probes or "demo", signature)
         finding = finding.beside(printed)
     return finding
 

@@ -131,7 +131,7 @@ class Reader:
         about = {
             **{"nmtkit": nmtkit.__version__, "weights": read_manifest(self.checkpoint)["files"][WEIGHTS]["sha256"], "layer": self.layer},
             **{"variant": self.config["variant"], "model": self.config.get("model", {}), "max_source": self.max_source},
-            **{"prepared": self.run.manifest().get("fingerprint"), "vocabulary": loading.vocabulary_hashes(self.run)},
+            **{"prepared": self.run.manifest().fingerprint, "vocabulary": loading.vocabulary_hashes(self.run)},
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -103,7 +103,7 @@ def _made_from(run: Run, systems: Sequence[str], options: dict[str, Any]) -> dic
     for value in itertools.chain.from_iterable([o] if isinstance(o, str) else o for o in options.values() if isinstance(o, (str, list, tuple))):
         named = [path for part in value.split(",") if part for path in (Path(part), *Path(part).glob("*.txt*"), *Path(part).glob("*/*.txt*"))]
         inputs |= {str(path): files.sha256(path) for path in named if path.is_file()}
-    prepared = run.manifest().get("fingerprint")
+    prepared = run.manifest().fingerprint
     facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": list(systems), "options": options, "files": inputs}
     result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
     return result

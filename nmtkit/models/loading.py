@@ -74,8 +74,8 @@ def check_vocabulary(path: Path, run: Run) -> None:
 
 def vocabulary_sizes(run: Run) -> Vocabularies:
     """What a model must know of a run's vocabularies."""
-    entry = run.manifest()["vocabulary"]
-    return Vocabularies(int(entry["src"]), int(entry["tgt"]), bool(entry["shared"]))
+    sizes = run.manifest().vocabulary
+    return Vocabularies(sizes.src, sizes.tgt, sizes.shared)
 
 
 def vocabulary_hashes(run: Run) -> dict[str, str]:

@@ -22,7 +22,8 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
-from nmtkit.run import Run, System, TextSet
+from nmtkit.records import TextSet
+from nmtkit.run import Run, System
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
@@ -132,9 +133,8 @@ def _begin(system: System, plan: Plan, state: TrainState) -> None:
 
 def _check_prepared(run: Run) -> None:
     """Raise DataError naming the first file for training that is not as prep wrote it."""
-    manifest = run.manifest()
     wanted = ("train.", "vocab", *(f"{s.name}." for s in run.sets("dev")))
-    for relative, recorded in manifest["files"].items():
+    for relative, recorded in run.manifest().files.items():
         if relative.startswith(wanted):
             path = run.prep / relative
             if not path.is_file() or files.sha256(path) != recorded:

@@ -15,6 +15,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import Precision
+from nmtkit.records import UsedCheckpoint
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings
 
@@ -41,7 +42,7 @@ class Chosen:
         """The checkpoints of each system, looked for once: what is written down as translated with is what was loaded."""
         return [checkpoints.choose(system, self.settings.average) for system in self.systems]
 
-    def checkpoints(self) -> list[dict[str, str]]:
+    def checkpoints(self) -> list[UsedCheckpoint]:
         """The checkpoints that `load` reads, each with the hash of its weights.
 
         Raises: CheckpointError if a system has no valid one.
@@ -50,7 +51,7 @@ class Chosen:
         for system, paths in zip(self.systems, self._paths, strict=True):
             for path in paths:
                 described = checkpoints.read_manifest(path)["files"][checkpoints.WEIGHTS]
-                found.append({"system": system.name, "name": path.name, "sha256": described["sha256"]})
+                found.append(UsedCheckpoint(system.name, path.name, described["sha256"]))
         return found
 
     def hardware(self, device: torch.device, forced: bool = False) -> hardware.Hardware:

@@ -16,6 +16,7 @@ from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.run import System
 from nmtkit.train.stage import train
+from tests.manifests import write_best
 from tests.train.tiny import make_run, options
 
 SETTINGS = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=100", "train.dev_bleu=false", "train.samples=0")
@@ -268,7 +269,7 @@ def test_best_and_what_happens_without_it(tmp_path, capsys, monkeypatch):
     for step in (1, 2, 3):
         write(system.checkpoints, step)
     assert checkpoints.best(system).name == "step-00000003"
-    files.write_json(tmp_path / "best.json", {"checkpoint": "step-00000002"})
+    write_best(tmp_path, "step-00000002")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", hashed := Mock(wraps=files.sha256))
         assert checkpoints.best(system).name == "step-00000002"
@@ -285,7 +286,7 @@ def test_the_checkpoints_of_a_system(tmp_path, capsys):
             checkpoints.choose(system, average)
     for step in (1, 2, 3):
         write(system.checkpoints, step)
-    files.write_json(tmp_path / "best.json", {"checkpoint": "step-00000001"})
+    write_best(tmp_path, "step-00000001")
     assert [[checkpoints.step_of(p) for p in checkpoints.choose(system, k)] for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]
     assert capsys.readouterr().err == ""
     assert [checkpoints.step_of(p) for p in checkpoints.choose(system, 5)] == [1, 2, 3]

@@ -82,7 +82,7 @@ def test_a_longer_cosine_is_warned_about(tmp_path, capsys):
 
 
 def test_a_corpus_prepared_anew_is_refused(trained):
-    manifest = trained.manifest()
+    manifest = trained.manifest().model_dump()
     files.write_json(trained.prep / "manifest.json", {**manifest, "fingerprint": "0" * 64})
     with pytest.raises(DataError, match="another preparation"):
         train(trained, assignments=SETTINGS)

@@ -61,7 +61,7 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
         "b": {"train": {"lr": 2.0}},
     }
     monkeypatch.setattr(settings, "load_preset", presets.__getitem__)
-    files.write_json(run.prep / "manifest.json", {**run.manifest(), "preset": "a"})
+    files.write_json(run.prep / "manifest.json", {**run.manifest().model_dump(), "preset": "a"})
     config = tmp_path / "my.toml"
     config.write_text("[train]\nlr = 3.0\nwarmup = 7\n[prep]\nmerges = 1\n[search]\nbeam = 9\n")
 
@@ -111,7 +111,7 @@ def test_what_is_written(run):
     train(run, assignments=[*SETTINGS, "train.seed=7", "train.betas=[0.8, 0.9]"])
     config = run.system(VARIANT).read_config()
     assert (config["variant"], config["train"]["seed"], config["train"]["betas"], config["model"]["d_model"]) == (VARIANT, 7, [0.8, 0.9], 16)
-    assert config["corpus"] == run.manifest()["fingerprint"]
+    assert config["corpus"] == run.manifest().fingerprint
     manifest = files.read_json(last(run) / "manifest.json")
     assert (manifest["step"], manifest["variant"], list(manifest["vocabulary"])) == (4, VARIANT, ["vocab.txt"])
     (record,) = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
@@ -431,7 +431,7 @@ def test_init_from_another_vocabulary_leaves_words_out(run, tmp_path, capsys):
     other = make_run(tmp_path / "other", dev=0)
     vocabulary = other.prep / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text().replace("a\nb\n", "b\na\n"))
-    manifest = other.manifest()
+    manifest = other.manifest().model_dump()
     manifest["files"]["vocab.txt"] = files.sha256(vocabulary)
     files.write_json(other.prep / "manifest.json", manifest)
     capsys.readouterr()
