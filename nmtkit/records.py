@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_serializer
+from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError, model_serializer
 
 from nmtkit import files
 from nmtkit.errors import DataError
@@ -61,7 +61,7 @@ def load(record: type[R], path: Path) -> R:
     Raises: DataError naming the file, the field, and what to do next.
     """
     try:
-        return _parse(record, path.read_bytes(), path)
+        return parse(record, path.read_bytes(), path)
     except FileNotFoundError:
         raise DataError(f"no such file: {path}", hint=_again(record)) from None
     except OSError as error:
@@ -76,7 +76,7 @@ def load_lines(record: type[R], path: Path) -> Iterator[R]:
     with files.open_binary(path) as stream:
         for number, line in enumerate(stream, 1):
             if line.endswith(b"\n"):
-                yield _parse(record, line, f"{path}, line {number}")
+                yield parse(record, line, f"{path}, line {number}")
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # made once a record: the lines of a log are many
@@ -86,7 +86,11 @@ def _again(record: type) -> str | None:
     return getattr(record, "again", None)
 
 
-def _parse(record: type[R], text: bytes, where: object) -> R:
+def parse(record: type[R], text: str | bytes, where: object) -> R:
+    """Read the text of a file, or a line of it; `where` names it.
+
+    Raises: DataError as `load`.
+    """
     try:
         found: R = _adapter(record).validate_json(text, strict=True)
         return found
@@ -247,7 +251,24 @@ class TranslationMeta(TranslationInputs):
         return self.hardware.get("precision")
 
 
-# systems/<name>/best.json
+# systems/<name>: metrics.jsonl, best.json, checkpoints/step-*/manifest.json
+
+
+class MetricsLine(Record):
+    """One line of metrics.jsonl: of its measurements, those that are read again (None: not measured, or not finite)."""
+
+    again: ClassVar[str] = "take that line out of the file"
+    step: PositiveInt
+    kind: Literal["train", "dev"]
+    updates: int | None = None
+    epoch: float | None = None
+    nll: float | None = None
+    tgt_tokens_per_s: float | None = None
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    dev_loss: float | None = None
+    dev_bleu: float | None = None
+    signature: str | None = None
 
 
 class BestCheckpoint(Record):
@@ -259,6 +280,27 @@ class BestCheckpoint(Record):
     metric: str
     dev_loss: float
     dev_bleu: float | None
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """Size and SHA-256 of a file."""
+
+    bytes: int
+    sha256: str
+
+
+class CheckpointManifest(Record):
+    """What a checkpoint is of, and the files that it must have."""
+
+    format: Literal[1]
+    step: int
+    variant: str | None = None
+    corpus: str | None = None
+    """The fingerprint of the corpus."""
+    vocabulary: dict[str, str] = {}
+    """SHA-256 of the files that lead from text to ids."""
+    files: dict[str, FileFacts]
 
 
 # score/<set>/scores.json

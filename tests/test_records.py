@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nmtkit.errors import DataError
-from nmtkit.records import BestCheckpoint, Manifest, Scores, TextRecipe, TranslationMeta, load
+from nmtkit.records import BestCheckpoint, CheckpointManifest, Manifest, MetricsLine, Scores, TextRecipe, TranslationMeta, load, load_lines
 from nmtkit.score.stage import score
 from nmtkit.translate.stage import translate
 from tests.manifests import write_best
@@ -30,6 +30,7 @@ def run(tmp_path_factory):
         (Manifest, "prep/manifest.json"),
         (TranslationMeta, "systems/*/translate/test/meta.json"),
         (BestCheckpoint, "systems/*/best.json"),
+        (CheckpointManifest, "systems/*/checkpoints/*/manifest.json"),
         (Scores, "score/test/scores.json"),
     ],
 )
@@ -78,6 +79,16 @@ def test_keys_of_another_version_are_passed_over(run, tmp_path):
     path = tmp_path / "manifest.json"
     path.write_text(json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | {"news": 1}), "utf-8")
     assert load(Manifest, path) == run.manifest()
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_named(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 5, "kind": "train", "nll": 2, "news": []}\n{"step": 5, "kind": "dev", "dev_bleu": null}\n{"step": 6, "ki', "utf-8")
+    assert [(line.step, line.kind, line.nll) for line in load_lines(MetricsLine, path)] == [(5, "train", 2.0), (5, "dev", None)]
+    path.write_text('{"step": 5, "kind": "train"}\n{"step": "6", "kind": "train"}\n', "utf-8")
+    with pytest.raises(DataError, match="damaged: step: ") as caught:
+        list(load_lines(MetricsLine, path))
+    assert caught.value.where == f"{path}, line 2" and caught.value.hint == MetricsLine.again
 
 
 def test_a_fault_of_the_program_is_not_taken_for_a_damaged_file(run, monkeypatch):

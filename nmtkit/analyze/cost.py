@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.models.loading import build_untrained
 from nmtkit.nn import hardware
-from nmtkit.records import TranslationMeta, load
+from nmtkit.records import MetricsLine, TranslationMeta, load, load_lines
 from nmtkit.run import Run, System
 from nmtkit.score import paper as papers
 from nmtkit.settings import SearchSettings, build
@@ -177,16 +176,14 @@ def logged_training_speed(system: System, updates: bool = False) -> float | None
 
     Returns: None if nothing was logged.
     """
-    if not system.metrics.is_file():
+    try:
+        lines = [line for line in load_lines(MetricsLine, system.metrics) if line.tgt_tokens_per_s]
+    except DataError:
         return None
-    found = []
-    for line in files.text_lines(system.metrics):
-        try:
-            record = json.loads(line)
-            if record["kind"] == "train" and record["tgt_tokens_per_s"]:
-                found.append(float(record["updates"]) / float(record["seconds"]) if updates else float(record["tgt_tokens_per_s"]))
-        except (ValueError, KeyError, TypeError, ZeroDivisionError):
-            continue  # a line cut off by a killed process
+    if updates:
+        found = [line.updates / line.seconds for line in lines if line.updates and line.seconds]
+    else:
+        found = [line.tgt_tokens_per_s for line in lines if line.tgt_tokens_per_s]
     return float(np.median(found[1:] or found)) if found else None
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from nmtkit import files
+from nmtkit.records import MetricsLine, load_lines
 
 
 @dataclass(frozen=True)
@@ -107,54 +103,36 @@ def _between(corners: Sequence[tuple[int, float]], steps: Sequence[float]) -> li
 
 
 def read(path: Path, log_every: int | None = None) -> Curves:
-    """The curves in a metrics.jsonl; lines cut off or not understood are passed over.
+    """Return the curves in a metrics.jsonl; a last line that was cut off is passed over.
 
     Where a training went back to a checkpoint, what was written beyond it is dropped: each update counts once, as it was made last.
 
     Args:
         path: the file; one that isn't there has no curves.
         log_every: updates between two lines, for logs that don't say how many updates a line is of.
+    Raises: DataError for a damaged line.
     """
     found = Curves()
     if not path.is_file():
         return found
     last: tuple[int, str] = (0, "")
-    for line in files.text_lines(path):
-        record = _record(line)
-        if record is None:
-            continue
-        step, kind = record["step"], record["kind"]
+    for line in load_lines(MetricsLine, path):
+        step, kind = line.step, line.kind
         if step < last[0] or (step, kind) == last:  # a restart
             found.dev = [look for look in found.dev if look.step < step]
             found.train = [s for s in found.train if s.end < step]
         last = (step, kind)
         if kind == "dev":
-            found.dev.append(Look(step, _number(record, "dev_loss"), _number(record, "dev_bleu"), record.get("signature")))
+            found.dev.append(Look(step, line.dev_loss, line.dev_bleu, line.signature))
         else:
-            begin = _begin(record, found.train[-1].end if found.train else 0, log_every)
+            begin = _begin(line, found.train[-1].end if found.train else 0, log_every)
             found.train = [s if s.end <= begin else s.until(begin) for s in found.train if s.begin < begin]
-            found.train.append(Stretch(begin, step, *(_number(record, key) for key in ("seconds", "cpu_seconds", "epoch", "nll"))))
+            found.train.append(Stretch(begin, step, line.seconds, line.cpu_seconds, line.epoch, line.nll))
     return found
 
 
-def _begin(record: dict[str, Any], before: int, log_every: int | None) -> int:
-    """The update after which a line's stretch begins."""
-    step = int(record["step"])
-    updates = record.get("updates")
-    if isinstance(updates, int):
-        return max(0, step - max(1, updates))
-    return (step - 1) // log_every * log_every if log_every else min(before, step - 1)
-
-
-def _record(line: str) -> dict[str, Any] | None:
-    """A line that has a step from 1 and tells of training or validation."""
-    with contextlib.suppress(ValueError):
-        found = json.loads(line)
-        if isinstance(found, dict) and type(found.get("step")) is int and found["step"] > 0 and found.get("kind") in {"train", "dev"}:
-            return found
-    return None
-
-
-def _number(record: dict[str, Any], key: str) -> float | None:
-    value = record.get(key)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
+def _begin(line: MetricsLine, before: int, log_every: int | None) -> int:
+    """Return the update after which a line's stretch begins."""
+    if line.updates is not None:
+        return max(0, line.step - max(1, line.updates))
+    return (line.step - 1) // log_every * log_every if log_every else min(before, line.step - 1)

@@ -129,7 +129,7 @@ class Reader:
     def key(self) -> str:
         """Hash of all that its vectors depend on, the sentences apart."""
         about = {
-            **{"nmtkit": nmtkit.__version__, "weights": read_manifest(self.checkpoint)["files"][WEIGHTS]["sha256"], "layer": self.layer},
+            **{"nmtkit": nmtkit.__version__, "weights": read_manifest(self.checkpoint).files[WEIGHTS].sha256, "layer": self.layer},
             **{"variant": self.config["variant"], "model": self.config.get("model", {}), "max_source": self.max_source},
             **{"prepared": self.run.manifest().fingerprint, "vocabulary": loading.vocabulary_hashes(self.run)},
         }

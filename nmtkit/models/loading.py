@@ -62,7 +62,7 @@ def check_vocabulary(path: Path, run: Run) -> None:
 
     Raises: CheckpointError naming the file that differs.
     """
-    then, now = read_manifest(path).get("vocabulary", {}), vocabulary_hashes(run)
+    then, now = read_manifest(path).vocabulary, vocabulary_hashes(run)
     if then == of_ids(then):  # written when codes and truecasers were not recorded yet
         now = of_ids(now)
     odd = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))

@@ -50,8 +50,8 @@ class Chosen:
         found = []
         for system, paths in zip(self.systems, self._paths, strict=True):
             for path in paths:
-                described = checkpoints.read_manifest(path)["files"][checkpoints.WEIGHTS]
-                found.append(UsedCheckpoint(system.name, path.name, described["sha256"]))
+                weights = checkpoints.read_manifest(path).files[checkpoints.WEIGHTS]
+                found.append(UsedCheckpoint(system.name, path.name, weights.sha256))
         return found
 
     def hardware(self, device: torch.device, forced: bool = False) -> hardware.Hardware:

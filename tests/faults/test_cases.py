@@ -247,7 +247,7 @@ def test_26_checkpoints_from_before_codes_were_recorded_still_load(run):
     train(run, assignments=[*SETTINGS, "train.max_steps=2"])
     (run.prep / "codes.bpe").write_text("#version: 0.2\na b</w>\n")
     path = checkpoints.find_checkpoints(run.system("transformer"))[-1]
-    assert set(checkpoints.read_manifest(path)["vocabulary"]) == {"vocab.txt"}
+    assert set(checkpoints.read_manifest(path).vocabulary) == {"vocab.txt"}
     loading.load_system(run, run.system("transformer"))
 
 

@@ -34,7 +34,7 @@ def write(folder, step=1, value=1.0):
 def test_save_and_load(tmp_path):
     path = write(tmp_path / "checkpoints", 12)
     assert path.name == "step-00000012"
-    weights, moments, state = checkpoints.load_training(path)
+    weights, moments, state = checkpoints.load_training(path, dict)
     assert weights["a"].tolist() == [[1.0, 1.0]] * 3
     assert weights["b"].dtype == torch.int64
     assert list(moments) == ["exp_avg/a"]
@@ -104,7 +104,7 @@ def test_damage_is_named(victim, damage, tmp_path):
         content[-1] ^= 1
         (path / victim).write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
-        checkpoints.load_training(path)
+        checkpoints.load_training(path, dict)
     assert victim in str(caught.value)
     assert caught.value.exit_code == 2
     assert (path / "manifest.json").exists()  # never deleted silently

@@ -195,7 +195,7 @@ def test_accumulated_micro_batches_equal_one_batch(tmp_path):
         run = make_run(tmp_path / str(size), pairs=32, dev=0)
         extra = ("train.batch_unit=sentences", f"train.batch_size={size}", f"train.update_size={update}", "model.dropout=0", "train.max_steps=1")
         train(run, assignments=[*SETTINGS, *extra])
-        moments.append(checkpoints.load_training(last(run))[1])
+        moments.append(checkpoints.load_training(last(run), dict)[1])
     for other in moments[1:]:
         assert all(torch.allclose(moments[0][name], other[name], rtol=1e-4, atol=1e-7) for name in moments[0])
 
@@ -221,7 +221,7 @@ def test_clipping(tmp_path):
     for clip in (0.0, 1e-3):
         run = make_run(tmp_path / str(clip), dev=0)
         train(run, assignments=[*SETTINGS, f"train.clip_norm={clip}", "train.max_steps=1"])
-        moments = checkpoints.load_training(last(run))[1]
+        moments = checkpoints.load_training(last(run), dict)[1]
         results[clip] = torch.cat([t.flatten() / 0.1 for name, t in moments.items() if name.startswith("exp_avg/")])  # m = (1-β1)·g
     assert results[1e-3].norm() == pytest.approx(1e-3, rel=1e-3)
     assert results[0.0].norm() > 0.1

@@ -113,7 +113,7 @@ def test_average_of_the_last(run):
     meta = files.read_json(run.system("one").translation("test") / "meta.json")
     assert [c["name"] for c in meta["checkpoints"]] == ["step-00000020", "step-00000030"]
     manifest = checkpoints.read_manifest(run.system("one").checkpoints / "step-00000030")
-    assert meta["checkpoints"][1]["sha256"] == manifest["files"]["model.safetensors"]["sha256"]
+    assert meta["checkpoints"][1]["sha256"] == manifest.files["model.safetensors"].sha256
 
 
 def test_what_is_written_down_as_loaded_is_what_is_loaded(run):
