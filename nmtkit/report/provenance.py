@@ -115,8 +115,8 @@ def history(records: list[dict[str, Any]]) -> Table:
 
 def _took(record: Mapping[str, Any]) -> str | None:
     try:
-        start, end = (datetime.strptime(str(record[key]), "%Y-%m-%dT%H:%M:%S%z") for key in ("start", "end"))
-    except (KeyError, ValueError):
+        start, end = (datetime.strptime(str(record.get(key)), "%Y-%m-%dT%H:%M:%S%z") for key in ("start", "end"))
+    except ValueError:
         return None
     return console.duration((end - start).total_seconds())
 
