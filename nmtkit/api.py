@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze.sentence_vectors import POSITIONS, encoder_states
+from nmtkit.analyze.shared.sentence_vectors import POSITIONS, encoder_states
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError, DataError

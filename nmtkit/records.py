@@ -493,7 +493,7 @@ class Scores(Record):
     """All systems on one test set, side by side."""
 
     again: ClassVar[str] = "score again: nmtkit score --force"
-    format: Literal[3]
+    format: Literal[4]
     set: str
     language: str
     sentences: int

@@ -121,9 +121,9 @@ class TrainSettings(Section):
     seed: int = Field(1, ge=0)
     """Of initialisation, dropout and the order of batches."""
     checkpoint_every: int = Field(1000, ge=1)
-    """Updates between two checkpoints (a new best is saved too)."""
+    """Updates between two checkpoints (a new best and the last update are saved too)."""
     keep_checkpoints: int = Field(5, ge=1)
-    """The last k checkpoints are kept, and the best."""
+    """The last k checkpoints at multiples of `checkpoint_every` are kept, and the newest, and the best."""
     validate_every: int = Field(1000, ge=1)
     """Updates between two looks at the development set."""
     dev_bleu: bool = True
@@ -154,7 +154,7 @@ class SearchSettings(Section):
     nbest: int = Field(1, ge=1)
     """Translations written for each sentence; at most `beam`."""
     average: int = Field(1, ge=1)
-    """Average the parameters of the last so many checkpoints; 1 = the best checkpoint alone."""
+    """Average the parameters of the last so many checkpoints at multiples of `train.checkpoint_every`; 1 = the best checkpoint alone."""
     batch_size: int = Field(128, ge=1)
     """Sentences searched at once."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from nmtkit import console
-from nmtkit.analyze.contrastive import (
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared.contrastive import (
     SCORE_KINDS,
     Error,
     Item,
@@ -26,7 +27,6 @@ from nmtkit.analyze.contrastive import (
     read_scores,
     under,
 )
-from nmtkit.analyze.finding import Finding
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError, DataError, counted, nearest
 from nmtkit.models import loading

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze import contexts, links, looking
-from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.looking import CROSS
+from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
+from nmtkit.analyze.shared import context_spread, links, recording
+from nmtkit.analyze.shared.recording import CROSS
+from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.data.batches import Batch, collate
 from nmtkit.data.context import BREAK
-from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, nearest
-from nmtkit.models import loading
 from nmtkit.models.base import Model
-from nmtkit.run import Run
-from nmtkit.score.resampling import Resampling
 from nmtkit.tables import figures
 from nmtkit.tables.figures import Heat
 from nmtkit.tables.table import Column, Estimate, Table, heat
@@ -33,28 +29,10 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.translate.forced import pair_batch
 
-RESAMPLES, SEED = 1000, 1
 Recorded = dict[str, dict[str, Tensor]]
-"""What `looking.look` gives."""
+"""What `recording.look` returns."""
 Sites = dict[str, tuple[str, str]]
-"""Attentions by name, of each whose positions ask whose: what `looking.sides` gives."""
-
-
-@dataclass(frozen=True)
-class GoldSet:
-    """Gold alignments, and their sentence pairs as words."""
-
-    gold: list[links.Gold]
-    pairs: list[tuple[list[str], list[str]]]
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """What one attention does on the gold pairs."""
-
-    links: list[frozenset[links.Link]]
-    spread: NDArray[np.float64]
-    """How far apart the contexts of each pair's steps lie; NaN where that is not known."""
+"""Attentions by name: (queries, keys), as `recording.sides` returns them."""
 
 
 @dataclass(frozen=True)
@@ -63,300 +41,326 @@ class Side:
 
     ids: list[list[int]]
     owners: list[list[int]]
-    """Of each subword the word it belongs to, </s> left out."""
+    """The word of each subword, </s> left out."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What every system is asked."""
+class GoldPairs:
+    """Sentence pairs with gold links, as words and as a model reads them."""
+
+    name: str
+    gold: list[links.Gold]
+    src: Side
+    tgt: Side
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The error rate of one attention, or of a file of links, on the gold pairs."""
+
+    system: str
+    attention: str
+    rates: links.Rates
+    spread: Estimate | None = None
+    """How far apart the contexts of the steps of a sentence lie."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One attention of one system on the sentence pair that is drawn."""
+
+    system: str
+    attention: str
+    weights: Heat
+    distances: Sequence[float | None]
+    """How far the context of each query is from those of the others; None where that is not known."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What was measured: `agreement` is None without gold links."""
 
     sentences: str
-    """The set, or the file of gold links."""
-    line: int
-    """Of the pair that is drawn, from 1."""
-    batch: Callable[[Model], Batch]
-    """That pair, with the context that a model reads where the set has one."""
-    vocabularies: tuple[Vocabulary, Vocabulary]
-    gold: GoldSet | None = None
-    sides: tuple[Side, Side] | None = None
-    """All gold pairs as they are read."""
-
-
-def read_goldset(where: str) -> GoldSet:
-    """Read "LINKS,PAIRS".
-
-    Raises: ConfigError for another number of files; DataError as `links` says.
-    """
-    parts = where.split(",")
-    if len(parts) != 2:
-        raise ConfigError(f"two files are wanted, not {len(parts)}", where="--gold", hint="--gold LINKS,PAIRS with source ||| target in PAIRS")
-    found = GoldSet(links.read_gold(Path(parts[0])), links.read_pairs(Path(parts[1])))
-    links.check(found.gold, found.pairs, parts[0])
-    return found
+    drawn: list[Drawn]
+    agreement: list[Agreement] | None
 
 
 def as_read(side: TextSide, vocabulary: Vocabulary, sentences: Sequence[Sequence[str]]) -> Side:
-    """Sentences of given words as subwords: each word is tokenized by itself, so that it is known whose a subword is."""
+    """Return sentences of given words as subwords; each word is tokenized by itself, so that its subwords are known."""
     ids, owners = [], []
     for words in sentences:
         tokens = [(token, number) for number, word in enumerate(words) for token in side.tokenized(word).split()]
         cased = [token for token, _ in tokens]
         cased = side.truecaser.truecase(cased) if side.truecaser else cased
-        pieces = [
-            (piece, number)
-            for token, (_, number) in zip(cased, tokens, strict=True)
-            for piece in (side.bpe.segment([token]) if side.bpe else [token])
-        ]
-        ids.append(vocabulary.encode(piece for piece, _ in pieces))
-        owners.append([number for _, number in pieces])
+        numbered = zip(cased, (number for _, number in tokens), strict=True)
+        subwords = [(s, number) for token, number in numbered for s in (side.bpe.segment([token]) if side.bpe else [token])]
+        ids.append(vocabulary.encode(subword for subword, _ in subwords))
+        owners.append([number for _, number in subwords])
     return Side(ids, owners)
 
 
 def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> frozenset[links.Link]:
-    """For each target word the source word with the most attention, summed over the subwords of both; </s> takes no part.
+    """Link each target word to the source word with the most attention, summed over the subwords of both, without </s>.
 
     Args:
         weights: (T, S) or larger, of subwords.
-        src, tgt: (S), (T) the word that each subword belongs to.
+        src, tgt: (S), (T) the word of each subword.
     """
     if not src or not tgt:
         return frozenset()
-    of_src, of_tgt = (torch.tensor(owners, device=weights.device) for owners in (src, tgt))
-    words = weights.new_zeros(int(of_tgt.max()) + 1, int(of_src.max()) + 1)
-    rows = weights.new_zeros(len(tgt), words.size(1)).index_add_(1, of_src, weights[: len(tgt), : len(src)])
-    words.index_add_(0, of_tgt, rows)
-    words[:, [i for i in range(words.size(1)) if i not in set(src)]] = -1  # words of which nothing is left
+    src_words, tgt_words = (torch.tensor(owners, device=weights.device) for owners in (src, tgt))
+    words = weights.new_zeros(int(tgt_words.max()) + 1, int(src_words.max()) + 1)
+    rows = weights.new_zeros(len(tgt), words.size(1)).index_add_(1, src_words, weights[: len(tgt), : len(src)])
+    words.index_add_(0, tgt_words, rows)
+    words[:, [i for i in range(words.size(1)) if i not in set(src)]] = -1  # words without any subword
     best = words.argmax(1).tolist()
     return frozenset((best[j], j) for j in sorted(set(tgt)))
 
 
-def chosen_sites(model: Model, layer: str, only_cross: bool) -> Sites:
-    """The attentions that are looked at: those from target to source of all layers, of one, or any by its name.
+def chosen_sites(model: Model, layer: str, only_cross: bool, device: torch.device) -> Sites:
+    """Return the attentions from target to source of all layers or of one, or any attention by its name.
 
     Raises: ConfigError naming what there is, if there is none like that.
     """
-    everything = looking.sides(model, looking.device())
-    cross = {site: who for site, who in everything.items() if who == CROSS}
+    sites = recording.sides(model, device)
+    cross = {site: sides for site, sides in sites.items() if sides == CROSS}
     if not layer:
         return cross
-    if layer in everything:
+    if layer in sites:
         if only_cross and layer not in cross:
-            what = f"'{layer}' is no attention from the target to the source, so it aligns nothing"
-            raise ConfigError(what, where="--layer", hint=", ".join(cross))
-        return {layer: everything[layer]}
-    numbered = {site: who for site, who in cross.items() if str(looking.layer_of(site)) == layer}
-    if not numbered:
-        numbers = sorted({looking.layer_of(site) for site in cross})
-        hint = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 2 else " or ".join(map(str, numbers))
-        raise ConfigError(f"no layer '{layer}'", where="--layer", hint=hint if numbers and layer.isdecimal() else nearest(layer, everything))
-    return numbered
+            message = f"'{layer}' is no attention from the target to the source, so it aligns nothing"
+            raise ConfigError(message, where="--layer", hint=", ".join(cross))
+        return {layer: sites[layer]}
+    if in_layer := {site: sides for site, sides in cross.items() if str(recording.layer_of(site)) == layer}:
+        return in_layer
+    numbers = sorted({recording.layer_of(site) for site in cross})
+    hint = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 2 else " or ".join(map(str, numbers))
+    hint = hint if numbers and layer.isdecimal() else nearest(layer, sites)
+    raise ConfigError(f"no layer '{layer}'", where="--layer", hint=hint)
+
+
+def shown_site(sites: Sites) -> str:
+    """Return the attention that is drawn: the last but one."""
+    return list(sites)[max(0, len(sites) - 2)]
 
 
 def of_head(weights: Tensor, head: int) -> Tensor:
-    """One head's weights, counted from 1, or the mean over heads for 0: (B, H, T, S) -> (B, T, S).
+    """Return one head's weights, counted from 1, or the mean over heads for 0: (B, H, T, S) -> (B, T, S).
 
-    Raises: ConfigError if there are not so many.
+    Raises: ConfigError if there are fewer heads.
     """
     if head > weights.size(1):
-        raise ConfigError(f"there are {weights.size(1)} heads", where="--head", hint=f"1 to {weights.size(1)}; without --head their mean")
+        hint = f"1 to {weights.size(1)}; without --head their mean"
+        raise ConfigError(f"there are {weights.size(1)} heads", where="--head", hint=hint)
     return weights[:, head - 1] if head else weights.mean(1)
 
 
-def run(
-    run: Run,
-    systems: Sequence[str],
-    *,
-    set_names: Sequence[str] = (),
-    sentence: int = 1,
-    layer: str = "",
-    head: int = 0,
-    gold: str = "",
-    alignments: Sequence[str] = (),
-) -> Finding:
-    """The attention of each system on a sentence pair, and its alignment error rate.
+class AlignmentOptions(Options):
+    """Options of `alignment`."""
 
-    Args:
-        run: the run; systems: those without attention to the source are left out. set_names: one set, whose references are the targets (default:
-            the first test set); not beside gold.
-        sentence: which pair is drawn, from 1.
-        layer: a layer, from 1, or the name of any attention; "" = every layer is compared, and the last but one is drawn.
-        head: from 1; 0 = the mean over heads.
-        gold: "LINKS,PAIRS", gold alignments; alignments: files of hypothesised ones for these pairs, shown beside the systems.
-    Raises: ConfigError, DataError as the parts say.
-    """
-    if gold and set_names:
-        raise ConfigError("the sentences are those of --gold", where="--set-name", hint="leave out one of them")
-    if alignments and not gold:
-        raise ConfigError("there is nothing to compare it with", where="--alignments", hint="--gold LINKS,PAIRS")
-    gold_set = read_goldset(gold) if gold else None
-    chosen = Path(gold.split(",")[0]).name if gold_set else looking.one_set(run, set_names, "a sentence")
-    asked = _sentence(run, chosen, gold_set, sentence)
-    rows: list[list[Any]] = [_rates_row(Path(file).name, "–", _hypothesised(file, gold_set), gold_set) for file in alignments if gold_set]
-    heats: dict[str, Heat] = {}
-    for name in systems:
-        model = loading.load_system(run, run.find_system(name), looking.device())
-        sites = chosen_sites(model, layer, only_cross=gold_set is not None)
-        if not sites:
-            console.say(f"left out, for it has no attention to the source: {name}")
-            continue
-        drawn, weights, own = _of_system(model, name, sites, head, asked)
-        heats[f"{name}, {drawn}"] = weights
-        rows += own
-    if not heats and not rows:
-        raise DataError(
-            "no system of this run attends to the source", where=", ".join(systems), hint="train one that does; `nmtkit variants` lists them"
+    sentence: int = option(1, "N", ge=1)
+    """The sentence pair that is drawn, by its line."""
+    layer: str = option("", "N|NAME")
+    """A layer from 1, or any attention by its name (default: all; the last but one is drawn)."""
+    head: int = option(0, "N", ge=0)
+    """One head from 1 (0: the mean over heads)."""
+    gold: str = option("", "LINKS,PAIRS")
+    """Gold links (i-j sure, ipj possible, from 1) and their 'source ||| target' lines."""
+    alignments: tuple[str, ...] = option((), "FILE")
+    """Hypothesised links for the pairs of --gold, shown beside the systems. Repeatable."""
+
+
+class Alignment(Analysis[AlignmentOptions, Aligned]):
+    """The attention of each system on a sentence pair, and its alignment error rate on gold pairs."""
+
+    name = "alignment"
+    title = "attention and word alignment"
+    shows = "the attention of a sentence pair, and its alignment error rate on gold sets"
+    examples = ("--sentence 7 --layer 3 --head 2", "--gold enfr.gold,enfr.src-tgt")
+    Options = AlignmentOptions
+
+    def measure(self, study: Study) -> Aligned:
+        options = self.options
+        if options.gold and study.set_names:
+            raise ConfigError("the sentences are those of --gold", where="--set-name", hint="leave out one of them")
+        if options.alignments and not options.gold:
+            raise ConfigError("there is nothing to compare it with", where="--alignments", hint="--gold LINKS,PAIRS")
+        pairs = read_gold_pairs(study, options.gold) if options.gold else None
+        count = len(pairs.gold) if pairs else len(study.store)
+        if options.sentence > count:
+            message = f"no line {options.sentence}: there are {count:,}"
+            raise ConfigError(message, where="--sentence", hint=f"1 to {count}")
+        files = [_of_file(file, pairs.gold) for file in options.alignments] if pairs else []
+
+        def measured(name: str) -> tuple[Drawn, list[Agreement]]:
+            model = study.model(name)
+            sites = chosen_sites(model, options.layer, pairs is not None, study.device)
+            if not sites:
+                raise LeftOut("it has no attention to the source")
+            drawn = self._drawn(study, name, model, sites, pairs)
+            return drawn, self._agreement(study, name, model, list(sites), pairs) if pairs else []
+
+        hint = "train one that does; `nmtkit variants` lists them"
+        systems = study.each(measured, "no system of this run attends to the source", hint)
+        agreement = [*files, *(row for _, rows in systems.values() for row in rows)]
+        return Aligned(pairs.name if pairs else study.set_name, [drawn for drawn, _ in systems.values()], agreement if pairs else None)
+
+    def _drawn(self, study: Study, name: str, model: Model, sites: Sites, pairs: GoldPairs | None) -> Drawn:
+        """Return the attention of a system on the sentence pair that is drawn."""
+        row, site = self.options.sentence - 1, shown_site(sites)
+        if pairs:
+            batch = pair_batch([pairs.src.ids[row]], [pairs.tgt.ids[row]], study.device)
+        else:
+            batch = collate(study.store, np.array([row]), study.device, model.context_rule)
+        recorded = recording.look(model, batch)
+        weights = next(values[site] for values in recorded.values() if site in values)
+        matrix = of_head(weights, self.options.head)[0].double().cpu().tolist()
+        names = _names(batch, sites[site], (len(matrix), len(matrix[0])), load_vocabularies(study.run.prep))
+        return Drawn(name, site, Heat(matrix, *names), _distances(recorded, batch, site, sites[site]))
+
+    def _agreement(self, study: Study, name: str, model: Model, sites: Sequence[str], pairs: GoldPairs) -> list[Agreement]:
+        """Return the error rate of each attention on the gold pairs, and how its contexts spread."""
+        src, tgt = pairs.src, pairs.tgt
+        aligned = {site: [frozenset[links.Link]()] * len(src.ids) for site in sites}
+        spread = {site: np.full(len(src.ids), np.nan) for site in sites}
+        order = sorted(range(len(src.ids)), key=lambda i: (-len(src.ids[i]), -len(tgt.ids[i])))
+        with console.progress(f"{name}: sentences", len(order)) as done:
+            while order:
+                size = max(1, recording.POSITIONS // len(src.ids[order[0]]))
+                rows, order = order[:size], order[size:]
+                batch = pair_batch([src.ids[i] for i in rows], [tgt.ids[i] for i in rows], study.device)
+                recorded = recording.look(model, batch)["decoder"]
+                for site in sites:
+                    weights = of_head(recorded[site], self.options.head).double().cpu()
+                    for i, matrix in zip(rows, weights, strict=True):
+                        aligned[site][i] = word_links(matrix, src.owners[i], tgt.owners[i])
+                    contexts = recorded.get(site + context_spread.ENDING)
+                    if contexts is not None and batch.tgt_lengths is not None:
+                        spread[site][rows] = context_spread.spread(contexts, batch.tgt_lengths).cpu().numpy()
+                done(len(rows))
+        draws = study.resampling(len(pairs.gold))
+        return [Agreement(name, site, links.rates(aligned[site], pairs.gold), context_spread.mean(spread[site], draws)) for site in sites]
+
+    def present(self, result: Aligned) -> Finding:
+        options = self.options
+        head = f"head {options.head}" if options.head else "the mean over heads"
+        where = f"{result.sentences}, line {options.sentence}"
+        heats = {f"{d.system}, {d.attention}": d.weights for d in result.drawn}
+        bars = (f"{label} ({where}; {head})\n{heat(h.values, h.rows, h.columns)}" for label, h in heats.items())
+        table = (
+            _strongest_table(result.drawn, where, head) if result.agreement is None else _agreement_table(result.agreement, result.sentences, head)
         )
-    return _finding(asked, rows, heats, layer, head)
+        facts = {"sentences": result.sentences, "line": options.sentence, "layer": options.layer or "all"}
+        return Finding(
+            table=table,
+            text="A row of a heat map sums to 1. Attention is no alignment: it may read a word's neighbours, or rest on "
+            "</s>; a low error rate says that a layer reads what it translates, a high one does not say that the "
+            "translation is bad.",
+            figure=figures.heat_map(heats, "keys", "queries"),
+            bars="\n\n".join(bars),
+            facts={**facts, "head": options.head or "mean"},
+            attachments={f"weights.{label.replace(', ', '.')}.csv": _csv(h) for label, h in heats.items()},
+        )
 
 
-def _finding(asked: Asked, rows: list[list[Any]], heats: Mapping[str, Heat], layer: str, head: int) -> Finding:
-    """The finding of a table's rows and of what is drawn (by "SYSTEM, ATTENTION")."""
-    of = f"head {head}" if head else "the mean over heads"
-    where = f"{asked.sentences}, line {asked.line}"
-    return Finding(
-        name="alignment",
-        title="attention and word alignment",
-        table=_rates_table(rows, asked.sentences, of) if asked.gold else _strongest_table(rows, where, of),
-        text="A row of a heat map sums to 1. Attention is no alignment: it may read a word's neighbours, or rest on </s>; a low error rate says "
-        "that a layer reads what it translates, a high one does not say that the translation is bad.",
-        figure=figures.heat_map(heats, "keys", "queries") if heats and figures.available() else None,
-        bars="\n\n".join(f"{label} ({where}; {of})\n{heat(h.values, h.rows, h.columns)}" for label, h in heats.items()),
-        facts={"sentences": asked.sentences, "line": asked.line, "layer": layer or "all", "head": head or "mean"},
-        attachments={f"weights.{label.replace(', ', '.')}.csv": _csv(h) for label, h in heats.items()},
-    )
+def read_gold_pairs(study: Study, files: str) -> GoldPairs:
+    """Read "LINKS,PAIRS" and cut the pairs into the run's subwords.
 
-
-def _sentence(run: Run, chosen: str, gold_set: GoldSet | None, number: int) -> Asked:
-    """One sentence pair of a set or, with all pairs of it, of a gold set.
-
-    Raises: ConfigError if there are not so many.
+    Raises: ConfigError for another number of files; DataError as `links` says.
     """
-    store = None if gold_set else Store(run.prep / chosen)
-    count = len(gold_set.pairs) if gold_set else len(store or ())
-    if not 1 <= number <= count:
-        raise ConfigError(f"no line {number}: there are {count:,}", where="--sentence", hint=f"1 to {count}")
-    vocabularies = load_vocabularies(run.prep)
-    if store is not None:
-        rows = np.array([number - 1])
-        return Asked(chosen, number, lambda model: collate(store, rows, looking.device(), model.context_rule), vocabularies)
-    assert gold_set is not None
-    texts = (TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt"))
-    src, tgt = (as_read(text, words, [pair[i] for pair in gold_set.pairs]) for i, (text, words) in enumerate(zip(texts, vocabularies, strict=True)))
-    batch = pair_batch([src.ids[number - 1]], [tgt.ids[number - 1]], looking.device())
-    return Asked(chosen, number, lambda model: batch, vocabularies, gold_set, (src, tgt))
+    paths = files.split(",")
+    if len(paths) != 2:
+        hint = "--gold LINKS,PAIRS with source ||| target in PAIRS"
+        raise ConfigError(f"two files are wanted, not {len(paths)}", where="--gold", hint=hint)
+    gold, pairs = links.read_gold(Path(paths[0])), links.read_pairs(Path(paths[1]))
+    links.check(gold, pairs, paths[0])
+    prep = study.run.prep
+    texts, vocabularies = (TextSide.load(prep, "src"), TextSide.load(prep, "tgt")), load_vocabularies(prep)
+    src, tgt = (as_read(texts[i], vocabularies[i], [pair[i] for pair in pairs]) for i in (0, 1))
+    return GoldPairs(Path(paths[0]).name, gold, src, tgt)
 
 
-def _of_system(model: Model, name: str, sites: Sites, head: int, asked: Asked) -> tuple[str, Heat, list[list[Any]]]:
-    """The attention of a system that is drawn, its weights on the pair, and the system's rows of the table."""
-    drawn = list(sites)[max(0, len(sites) - 2)]
-    batch = asked.batch(model)
-    seen = looking.look(model, batch)
-    weights = _heat(seen, batch, drawn, sites[drawn], head, asked.vocabularies)
-    if asked.gold is None or asked.sides is None:
-        return drawn, weights, _strongest(name, drawn, weights, _apart(seen, batch, drawn, sites[drawn]))
-    draws = Resampling(len(asked.gold.gold), RESAMPLES, seed=SEED)
-    found = _aligned(model, name, list(sites), head, *asked.sides)
-    return drawn, weights, [_rates_row(name, site, own.links, asked.gold, contexts.mean(own.spread, draws)) for site, own in found.items()]
+def _of_file(file: str, gold: Sequence[links.Gold]) -> Agreement:
+    aligned = links.read_links(Path(file))
+    if len(aligned) != len(gold):
+        raise DataError(f"{len(aligned):,} lines of links for {len(gold):,} sentence pairs", where=file)
+    return Agreement(Path(file).name, "–", links.rates(aligned, gold))
 
 
-def _aligned(model: Model, name: str, sites: Sequence[str], head: int, src: Side, tgt: Side) -> dict[str, Aligned]:
-    """The links of every gold pair by the attentions asked for, and how their contexts spread."""
-    found = {site: Aligned([frozenset()] * len(src.ids), np.full(len(src.ids), np.nan)) for site in sites}
-    order = sorted(range(len(src.ids)), key=lambda i: (-len(src.ids[i]), -len(tgt.ids[i])))
-    with console.progress(f"{name}: sentences", len(order)) as done:
-        while order:
-            size = max(1, looking.POSITIONS // len(src.ids[order[0]]))
-            own, order = order[:size], order[size:]
-            batch = pair_batch([src.ids[i] for i in own], [tgt.ids[i] for i in own], looking.device())
-            seen = looking.look(model, batch)["decoder"]
-            for site in sites:
-                weights = of_head(seen[site], head).double().cpu()
-                for i, matrix in zip(own, weights, strict=True):
-                    found[site].links[i] = word_links(matrix, src.owners[i], tgt.owners[i])
-                if (given := seen.get(site + contexts.ENDING)) is not None and batch.tgt_lengths is not None:
-                    found[site].spread[own] = contexts.spread(given, batch.tgt_lengths).cpu().numpy()
-            done(len(own))
-    return found
-
-
-def _hypothesised(file: str, gold_set: GoldSet) -> list[frozenset[links.Link]]:
-    found = links.read_links(Path(file))
-    if len(found) != len(gold_set.gold):
-        raise DataError(f"{len(found):,} lines of links for {len(gold_set.gold):,} sentence pairs", where=file)
-    return found
-
-
-def _heat(recorded: Recorded, batch: Batch, site: str, who: tuple[str, str], head: int, vocabularies: tuple[Vocabulary, Vocabulary]) -> Heat:
-    """One attention on one pair, its rows and columns named by the tokens the model read or, where a target asks a source, will write."""
-    weights = next(seen[site] for seen in recorded.values() if site in seen)
-    values = of_head(weights, head)[0].double().cpu().tolist()
+def _names(batch: Batch, sides: tuple[str, str], counts: tuple[int, int], vocabularies: tuple[Vocabulary, Vocabulary]) -> list[list[str]]:
+    """Name queries and keys by the tokens that the model reads or, where a target asks a source, writes."""
     assert batch.tgt_in is not None and batch.tgt_out is not None
-    target = batch.tgt_out if who == CROSS else batch.tgt_in
-    tokens = {"source": [vocabularies[0][i] for i in batch.src[0].tolist()], "target": [vocabularies[1][i] for i in target[0].tolist()]}
-    counts = (len(values), len(values[0]))
-    if any(side == "source" and count > len(tokens["source"]) for side, count in zip(who, counts, strict=True)):
-        tokens["source"] = _before(batch, vocabularies[0]) + tokens["source"]
-    names = [tokens.get(side) or [str(i + 1) for i in range(count)] for side, count in zip(who, counts, strict=True)]
-    return Heat(values, *names)
+    target = batch.tgt_out if sides == CROSS else batch.tgt_in
+    source_tokens = [vocabularies[0][i] for i in batch.src[0].tolist()]
+    if any(side == "source" and count > len(source_tokens) for side, count in zip(sides, counts, strict=True)):
+        source_tokens = _context_tokens(batch, vocabularies[0]) + source_tokens
+    tokens = {"source": source_tokens, "target": [vocabularies[1][i] for i in target[0].tolist()]}
+    numbers = ([str(i + 1) for i in range(count)] for count in counts)
+    return [tokens.get(side) or plain for side, plain in zip(sides, numbers, strict=True)]
 
 
-def _before(batch: Batch, vocabulary: Vocabulary) -> list[str]:
-    """The tokens before those of the source where a model reads the pair's context and source as one text."""
+def _context_tokens(batch: Batch, vocabulary: Vocabulary) -> list[str]:
+    """Return the tokens before those of the source where a model reads context and source as one text."""
     assert batch.context is not None
     row = int(batch.context.rows[0, 0])
     ids = batch.context.ids[row, : int(batch.context.lengths[row]) - 1].tolist()
     return [*("####" if i == BREAK else vocabulary[i] for i in ids), "####"]
 
 
-def _apart(recorded: Recorded, batch: Batch, site: str, who: tuple[str, str]) -> list[float | None]:
-    """How far the context of each step is from those of the others; nothing where the target asks no source."""
+def _distances(recorded: Recorded, batch: Batch, site: str, sides: tuple[str, str]) -> list[float | None]:
+    """Return how far the context of each step is from the others'; empty where the target asks no source."""
     assert batch.tgt_lengths is not None
-    given = recorded["decoder"].get(site + contexts.ENDING) if who == CROSS else None
-    if given is None:
+    contexts = recorded["decoder"].get(site + context_spread.ENDING) if sides == CROSS else None
+    if contexts is None:
         return []
-    return [None if np.isnan(value) else value for value in contexts.distances(given, batch.tgt_lengths)[0].tolist()]
+    distances = context_spread.distances(contexts, batch.tgt_lengths)[0].tolist()
+    return [None if np.isnan(value) else value for value in distances]
 
 
-def _strongest(name: str, site: str, drawn: Heat, apart: Sequence[float | None]) -> list[list[Any]]:
-    best = [max(range(len(row)), key=row.__getitem__) for row in drawn.values]
-    each = zip(drawn.rows, best, apart or [None] * len(best), strict=True)
-    return [[name, site, i + 1, token, drawn.columns[b], drawn.values[i][b], distance] for i, (token, b, distance) in enumerate(each)]
-
-
-def _strongest_table(rows: list[list[Any]], what: str, of: str) -> Table:
-    columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("position", "position")]
-    columns += [Column("query", "query", left=True), Column("key", "attends most to", left=True), Column("weight", "weight", decimals=3)]
+def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
+    """The key with the largest weight of each query."""
+    rows: list[list[Any]] = []
+    for one in drawn:
+        weights = one.weights
+        best = [max(range(len(row)), key=row.__getitem__) for row in weights.values]
+        each = zip(weights.rows, best, one.distances or [None] * len(best), strict=True)
+        rows += [
+            [one.system, one.attention, i + 1, token, weights.columns[b], weights.values[i][b], distance]
+            for i, (token, b, distance) in enumerate(each)
+        ]
+    columns = [Column("system", "system", left=True), Column("attention", "attention", left=True)]
+    columns += [Column("position", "position"), Column("query", "query", left=True)]
+    columns += [Column("key", "attends most to", left=True), Column("weight", "weight", decimals=3)]
     columns += [Column("context_distance", "context from others", decimals=3)]
     notes = [
         "where the target asks the source, the query is the token that is written at that step; the target is the reference",
-        "context from others: mean Euclidean distance of what the attention gives here (all heads) to what it gives at the other steps, divided by "
-        "the mean length of these vectors",
+        "context from others: mean Euclidean distance of what the attention gives here (all heads) to what it gives "
+        "at the other steps, divided by the mean length of these vectors",
     ]
-    return Table("alignment", f"Strongest weight of each query, {of} ({what})", columns, rows, notes)
+    return Table("alignment", f"Strongest weight of each query, {head} ({where})", columns, rows, notes)
 
 
-def _rates_row(name: str, site: str, found: list[frozenset[links.Link]], gold_set: GoldSet, spread: Estimate | None = None) -> list[Any]:
-    rates = links.rates(found, gold_set.gold)
-    percent = [None if value is None else 100 * value for value in (rates.precision, rates.recall, rates.error)]
-    return [name, site, rates.links, *percent, spread]
-
-
-def _rates_table(rows: list[list[Any]], what: str, of: str) -> Table:
-    columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("links", "links")]
-    columns += [Column(key, header, decimals=1) for key, header in (("precision", "precision"), ("recall", "recall"), ("aer", "AER"))]
-    columns += [contexts.column()]
+def _agreement_table(agreement: Sequence[Agreement], name: str, head: str) -> Table:
+    rows = []
+    for one in agreement:
+        rates = (one.rates.precision, one.rates.recall, one.rates.error)
+        percent = [None if rate is None else 100 * rate for rate in rates]
+        rows.append([one.system, one.attention, one.rates.links, *percent, one.spread])
+    columns = [Column("system", "system", left=True), Column("attention", "attention", left=True)]
+    columns += [Column("links", "links"), Column("precision", "precision", decimals=1)]
+    columns += [Column("recall", "recall", decimals=1), Column("aer", "AER", decimals=1), context_spread.column()]
     notes = [
         "AER: 1 - (|A∩S| + |A∩P|) / (|A| + |S|) over the whole set, in %; lower is better",
         "attention: for each target word the source word with the most weight at the step that writes it, subwords summed onto words, without </s>",
-        f"{contexts.NOTE}, of all heads ({contexts.GATED}: `analyze importance` has the spread with even weights beside it)",
+        f"{context_spread.NOTE}, of all heads ({context_spread.GATED}: `analyze importance` has the spread with even weights beside it)",
         f"[95%]: percentile interval over {RESAMPLES} resamples of the sentence pairs, seed {SEED}",
     ]
-    return Table("alignment", f"Agreement with gold word alignments, {of} ({what})", columns, rows, notes)
+    return Table("alignment", f"Agreement with gold word alignments, {head} ({name})", columns, rows, notes)
 
 
-def _csv(drawn: Heat) -> str:
+def _csv(weights: Heat) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["", *drawn.columns])
-    writer.writerows([name, *row] for name, row in zip(drawn.rows, drawn.values, strict=True))
+    writer.writerow(["", *weights.columns])
+    writer.writerows([name, *row] for name, row in zip(weights.rows, weights.values, strict=True))
     return stream.getvalue()

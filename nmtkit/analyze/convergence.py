@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console
-from nmtkit.analyze.curves import Curves, read
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared.curves import Curves, read
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import Run
 from nmtkit.tables import figures

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.looking import one_set
-from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
-from nmtkit.analyze.timing import Timing, measure_speed
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared.macs import Macs, Parameters, count_macs, count_parameters
+from nmtkit.analyze.shared.recording import one_set
+from nmtkit.analyze.shared.timing import Timing, measure_speed
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
@@ -27,7 +27,7 @@ from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table
 
 ASKED = 10_000
-"""Sentences whose number of context sentences is looked up."""
+"""Sentences whose number of context sentences, or of spans, is looked up."""
 READING = (
     "A relative time near the relative MACs is what the arithmetic demands, well above it is a price of the implementation; "
     "speeds from the log are of their own training and machine, only those of --measure were taken in turn."
@@ -53,6 +53,8 @@ class Cost:
     macs: Macs
     contexts: float | None
     """Context sentences that a sentence has in the training set, None of a system that reads none."""
+    spans: int | None
+    """Spans that a source of the counted length has in the training set, None of a system that reads none."""
     beam: int
     """Hypotheses a sentence that the decoding speeds are of."""
     logged: Speed
@@ -94,6 +96,7 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
             "src_length": src_length,
             "tgt_length": tgt_length,
             "contexts": {cost.name: cost.contexts for cost in costs if cost.contexts is not None},
+            "spans": {cost.name: cost.spans for cost in costs if cost.spans is not None},
             "set": set_name,
             "measured": {name: timing.as_json() for name, timing in timings.items()},
         },
@@ -161,13 +164,29 @@ def typical_contexts(store: Store, rule: ContextRule) -> float:
     return float(np.mean([len(store.documents.context(int(i), rule)) for i in asked]))
 
 
+def typical_spans(store: Store, length: int) -> list[int]:
+    """Spans of a source of a length: as many as sentences of about that length have in a set, as equal as can be.
+
+    Returns: tokens of each; empty if no sentence has spans.
+    """
+    if store.spans is None:
+        return []
+    nearest = np.argsort(np.abs(store.src_lengths.astype(int) - length), kind="stable")[:ASKED]
+    counts = [count for i in nearest if (count := len(store.spans[int(i)]))]
+    if not counts:
+        return []
+    return [len(part) for part in np.array_split(range(length), min(length, round(np.mean(counts))))]
+
+
 def _cost(run: Run, system: System, store: Store, set_name: str) -> Cost:
     model = build_untrained(run, system).eval()
     contexts = None if model.context_rule is None else typical_contexts(store, model.context_rule)
-    macs = count_macs(model, *typical_lengths(store), contexts or 0)
+    lengths = typical_lengths(store)
+    spans = typical_spans(store, lengths[0]) if model.reads_spans else []
+    macs = count_macs(model, *lengths, contexts or 0, spans)
     beam = build(SearchSettings, system.read_config().get("search", {}), "search").beam
     logged = Speed(logged_training_speed(system), logged_decoding_speed(system, set_name), logged_training_speed(system, updates=True))
-    return Cost(system.name, count_parameters(model), macs, contexts, beam, logged)
+    return Cost(system.name, count_parameters(model), macs, contexts, len(spans) or None, beam, logged)
 
 
 def logged_training_speed(system: System, updates: bool = False) -> float | None:
@@ -275,6 +294,9 @@ def cost_table(costs: Sequence[Cost], set_name: str) -> Table:
     reading = [f"{cost.name} {cost.contexts:.2f}" for cost in costs if cost.contexts is not None]
     if reading:
         notes.insert(4, f"context sentences of a sentence, as in the training set, counted and timed with the rest: {', '.join(reading)}")
+    cut = [f"{cost.name} {cost.spans}" for cost in costs if cost.spans is not None]
+    if cut:
+        notes.insert(4, f"phrases of a source from its parse, as many as in the training set: {', '.join(cut)}")
     title = "Cost" + (" (speed measured in turn)" if measured else "")
     return Table("cost", title, COLUMNS, [_row(cost, base) for cost in costs], notes)
 

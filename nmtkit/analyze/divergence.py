@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze import looking
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import Batch
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
@@ -88,14 +88,14 @@ class Sums:
     def add(self, model: Model, batch: Batch) -> None:
         """Look at a batch."""
         assert batch.tgt_lengths is not None
-        for stack, seen in looking.look(model, batch).items():
+        for stack, seen in recording.look(model, batch).items():
             lengths = batch.src_lengths if stack == "encoder" else batch.tgt_lengths
             for name in pairs_of(list(seen)):
                 local, whole = (seen[name + ending].double() for ending in (LOCAL, GLOBAL))
-                self._add((stack, POSITIONS[0], looking.layer_of(name)), local, whole, lengths)
+                self._add((stack, POSITIONS[0], recording.layer_of(name)), local, whole, lengths)
                 if stack == "encoder":  # what the decoder reads does not end in </s>
                     ends = lengths - 1
-                    self._add((stack, POSITIONS[1], looking.layer_of(name)), _without(local, ends), _without(whole, ends), ends)
+                    self._add((stack, POSITIONS[1], recording.layer_of(name)), _without(local, ends), _without(whole, ends), ends)
 
     def _add(self, key: tuple[str, str, int], local: Tensor, whole: Tensor, lengths: Tensor) -> None:
         real = torch.arange(local.size(2), device=lengths.device) < lengths[:, None]  # (B, T)
@@ -120,13 +120,13 @@ def _without(weights: Tensor, ends: Tensor) -> Tensor:
 
 def measured(run: Run, name: str, store: Store) -> tuple[Means, dict[str, Any]] | None:
     """`Sums.means` of a system over a set, and the settings of its model; None if it does not attend both locally and globally."""
-    where = looking.device()
+    where = recording.device()
     model = loading.load_system(run, run.find_system(name), where)
-    if not pairs_of(list(looking.sides(model, where))):
+    if not pairs_of(list(recording.sides(model, where))):
         return None
     sums = Sums()
     with console.progress(f"{name}: sentences", len(store)) as done:
-        for batch in looking.batches(store, where, model.context_rule):
+        for batch in recording.batches(store, where, model.context_rule):
             sums.add(model, batch)
             done(len(batch.rows))
     return sums.means(), model.settings.model_dump(mode="json")
@@ -140,7 +140,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = ()) -> F
             test set).
     Raises: DataError if no system has such heads.
     """
-    chosen = looking.one_set(run, set_names, "the divergence")
+    chosen = recording.one_set(run, set_names, "the divergence")
     store = Store(run.prep / chosen)
     found = {name: both for name in systems if (both := measured(run, name, store)) is not None}
     if not found:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmtkit import files
-from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.looking import one_set
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared.recording import one_set
 from nmtkit.errors import ConfigError
 from nmtkit.run import Run
 from nmtkit.score import paper as papers

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import console, files
-from nmtkit.analyze import looking
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import Batch
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
@@ -182,7 +182,7 @@ def groups(words: Words, times: NDArray[np.int64], tags: Sequence[str] | None) -
 def gates_of(model: Model, where: torch.device) -> dict[str, Side]:
     """The gates that a model records: name of the site -> the side whose subwords it is of."""
     found: dict[str, Side] = {}
-    for stack, seen in looking.look(model, looking.probe(model, where)).items():
+    for stack, seen in recording.look(model, recording.probe(model, where)).items():
         for site, value in seen.items():
             if site.endswith((ENDING, OF_CONTEXT)):
                 found[site] = "src" if value.dim() == 3 or (stack == "encoder" and site.endswith(OF_CONTEXT)) else "tgt"
@@ -216,8 +216,8 @@ def measured(
     """How open each gate of a system is for each word of the set (N), the mean over its subwords."""
     found = {site: np.full(len(words[side].flat), np.nan) for site, side in gates.items()}
     with console.progress(f"{name}: sentences", len(store)) as done:
-        for batch in looking.batches(store, looking.device(), model.context_rule):
-            recorded = looking.look(model, batch)
+        for batch in recording.batches(store, recording.device(), model.context_rule):
+            recorded = recording.look(model, batch)
             seen = recorded["encoder"] | recorded["decoder"]
             for site, side in gates.items():
                 if site not in seen:  # no sentence of the batch has a context
@@ -264,13 +264,13 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), src_
         src_tags, tgt_tags: files with a part of speech for each word of the set's sources and of its first references.
     Raises: ConfigError for tags of a side that no gate is of; DataError if no system has a gate, or tags do not fit.
     """
-    chosen = looking.one_set(run, set_names, "the gates")
+    chosen = recording.one_set(run, set_names, "the gates")
     for side, file in (("src", src_tags), ("tgt", tgt_tags)):  # before the long work
         if file and not Path(file).is_file():
             raise DataError("there is no such file", where=f"--{side}-tags {file}", hint="a line of tags, separated by spaces, for each sentence")
     store = Store(run.prep / chosen)
-    loaded = {name: loading.load_system(run, run.find_system(name), looking.device()) for name in systems}
-    gates = {name: own for name, model in loaded.items() if (own := gates_of(model, looking.device()))}
+    loaded = {name: loading.load_system(run, run.find_system(name), recording.device()) for name in systems}
+    gates = {name: own for name, model in loaded.items() if (own := gates_of(model, recording.device()))}
     if without := [name for name in systems if name not in gates]:
         what, hint = f"no gate to look at: {', '.join(without)}", f"variants that have one: {having(gates_of)}"
         if not gates:

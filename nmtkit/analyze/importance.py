@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze import ablation, contexts, looking
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared import ablation, context_spread, recording
 from nmtkit.data.batches import Batch
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, nearest
@@ -54,7 +54,7 @@ class Points:
     js: Numbers
     """(N) ΔJS: by how much the next word's distribution changes more without it, in bits."""
     spread: Numbers
-    """(2, sentences) of `contexts.spread`, as the attention is and with even weights; NaN where there is none."""
+    """(2, sentences) of `context_spread.spread`, as the attention is and with even weights; NaN where there is none."""
 
 
 def drawn_chances(rows: Tensor, steps: int, tgt_lengths: Tensor) -> Tensor:
@@ -109,16 +109,16 @@ def compare(model: Model, site: str, batch: Batch, renormalise: bool, way: ablat
         points = (steps < batch.tgt_lengths[:, None]) & (batch.src_lengths > 1)[:, None]
         js = alpha.new_zeros(alpha.shape)
         js[points] = ablation.divergences(model, found.intact[points], found.changed.transpose(1, 2)[points])
-        with capture(contexts.evenly(site, batch.src_lengths)) as even:
+        with capture(context_spread.evenly(site, batch.src_lengths)) as even:
             model.decode(batch.tgt_in, memory)
-        given = (found.contexts, next(iter(even.get(site + contexts.ENDING, ())), None))
-        spread = [alpha.new_full((len(alpha),), torch.nan) if own is None else contexts.spread(own, batch.tgt_lengths) for own in given]
+        given = (found.contexts, next(iter(even.get(site + context_spread.ENDING, ())), None))
+        spread = [alpha.new_full((len(alpha),), torch.nan) if own is None else context_spread.spread(own, batch.tgt_lengths) for own in given]
     return alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], points, torch.stack(spread)
 
 
 def measured(run: Run, name: str, store: Store, chosen: NDArray[np.int64], renormalise: bool) -> tuple[str, Points] | str:
     """The points of a system over the chosen sentences of a set and the attention they are of; or why there are none."""
-    where = looking.device()
+    where = recording.device()
     model = loading.load_system(run, run.find_system(name), where)
     site = ablation.attention_site(model, where)
     if site is None:
@@ -129,7 +129,7 @@ def measured(run: Run, name: str, store: Store, chosen: NDArray[np.int64], renor
     found: list[Tensor] = []
     spreads = np.full((2, len(store)), np.nan)
     with console.progress(f"{name}: sentences", len(chosen)) as done:
-        for batch in looking.batches(store, where, model.context_rule, chosen=chosen):
+        for batch in recording.batches(store, where, model.context_rule, chosen=chosen):
             alpha, js, points, spread = compare(model, site, batch, renormalise, way)
             row, step = points.nonzero(as_tuple=True)
             found.append(torch.stack([batch.rows[row].double(), step.double(), alpha[points], js[points]]).cpu())
@@ -164,7 +164,7 @@ def row_of(points: Points, draws: Resampling, chosen: NDArray[np.int64]) -> list
     own = sums(points, points.spread.shape[1])[chosen]
     values, resampled = numbers_of(own.sum(0)), numbers_of(draws.sums(own))
     found = [estimate(float(values[key]) if np.isfinite(values[key]) else None, resampled[key]) for key in values]
-    return [len(points.rows), *found, *(contexts.mean(spread[chosen], draws) for spread in points.spread)]
+    return [len(points.rows), *found, *(context_spread.mean(spread[chosen], draws) for spread in points.spread)]
 
 
 def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), removal: str = "renormalised", sentences: int = 0) -> Finding:
@@ -179,9 +179,9 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), remo
     """
     if removal not in REMOVALS:
         raise ConfigError(f"no such removal: '{removal}'", where="--removal", hint=nearest(removal, REMOVALS))
-    name_of_set = looking.one_set(run, set_names, "the importance")
+    name_of_set = recording.one_set(run, set_names, "the importance")
     store = Store(run.prep / name_of_set)
-    chosen = looking.some(store, sentences, SEED)
+    chosen = recording.some(store, sentences, SEED)
     draws = Resampling(len(chosen), RESAMPLES, seed=SEED)
     rows: list[list[Any]] = []
     found: dict[str, Points] = {}
@@ -235,7 +235,7 @@ def _table(rows: list[list[Any]], what: str, mode: str) -> Table:
     columns += [Column(key, f"{key.replace('_', ' ')} [95%]", decimals=3, interval=True) for key in ("loss_per_point", "correlation")]
     columns += [Column("d_alpha", "mean Δα [95%]", decimals=3, interval=True), Column("d_js", "mean ΔJS [95%]", decimals=5, interval=True)]
     columns += [Column(key, f"{title}, % [95%]", decimals=1, interval=True) for key, title in (("explained", "explained"), ("against", "ΔJS < 0"))]
-    columns += [contexts.column(), contexts.column("even_context_spread", "with even weights")]
+    columns += [context_spread.column(), context_spread.column("even_context_spread", "with even weights")]
     notes = [
         "at each step of the reference: position i has the largest weight, j is drawn from the other real positions, </s> among them; "
         "Δα = α_i − α_j, ΔJS = JS(p, p without i) − JS(p, p without j), where p is the next word's distribution and JS is in base 2",
@@ -244,7 +244,7 @@ def _table(rows: list[list[Any]], what: str, mode: str) -> Table:
         f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and resamples of seed {SEED}; "
         f"ΔJS < 0: by more than {ROUNDING:g}",
         "explained: 1 − Σ(Δα−ΔJS)² / Σ Δα², what ΔJS has of the squares of Δα (100: the same; 0: no better than nothing hanging on any position)",
-        f"{contexts.NOTE}; with even weights: where all real positions weigh the same ({contexts.GATED})",
+        f"{context_spread.NOTE}; with even weights: where all real positions weigh the same ({context_spread.GATED})",
     ]
     return Table("importance", f"Importance of source positions against their attention weights ({what}, removal {mode})", columns, rows, notes)
 

@@ -13,8 +13,8 @@ import numpy as np
 from nmtkit import files
 from nmtkit.analyze import expressions as lists
 from nmtkit.analyze.agreement import interval
-from nmtkit.analyze.expressions import Expression, occurrences, spaced, translations
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared.expressions import Expression, occurrences, spaced, translations
 from nmtkit.demo import separable_expressions
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.records import TextSet
@@ -142,7 +142,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), expr
     Args:
         run: the run; systems: those that have a translation of the set are compared, with the first of them.
         set_names: the sets (default: every test set that is translated).
-        expressions: the list, a file as `nmtkit.analyze.expressions` says, or BUILT_IN; "" = that of the run's own corpus.
+        expressions: the list, a file as `nmtkit.analyze.shared.expressions` says, or BUILT_IN; "" = that of the run's own corpus.
         match_case: whether "Aufgeben" is another word than "aufgeben".
     Raises: ConfigError if there is no list; DataError for a line that is no expression, or if no reference translates any as the list has it.
     """

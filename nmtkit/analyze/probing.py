@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from nmtkit import console
-from nmtkit.analyze import classifier, sentence_vectors
 from nmtkit.analyze.agreement import interval
-from nmtkit.analyze.classifier import Examples
-from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.probes import CATEGORIES, FOLDS, PARTS, Task, chosen, find, read
-from nmtkit.analyze.sentence_vectors import EMBEDDINGS, KINDS, STATES, NoStates, Reader
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared import classifier, sentence_vectors
+from nmtkit.analyze.shared.classifier import Examples
+from nmtkit.analyze.shared.probes import CATEGORIES, FOLDS, PARTS, Task, chosen, find, read
+from nmtkit.analyze.shared.sentence_vectors import EMBEDDINGS, KINDS, STATES, NoStates, Reader
 from nmtkit.errors import ConfigError
 from nmtkit.parallel import cores
 from nmtkit.run import Run

@@ -1,22 +1,75 @@
-"""The stage `analyze`: one analysis over some systems of a run, kept in analyze/<name>/."""
+"""The stage `analyze`: the one runner of all analyses, whose findings are kept in analyze/<name>/."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nmtkit
-from nmtkit import console, files
-from nmtkit.analyze import ANALYSES, OPTIONS
-from nmtkit.analyze.finding import Finding
+from nmtkit import console, files, settings
+from nmtkit.analyze import ANALYSES
+from nmtkit.analyze.analysis import Analysis, Finding, Options
+from nmtkit.analyze.study import Study, kept
 from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.models import checkpoints
 from nmtkit.run import Run, locked
+from nmtkit.score import paper as papers
 from nmtkit.tables.table import check_format
+
+AnyAnalysis = Analysis[Any, Any]
+
+
+def find(name: str) -> type[AnyAnalysis]:
+    """Return the class of an analysis: of the table, or outside the package as `package.module:Class`.
+
+    Raises: ConfigError naming the nearest one.
+    """
+    target = ANALYSES.get(name, name)
+    module, colon, cls = target.partition(":")
+    try:
+        if not colon:
+            raise ConfigError(f"unknown analysis '{name}'", where="nmtkit analyze", hint=nearest(name, ANALYSES))
+        return getattr(importlib.import_module(module), cls)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError) as error:
+        if name in ANALYSES:
+            raise
+        raise ConfigError(f"cannot import the analysis '{name}': {error}", where="nmtkit analyze", hint="package.module:Class") from error
+
+
+def having(option: str) -> list[str]:
+    """Return the names of the analyses that have an option."""
+    return [name for name in ANALYSES if option in find(name).Options.model_fields]
+
+
+def check_options(cls: type[AnyAnalysis], values: dict[str, Any]) -> Options:
+    """Return the options of an analysis.
+
+    Raises: ConfigError for an option of other analyses, or a bad value.
+    """
+    for key in values.keys() - cls.Options.model_fields.keys():
+        others = having(key)
+        hint = f"leave it out; these have it: {', '.join(others)}" if others else "no analysis has it"
+        raise ConfigError(f"the analysis '{cls.name}' has no such option", where=flag(key), hint=hint)
+    return settings.build(cls.Options, values, f"analyze {cls.name}")
+
+
+def flag(option: str) -> str:
+    """Return an option as it is typed."""
+    return "--" + option.replace("_", "-")
+
+
+def words_of(options: Options) -> list[str]:
+    """Return the options that are not at their default as they are typed."""
+    words = []
+    for key, value in options.model_dump(mode="json", exclude_defaults=True).items():
+        values = value if isinstance(value, list) else [value]
+        words += [flag(key)] if value is True else [word for one in values for word in (flag(key), str(one))]
+    return words
 
 
 def analyze(
@@ -29,92 +82,76 @@ def analyze(
     force: bool = False,
     **options: Any,
 ) -> None:
-    """Run one analysis, print it and keep it.
+    """Run one analysis, print its finding and keep it.
 
     Args:
         run: the run.
-        name: a name of ANALYSES.
-        systems, set_names: only these (default: all that the analysis can use).
+        name: of ANALYSES, or `package.module:Class`.
+        systems: only these, the baseline first (default: all, the one trained first leads).
+        set_names: only these (default: the analysis' own).
         output_format: table, json, md, tex or csv, on stdout.
-        force: do it again even if nothing it depends on has changed.
-        options: of the analysis (buckets, measure, …); those of others must be at their default.
-    Raises: ConfigError for an unknown analysis, system or set, or an option of another analysis; DataError if there is nothing to analyse.
+        force: repeat an analysis that is up to date.
+        options: of the analysis.
+    Raises: ConfigError for an unknown analysis, system, set or option; DataError if there is nothing to analyse.
     """
     check_format(output_format)
-    function = find(name)
-    options = own_options(name, function, options)
+    cls = find(name)
+    analysis = cls(check_options(cls, options))
+    if set_names and cls.sets == "none":
+        raise ConfigError(f"`analyze {cls.name}` reads no set of the run", where="--set-name", hint="leave it out")
     run.manifest()
-    chosen = [run.find_system(s).name for s in systems] if systems else [s.name for s in run.systems()]
+    chosen = [run.find_system(s).name for s in systems] or [s.name for s in run.systems()]
     if not chosen:
         raise DataError("nothing to analyse: this run has no trained system", where=run.path, hint="first: nmtkit train")
-    with run.recorded("analyze") as record, locked(run.path, "analyze", shared=True), locked(run.path / "analyze" / name, "analyze"):
-        record["analysis"] = name
-        made_from = _made_from(run, chosen, {"set_names": list(set_names), **options})
-        finding = None if force or options.get("measure") else _up_to_date(run, name, made_from)
-        if finding is None:
-            finding = function(run, chosen, set_names=list(set_names), **options)
-            finding.facts.update({"version": nmtkit.__version__, "commit": record["commit"]})
-            finding.write(run.path / "analyze" / name, made_from)
+    folder = run.path / "analyze" / cls.name
+    with run.recorded("analyze") as record, locked(run.path, "analyze", shared=True), locked(folder, "analyze"):
+        record["analysis"] = cls.name
+        study = Study(run, cls.name, chosen, list(set_names))
+        made_from = inputs(study, analysis.options)
+        earlier = None if force or analysis.repeats else kept(run, cls.name)
+        if earlier is not None and earlier[1] == made_from:
+            console.say(f"{cls.name}: up to date (--force repeats it)")
+            finding = earlier[0]
         else:
-            console.say(f"{name}: up to date (--force does it again)")
+            finding = measured(analysis, study)
+            finding.facts.update({"version": nmtkit.__version__, "commit": record["commit"]})
+            finding.write(folder, made_from)
         finding.print(output_format)
 
 
-def find(name: str) -> Callable[..., Finding]:
-    """The function of an analysis.
-
-    Raises: ConfigError naming the nearest one.
-    """
-    if name not in ANALYSES:
-        raise ConfigError(f"unknown analysis '{name}'", where="nmtkit analyze", hint=nearest(name, ANALYSES))
-    module, _, function = ANALYSES[name].target.partition(":")
-    found: Callable[..., Finding] = getattr(importlib.import_module(module), function)
-    return found
-
-
-def own_options(name: str, function: Callable[..., Finding], options: dict[str, Any]) -> dict[str, Any]:
-    """The options that an analysis declares, at their defaults where nothing is asked.
-
-    Raises: ConfigError for one that it doesn't, unless that is at its default.
-    """
-    declared = _declared(function)
-    for option, value in options.items():
-        if option not in declared and (option not in OPTIONS or value != OPTIONS[option]):
-            having = [other for other in ANALYSES if option in _declared(find(other))]
-            hint = f"leave it out; it is for: {', '.join(having)}" if having else "no analysis has it"
-            raise ConfigError(f"the analysis '{name}' has no such option", where="--" + option.replace("_", "-"), hint=hint)
-    asked = {option: value for option, value in options.items() if option in declared}
-    return {option: value for option, value in OPTIONS.items() if option in declared} | asked
+def measured(analysis: AnyAnalysis, study: Study) -> Finding:
+    """Measure and present; put a paper's numbers beside the measured ones if they are asked for."""
+    options = analysis.options
+    printed = papers.asked(options.paper, options.table, analysis.paper) if analysis.paper else None
+    result = analysis.measure(study)
+    finding = replace(analysis.present(result), name=analysis.name, title=analysis.title)
+    if study.checkpoints:
+        finding.facts["checkpoints"] = study.checkpoints
+    if printed is None or analysis.paper is None:
+        return finding
+    ours = analysis.printed_too(result)
+    both = papers.numbers_beside(printed, analysis.paper, ours.numbers, study.dataset, ours.set_name, ours.signature, ours.remarks)
+    return finding.beside(both)
 
 
-def _declared(function: Callable[..., Finding]) -> list[str]:
-    return [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-
-
-def _made_from(run: Run, systems: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Everything a finding depends on: settings, the corpus, its texts, and of each system its weights, measurements and translations."""
-    texts = [path for one in run.sets() for path in (run.source(one.name), *run.references(one.name))]  # the fingerprint knows no test set
-    inputs = {str(path.relative_to(run.path)): files.sha256(path) for path in texts if path.is_file()}
-    for name in systems:
+def inputs(study: Study, options: Options) -> dict[str, Any]:
+    """Return everything that a finding depends on: options, corpus, texts, and each system's weights, log and translations."""
+    run, values = study.run, {"set_names": study.set_names, **options.model_dump(mode="json")}
+    texts = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]  # not in the fingerprint
+    hashes = {str(path.relative_to(run.path)): files.sha256(path) for path in texts if path.is_file()}
+    for name in study.systems:
         folder = run.system(name).path
-        for path in [folder / "config.toml", folder / "best.json", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]:
+        kept_there = [folder / "config.toml", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]
+        for path in kept_there:
             if path.is_file() and not path.name.startswith("."):
-                inputs[str(path.relative_to(run.path))] = files.sha256(path)
-    for value in itertools.chain.from_iterable([o] if isinstance(o, str) else o for o in options.values() if isinstance(o, (str, list, tuple))):
-        named = [path for part in value.split(",") if part for path in (Path(part), *Path(part).glob("*.txt*"), *Path(part).glob("*/*.txt*"))]
-        inputs |= {str(path): files.sha256(path) for path in named if path.is_file()}
+                hashes[str(path.relative_to(run.path))] = files.sha256(path)
+    texts_given = itertools.chain.from_iterable([v] if isinstance(v, str) else v for v in values.values() if isinstance(v, str | list))
+    for part in (part for word in texts_given for part in word.split(",") if part):  # options that name files or folders of files
+        for path in (Path(part), *Path(part).glob("*.txt*"), *Path(part).glob("*/*.txt*")):
+            if path.is_file():
+                hashes[str(path)] = files.sha256(path)
     prepared = run.manifest().fingerprint
-    facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": list(systems), "options": options, "files": inputs}
+    facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": study.systems, "options": values, "files": hashes}
+    facts |= {"weights": {name: checkpoints.current(run.system(name)) for name in study.systems}, "words": words_of(options)}
     result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
     return result
-
-
-def _up_to_date(run: Run, name: str, made_from: dict[str, Any]) -> Finding | None:
-    path = run.path / "analyze" / name / "finding.json"
-    if not path.is_file():
-        return None
-    try:
-        stored = files.read_json(path)
-        return Finding.from_json(stored) if stored["made_from"] == made_from else None
-    except (DataError, KeyError, TypeError):
-        return None

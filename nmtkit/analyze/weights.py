@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from nmtkit import console
-from nmtkit.analyze import gates, looking
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze import gates
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import Batch, collate
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
@@ -41,7 +42,7 @@ class Weights:
 
 def attentions_of(model: Model, where: torch.device) -> list[str]:
     """The sites of attention whose source positions have gates of their own."""
-    seen = looking.look(model, looking.probe(model, where))["decoder"]
+    seen = recording.look(model, recording.probe(model, where))["decoder"]
     ends = [site.removesuffix(gates.ENDING) for site, value in seen.items() if site.endswith(gates.ENDING) and value.dim() == 3]
     return [site for site in ends if site in seen and seen[site].dim() == 4]
 
@@ -68,7 +69,7 @@ def of_words(alpha: NDArray[np.float64], opened: NDArray[np.float64], owners: ND
 
 def measured(model: Model, site: str, batch: Batch, owners: NDArray[np.int64]) -> Weights:
     """What the words of the one sentence of a batch weigh at a site, the mean over heads."""
-    seen = looking.look(model, batch)["decoder"]
+    seen = recording.look(model, batch)["decoder"]
     alpha, opened = seen[site][0].mean(0).double().cpu().numpy(), seen[site + gates.ENDING][0].double().cpu().numpy()
     return of_words(alpha, opened, owners)
 
@@ -81,7 +82,7 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
         set_names: one set (default: the first test set); sentence: its line, from 1.
     Raises: ConfigError for a line that is not there; DataError if no system has gated attention.
     """
-    chosen = looking.one_set(run, set_names, "a sentence")
+    chosen = recording.one_set(run, set_names, "a sentence")
     store = Store(run.prep / chosen)
     if not 1 <= sentence <= len(store):
         raise ConfigError(f"no line {sentence}: there are {len(store):,}", where="--sentence", hint=f"1 to {len(store)}")
@@ -91,12 +92,12 @@ def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sent
     opens: dict[str, list[str]] = {}
     without = []
     for name in systems:
-        model = loading.load_system(run, run.find_system(name), looking.device())
-        sites = attentions_of(model, looking.device())
+        model = loading.load_system(run, run.find_system(name), recording.device())
+        sites = attentions_of(model, recording.device())
         if not sites:
             without.append(name)
             continue
-        batch = collate(store, np.array([sentence - 1]), looking.device(), model.context_rule)
+        batch = collate(store, np.array([sentence - 1]), recording.device(), model.context_rule)
         opens[name] = gates.opens_of(model)
         found |= {name if len(sites) == 1 else f"{name}, {site}": measured(model, site, batch, owners) for site in sites}
     if not found:

@@ -21,7 +21,7 @@ OF_A_RUN, OUTSIDE = "Translations of a run", "Outside files, without a run"
         "nmtkit score --against baseline --group-by seed",
         "nmtkit score --test sign",
         "nmtkit score --paper recipes/phrase/paper.toml --table table2",
-        "nmtkit score --hyp a.de --hyp b.de --ref news.de",
+        "nmtkit score --hyp a.de --hyp b.de --ref news.de --lang de",
     ),
 )
 def score(
@@ -75,7 +75,12 @@ def score(
     src: Annotated[Optional[Path], typer.Option(metavar="FILE", help="The source, whose words --by-length counts.", rich_help_panel=OUTSIDE)] = None,
     language: Annotated[
         Optional[str],
-        typer.Option("--lang", metavar="LANG", help="The target language (default: the reference's suffix).", rich_help_panel=OUTSIDE),
+        typer.Option(
+            "--lang",
+            metavar="LANG",
+            help="The target language, by whose rules tok. BLEU tokenizes (default: the reference's suffix, and no tok. BLEU).",
+            rich_help_panel=OUTSIDE,
+        ),
     ] = None,
     quiet: Quiet = False,
     debug: Debug = False,

@@ -41,7 +41,7 @@ def export(
     share: float | None = None,
     force: bool = False,
 ) -> Path:
-    """Write a system's best checkpoint (or the mean of its last, as search.average says) for another engine.
+    """Write the weights of a system (see `nmtkit.models.checkpoints.choose`) for another engine.
 
     Args:
         run: the run; system: its name.

@@ -14,25 +14,28 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from nmtkit import console, files
-from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
+from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, load
 from nmtkit.run import System
+from nmtkit.settings import SearchSettings, TrainSettings, build
+
+if TYPE_CHECKING:  # torch is imported where tensors are read or written: a report only asks which checkpoints a system has
+    from torch import Tensor
+
+    Tensors = Mapping[str, Tensor]
 
 WEIGHTS, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
 PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npz"}
 AGAIN = "move its folder away, and another checkpoint is taken; or train again: nmtkit train --force"
 
 
-Tensors = Mapping[str, Tensor]
 R = TypeVar("R")
 
 
@@ -48,6 +51,8 @@ def save(folder: Path, step: int, weights: Tensors, optimizer: Tensors, state: d
     Returns: the checkpoint's folder.
     Raises: EnvironmentProblem if the disk is full or not writable; then no checkpoint is touched.
     """
+    from safetensors.torch import save_file
+
     final = folder / f"step-{step:08d}"
     temporary = folder / f".tmp-{final.name}-{os.getpid()}"
     size = sum(t.numel() * t.element_size() for tensors in (weights, optimizer) for t in tensors.values())
@@ -147,6 +152,8 @@ def _read_tensors(path: Path, name: str, manifest: CheckpointManifest, checked: 
 
     Raises: CheckpointError if a bit is wrong, or the file is something else (a pickle).
     """
+    from safetensors.torch import load_file
+
     if not checked:
         _check_hash(path, name, manifest)
     try:
@@ -201,7 +208,7 @@ def find_checkpoints(system: System) -> list[Path]:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether the weights have the hash of their manifest; if not, it is said."""
+    """True if the weights have the hash of their manifest; if not, a warning says why."""
     try:
         _check_hash(path, WEIGHTS, read_manifest(path))
     except CheckpointError as error:
@@ -210,21 +217,79 @@ def _is_sound(path: Path) -> bool:
     return True
 
 
-def best(system: System) -> Path:
-    """The best checkpoint by best.json, or the newest one if nothing was validated (or the best is damaged, which is said).
+def _is_complete(path: Path) -> bool:
+    """True if the files have the sizes of their manifest."""
+    with contextlib.suppress(CheckpointError):
+        read_manifest(path)
+        return True
+    return False
 
+
+def choose(system: System, average: int | None = None) -> list[Path]:
+    """Return the checkpoints that hold the weights of a system: the mean of their weights translates, and is what analyses look at.
+
+    Args:
+        system: the system.
+        average: 1 = the best checkpoint (by best.json; the newest one without it) alone; k = the last k that are `train.checkpoint_every` updates
+            apart, oldest first; None = as the system's setting search.average says.
+    Returns: theirs whose weights have the hash of their manifest. Others are named and skipped. Fewer than k, which a warning says, where fewer are
+        left; the best one where none of them is `train.checkpoint_every` updates apart.
     Raises: CheckpointError if there is no valid one.
     """
-    found = find_checkpoints(system)
-    named = _named_best(system)
-    if named in found and _is_sound(named):
-        return named
-    newest = next((path for path in reversed(found) if path != named and _is_sound(path)), None)
-    if newest is None:
+    average = _average(system) if average is None else average
+    found = _selected(system, average, _is_sound)
+    if not found:
         raise _none_valid(system)
-    if named is not None:
-        console.warn(f"the best checkpoint {named.name} is missing or damaged; taking the newest, {newest.name}")
-    return newest
+    if len(found) < average:
+        hint = "train.keep_checkpoints says how many are kept, train.checkpoint_every how far they are apart"
+        console.warn(f"system '{system.name}' has {counted(len(found), 'checkpoint')} to average, not {average}; {hint}")
+    elif average == 1 and (named := _named_best(system)) not in (None, found[0]):
+        console.warn(f"the best checkpoint {named.name} is missing or damaged; taking the newest, {found[0].name}")
+    return found
+
+
+def current(system: System, average: int | None = None) -> dict[str, str]:
+    """Return the `digests` of the checkpoints that `choose` would return if their files are undamaged, {} if there are none.
+
+    Nothing is printed and no weights are read: to find out if a stored result is up to date.
+    """
+    try:
+        return digests(_selected(system, _average(system) if average is None else average, _is_complete))
+    except NmtkitError:
+        return {}
+
+
+def digests(paths: Sequence[Path]) -> dict[str, str]:
+    """Return the SHA-256 of the weights of checkpoints by the names of their folders."""
+    return {path.name: read_manifest(path).files[WEIGHTS].sha256 for path in paths}
+
+
+def _average(system: System) -> int:
+    return build(SearchSettings, system.read_config().get("search", {}), "search").average
+
+
+def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> list[Path]:
+    """The usable ones of the last k checkpoints, oldest first; where there is none, or with k = 1, the best one, or the newest."""
+    if average > 1 and (found := list(itertools.islice(filter(usable, _evenly_spaced(system)), average))):
+        return found[::-1]
+    named = _named_best(system)
+    newest = [path for path in reversed(candidates(system.checkpoints)) if path != named]
+    return list(itertools.islice(filter(usable, [named, *newest] if named else newest), 1))
+
+
+def _evenly_spaced(system: System) -> list[Path]:
+    """The last checkpoints that are `train.checkpoint_every` updates apart, newest first, up to the first gap: what stands before is an old best."""
+    every = build(TrainSettings, system.read_config().get("train", {}), "train").checkpoint_every
+    found = regular(system.checkpoints, every)[::-1]
+    return [path for i, path in enumerate(found) if step_of(path) == step_of(found[0]) - i * every]
+
+
+def regular(folder: Path, every: int) -> list[Path]:
+    """Return the checkpoint folders at multiples of `every` updates, oldest first.
+
+    A new best, the end of a training, and a stop are saved at other steps too, nearer to the checkpoint before.
+    """
+    return [path for path in candidates(folder) if step_of(path) % every == 0]
 
 
 def _none_valid(system: System) -> CheckpointError:
@@ -239,26 +304,6 @@ def _named_best(system: System) -> Path | None:
     with contextlib.suppress(DataError):
         return system.checkpoints / load(BestCheckpoint, system.path / "best.json").checkpoint
     return None
-
-
-def choose(system: System, average: int = 1) -> list[Path]:
-    """The checkpoints that a system translates with; the mean of their weights is taken.
-
-    Args:
-        system: the system.
-        average: 1 = the best checkpoint alone; k = the last k (fewer, which is said, where fewer were kept).
-    Returns: theirs whose weights have the hash of their manifest; others are named and skipped.
-    Raises: CheckpointError if there is no valid one.
-    """
-    if average <= 1:
-        return [best(system)]
-    newest = (path for path in reversed(candidates(system.checkpoints)) if _is_sound(path))  # none is read that is not wanted
-    found = list(itertools.islice(newest, average))[::-1]
-    if not found:
-        raise _none_valid(system)
-    if len(found) < average:
-        console.warn(f"system '{system.name}' has {len(found)} checkpoints to average, not {average}; train.keep_checkpoints says how many are kept")
-    return found
 
 
 def prune(folder: Path, keep: Iterable[str]) -> None:

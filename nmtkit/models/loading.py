@@ -26,7 +26,7 @@ def load_system(
         run: its run.
         system: the system.
         device: where it goes.
-        paths: its checkpoints, as `choose` found them; None = the best one.
+        paths: checkpoints that `choose` found, where a command line says which; None = those that hold the weights of the system.
         precision: of its products on a CPU (see `nmtkit.nn.linear.pack`).
     Returns: the model in evaluation mode; its weights must not change any more (see `nmtkit.nn.linear.pack`).
     Raises: as `build_untrained`; CheckpointError if its checkpoints are damaged or of another vocabulary.

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import console, files
-from nmtkit.analyze import alignment, looking
+from nmtkit.analyze import alignment
+from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import collate
 from nmtkit.data.spans import Spans
 from nmtkit.data.store import Store
@@ -52,7 +53,7 @@ def of_system(run: Run, name: str, set_name: str, lines: Sequence[int]) -> Syste
     if len(subwords) != len(store):
         hint = f"nmtkit translate --force --system {name} --set-name {set_name}"
         raise DataError(f"{len(subwords):,} lines of subwords for {len(store):,} sentences", where=path, hint=hint)
-    model = loading.load_system(run, run.find_system(name), looking.device())
+    model = loading.load_system(run, run.find_system(name), recording.device())
     sites = list(alignment.chosen_sites(model, "", only_cross=True))
     if not sites:
         raise DataError(f"'{name}' does not attend to the source", where=run.system(name).path, hint="leave out --attention, or name another system")
@@ -63,10 +64,10 @@ def of_system(run: Run, name: str, set_name: str, lines: Sequence[int]) -> Syste
     found: dict[int, SentenceAttention] = {}
     with console.progress(f"{name}: attention", len(order)) as done:
         while order:
-            size = max(1, looking.POSITIONS // int(store.src_lengths[order[0]]))
+            size = max(1, recording.POSITIONS // int(store.src_lengths[order[0]]))
             rows, order = order[:size], order[size:]
-            batch = collate(pairs, np.array(rows), looking.device(), model.context_rule, pairs.tgt)
-            weights = alignment.of_head(looking.look(model, batch)["decoder"][site], 0).float().cpu()
+            batch = collate(pairs, np.array(rows), recording.device(), model.context_rule, pairs.tgt)
+            weights = alignment.of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
             if weights.size(-1) != batch.src.size(1):
                 what = f"what '{name}' attends to is not its source alone, so that it cannot be shown beside it"
                 raise DataError(what, where=run.system(name).path, hint="leave out --attention, or name another system")

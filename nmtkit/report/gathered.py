@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import files
-from nmtkit.analyze import ANALYSES, OPTIONS
-from nmtkit.analyze.curves import Curves, read
-from nmtkit.analyze.finding import Finding
-from nmtkit.errors import DataError
+from nmtkit.analyze import ANALYSES
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared.curves import Curves, read
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.models import checkpoints
 from nmtkit.records import Manifest, Scores, load
 from nmtkit.run import Run
 
-DAMAGED = (DataError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
+DAMAGED = (NmtkitError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
 """What reading a finding.json that another version, or an accident, has written may raise."""
 OWN_FILES = ("finding.json", "figure.svg", "table.md", "table.tex", "table.csv")
 
@@ -203,7 +204,10 @@ def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[
             finding = Finding.from_json(stored)
             finding.table.cells()
             made_from = stored.get("made_from") or {}
-            late, without = changed(made_from.get("files", {})), [s for s in trained if s not in made_from.get("systems", trained)]
+            weights = made_from.get("weights", {})
+            late = changed(made_from.get("files", {}))
+            late += [f"the weights of {name}" for name in weights if checkpoints.current(found.run.system(name)) != weights[name]]
+            without = [s for s in trained if s not in made_from.get("systems", trained)]
             command = analyze_command(name, made_from, [system.name for system in found.run.systems()])
         except DAMAGED as error:
             found.note(f"analyze/{name}: cannot be read, and left out ({error})", f"nmtkit analyze {name} --force")
@@ -218,18 +222,11 @@ def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[
 
 
 def analyze_command(name: str, made_from: Mapping[str, Any], systems: Sequence[str]) -> str:
-    """The command that makes a finding again in the way it was made; systems: all of the run, which need no naming."""
-    chosen, words = list(made_from.get("systems", systems)), ["nmtkit", "analyze", name]
-    if chosen != list(systems):
-        words += [word for system in chosen for word in ("--system", system)]
-    options = dict(made_from.get("options") or {})
-    words += [word for one in options.pop("set_names", ()) for word in ("--set-name", one)]
-    for option, value in options.items():
-        if option not in OPTIONS or value in (OPTIONS[option], []):
-            continue
-        flag = "--" + option.replace("_", "-")
-        words += [flag] if value is True else [word for one in (value if isinstance(value, list) else [value]) for word in (flag, str(one))]
-    return shlex.join(words)
+    """Return the command that makes a finding again; systems: all of the run, which need no naming."""
+    compared, options = list(made_from.get("systems", systems)), made_from.get("options") or {}
+    words = [word for system in compared for word in ("--system", system)] if compared != list(systems) else []
+    words += [word for set_name in options.get("set_names", ()) for word in ("--set-name", set_name)]
+    return shlex.join(["nmtkit", "analyze", name, *words, *made_from.get("words", ())])
 
 
 def _some(names: list[str], most: int = 3) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import nmtkit
 from nmtkit import console
-from nmtkit.analyze import ANALYSES, convergence
+from nmtkit.analyze import ANALYSES, convergence, stage
 from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.explorer import SystemAttention, data, script_text
 from nmtkit.report.gathered import Gathered, KeptFinding, Remark
@@ -126,7 +126,7 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
         "learning": _learning(found, drawn),
         "length_finding": _finding("lengths", found.findings["lengths"], drawn) if "lengths" in own else None,
         "findings": [_finding(name, kept_one, drawn) for name, kept_one in found.findings.items() if name not in own],
-        "undone": {name: entry.title for name, entry in ANALYSES.items() if name not in found.findings},
+        "undone": {name: stage.find(name).shows for name in ANALYSES if name not in found.findings},
         "shown": side_by_side(part.texts[0]) if part.texts else [],
         "shown_set": part.texts[0] if part.texts else None,
         "texts": part.texts,
@@ -210,7 +210,7 @@ def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
     """What is shown of a scored set."""
     result = found.scores[name]
     groups = result.by_length
-    figure = lengths.figure(groups.groups, groups.unit, name) if groups and figures.available() else None
+    figure = lengths.figure(groups.groups, groups.unit, name) if groups else None
     return {
         "name": name,
         "verdicts": comparison.verdicts(result),
@@ -243,7 +243,7 @@ def _learning(found: Gathered, drawn: _Drawn) -> dict[str, Any]:
     curves = {system.name: system.curves for system in found.systems if system.curves.train or system.curves.dev}
     if not curves:
         return {"finding": None, "figure": None, "table": None, "remark": Remark("No training of this run has logged anything.")}
-    figure = figures.curves(convergence.panels(curves)) if figures.available() else None
+    figure = figures.curves(convergence.panels(curves))
     columns = [
         Column("system", "system", left=True),
         Column("updates", "updates"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.models import checkpoints
 from nmtkit.report import explorer, page
 from nmtkit.report.gathered import Gathered, gather
 from nmtkit.report.provenance import calls
@@ -20,7 +21,7 @@ from nmtkit.run import Run, code_commit, locked
 from nmtkit.tables import figures
 
 READ = (
-    *("prep/manifest.json", "prep/text/*", "systems/*/config.toml", "systems/*/metrics.jsonl", "systems/*/best.json", "systems/*/translate/*/*"),
+    *("prep/manifest.json", "prep/text/*", "systems/*/config.toml", "systems/*/metrics.jsonl", "systems/*/translate/*/*"),
     *("score/*/scores.json", "score/*/sentences.tsv", "analyze/*/finding.json", "analyze/*/figure.svg"),
 )
 """The files of a run that a page is made of, beside the history."""
@@ -110,10 +111,11 @@ def _digest(found: Sequence[Gathered], options: list[object]) -> str:
 
 
 def _read(found: Gathered) -> list[object]:
-    """The files of a run that its page is made of, with their checksums, and its history."""
+    """The files of a run that its page is made of, with their checksums, the weights of its systems, and its history."""
     run = found.run
     paths = [path for pattern in READ for path in sorted(run.path.glob(pattern)) if path.is_file() and not path.name.startswith(".")]
-    return [{str(path.relative_to(run.path)): files.sha256(path) for path in paths}, calls(found)]
+    weights = {system.name: checkpoints.current(system) for system in run.systems()}
+    return [{str(path.relative_to(run.path)): files.sha256(path) for path in paths}, weights, calls(found)]
 
 
 def _is_of(path: Path, digest: str) -> bool:

@@ -18,11 +18,11 @@ from nmtkit.score.significance import TESTS, compare, difference
 
 @dataclass(frozen=True)
 class Output:
-    """What one system wrote: detokenised lines, and the same as tokens for the metrics that read tokens."""
+    """What one system wrote: detokenised lines, and the same as tokens in their own case for the metrics that read tokens."""
 
     name: str
     lines: Sequence[str]
-    tokens: Sequence[str]
+    tokens: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Task:
 
     Args:
         set_name: the test set.
-        refs, tokenized_refs: full reference streams, raw and as tokens.
+        refs, tokenized_refs: full reference streams, raw and as tokens in their own case; None leaves out the metrics of tokens.
+        tokenization: what made the tokens, for the signature.
         lang: target language; lowercase: compare without regard to case.
         baseline: the system that differences are taken against.
         draws: of the test set; test: the one whose p stands in the main table, in length groups and among seeds.
@@ -43,7 +44,8 @@ class Task:
 
     set_name: str
     refs: Sequence[Sequence[str]]
-    tokenized_refs: Sequence[Sequence[str]]
+    tokenized_refs: Sequence[Sequence[str]] | None
+    tokenization: str
     lang: str
     baseline: str
     draws: Draws
@@ -72,7 +74,7 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
         task: references and settings.
     Raises: DataError where line counts differ.
     """
-    scorer = Scorer(task.refs, task.lang, task.lowercase, task.tokenized_refs)
+    scorer = Scorer(task.refs, task.lang, task.lowercase, task.tokenized_refs, task.tokenization)
     if scorer.remark:
         console.say(scorer.remark)
     metrics = _metrics(outputs, scorer, task)
@@ -83,7 +85,7 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
         found = lengths.by_length(scores, task.src_lengths, task.buckets, draws, task.baseline, task.test)
         by_length = LengthResult(task.buckets, task.length_unit, found)
     result = Scores(
-        format=3,
+        format=4,
         set=task.set_name,
         language=task.lang,
         sentences=len(task.refs[0]),

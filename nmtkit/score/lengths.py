@@ -132,8 +132,8 @@ def bars(found: Sequence[LengthScore], width: int = 40) -> str:
     return "\n".join(lines)
 
 
-def figure(found: Sequence[LengthScore], unit: str, title: str = "") -> str:
-    """The groups as a figure (SVG), intervals as error bars; needs matplotlib (see `figures.available`)."""
+def figure(found: Sequence[LengthScore], unit: str, title: str = "") -> str | None:
+    """Return the groups as a figure (SVG) with intervals as error bars; None without matplotlib."""
     from nmtkit.tables import figures
 
     labels = list(dict.fromkeys(f.group for f in found))

@@ -108,7 +108,7 @@ class Kind:
     Attributes:
         header: its name as the head of a column; name: in full.
         counter: (references, sacreBLEU's tokenizer, lowercase, whether words end at spaces) -> the object that counts, of sacreBLEU's
-            class Metric.
+            class Metric. A metric of tokens gets the name of what made them in place of the tokenizer.
         formula, sentence_formula: see `Metric`.
         of_tokens: it reads tokens, as the models work with them, not text for people.
         western: it makes sense only where sacreBLEU's tokenizer is 13a, for its own words end at spaces.
@@ -139,7 +139,7 @@ METRICS = {
     "tokenized_bleu": Kind(
         "tok. BLEU",
         "tokenised BLEU (multi-bleu.perl)",
-        lambda refs, _, lowercase, __: MultiBleu(refs, lowercase),
+        lambda refs, tokenization, lowercase, _: MultiBleu(refs, lowercase, tokenization),
         formulas.multi_bleu,
         formulas.sentence_multi_bleu,
         of_tokens=True,
@@ -209,6 +209,7 @@ class Scorer:
         lowercase: compare without regard to case (the signature says so).
         tokenized_refs: the references as tokens, for BLEU as multi-bleu.perl computes it; None if there are none. Text in a language
             without spaces that was not cut into words is none.
+        tokenization: what made the tokens, for the signature.
     Raises: DataError where the references differ in length or there are none.
     """
 
@@ -218,8 +219,9 @@ class Scorer:
         lang: str = "",
         lowercase: bool = False,
         tokenized_refs: Sequence[Sequence[str]] | None = None,
+        tokenization: str = "none",
     ) -> None:
-        self.refs, self.tokenized_refs, self.lowercase = refs, tokenized_refs, lowercase
+        self.refs, self.tokenized_refs, self.tokenization, self.lowercase = refs, tokenized_refs, tokenization, lowercase
         self.tokenizer, self.remark = tokenizer_for(lang)
         self._spaced = _base(lang) not in _UNSPACED
         if tokenized_refs is not None and not self._spaced and not _has_words(tokenized_refs):
@@ -249,7 +251,8 @@ class Scorer:
         refs = (self.tokenized_refs or []) if kind.of_tokens else self.refs
         check_lines(hyps, refs)
         if key not in self._counters:
-            self._counters[key] = kind.counter(refs, self.tokenizer, self.lowercase, self._spaced)
+            tokenizer = self.tokenization if kind.of_tokens else self.tokenizer
+            self._counters[key] = kind.counter(refs, tokenizer, self.lowercase, self._spaced)
         counter = self._counters[key]
         rows = counter._extract_corpus_statistics(hyps, None)
         found = counter._compute_score_from_stats([sum(column) for column in zip(*rows, strict=True)])

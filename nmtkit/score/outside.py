@@ -18,7 +18,9 @@ from nmtkit.score.evaluate import Output, Task, check_baseline, evaluate
 from nmtkit.score.resampling import Draws
 from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
+from nmtkit.settings import PrepSettings, build
 from nmtkit.tables.table import check_format
+from nmtkit.text.side import TextSide
 
 
 def score_files(
@@ -42,7 +44,8 @@ def score_files(
     Args:
         hyps: translations, one file a system; refs: references. Each is read once, and may be a pipe.
         src: the source, whose words are counted for --by-length (without it: the first reference's); else only checked to be there.
-        language: target language (default: the suffix of the first reference).
+        language: target language, by whose rules BLEU of tokens tokenizes as `prep` does (default: the suffix of the first reference, and
+            no BLEU of tokens).
         against: the baseline by file name (default: the first file).
         test, resamples, ratio, trials, seed: as `stage.score` has them.
     Raises: ConfigError if hypotheses or references are missing, DataError where a file is missing or all are empty, or line counts differ.
@@ -57,7 +60,9 @@ def score_files(
         console.warn("--src is only used by --by-length: its words are counted there")
     streams = [list(files.text_lines(path, once=True)) for path in refs]
     names = _file_names(hyps)
-    outputs = [Output(name, lines, lines) for name, lines in zip(names, _translations(hyps, refs, streams), strict=True)]
+    side = TextSide(language, build(PrepSettings, {}, "prep")) if language else None
+    translations = zip(names, _translations(hyps, refs, streams), strict=True)
+    outputs = [Output(name, lines, [side.cased(line) for line in lines] if side else ()) for name, lines in translations]
     if not streams[0]:
         raise DataError(f"nothing to score: {refs[0]} is empty", hint="name files with one sentence a line")
     found, unit = _word_counts(src, refs[0], streams[0]) if by_length else (None, "")
@@ -65,7 +70,8 @@ def score_files(
     task = Task(
         set_name=refs[0].name,
         refs=streams,
-        tokenized_refs=streams,
+        tokenized_refs=[[side.cased(line) for line in stream] for stream in streams] if side else None,
+        tokenization=side.tokenization if side else "none",
         lang=language,
         baseline=check_baseline(_file_name(against, hyps, names), names),
         draws=Draws(len(streams[0]), resamples, trials, ratio, seed),
@@ -75,7 +81,8 @@ def score_files(
         buckets=buckets,
         commit=code_commit(),
     )
-    console.say(f"BLEU, chrF and TER take the files as detokenised text (language: {language or 'not known'}), tok. BLEU as tokens")
+    tokens = "tok. BLEU takes its tokens" if side else "tok. BLEU needs --lang"
+    console.say(f"BLEU, chrF and TER take the files as detokenised text (language: {language or 'not known'}), {tokens}")
     evaluation = evaluate(outputs, task)
     if len(names) == 1:
         console.say("one file: nothing to compare with; name another with --hyp")

@@ -236,6 +236,8 @@ def numbers_beside(
     here = f"{dataset} {set_name}".strip()
     notes = [f"paper: {paper.citation}; {paper.table.metric}"]
     notes.append("difference: measured - paper" if same else f"measured on {here}, printed of {theirs}: so there is no difference")
+    if missing := [column.group for column in columns if column.group and not any(column.key in own for own in known.values())]:
+        notes.append(f"no group {', '.join(missing)} among the measured ones: --buckets names the groups (pr, dc, or borders)")
     title = f"{paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})")
     return _as_table(title, rows, [*notes, *remarks, *paper.table.remarks], 3 if of == "sentence" else 2)
 

@@ -53,17 +53,18 @@ class Mteval(BLEU):  # type: ignore[misc, unused-ignore]
 class MultiBleu(BLEU):  # type: ignore[misc, unused-ignore]
     """BLEU of Moses' multi-bleu.perl: bytes split at ASCII white space, no smoothing; its -lc knows A to Z alone."""
 
-    def __init__(self, references: Sequence[Sequence[str]], lowercase: bool = False) -> None:
-        """`references`: each a full stream of tokens; `lowercase`: the script's option -lc."""
+    def __init__(self, references: Sequence[Sequence[str]], lowercase: bool = False, tokenization: str = "none") -> None:
+        """`references`: each a full stream of tokens; `lowercase`: the script's option -lc; `tokenization`: what made the tokens, if known."""
         super().__init__(lowercase=lowercase, tokenize="none", smooth_method="none", force=True, references=references)
+        self.tokenization = tokenization
 
     def _preprocess_segment(self, sent: str) -> str:
         tokens = _unlike_python(sent, _BYTES)
         return tokens.translate(_LOWER) if self.lowercase else tokens
 
     def get_signature(self) -> Any:
-        """sacreBLEU's signature."""
-        return _signed(super().get_signature(), self.lowercase)
+        """sacreBLEU's signature, naming what made the tokens."""
+        return _signed(super().get_signature(), self.lowercase, tok=self.tokenization)
 
 
 def _unlike_python(line: str, characters: dict[int, int]) -> str:

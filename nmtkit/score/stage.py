@@ -24,7 +24,6 @@ from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
 from nmtkit.score.translations import described, sets_to_score, translated_systems
 from nmtkit.score.views import STEMS, tables
-from nmtkit.tables import figures
 from nmtkit.tables.table import SUFFIXES, check_format
 
 __all__ = ["score", "score_files"]
@@ -192,12 +191,15 @@ def source_lengths(run: Run, chosen: TextSet) -> Array:
 
 
 def _task(run: Run, chosen: TextSet, found: dict[str, Path], manifest: Manifest, made_from: ScoredFrom, draws: Draws, buckets: str | None) -> Task:
-    """What the systems are measured against: references, raw and as tokens the models work with (see `read_outputs`)."""
-    refs, tokenized_refs = read_references(run, chosen)
+    """What the systems are measured against: references, raw and as tokens (see `read_outputs`)."""
+    from nmtkit.text.side import TextSide
+
+    side, refs = TextSide.load(run.prep, "tgt"), read_references(run, chosen)
     return Task(
         set_name=chosen.name,
         refs=refs,
-        tokenized_refs=tokenized_refs,
+        tokenized_refs=[[side.cased(line) for line in ref] for ref in refs],
+        tokenization=side.tokenization,
         lang=manifest.tgt,
         baseline=made_from.baseline,
         draws=replace(draws, sentences=len(refs[0])),
@@ -218,23 +220,20 @@ def _score_set(run: Run, chosen: TextSet, found: dict[str, Path], task: Task, ma
     return evaluation.result
 
 
-def read_references(run: Run, chosen: TextSet) -> tuple[list[list[str]], list[list[str]]]:
-    """The references of a set, raw and as tokens: through the prepared corpus' tokenizer and truecaser.
+def read_references(run: Run, chosen: TextSet) -> list[list[str]]:
+    """The references of a set.
 
     Raises: DataError where a file has another number of lines than the set.
     """
-    from nmtkit.text.side import TextSide
-
-    side = TextSide.load(run.prep, "tgt")
     refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
     for path, ref in zip(run.references(chosen.name), refs, strict=True):
         if len(ref) != chosen.lines:
             raise DataError(f"{chosen.name}: {len(ref):,} lines in a reference of {chosen.lines:,}", where=path, hint="nmtkit prep --force")
-    return refs, [[" ".join(side.tokens(line)) for line in ref] for ref in refs]
+    return refs
 
 
 def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> list[Output]:
-    """The systems' outputs of a set, as text and as tokens: those the models wrote, with BPE joined.
+    """The systems' outputs of a set, as text and as tokens: those the models wrote, with BPE joined and truecasing undone.
 
     Raises: DataError where a file has another number of lines than the set.
     """
@@ -249,11 +248,11 @@ def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> list[Outp
             raise DataError(f"{name}: {len(lines):,} translations of {chosen.lines:,} sentences", where=path / "hyp.txt", hint=again)
         subwords = path / "hyp.subwords.txt"
         if subwords.is_file():
-            tokens = [side.surface(line.split(" ")) if line else "" for line in files.text_lines(subwords)]
+            tokens = [side.cased_surface(line.split(" ")) if line else "" for line in files.text_lines(subwords)]
             if len(tokens) != len(lines):
                 raise DataError(f"{name}: {len(tokens):,} lines of subwords for {len(lines):,} translations", where=subwords, hint=again)
         else:
-            tokens = [" ".join(side.tokens(line)) for line in lines]
+            tokens = [side.cased(line) for line in lines]
         outputs.append(Output(name, lines, tokens))
     return outputs
 
@@ -266,7 +265,7 @@ def _write(folder: Path, evaluation: Evaluation, src_lengths: Array) -> None:
     files.write_lines(folder / "sentences.tsv", sentence_rows(evaluation, src_lengths))
     for stem, table in tables(result).items():
         table.write(folder, stem)
-    if result.by_length and figures.available():
-        files.write_text(folder / "lengths.svg", lengths.figure(result.by_length.groups, result.by_length.unit, result.set))
+    if result.by_length and (svg := lengths.figure(result.by_length.groups, result.by_length.unit, result.set)):
+        files.write_text(folder / "lengths.svg", svg)
     result.write(folder / "scores.json")  # last: it says that the rest is up to date
     console.say(f"{result.set}: written to {folder}")

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, nearest
-from nmtkit.records import BestCheckpoint, TextSet, TranslationMeta, load
+from nmtkit.models import checkpoints
+from nmtkit.records import TextSet, TranslationMeta, load
 from nmtkit.run import Run
 from nmtkit.score.metrics import Metric, Scorer
 
@@ -96,11 +97,16 @@ def compared(run: Run, chosen: TextSet, systems: Sequence[str]) -> dict[str, Pat
     return found
 
 
-def bleu_of(run: Run, chosen: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
-    """BLEU of translations of a set by system, as the run's corpus is scored."""
+def scorer_of(run: Run, set_name: str) -> Scorer:
+    """Return the metrics against the references of a set of a run."""
     manifest = run.manifest()
-    refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
-    scorer = Scorer(refs, manifest.tgt, manifest.settings.lowercase)
+    refs = [list(files.text_lines(path)) for path in run.references(set_name)]
+    return Scorer(refs, manifest.tgt, manifest.settings.lowercase)
+
+
+def bleu_of(run: Run, chosen: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
+    """Return BLEU of the translations of a set by system, as the run's corpus is scored."""
+    scorer = scorer_of(run, chosen.name)
     return {name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt"))) for name, path in folders.items()}
 
 
@@ -120,13 +126,13 @@ def _is_of_this_text(run: Run, chosen: TextSet, translation: Path) -> bool:
 
 
 def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path) -> None:
-    """Say it if a system has a better checkpoint by now than the one that it translated with."""
-    used, best = described(translation).checkpoints, run.system(name).path / "best.json"
-    if len(used) == 1 and best.is_file():
-        then, now = used[0].name, load(BestCheckpoint, best).checkpoint
-        if then != now:
-            hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
-            console.warn(f"{chosen.name}: '{name}' was translated with {then}, its best checkpoint is now {now} ({hint})")
+    """Warn if the weights of a system are by now those of other checkpoints than it translated with."""
+    meta = described(translation)
+    then = [one.name for one in meta.checkpoints if one.system == name]  # of an ensemble none
+    now = list(checkpoints.current(run.system(name), meta.settings.get("average")))
+    if then and now and then != now:
+        hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
+        console.warn(f"{chosen.name}: '{name}' was translated with {', '.join(then)}, its weights are now those of {', '.join(now)} ({hint})")
 
 
 class Unlike(NamedTuple):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec
 
 from nmtkit import console
 from nmtkit.tables.table import Estimate
@@ -55,14 +56,28 @@ class Cloud:
     y: Sequence[float]
 
 
+P = ParamSpec("P")
+
+
 def available() -> bool:
-    """Whether figures can be drawn; if not, one line says how to get them."""
+    """True if matplotlib is installed; if not, one line says how to get it."""
     if importlib.util.find_spec("matplotlib") is not None:
         return True
     console.say("no figure: matplotlib is not installed (in nmtkit's checkout: pip install -e '.[plots]')")
     return False
 
 
+def _where_possible(draw: Callable[P, str]) -> Callable[P, str | None]:
+    """Make a function that draws return None where matplotlib is missing."""
+
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **options: P.kwargs) -> str | None:
+        return draw(*args, **options) if available() else None
+
+    return drawn
+
+
+@_where_possible
 def grouped_bars(
     groups: Sequence[str], series: Mapping[str, Sequence[Estimate]], xlabel: str, ylabel: str, title: str = "", upright: bool = False
 ) -> str:
@@ -99,6 +114,7 @@ def grouped_bars(
         return _svg(figure)
 
 
+@_where_possible
 def lines(
     groups: Sequence[str],
     series: Mapping[str, Sequence[float | None]],
@@ -142,6 +158,7 @@ def lines(
         return _svg(figure)
 
 
+@_where_possible
 def curves(panels: Sequence[Sequence[Panel]]) -> str:
     """Panels in rows, with one legend for all; a row shares its vertical axis, and every horizontal one begins at 0.
 
@@ -172,6 +189,7 @@ def curves(panels: Sequence[Sequence[Panel]]) -> str:
         return _svg(figure)
 
 
+@_where_possible
 def scatter(panels: Mapping[str, Cloud], xlabel: str, ylabel: str) -> str:
     """One cloud of points a panel, side by side on the same axes, with the diagonal on which x = y.
 
@@ -193,6 +211,7 @@ def scatter(panels: Mapping[str, Cloud], xlabel: str, ylabel: str) -> str:
         return _svg(figure)
 
 
+@_where_possible
 def heat_map(panels: Mapping[str, Heat], xlabel: str, ylabel: str) -> str:
     """One heat map a panel, side by side, darker for more.
 

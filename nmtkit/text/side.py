@@ -24,6 +24,8 @@ class TextSide:
         settings: of prep: normalize, aggressive_hyphens, escape, lowercase.
         truecaser: applied after tokenization; None for none (then nothing is detruecased either).
         bpe: splits words into subwords; None leaves words whole.
+    Attributes:
+        tokenization: what makes the words, as signatures of scores name it (`moses-split-hyphens`).
     """
 
     def __init__(self, lang: str, settings: PrepSettings, truecaser: Truecaser | None = None, bpe: Bpe | None = None) -> None:
@@ -34,6 +36,8 @@ class TextSide:
         options = (lang, settings.normalize, settings.aggressive_hyphens, settings.escape)
         self.moses = None if chinese.is_chinese(lang) else Moses(*options)
         self._caseless = Moses(*options, caseless=True) if self.moses and self.lowercase else None
+        steps = {"normalized": settings.normalize, "split-hyphens": settings.aggressive_hyphens}
+        self.tokenization = "-".join(["moses", *(step for step, taken in steps.items() if taken)]) if self.moses else "jieba"
 
     @classmethod
     def load(cls, prep_dir: Path, side: Literal["src", "tgt"]) -> TextSide:
@@ -57,9 +61,16 @@ class TextSide:
 
         Returns: its words.
         """
-        line = self.tokenized(tidy(line))
+        line = self.cased(line)
         tokens = line.split(" ") if line else []
         return self.truecaser.truecase(tokens) if self.truecaser else tokens
+
+    def cased(self, line: str) -> str:
+        """Tidy, tokenize and lowercase (if set) one raw line.
+
+        Returns: its words, not truecased, separated by single spaces: the form multi-bleu.perl is computed on.
+        """
+        return self.tokenized(tidy(line))
 
     def tokenized(self, line: str) -> str:
         """Tokenize and lowercase (if set) one tidy line.
@@ -76,15 +87,21 @@ class TextSide:
         return self.bpe.segment(tokens) if self.bpe else tokens
 
     def surface(self, subwords: list[str]) -> str:
-        """Subwords as tokenized text (only BPE undone), the form multi-bleu.perl is computed on."""
+        """Subwords as tokenized text, only BPE undone."""
         return " ".join(join(subwords))
+
+    def cased_surface(self, subwords: list[str]) -> str:
+        """Subwords as tokenized text, BPE and truecasing undone: the form multi-bleu.perl is computed on."""
+        return " ".join(self._cased_words(subwords))
 
     def decode(self, subwords: list[str]) -> str:
         """Subwords as text for people: BPE, truecasing and tokenization undone."""
-        tokens = join(subwords)
-        if self.truecaser:
-            tokens = detruecase(tokens)
+        tokens = self._cased_words(subwords)
         return chinese.detokenize(tokens) if self.moses is None else self.moses.detokenize(tokens)
+
+    def _cased_words(self, subwords: list[str]) -> list[str]:
+        words = join(subwords)
+        return detruecase(words) if self.truecaser else words
 
 
 def _vocabulary(path: Path, threshold: int) -> set[str] | None:

@@ -20,10 +20,10 @@ def find_source(run: Run, name: str) -> Path:
     """
     systems = [system.name for system in run.systems()]
     if name in systems:
-        return checkpoints.best(run.system(name))
+        return checkpoints.choose(run.system(name), 1)[0]
     path = Path(name)
     if (path / "checkpoints").is_dir():
-        return checkpoints.best(System(path))
+        return checkpoints.choose(System(path), 1)[0]
     if (path / "systems").is_dir():
         names = [system.name for system in Run(path).systems()]
         hint = f"name one of its systems: {path / 'systems' / names[0]}" if names else "it has no trained system"

@@ -288,10 +288,11 @@ class Trainer:
                 checkpoints.clean(folder)
         write_best(self.system, self.state, self.settings)
         # Later ones are damaged ones that resuming passed over: they neither count as kept nor are removed unseen.
-        steps = checkpoints.candidates(folder)
-        later = [path.name for path in steps if checkpoints.step_of(path) > self.state.step]
-        kept = [path.name for path in steps if path.name not in later][-self.settings.keep_checkpoints :] + later
-        checkpoints.prune(folder, [*kept, *([f"step-{self.state.best.step:08d}"] if self.state.best else [])])
+        later = [path for path in checkpoints.candidates(folder) if checkpoints.step_of(path) > self.state.step]
+        regular = [path for path in checkpoints.regular(folder, self.settings.checkpoint_every) if path not in later]
+        kept = {path.name for path in [*regular[-self.settings.keep_checkpoints :], *later]}
+        newest_and_best = [self.state.step, *([self.state.best.step] if self.state.best else [])]
+        checkpoints.prune(folder, kept | {f"step-{step:08d}" for step in newest_and_best})
 
     def _diverged(self, error: TrainingDiverged) -> TrainingDiverged:
         """The error with all that helps to find its cause, which is also written to diverged.json."""

@@ -27,6 +27,8 @@ class Chosen:
     run: Run
     systems: list[System]
     settings: SearchSettings
+    average: int | None = None
+    """How many checkpoints are averaged, where a command line says so; None = as many as each system's own settings say."""
 
     @property
     def name(self) -> str:
@@ -40,19 +42,15 @@ class Chosen:
     @cached_property
     def _paths(self) -> list[list[Path]]:
         """The checkpoints of each system, looked for once: what is written down as translated with is what was loaded."""
-        return [checkpoints.choose(system, self.settings.average) for system in self.systems]
+        return [checkpoints.choose(system, self.average) for system in self.systems]
 
     def checkpoints(self) -> list[UsedCheckpoint]:
         """The checkpoints that `load` reads, each with the hash of its weights.
 
         Raises: CheckpointError if a system has no valid one.
         """
-        found = []
-        for system, paths in zip(self.systems, self._paths, strict=True):
-            for path in paths:
-                weights = checkpoints.read_manifest(path).files[checkpoints.WEIGHTS]
-                found.append(UsedCheckpoint(system.name, path.name, weights.sha256))
-        return found
+        read = [(system.name, checkpoints.digests(paths)) for system, paths in zip(self.systems, self._paths, strict=True)]
+        return [UsedCheckpoint(system, name, digest) for system, digests in read for name, digest in digests.items()]
 
     def hardware(self, device: torch.device, forced: bool = False) -> hardware.Hardware:
         """How this machine computes their translations; with `forced`, their scores of given targets, which are float32.
@@ -94,11 +92,11 @@ def choose(run: Run, names: list[str], ensemble: bool, search: dict[str, Any], s
         if len(systems) < 2:
             message = f"an ensemble needs two systems or more, not {len(systems)}"
             raise ConfigError(message, where="--ensemble", hint="name them: --system A --system B")
-        return [Chosen(run, systems, _settings(systems[0], search))]
+        return [_chosen(run, systems, search)]
     if single and len(systems) > 1:
         named = ", ".join(s.name for s in systems)
         raise ConfigError(f"one system is wanted here, not {named}", where="--system", hint="name one, or add --ensemble")
-    return [Chosen(run, [system], _settings(system, search)) for system in systems]
+    return [_chosen(run, [system], search) for system in systems]
 
 
 def trained(run: Run) -> list[System]:
@@ -118,8 +116,10 @@ def trained_last(systems: list[System]) -> System:
     return max(systems, key=lambda s: checkpoints.candidates(s.checkpoints)[-1].stat().st_mtime_ns)
 
 
-def _settings(system: System, search: dict[str, Any]) -> SearchSettings:
-    return settings.build(SearchSettings, {**system.read_config().get("search", {}), **search}, "search")
+def _chosen(run: Run, systems: list[System], search: dict[str, Any]) -> Chosen:
+    """What translates, searching as the first system's settings say where `search` does not."""
+    found = settings.build(SearchSettings, {**systems[0].read_config().get("search", {}), **search}, "search")
+    return Chosen(run, systems, found, found.average if "average" in search else None)
 
 
 def overrides(assignments: list[str], preset: str | None = None, config: Path | None = None, **named: Any) -> dict[str, Any]:

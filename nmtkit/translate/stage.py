@@ -177,13 +177,13 @@ class _Stage:
             console.say(found.describe() + (f"; up to {self.jobs} worker processes of one thread each" if self.jobs > 1 else ""))
         if self._sides is None:
             self._sides = TextSide.load(self.run.prep, "src"), TextSide.load(self.run.prep, "tgt")
-        names = ", ".join(f"{c.system}/{c.name}" for c in group.checkpoints())
+        names = [f"{c.system}/{c.name}" for c in group.checkpoints()]
         try:
             models = group.load(self.device, found.precision)
         except ConfigError as error:  # of a class outside nmtkit that is not to be found, or not as it was
             raise Unavailable(error.message, error.where, error.hint) from None
         translator = Scorer(models, *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)
-        console.say(f"loaded {names}{' (averaged)' if group.settings.average > 1 else ''}")
+        console.say(f"loaded {', '.join(names)}{' (averaged)' if len(names) > len(models) else ''}")
         return translator
 
     def translate_sets(self, group: Chosen, sets: list[TextSet], force: bool) -> None:

@@ -12,7 +12,7 @@ import torch
 from nmtkit import files
 from nmtkit.analyze import OPTIONS, stage
 from nmtkit.analyze.agreement import AGREEMENT, find_pairs, groups, interval
-from nmtkit.analyze.contrastive import Error, Item, as_documents, decisions, no_questions, open_questions, preferred, read, read_scores, under
+from nmtkit.analyze.shared.contrastive import Error, Item, as_documents, decisions, no_questions, open_questions, preferred, read, read_scores, under
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
 from nmtkit.demo import generate

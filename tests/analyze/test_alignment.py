@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import looking, stage
+from nmtkit.analyze import stage
 from nmtkit.analyze.alignment import as_read, chosen_sites, of_head, word_links
-from nmtkit.analyze.links import Gold, check, rates, read_gold, read_links, read_pairs
+from nmtkit.analyze.shared import recording
+from nmtkit.analyze.shared.links import Gold, check, rates, read_gold, read_links, read_pairs
 from nmtkit.data.context import contexts
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture
@@ -159,7 +160,7 @@ def test_spread_of_contexts_by_pairs_of_steps(analysed, goldset):
     each = [row["context_distance"] for row in finding(analysed.run, "alignment")["table"]["rows"]]
     length = len(analysed.lines["test"][2].split()) + 1
     batch = pair_batch([[5] * (length - 1) + [2]], [[5] * (length - 1) + [2]])
-    steps = looking.look(model, batch)["decoder"]["decoder.2.cross_context"][0].tolist()
+    steps = recording.look(model, batch)["decoder"]["decoder.2.cross_context"][0].tolist()
     size = sum(math.hypot(*step) for step in steps) / length
     assert each == pytest.approx([sum(math.dist(a, b) for b in steps) / (length - 1) / size for a in steps], rel=1e-4)
 
@@ -185,7 +186,7 @@ def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
     found = finding(analysed.run, "alignment")
     length = len(analysed.lines["test"][2].split()) + 1
     batch = pair_batch([[5] * (length - 1) + [2]], [[5] * (length - 1) + [2]])
-    weights = looking.look(model, batch)["decoder"]["decoder.2.cross"][0, 1]
+    weights = recording.look(model, batch)["decoder"]["decoder.2.cross"][0, 1]
     folder = analysed.run.path / "analyze" / "alignment"
     with open(folder / "weights.base.decoder.2.cross.csv", encoding="utf-8") as stream:
         kept = list(csv.reader(stream))
@@ -227,7 +228,7 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
     batch = pair_batch([[5] * len(own) + [2]], [[5] * len(own) + [2]])
     texts = {0: np.array([5] * len(before) + [2])}
     batch = dataclasses.replace(batch, context=contexts([[0]], texts.__getitem__, model.context_rule))
-    weights = looking.look(model, batch)["decoder"]["decoder.0.cross"][0].mean(0)
+    weights = recording.look(model, batch)["decoder"]["decoder.0.cross"][0].mean(0)
     with open(analysed.run.path / "analyze" / "alignment" / "weights.own.decoder.0.cross.csv", encoding="utf-8") as stream:
         kept = list(csv.reader(stream))
     assert kept[0][1:] == [*([*before, "####"] if variant == "concat" else []), *own, "</s>"]
@@ -248,7 +249,7 @@ def test_what_is_not_there_is_said(analysed, goldset):
     ):
         with pytest.raises(ConfigError, match=words):
             stage.analyze(analysed.run, "alignment", **options)
-    assert list(chosen_sites(model, "decoder.0.attention", False)) == ["decoder.0.attention"]
+    assert list(chosen_sites(model, "decoder.0.attention", False, torch.device("cpu"))) == ["decoder.0.attention"]
     assert of_head(torch.tensor([[[[0.0]], [[1.0]]]]), 0).item() == 0.5
 
 
@@ -258,7 +259,7 @@ def test_a_system_without_attention_is_left_out(analysed, capsys):
         stage.analyze(analysed.run, "alignment")
     analysed.system("base", "transformer", SMALL)
     stage.analyze(analysed.run, "alignment")
-    assert "left out, for it has no attention to the source: toy" in capsys.readouterr().err
+    assert "left out: toy: it has no attention to the source" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "suffix", "lines"), [("enfr", "", 447), ("roen", "", 248), ("zhen", ".xz", 450)])

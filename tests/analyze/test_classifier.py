@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from nmtkit.analyze import classifier
-from nmtkit.analyze.classifier import Examples, fit, standardised
+from nmtkit.analyze.shared import classifier
+from nmtkit.analyze.shared.classifier import Examples, fit, standardised
 
 
 def drawn(n, classes, width, seed, noise=0.0, spread=1.0):

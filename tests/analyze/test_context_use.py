@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import ANALYSES, context_use, gates, looking, reading, stage
-from nmtkit.analyze.context_use import Replaced, conditions
-from nmtkit.analyze.reading import Example, Reading
+from nmtkit.analyze import ANALYSES, context, gates, stage
+from nmtkit.analyze.context import Replaced, conditions
+from nmtkit.analyze.shared import context_reading, recording
+from nmtkit.analyze.shared.context_reading import Example, Reading
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store
@@ -145,8 +146,8 @@ def test_the_own_context_is_that_of_translate_and_other_ones_change_translations
     system(run, "doc", "concat")
     translate(run, systems=["doc"], set_names=["dev"], jobs=1, assignments=["search.precision=float32"])
     outputs = []
-    original = context_use.Scorer.score
-    monkeypatch.setattr(context_use.Scorer, "score", lambda self, key, hyps: outputs.append(hyps) or original(self, key, hyps))
+    original = context.Scorer.score
+    monkeypatch.setattr(context.Scorer, "score", lambda self, key, hyps: outputs.append(hyps) or original(self, key, hyps))
     stage.analyze(run, "context", set_names=["dev"])
     assert outputs[1] == (run.system("doc").translation("dev") / "hyp.txt").read_text("utf-8").split("\n")[:-1]
     assert outputs[1] != outputs[2] != outputs[4]
@@ -185,14 +186,14 @@ def probe_store(sizes):
 def test_what_is_read_is_what_attention_and_gate_say(name):
     torch.manual_seed(2)
     model = build_model(name.split()[0], {**SMALL, **DOCUMENTS[name]}, Vocabularies(60, 60, True)).double().eval()
-    sites, store = reading.sites_of(model, CPU), probe_store([1, 4, 2])
+    sites, store = context_reading.sites_of(model, CPU), probe_store([1, 4, 2])
     batch = collate(store, np.arange(7), "cpu", model.context_rule)
-    found = reading.readings(model, batch, sites)
+    found = context_reading.readings(model, batch, sites)
     assert [one is None for one in found] == [not store.documents.context(i, model.context_rule) for i in range(7)]
     for i, one in enumerate(found):
         if one is None:
             continue
-        alone = reading.readings(model, collate(store, np.array([i]), "cpu", model.context_rule), sites)[0]
+        alone = context_reading.readings(model, collate(store, np.array([i]), "cpu", model.context_rule), sites)[0]
         assert alone.symbols == one.symbols and np.allclose(alone.weights, one.weights, atol=1e-9) and np.allclose(alone.share, one.share, atol=1e-9)
         others = [store.src(j).tolist() for j in store.documents.context(i, model.context_rule)]
         assert [s for s in one.symbols if s not in (BOS, EOS)] == [s for ids in others for s in ids if s != EOS]
@@ -211,9 +212,9 @@ def test_contexts_of_different_lengths_are_read_in_parts_and_looked_at_all_the_s
     pairs.documents = Documents([0], 8)
     batch = collate(pairs, np.arange(8), "cpu", model.context_rule)
     assert len(batch.context.parts) > 1
-    sites = reading.sites_of(model, CPU)
-    for i, one in enumerate(reading.readings(model, batch, sites)[1:], 1):
-        alone = reading.readings(model, collate(pairs, np.array([i]), "cpu", model.context_rule), sites)[0]
+    sites = context_reading.sites_of(model, CPU)
+    for i, one in enumerate(context_reading.readings(model, batch, sites)[1:], 1):
+        alone = context_reading.readings(model, collate(pairs, np.array([i]), "cpu", model.context_rule), sites)[0]
         assert one.symbols == alone.symbols
         assert np.allclose(one.weights, alone.weights, atol=1e-9) and np.allclose(one.kept, alone.kept, atol=1e-9)
 
@@ -225,7 +226,7 @@ def test_what_amn_and_concat_read_by_hand():
     batch = collate(store, np.array([3]), "cpu", model.context_rule)
     with torch.inference_mode(), capture() as seen:
         model.encode(batch)
-    (one,) = reading.readings(model, batch, reading.sites_of(model, CPU))
+    (one,) = context_reading.readings(model, batch, context_reading.sites_of(model, CPU))
     (attention,), (weighed,), (gate,) = seen["memory.inter"], seen["memory.inter_sentences"], seen["memory.gate"]
     first, second = (len(store.src(i)) for i in (1, 2))
     by_hand = [[*(weighed[0, 0] * attention[0, :, s, :first].mean(0)), *(weighed[0, 1] * attention[1, :, s, :second].mean(0))] for s in range(5)]
@@ -236,7 +237,7 @@ def test_what_amn_and_concat_read_by_hand():
     batch = collate(store, np.array([2, 3]), "cpu", model.context_rule)
     with torch.inference_mode(), capture() as seen:
         model.encode(batch)
-    found = reading.readings(model, batch, reading.sites_of(model, CPU))
+    found = context_reading.readings(model, batch, context_reading.sites_of(model, CPU))
     before = len(store.src(2))
     assert np.allclose(found[1].weights, seen["encoder.0.attention"][0][1, :, before : before + 5, :before].mean(0).numpy())
 
@@ -244,9 +245,9 @@ def test_what_amn_and_concat_read_by_hand():
 def test_the_same_text_is_shown_once_and_only_what_gains(run):
     model, store = system(run, "doc", "amn"), Store(run.prep / "dev")
     with_context = [i for i in range(len(store)) if store.documents.context(i, model.context_rule)]
-    subject, gains = context_use._subject(run, "dev"), np.zeros(len(store))
+    subject, gains = context._subject(run, "dev"), np.zeros(len(store))
     gains[with_context[:3]] = [1.0, 3.0, -2.0]
-    titles = [one.title for one in context_use._examples(subject, "doc", model, gains)]
+    titles = [one.title for one in context._examples(subject, "doc", model, gains)]
     assert titles == [
         f"doc, line {with_context[1] + 1}: +3.00 nats from its context",
         f"doc, line {with_context[0] + 1}: +1.00 nats from its context",
@@ -255,18 +256,18 @@ def test_the_same_text_is_shown_once_and_only_what_gains(run):
     subject.store.src, original = lambda i: original(twice if i in with_context[:2] else i), subject.store.src
     before = {i: store.documents.context(i, ContextRule()) for i in range(len(store))} | {with_context[0]: [twice - 1]}
     subject.store.documents.context = lambda i, rule: before[i]
-    assert [one.title for one in context_use._examples(subject, "doc", model, gains)] == titles[:1]
+    assert [one.title for one in context._examples(subject, "doc", model, gains)] == titles[:1]
 
 
 def test_words_of_an_example_are_sums_and_means_of_their_subwords():
     vocabulary = dict(enumerate(["<pad>", "<s>", "</s>", "<unk>", "a@@", "b", "c"]))
     weights = np.array([[0.1, 0.2, 0.1, 0.5, 0.1], [0.0, 0.0, 0.0, 1.0, 0.0]])
     one = Reading(weights, np.array([0.5, 0.75]), [4, 5, BOS, 6, EOS])
-    made = reading.example("x", one, [4, 5], "r", vocabulary)
+    made = context_reading.example("x", one, [4, 5], "r", vocabulary)
     assert [word for word, _ in made.context] == ["ab", "####", "c", "</s>"]
     assert [w for _, w in made.context] == pytest.approx([0.15 / 0.75, 0.05 / 0.75, 0.5 / 0.75, 0.05 / 0.75])
     assert made.source == [("ab", pytest.approx(0.375))]
-    assert "*c*(0.67)" in reading.as_text([made]) and "*####*" not in reading.as_text([made])
+    assert "*c*(0.67)" in context_reading.as_text([made]) and "*####*" not in context_reading.as_text([made])
 
 
 class Text(html.parser.HTMLParser):
@@ -283,7 +284,7 @@ class Text(html.parser.HTMLParser):
 
 def test_html_is_escaped_and_stands_alone():
     evil = '<script src="x">&amp;'
-    page = reading.as_html(evil, evil, [Example(evil, [(evil, 0.2), ("b", 0.8)], [(evil, 0.1)], evil)])
+    page = context_reading.as_html(evil, evil, [Example(evil, [(evil, 0.2), ("b", 0.8)], [(evil, 0.1)], evil)])
     parsed = Text()
     parsed.feed(page)
     assert parsed.said.count(evil) == 7 and "script" not in parsed.tags and "http" not in page and "link" not in parsed.tags
@@ -312,7 +313,7 @@ def test_gates_show_what_is_kept_by_word(run, capsys):
     values = []
     for i in range(len(store)):
         batch = collate(store, np.array([i]), "cpu", model.context_rule)
-        kept = looking.look(model, batch)["encoder"].get("memory.gate")
+        kept = recording.look(model, batch)["encoder"].get("memory.gate")
         if kept is not None:
             values += [np.mean([kept[0, k] for k, owner in enumerate(words.owners[i]) if owner == n]) for n in range(len(words.lines[i]))]
     row = json.loads((run.path / "analyze" / "gates" / "finding.json").read_text("utf-8"))["table"]["rows"][0]
@@ -325,10 +326,9 @@ def test_two_scores_of_zero_have_no_p():
     own, other = (scorer.score("bleu", lines) for lines in (["x y", "z"], ["u", "v w"]))
     assert own.value == other.value == 0
     measured = [
-        context_use.Measured(bleu, scorer.score("chrf", ["a b", text]), 1, Estimate(None), Estimate(None))
-        for bleu, text in ((own, "f"), (other, "g h"))
+        context.Measured(bleu, scorer.score("chrf", ["a b", text]), 1, Estimate(None), Estimate(None)) for bleu, text in ((own, "f"), (other, "g h"))
     ]
-    row = context_use._rows("doc", dict(zip((context_use.OWN, context_use.NONE), measured, strict=True)), Draws(2, resamples=20, trials=20))[1]
-    tests = len(context_use.P_VALUES)
+    row = context._rows("doc", dict(zip((context.OWN, context.NONE), measured, strict=True)), Draws(2, resamples=20, trials=20))[1]
+    tests = len(context.P_VALUES)
     of_loss, of_bleu = row[5 : 5 + tests], row[7 + tests : 7 + 2 * tests]
     assert None not in of_loss and set(of_bleu) == {None}

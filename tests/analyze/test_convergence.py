@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from nmtkit.analyze import convergence, curves, stage
+from nmtkit.analyze import convergence, stage
 from nmtkit.analyze.convergence import FIRST, INTERPOLATED, NEVER, default_levels, parse_levels, reach
+from nmtkit.analyze.shared import curves
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from nmtkit.analyze import divergence, looking, stage
+from nmtkit.analyze import divergence, stage
 from nmtkit.analyze.divergence import REDUCTIONS, Sums, jensen_shannon, pairs_of
+from nmtkit.analyze.shared import recording
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.attention import attention
@@ -72,7 +73,7 @@ def oracle(model, without):
     """E.g. ("encoder", 1) -> dv by mode: one sentence at a time, query by query, in loops."""
     sums, counts = {}, {}
     for src, tgt in PAIRS:
-        for stack, seen in looking.look(model, pair_batch([src], [tgt])).items():
+        for stack, seen in recording.look(model, pair_batch([src], [tgt])).items():
             for layer in (1, 2):
                 local, whole = (seen[f"{stack}.{layer - 1}.attention.{end}"][0].double().tolist() for end in ("local", "global"))
                 last = len(local[0]) - without
@@ -105,7 +106,7 @@ def test_means_equal_the_slow_loop_whatever_the_batch_and_padding(analysed, size
 
 def test_every_pair_of_a_set_is_read_once(analysed):
     store = Store(analysed.run.prep / "test")
-    batches = list(looking.batches(store, torch.device("cpu"), positions=60))
+    batches = list(recording.batches(store, torch.device("cpu"), positions=60))
     assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(range(len(store)))
     assert len(batches) > 5
     assert all(batch.src.numel() <= 60 for batch in batches)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.analyze.expressions import occurrences, parse, phrase, read, spaced, translations, words
+from nmtkit.analyze.shared.expressions import occurrences, parse, phrase, read, spaced, translations, words
 from nmtkit.demo import separable_expressions, separable_verbs
 from nmtkit.demo.corpus import Writer
 from nmtkit.demo.draw import Draw

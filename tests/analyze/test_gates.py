@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import gates, looking, stage
+from nmtkit.analyze import gates, stage
 from nmtkit.analyze.gates import Group, Words
+from nmtkit.analyze.shared import recording
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture, record
@@ -41,7 +42,7 @@ def means(values):
 def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
     model, pairs = case.build(), [*contract.pairs(), ([5, EOS], [EOS])]
     batch = contract.collate(pairs, more=2)
-    seen = looking.look(model, batch)["decoder"]
+    seen = recording.look(model, batch)["decoder"]
     for site, side in gates.gates_of(model, CPU).items():
         found = gates.of_subwords(seen[site], batch, site, side)
         for (src, tgt), own in zip(pairs, found, strict=True):
@@ -124,7 +125,7 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences(mo
     words = words_of("a un-known dog", "dog un-known", "", "a")
     ids = [[10, 20, 40, 50, EOS], [70, 30, 90, EOS], [EOS], [12, EOS]]
     batch = pair_batch(ids, ids)
-    monkeypatch.setattr(looking, "batches", lambda store, where, rule: [batch])
+    monkeypatch.setattr(recording, "batches", lambda store, where, rule: [batch])
     found = gates.measured(None, "own", ids, {"tgt": words}, Fixed(), {"my_gate": "tgt"})["my_gate"]
     assert found.tolist() == pytest.approx([0.10, 0.30, 0.50, 0.70, 0.60, 0.12])
     groups = gates.groups(words, np.array([10, 9, 1, 1, 9, 99]), ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"])

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import ablation, contexts, importance, looking, stage
+from nmtkit.analyze import importance, stage
+from nmtkit.analyze.shared import ablation, context_spread, recording
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture, changed, record
@@ -217,7 +218,7 @@ def test_spread_of_contexts_by_loops():
     torch.manual_seed(4)
     given, lengths = torch.randn(4, 5, 3, dtype=torch.float64), torch.tensor([5, 2, 1, 3])
     given[3] = 0
-    found, each = contexts.spread(given, lengths), contexts.distances(given, lengths)
+    found, each = context_spread.spread(given, lengths), context_spread.distances(given, lengths)
     for row, length in enumerate(lengths.tolist()):
         own = given[row, :length].tolist()
         if length == 1 or row == 3:
@@ -230,7 +231,7 @@ def test_spread_of_contexts_by_loops():
             wanted = sum(math.dist(v, other) for other in own) / (length - 1) / size
             assert each[row, t].item() == pytest.approx(wanted, rel=1e-12)
         assert each[row, length:].isnan().all()
-    assert contexts.mean(found.tolist(), Resampling(4, 50)).value == pytest.approx((found[0] + found[1]).item() / 2)
+    assert context_spread.mean(found.tolist(), Resampling(4, 50)).value == pytest.approx((found[0] + found[1]).item() / 2)
 
 
 def test_with_even_weights_only_gated_contexts_differ(analysed):
@@ -307,8 +308,8 @@ def test_batches_do_not_change_the_points(analysed, monkeypatch):
     analysed.system("own", "gatt", {"d_hidden": 16, "d_embedding": 8})
     stage.analyze(analysed.run, "importance")
     first = finding(analysed.run, "importance")["table"]["rows"][0]
-    batches = looking.batches
-    monkeypatch.setattr(looking, "batches", lambda store, where, rule, chosen: batches(store, where, rule, 60, chosen))
+    batches = recording.batches
+    monkeypatch.setattr(recording, "batches", lambda store, where, rule, chosen: batches(store, where, rule, 60, chosen))
     stage.analyze(analysed.run, "importance", force=True)
     again = finding(analysed.run, "importance")["table"]["rows"][0]
     assert again["correlation"]["value"] == pytest.approx(first["correlation"]["value"], rel=1e-3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nmtkit.analyze import macs
+from nmtkit.analyze.shared import macs
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 
@@ -79,6 +79,19 @@ def test_context_sentences_are_not_shared():
     found, plain = (macs.count_macs(build_model("han", values, Vocabularies(v, v, True)), n, m, contexts) for contexts in (3, 0))
     words, sentences = d * d + 3 * (2 * d * d + 2 * n * d + d * d), d * d + 3 * 2 * d * d + d * d
     assert found.encode == pytest.approx(plain.encode + 3 * encoder(d, f, layers, n) / n + words + sentences + 2 * d * f + 2 * d * d, abs=1e-6)
+
+
+def test_a_phrase_costs_what_is_read_of_it():
+    """pr: each phrase has a vector at every level, keys and values in every layer, and a place in the mixture of the levels."""
+    d, layers, n, m, v = 32, 2, 12, 7, 211
+    values = {"d_model": d, "d_ff": 96, "heads": 4, "encoder_layers": layers, "decoder_layers": layers, "segmentation": "parse"}
+    model = build_model("pr", values, Vocabularies(v, v, True))
+    few, many = (macs.count_macs(model, n, m, spans=spans) for spans in ([3] * 4, [1] * n))
+    assert few == macs.count_macs(model, n, m)  # n-grams of three
+    vector, keys, attention = d * d + 2 * n * d, 2 * d * d, 2 * n * d
+    more = (layers + 1) * vector + layers * (keys + attention) + layers * keys + (layers + 1) * layers * d
+    assert (many.encode - few.encode) * n == pytest.approx((n - 4) * more, abs=1e-6)
+    assert many.step - few.step == pytest.approx((n - 4) * layers * 2 * d, abs=1e-6)
 
 
 def test_ratios_of_document_models_are_those_of_the_design():

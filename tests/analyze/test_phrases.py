@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nmtkit.analyze import phrases, stage
-from nmtkit.analyze.expressions import parse
+from nmtkit.analyze.shared.expressions import parse
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
 from tests.score.conftest import write

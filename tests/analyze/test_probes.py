@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from nmtkit.analyze.probes import chosen, find, read
+from nmtkit.analyze.shared.probes import chosen, find, read
 from nmtkit.errors import ConfigError, DataError
 from tests.score.conftest import write
 

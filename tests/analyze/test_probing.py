@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import probing, sentence_vectors, stage
+from nmtkit.analyze import probing, stage
 from nmtkit.analyze.agreement import interval
-from nmtkit.analyze.sentence_vectors import Reader, encoder_states, source_table
+from nmtkit.analyze.shared import sentence_vectors
+from nmtkit.analyze.shared.sentence_vectors import Reader, encoder_states, source_table
 from nmtkit.corpora import published
 from nmtkit.data.batches import source_batch
 from nmtkit.demo import generate

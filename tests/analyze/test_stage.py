@@ -1,24 +1,26 @@
 """Analyses as a stage: printed, kept, up to date, refused."""
 
 import csv
-import inspect
 import io
 import json
 import os
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from typer.main import get_command
+from typer.testing import CliRunner
 
-from nmtkit.analyze import ANALYSES, OPTIONS, stage, timing
-from nmtkit.analyze.finding import Finding
-from nmtkit.analyze.macs import count_macs, count_parameters
+from nmtkit.analyze import ANALYSES, stage
+from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.shared import timing
+from nmtkit.analyze.shared.macs import count_macs, count_parameters
 from nmtkit.cli import app
-from nmtkit.cli.analyze import of
+from nmtkit.cli.analyze import analysis_command
 from nmtkit.cli.door import GENERAL
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
+from nmtkit.data.spans import SpansWriter
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn import hardware
 from nmtkit.settings import SearchSettings, build
@@ -36,16 +38,17 @@ def finding(run, name):
     return json.loads((run.path / "analyze" / name / "finding.json").read_text("utf-8"))
 
 
-def test_the_help_has_the_options_of_an_analysis_in_a_part_of_their_own():
-    """General ones first; every other option stands under the analyses whose functions declare it."""
-    options = [param for param in get_command(app).commands["analyze"].params if param.param_type_name == "option"]
+OUTSIDE = "tests.toy_analysis:FrequentWords"
+
+
+@pytest.mark.parametrize("name", [*ANALYSES, OUTSIDE])
+def test_a_command_has_the_options_of_its_analysis_and_the_general_ones(name):
+    options = [param for param in analysis_command(name).params if param.param_type_name == "option"]
     panels = {param.name: param.rich_help_panel for param in options}
     general = {name for name, panel in panels.items() if panel == GENERAL}
-    assert {*OPTIONS} == {*panels} - general and general >= {"systems", "set_names", "output_format", "run", "force", "quiet", "debug"}
-    for name in OPTIONS:
-        having = [analysis for analysis in ANALYSES if name in inspect.signature(stage.find(analysis)).parameters]
-        assert panels[name] == of(*having), name
-    assert [panel == GENERAL for panel in panels.values()][: len(general)] == [True] * len(general)
+    assert {*panels} - general == {*stage.find(name).Options.model_fields}
+    assert general >= {"systems", "set_names", "output_format", "run", "force", "quiet", "debug"}
+    assert all(param.help for param in options) and stage.find(name).shows
 
 
 @pytest.fixture
@@ -58,17 +61,36 @@ def two(analysed):
     return analysed
 
 
-def test_every_entry_of_the_table_can_be_found():
-    for name, entry in ANALYSES.items():
-        assert callable(stage.find(name))
-        assert entry.title
-    with pytest.raises(ConfigError, match="unknown analysis 'length'") as error:
-        stage.find("length")
-    assert "'lengths'" in error.value.hint
+def test_every_entry_of_the_table_is_found_under_its_name():
+    assert {name: stage.find(name).name for name in ANALYSES} == {name: name for name in ANALYSES}
+    for name, hint in (("length", "'lengths'"), ("tests.toy_analysis:Frequent", "package.module:Class"), ("no.such:Thing", "package.module:Class")):
+        with pytest.raises(ConfigError) as error:
+            stage.find(name)
+        assert name in error.value.message and hint in error.value.hint
+
+
+def test_an_analysis_outside_the_package(two, capsys):
+    """It has a command with its options, is kept, is up to date, and refuses what is not its own."""
+    words = ["analyze", OUTSIDE, "--words", "2", "--run", str(two.run.path)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    found = finding(two.run, "frequent-words")
+    counts = Counter(word for line in two.lines["test"] for word in line.split())
+    assert found["table"]["rows"][0]["word"] in counts and len(found["table"]["rows"]) == 4
+    stage.analyze(two.run, OUTSIDE, words=2)
+    assert "frequent-words: up to date" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="bad value for"):
+        stage.analyze(two.run, OUTSIDE, words=0)
+    assert CliRunner().invoke(app, [*words, "--measure"]).exit_code == 2
+
+
+def test_options_may_stand_before_the_name(two):
+    where = ["--run", str(two.run.path)]
+    for words in (["lengths", *where], [*where, "lengths"], [*where, "--system", "own", "lengths", "--force"]):
+        assert CliRunner().invoke(app, ["analyze", *words]).exit_code == 0
 
 
 def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
-    stage.analyze(two.run, "cost", **OPTIONS)
+    stage.analyze(two.run, "cost")
     out = capsys.readouterr().out
     found = finding(two.run, "cost")
     base, own = found["table"]["rows"]
@@ -120,6 +142,40 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, capsys, monkeypa
     assert 0 < with_context < len(beside.src) and with_context >= len(beside.src) - 2
 
 
+def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, capsys, monkeypatch):
+    """A system that cuts n-grams is counted and timed on these."""
+    models = {name: analysed.system(name, "pr", {**SMALL, "segmentation": name}) for name in ("ngram", "parse")}
+    lengths = [len(line.split()) + 1 for line in analysed.lines["test"]]  # of the training set too, which is a copy
+    cuts = [[2] * (length // 2) + [1] * (length % 2) if i % 4 else [] for i, length in enumerate(lengths)]  # some have no parse
+    with SpansWriter(analysed.run.prep / "train") as writer:
+        writer.add_block(bytes(size for cut in cuts for size in cut), np.array([len(cut) for cut in cuts]))
+    stage.analyze(analysed.run, "cost", systems=["ngram", "parse"])
+    found = finding(analysed.run, "cost")
+    count = round(np.mean([len(cut) for cut in cuts if cut]))
+    assert found["facts"]["spans"] == {"parse": count}
+    assert f"parse {count}" in capsys.readouterr().out
+    length = found["facts"]["src_length"]
+    sizes = [len(part) for part in np.array_split(range(length), count)]
+    for row, spans in zip(found["table"]["rows"], ([], sizes), strict=True):
+        expected = count_macs(models[row["system"]], length, length, spans=spans)
+        assert (row["train_mmac"] * 1e6, row["step_mmac"] * 1e6) == pytest.approx((expected.train, expected.step))
+    decoded = []
+    monkeypatch.setattr(timing, "_decode", lambda model, batch, settings: decoded.append((model.reads_spans, batch)))
+    systems = [analysed.run.system(name) for name in models]
+    timing.measure_speed(analysed.run, systems, "test", 5, rounds=1)
+    assert all(batch.spans is None for _, batch in decoded)
+    assert "'parse' reads parses, which test has none of: it decodes with n-grams instead" in capsys.readouterr().err
+    for suffix in ("bin", "idx"):
+        (analysed.run.prep / f"test.spans.{suffix}").write_bytes((analysed.run.prep / f"train.spans.{suffix}").read_bytes())
+    decoded.clear()
+    timing.measure_speed(analysed.run, systems, "test", 5, rounds=1)
+    assert "n-grams instead" not in capsys.readouterr().err
+    drawn = [batch for reads, batch in decoded if reads][0]
+    in_order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    assert sorted([size for size in row if size] for row in drawn.spans.tolist()) == sorted(cuts[i] for i in in_order)
+    assert all((cut.sum() in (0, size)) for cut, size in zip(drawn.spans, drawn.src_lengths, strict=True))
+
+
 def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
     analysed.system("only", "transformer", SMALL)
     stage.analyze(analysed.run, "cost")
@@ -130,9 +186,9 @@ def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
 
 
 def test_cost_measured_in_turn(two, capsys, monkeypatch):
-    monkeypatch.setattr("nmtkit.analyze.timing.SENTENCES", 4)
-    monkeypatch.setattr("nmtkit.analyze.timing.UPDATES", 1)
-    monkeypatch.setattr("nmtkit.analyze.timing.MOST", 8)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.SENTENCES", 4)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.UPDATES", 1)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.MOST", 8)
     stage.analyze(two.run, "cost", measure=True)
     base, own = finding(two.run, "cost")["table"]["rows"]
     measured = finding(two.run, "cost")["facts"]["measured"]
@@ -166,9 +222,9 @@ rows = [{ printed = "Ours", system = "own", numbers = { short = 2.0, other = 3.0
 
 def test_measured_times_outlive_a_call_that_takes_none(two, tmp_path, capsys, monkeypatch):
     """As long as they are of the same systems, baseline and set; what is lost is said. And a paper's numbers stand beside them."""
-    monkeypatch.setattr("nmtkit.analyze.timing.SENTENCES", 4)
-    monkeypatch.setattr("nmtkit.analyze.timing.UPDATES", 1)
-    monkeypatch.setattr("nmtkit.analyze.timing.MOST", 7)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.SENTENCES", 4)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.UPDATES", 1)
+    monkeypatch.setattr("nmtkit.analyze.shared.timing.MOST", 7)
     (tmp_path / "paper.toml").write_text(COSTS, "utf-8")
     stage.analyze(two.run, "cost", measure=True)
     before = finding(two.run, "cost")
@@ -203,7 +259,7 @@ def test_gains_by_length_beside_the_papers(two, tmp_path, capsys):
         short, other = found["paper"]["rows"]
         assert short["measured"] == pytest.approx(bleu["own"] - sum(bleu[name] for name in base) / len(base))
         assert (other["system"], other["measured"]) == ("not measured", None)
-    assert "no group ≤15 among these: --buckets says which there are" in capsys.readouterr().out
+    assert "no group ≤15 among the measured ones: --buckets names the groups" in capsys.readouterr().out
 
 
 def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(two, monkeypatch):
@@ -289,7 +345,7 @@ def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
     (tmp_path / "own.txt").write_text("mine")
     table = Table("t", "t", [Column("a", "a")], [[1]])
     for attachments in ({"paper.md": "1", "a.scores": "2"}, {"a.scores": "3"}, {}):
-        Finding("t", "t", table, "t", attachments=attachments).write(tmp_path, {})
+        Finding(table, "t", attachments=attachments).write(tmp_path, {})
         there = {path.name for path in tmp_path.iterdir()}
         assert there == {"own.txt", "finding.json", "table.md", "table.tex", "table.csv", *attachments}
 
@@ -312,42 +368,31 @@ def test_what_cannot_be_analysed_is_said(two):
     assert not (two.run.path / "analyze" / "lengths" / "finding.json").exists()
 
 
-def test_the_table_of_options_is_that_of_the_functions():
-    defaults = {}
-    for name in ANALYSES:
-        parameters = list(inspect.signature(stage.find(name)).parameters.values())
-        assert [p.name for p in parameters[:2]] == ["run", "systems"]
-        assert {p.kind for p in parameters[2:]} == {inspect.Parameter.KEYWORD_ONLY}  # no **options that swallows what it doesn't know
-        defaults |= {p.name: p.default for p in parameters[2:]}
-    assert defaults.pop("set_names") == ()
-    assert defaults == OPTIONS
-
-
 @pytest.mark.parametrize(
     ("name", "options", "where", "hint"),
     [
-        ("lengths", {"measure": True}, "--measure", "it is for: cost"),
-        ("cost", {"buckets": "10"}, "--buckets", "it is for: lengths"),
+        ("lengths", {"measure": True}, "--measure", "these have it: cost"),
+        ("cost", {"buckets": "10"}, "--buckets", "these have it: lengths"),
         ("cost", {"new_one": None}, "--new-one", "no analysis has it"),
     ],
 )
 def test_an_option_of_another_analysis_is_refused(two, name, options, where, hint):
     with pytest.raises(ConfigError, match=f"'{name}' has no such option") as error:
-        stage.analyze(two.run, name, **{**OPTIONS, **options})
+        stage.analyze(two.run, name, **options)
     assert error.value.where == where
     assert hint in error.value.hint
     assert not (two.run.path / "analyze").exists()
 
 
 def test_an_analysis_depends_on_its_own_options_only(two, capsys):
-    stage.analyze(two.run, "lengths", **OPTIONS)
+    stage.analyze(two.run, "lengths")
     assert finding(two.run, "lengths")["made_from"]["options"] == {"set_names": [], "buckets": "dc", "paper": "", "table": ""}
     stage.analyze(two.run, "lengths", buckets="dc")
     assert "up to date" in capsys.readouterr().err
 
 
 def test_cost_is_of_one_set(two):
-    with pytest.raises(ConfigError, match="not of test, other"):
+    with pytest.raises(ConfigError, match="reads one set, not test, other"):
         stage.analyze(two.run, "cost", set_names=["test", "other"])
 
 

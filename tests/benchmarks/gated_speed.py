@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.analyze import macs
+from nmtkit.analyze.shared import macs
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn.linear import inference, pack

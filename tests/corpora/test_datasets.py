@@ -158,6 +158,10 @@ def test_settings_of_preset_and_data_set_in_the_right_order():
     assert chosen("wmt14-ende", "pr-base").dev == "newstest2012+2013"
     assert chosen("wmt14-ende").dev == ""
     assert chosen("wmt14-ende", "pr-base", "prep.dev=newstest2013", "prep.test=newstest2014,newstest2017").test == ["newstest2014", "newstest2017"]
+    for pr in ("pr-base", "pr-big"):  # one paper, one protocol: tokenized, case kept
+        german, french = chosen("wmt14-ende", pr).model_dump(), chosen("wmt14-enfr", pr).model_dump()
+        assert french == german | {"dev": ""}  # English-French has no other dev set
+        assert (french["truecase"], french["aggressive_hyphens"]) == ("none", True)
     assert chosen("iwslt14-deen").lowercase and chosen("iwslt14-deen").max_ratio == 1.5
 
 

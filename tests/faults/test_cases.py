@@ -1,4 +1,4 @@
-"""Faults that no other file has whole, by the number of their case (the index is in test_index.py)."""
+"""Faults that no other file has whole, by the number of their case (README.md lists all cases)."""
 
 import ctypes
 import errno
@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+import safetensors.torch
 import torch
 
 from nmtkit import files
@@ -57,7 +58,7 @@ def fail(monkeypatch, owner, name, error, calls):
 
 def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        fail(patch, checkpoints, "save_file", Killed(), {4})  # the optimiser of the second checkpoint
+        fail(patch, safetensors.torch, "save_file", Killed(), {4})  # the optimiser of the second checkpoint
         with pytest.raises(Killed):
             train(run, assignments=SETTINGS)
     folder = run.system("transformer").checkpoints
@@ -260,7 +261,7 @@ def without_sleep(monkeypatch):
 
 def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, capsys):
     slept = without_sleep(monkeypatch)
-    calls = fail(monkeypatch, checkpoints, "save_file", OSError(errno.ESTALE, "Stale file handle"), {1, 2, 3})
+    calls = fail(monkeypatch, safetensors.torch, "save_file", OSError(errno.ESTALE, "Stale file handle"), {1, 2, 3})
     train(run, assignments=SETTINGS)
     assert slept == list(guard.PAUSES[:3])
     assert calls[0] == 3 + 2 * 3

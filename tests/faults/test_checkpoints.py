@@ -8,13 +8,14 @@ import shutil
 from unittest.mock import Mock
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
 from nmtkit import files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
-from nmtkit.run import System
+from nmtkit.run import System, write_toml
 from nmtkit.train.stage import train
 from tests.manifests import write_best
 from tests.train.tiny import make_run, options
@@ -31,6 +32,16 @@ def write(folder, step=1, value=1.0):
     return checkpoints.save(folder, step, weights, {"exp_avg/a": torch.zeros(3, 2)}, {"step": step}, {"variant": "x"})
 
 
+def trained(folder, every=1, average=1):
+    """A system without checkpoints whose settings are stored."""
+    write_toml(folder / "config.toml", {"variant": "x", "train": {"checkpoint_every": every}, "search": {"average": average}})
+    return System(folder)
+
+
+def steps(paths):
+    return [checkpoints.step_of(path) for path in paths]
+
+
 def test_save_and_load(tmp_path):
     path = write(tmp_path / "checkpoints", 12)
     assert path.name == "step-00000012"
@@ -42,12 +53,12 @@ def test_save_and_load(tmp_path):
     assert sorted(p.name for p in path.iterdir()) == ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 
 
-@pytest.mark.parametrize("call", ["save_file", "_synced_hash", "_give_name"])
+@pytest.mark.parametrize("owner, call", [(safetensors.torch, "save_file"), (checkpoints, "_synced_hash"), (checkpoints, "_give_name")])
 @pytest.mark.parametrize("times", [1, 2])
-def test_killed_while_saving_leaves_the_previous_checkpoint(call, times, tmp_path, monkeypatch, capsys):
+def test_killed_while_saving_leaves_the_previous_checkpoint(owner, call, times, tmp_path, monkeypatch, capsys):
     system = System(tmp_path)
     write(system.checkpoints, 1)
-    original, calls = getattr(checkpoints, call), [0]
+    original, calls = getattr(owner, call), [0]
 
     def killed(*args):
         calls[0] += 1
@@ -56,7 +67,7 @@ def test_killed_while_saving_leaves_the_previous_checkpoint(call, times, tmp_pat
         return original(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, call, killed)
+        patch.setattr(owner, call, killed)
         if call == "_give_name" and times == 2:
             write(system.checkpoints, 2)
         with pytest.raises(Killed):
@@ -198,7 +209,7 @@ def test_another_vocabulary_is_refused(tmp_path):
 
 def disk_full_after(monkeypatch, failures):
     """The next so many attempts to write tensors meet a full disk, as the kernel and safetensors report it."""
-    original, left = checkpoints.save_file, [failures]
+    original, left = safetensors.torch.save_file, [failures]
 
     def full(*args):
         if left[0]:
@@ -206,7 +217,7 @@ def disk_full_after(monkeypatch, failures):
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(*args)
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
 
 
 def test_disk_full_once_is_a_warning(tmp_path, monkeypatch, capsys):
@@ -258,44 +269,103 @@ def test_pruning_keeps_the_last_and_the_best(tmp_path):
         write(system.checkpoints, step)
     (system.checkpoints / "step-00000002" / "manifest.json").unlink()  # not ours to remove
     checkpoints.prune(system.checkpoints, ["step-00000006", "step-00000007", "step-00000003"])
-    assert [checkpoints.step_of(p) for p in checkpoints.candidates(system.checkpoints)] == [2, 3, 6, 7]
+    assert steps(checkpoints.candidates(system.checkpoints)) == [2, 3, 6, 7]
     assert not list(system.checkpoints.glob(".*"))
+
+
+def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeypatch, capsys):
+    """A process that is killed while it removes one leaves rubbish without a manifest, which `clean` does not take for one set aside."""
+    system = trained(tmp_path)
+    for step in (1, 2):
+        write(system.checkpoints, step)
+
+    def killed(path):
+        (path / "optimizer.safetensors").unlink()
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(checkpoints.shutil, "rmtree", killed)
+        checkpoints.prune(system.checkpoints, ["step-00000002"])
+    checkpoints.clean(system.checkpoints)
+    assert "left half-removed" in capsys.readouterr().err
+    assert [path.name for path in system.checkpoints.iterdir()] == ["step-00000002"]
 
 
 def test_best_and_what_happens_without_it(tmp_path, capsys, monkeypatch):
     system = System(tmp_path)
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
-        checkpoints.best(system)
+        checkpoints.choose(system, 1)
     for step in (1, 2, 3):
         write(system.checkpoints, step)
-    assert checkpoints.best(system).name == "step-00000003"
+    assert checkpoints.choose(system, 1)[0].name == "step-00000003"
     write_best(tmp_path, "step-00000002")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", hashed := Mock(wraps=files.sha256))
-        assert checkpoints.best(system).name == "step-00000002"
+        assert checkpoints.choose(system, 1)[0].name == "step-00000002"
     assert hashed.call_count == 1  # only the one that is taken: reading all of a big model's takes minutes
     (system.checkpoints / "step-00000002" / "state.json").write_text("")
-    assert checkpoints.best(system).name == "step-00000003"
+    assert checkpoints.choose(system, 1)[0].name == "step-00000003"
     assert "step-00000002 is missing or damaged" in capsys.readouterr().err
 
 
 def test_the_checkpoints_of_a_system(tmp_path, capsys):
-    system = System(tmp_path)
+    system = trained(tmp_path)
     for average in (1, 2):
         with pytest.raises(CheckpointError, match="no checkpoint yet"):
             checkpoints.choose(system, average)
     for step in (1, 2, 3):
         write(system.checkpoints, step)
     write_best(tmp_path, "step-00000001")
-    assert [[checkpoints.step_of(p) for p in checkpoints.choose(system, k)] for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]
+    assert [steps(checkpoints.choose(system, k)) for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]
     assert capsys.readouterr().err == ""
-    assert [checkpoints.step_of(p) for p in checkpoints.choose(system, 5)] == [1, 2, 3]
+    assert steps(checkpoints.choose(system, 5)) == [1, 2, 3]
     assert "has 3 checkpoints to average, not 5" in capsys.readouterr().err
+    trained(tmp_path, average=2)
+    assert steps(checkpoints.choose(system)) == [2, 3]  # as many as its own settings say
+    trained(tmp_path)
+    assert steps(checkpoints.choose(system)) == [1]
+
+
+@pytest.mark.parametrize(
+    "there, average, chosen",
+    [
+        ((10, 20, 30, 34), 3, [10, 20, 30]),  # the last update of a training that is no multiple
+        ((10, 13, 20, 27, 30), 3, [10, 20, 30]),  # a new best, a stop
+        ((10, 40, 50), 2, [40, 50]),
+        ((10, 40, 50), 3, [40, 50]),  # 10 is an old best
+        ((13, 17), 2, [13]),  # the best, for none is a multiple
+    ],
+)
+def test_the_mean_is_of_checkpoints_that_are_equally_far_apart(there, average, chosen, tmp_path, capsys):
+    system = trained(tmp_path, every=10, average=average)
+    write_best(tmp_path, f"step-{there[0]:08d}")
+    for step in there:
+        write(system.checkpoints, step)
+    assert list(checkpoints.current(system)) == [path.name for path in checkpoints.choose(system)]
+    assert steps(checkpoints.choose(system)) == chosen
+    assert ("to average, not" in capsys.readouterr().err) is (len(chosen) < average)
+
+
+def test_what_is_current_follows_the_weights_and_reads_none(tmp_path, capsys, monkeypatch):
+    system = trained(tmp_path, average=2)
+    assert checkpoints.current(System(tmp_path / "never trained")) == checkpoints.current(system) == {}
+    for step in (1, 2, 3):
+        write(system.checkpoints, step)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.files, "sha256", Mock(side_effect=AssertionError))
+        before = checkpoints.current(system)
+    assert before == checkpoints.digests(checkpoints.choose(system))
+    write(system.checkpoints, 2, value=2.0)
+    after = checkpoints.current(system)
+    assert after.keys() == before.keys() and after["step-00000002"] != before["step-00000002"]
+    (system.checkpoints / "step-00000003" / "model.safetensors").unlink()
+    assert list(checkpoints.current(system)) == ["step-00000001", "step-00000002"]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("damage", ["truncated", "one bit", "missing"])
 def test_a_damaged_checkpoint_is_left_out_of_the_mean(damage, tmp_path, capsys, monkeypatch):
-    system = System(tmp_path)
+    system = trained(tmp_path)
     spoilt = [write(system.checkpoints, step) / "model.safetensors" for step in (1, 2, 3, 4)]
 
     def spoil(path):
@@ -309,12 +379,12 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(damage, tmp_path, capsys, 
     hashed = Mock(wraps=files.sha256)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", hashed)
-        assert [checkpoints.step_of(path) for path in checkpoints.choose(system, 2)] == [2, 4]
+        assert steps(checkpoints.choose(system, 2)) == [2, 4]
     assert [path for (path,), _ in hashed.call_args_list if path != spoilt[2]] == [spoilt[3], spoilt[1]]  # the first is not wanted, so not read
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and said[0].startswith(f"nmtkit: warning: skipping {spoilt[2].parent}: ")
     spoil(spoilt[0])
-    assert [checkpoints.step_of(path) for path in checkpoints.choose(system, 3)] == [2, 4]
+    assert steps(checkpoints.choose(system, 3)) == [2, 4]
     assert "has 2 checkpoints to average, not 3" in capsys.readouterr().err
     spoil(spoilt[1])
     spoil(spoilt[3])
@@ -389,8 +459,20 @@ def test_pruning_while_training_keeps_k_and_the_best(tmp_path, monkeypatch):
     monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)  # the first validation stays the best
     train(run, assignments=[*SETTINGS, "train.validate_every=2", "train.keep_checkpoints=1", "train.max_steps=8"])
     found = checkpoints.find_checkpoints(run.system("transformer"))
-    assert [checkpoints.step_of(p) for p in found] == [2, 8]
-    assert checkpoints.best(run.system("transformer")) == found[0]
+    assert steps(found) == [2, 8]
+    assert checkpoints.choose(run.system("transformer"), 1) == found[:1]
+
+
+def test_pruning_while_training_keeps_what_is_averaged(tmp_path, monkeypatch):
+    """Neither an old best, nor the last update, nor those saved in between take the place of one of the last k that are equally far apart."""
+    run = make_run(tmp_path / "run")
+    monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)
+    settings = [*SETTINGS, "train.validate_every=1", "train.keep_checkpoints=2", "search.average=2"]
+    train(run, assignments=[*settings, "train.max_steps=3"])  # then it goes on, as after a stop
+    train(run, assignments=[*settings, "train.max_steps=9"])
+    system = run.system("transformer")
+    assert steps(checkpoints.candidates(system.checkpoints)) == [1, 6, 8, 9]
+    assert steps(checkpoints.choose(system)) == [6, 8]
 
 
 def test_pruning_beside_damaged_checkpoints_of_later_steps(tmp_path, capsys):
@@ -405,11 +487,11 @@ def test_pruning_beside_damaged_checkpoints_of_later_steps(tmp_path, capsys):
     before = [path.read_bytes() for path in damaged]
     train(run, assignments=[*settings, "train.checkpoint_every=1", "train.max_steps=3"])
     assert "step 2 of 3: continuing" in capsys.readouterr().err
-    assert [checkpoints.step_of(path) for path in checkpoints.candidates(folder)] == [2, 3, 4, 6]
+    assert steps(checkpoints.candidates(folder)) == [2, 3, 4, 6]
     assert [path.read_bytes() for path in damaged] == before
     train(run, assignments=[*settings, "train.checkpoint_every=1", "train.max_steps=5"])
-    assert [checkpoints.step_of(path) for path in checkpoints.candidates(folder)] == [4, 5, 6]  # 3 went: two whole ones are kept
-    assert [checkpoints.step_of(path) for path in checkpoints.find_checkpoints(run.system("transformer"))] == [4, 5]
+    assert steps(checkpoints.candidates(folder)) == [4, 5, 6]  # 3 went: two whole ones are kept
+    assert steps(checkpoints.find_checkpoints(run.system("transformer"))) == [4, 5]
     (aside,) = folder.glob(".damaged-*")  # the old 4, whose name was needed
     assert (aside / "model.safetensors").read_bytes() == before[0]
     assert damaged[1].read_bytes() == before[1]

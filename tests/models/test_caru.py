@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nmtkit import settings
-from nmtkit.analyze import macs
+from nmtkit.analyze.shared import macs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.caru import WITHOUT_EFFECT

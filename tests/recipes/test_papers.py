@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nmtkit.analyze.probes import CATEGORIES
+from nmtkit.analyze.shared.probes import CATEGORIES
 from nmtkit.corpora import table as corpora
 from nmtkit.score import lengths, paper
 from tests.recipes.door import ROOT

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.analysis import Finding
 from nmtkit.report import stage
 from nmtkit.run import Run
 from nmtkit.score.stage import score

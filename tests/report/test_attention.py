@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from nmtkit.analyze import looking
+from nmtkit.analyze.shared import recording
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.models import loading
@@ -40,7 +40,7 @@ def test_it_is_that_of_each_sentence_by_itself(analysed):
     site = found.what.removesuffix(", mean over heads")
     for line, one in found.sentences.items():
         target = vocabulary.encode(analysed.subwords[line])
-        weights = looking.look(model, pair_batch([store.src(line).tolist()], [target]))["decoder"][site][0].mean(0)
+        weights = recording.look(model, pair_batch([store.src(line).tolist()], [target]))["decoder"][site][0].mean(0)
         assert torch.allclose(torch.tensor(one.weights), weights, rtol=0, atol=1e-5)
         assert one.tgt == [*analysed.subwords[line], "</s>"] and len(one.src) == weights.size(1) and one.src[-1] == "</s>"
 

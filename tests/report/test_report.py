@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.finding import Finding
+from nmtkit.analyze.analysis import Finding
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.records import Comparison, MetricScore, Scores, SignificanceTest, SystemScores
 from nmtkit.report import attention, comparison, explorer, stage, svg
@@ -236,6 +236,7 @@ def test_what_is_missing_is_said(reported):
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
+    reported.finding("weights", "weights", made_from={"systems": ["base"], "files": {}, "checkpoints": {"../base": {}}})
     reported.finding("alignment", "alignment", made_from={"systems": ["base"], "files": {"systems/own/metrics.jsonl": "0"}})
     reported.add("later", 0.5, sets=[])
     (run / "systems/later/config.toml").write_text("variant = ", "utf-8")
@@ -246,7 +247,13 @@ def test_what_is_missing_is_said(reported):
         (run / "systems" / name / "translate/test/meta.json").write_text(json.dumps({"format": 1, "settings": {"beam": beam}}), "utf-8")
     page = reported.page()
     for said in (
-        *("analyze/gates: no finding in it", "analyze/layers: cannot be read", "sentences.tsv is missing", "not among the scores: unscored"),
+        *(
+            "analyze/gates: no finding in it",
+            "analyze/layers: cannot be read",
+            "analyze/weights: cannot be read",
+            "sentences.tsv is missing",
+            "not among the scores: unscored",
+        ),
         "systems/later: its settings cannot be read (the settings of 'later' are damaged: ",
         *("not translated: later", "Of base alone, without own", "Made before these changed: systems/own/metrics.jsonl"),
         *("searched with the same search.beam (5: base; 4: own).", "--force --set-name test --set search.beam=…"),
@@ -272,6 +279,11 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     found = gather(reported.run)
     assert [system.name for system in found.systems] == ["base", "own"]
     assert not any("different numbers of updates" in one.text for one in comparison.cautions(found))
+    systems = found.scores["test"]["systems"]
+    own = next(system for system in systems if system["tests"])
+    for tested, said in ((4, False), (5, True)):
+        systems[:] = [system for system in systems if not system["tests"]] + [own] * tested
+        assert any(f"{tested} differences are tested" in one.text for one in comparison.cautions(found)) is said
 
 
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):

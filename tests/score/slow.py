@@ -6,6 +6,7 @@ from collections import Counter
 from fractions import Fraction
 
 import sacrebleu
+import sacremoses
 
 
 def ngrams(words, n):
@@ -43,6 +44,24 @@ def multi_bleu(hyps, refs, lowercase=False):
         return 0.0
     brevity = 1.0 if hyp_len >= ref_len else math.exp(1 - ref_len / hyp_len)
     return 100 * brevity * math.exp(sum(math.log(match[n] / total[n]) for n in range(1, 5)) / 4)
+
+
+def moses_tokens(lines, lang):
+    """Moses' normalize-punctuation.perl and tokenizer.perl -a -no-escape, as sacremoses has them."""
+    normalizer, tokenizer = sacremoses.MosesPunctNormalizer(lang), sacremoses.MosesTokenizer(lang)
+    options = {"aggressive_dash_splits": True, "escape": False, "return_str": True}
+    return [tokenizer.tokenize(normalizer.normalize(line), **options) for line in lines]
+
+
+def cased_tokens(subword_lines):
+    """The tokens of truecased subwords: BPE joined, then Moses' detruecase.perl."""
+    detruecaser = sacremoses.MosesDetruecaser()
+    return [detruecaser.detruecase(re.sub("@@( |$)", "", line), return_str=True) for line in subword_lines]
+
+
+def bleu_of_tokens(hyps, refs):
+    """sacreBLEU of tokens as they are, without smoothing."""
+    return sacrebleu.corpus_bleu(hyps, refs, tokenize="none", smooth_method="none", force=True).score
 
 
 PERL_SPACE = " \t\n\v\f\r\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"

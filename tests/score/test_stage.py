@@ -22,9 +22,15 @@ from nmtkit.score.significance import TESTS, compare
 from nmtkit.score.stage import score, score_files
 from nmtkit.score.translations import unlike_searches
 from nmtkit.score.views import STEMS
+from nmtkit.text.side import TextSide
 from tests.manifests import write_best
+from tests.prep.real import lines as real_lines
 
+from . import slow
 from .conftest import spoil, write
+
+SPLIT = f"nrefs:1|case:mixed|eff:no|tok:moses-normalized-split-hyphens|smooth:none|version:{sacrebleu.__version__}"
+"""The signature of tokenised BLEU with the defaults of prep."""
 
 
 def read(run, *parts):
@@ -202,6 +208,74 @@ def test_tokenised_bleu_is_that_of_the_subwords_joined(fake_run):
     assert json.loads(read(fake.run, "test", "scores.json"))["systems"][0]["scores"]["tokenized_bleu"]["value"] == expected
 
 
+@pytest.fixture
+def news(shared):
+    """Real English with hyphens and names, and the same with one word in six lost."""
+    lines = real_lines(shared / "data" / "wmt_newstest" / "newstest2013.eng")[:700]
+    return lines, [" ".join(word for i, word in enumerate(line.split(" ")) if i % 6 != 4) for line in lines]
+
+
+def test_tokenised_bleu_is_of_moses_tokens_in_their_own_case(shared, tmp_path, news):
+    """Truecasing is undone before it is counted, and a translation without subwords is tokenized as the references are."""
+    lines, lossy = news
+    write(tmp_path / "test.de", real_lines(shared / "data" / "wmt_newstest" / "newstest2013.deu")[:700])
+    write(tmp_path / "test.en", lines)
+    pair = (tmp_path / "test.de", tmp_path / "test.en")
+    test = ",".join(map(str, pair))
+    run = prep("mine", train=pair, dev=pair, test=[test], jobs=1, assignments=["prep.merges=200"], run_dir=tmp_path / "run")
+    side = TextSide.load(run.prep, "tgt")
+    subwords = [side.encode(line) for line in lossy]
+    folders = {name: run.path / "systems" / name / "translate" / "test" for name in ("ours", "outside")}
+    write(folders["ours"] / "hyp.subwords.txt", map(" ".join, subwords))
+    write(folders["ours"] / "hyp.txt", map(side.decode, subwords))
+    write(folders["outside"] / "hyp.txt", lossy)
+    score(run, resamples=5, trials=5)
+    result = json.loads(read(run, "test", "scores.json"))
+    found = {system["name"]: system["scores"]["tokenized_bleu"]["value"] for system in result["systems"]}
+    refs = [slow.moses_tokens(lines, "en")]
+    expected = slow.bleu_of_tokens(slow.cased_tokens(map(" ".join, subwords)), refs)
+    assert found["ours"] == pytest.approx(expected, abs=1e-9)
+    assert found["outside"] == pytest.approx(slow.bleu_of_tokens(slow.moses_tokens(lossy, "en"), refs), abs=1e-9)
+    truecased = slow.bleu_of_tokens([side.surface(one) for one in subwords], [[" ".join(side.tokens(line)) for line in lines]])
+    assert abs(truecased - expected) > 0.1  # what it would be if truecasing were not undone
+    assert result["signatures"]["tokenized_bleu"] == SPLIT
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokenizer"),
+    [
+        ({"normalize": False, "aggressive_hyphens": False}, "case:mixed|eff:no|tok:moses|"),
+        ({"normalize": False}, "case:mixed|eff:no|tok:moses-split-hyphens|"),
+        ({"lowercase": True}, "case:lc-ascii|eff:no|tok:moses-normalized-split-hyphens|"),
+    ],
+)
+def test_the_signature_of_tokenised_bleu_names_hyphens_and_case(fake_run, settings, tokenizer):
+    fake = fake_run()
+    fake.add("a", 0.1)
+    path = fake.run.prep / "manifest.json"
+    manifest = json.loads(path.read_text("utf-8"))
+    manifest["settings"] |= settings
+    path.write_text(json.dumps(manifest), "utf-8")
+    score(fake.run, resamples=5)
+    assert tokenizer in json.loads(read(fake.run, "test", "scores.json"))["signatures"]["tokenized_bleu"]
+
+
+def test_tokenised_bleu_of_outside_files_is_of_their_moses_tokens_with_lang_and_absent_without(tmp_path, capsys, news):
+    files = [write(tmp_path / name, lines) or tmp_path / name for name, lines in zip(("ref.en", "hyp.en"), news, strict=True)]
+    score_files(files[1:], files[:1], language="en", output_format="json", resamples=5)
+    out, err = capsys.readouterr()
+    result = json.loads(out)[0]
+    expected = slow.bleu_of_tokens(slow.moses_tokens(news[1], "en"), [slow.moses_tokens(news[0], "en")])
+    assert result["systems"][0]["scores"]["tokenized_bleu"]["value"] == pytest.approx(expected, abs=1e-9)
+    assert result["signatures"]["tokenized_bleu"] == SPLIT
+    assert "tok. BLEU takes its tokens" in err
+    score_files(files[1:], files[:1], output_format="json", resamples=5)
+    out, err = capsys.readouterr()
+    result = json.loads(out)[0]
+    assert result["language"] == "en" and "tokenized_bleu" not in result["signatures"]
+    assert "tok. BLEU needs --lang" in err
+
+
 def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run):
     fake = fake_run(sets=("one", "two"))
     with pytest.raises(DataError) as error:
@@ -364,8 +438,9 @@ def test_chinese_is_scored_by_characters_and_the_choice_is_said(tmp_path, capsys
     assert "tok:zh" in out
     assert "tokenizer zh" in err
     assert "asian:yes" in out
-    assert "tok. BLEU" not in out.split("BLEU: ")[0]
-    assert "tokenised BLEU is left out" in err
+    assert "tok. BLEU" not in out
+    score_files([tmp_path / "ref.zh"], [tmp_path / "ref.zh"], language="zh", resamples=5)
+    assert "tok. BLEU: nrefs:1|case:mixed|eff:no|tok:jieba|" in capsys.readouterr().out
 
 
 def test_several_references_in_every_score_and_every_test(fake_run):
@@ -513,10 +588,17 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
     fake = fake_run()
     folder = fake.add("a", 0.3)
     translated_as(fake, "a", fake.lines["test"])
+    for name in ("step-00000010", "step-00000020"):
+        manifest = {"format": 1, "step": 10, "files": {"model.safetensors": {"bytes": 0, "sha256": name}}}
+        write(folder / "checkpoints" / name / "model.safetensors", [])
+        write(folder / "checkpoints" / name / "manifest.json", [json.dumps(manifest)])
     for best, said in (("step-00000010", False), ("step-00000020", True)):
         write_best(folder, best)
         score(fake.run, resamples=10)
-        assert ("'a' was translated with step-00000010, its best checkpoint is now step-00000020" in capsys.readouterr().err) is said
+        assert ("'a' was translated with step-00000010, its weights are now those of step-00000020" in capsys.readouterr().err) is said
+    (folder / "config.toml").write_text('variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n')
+    score(fake.run, resamples=10)
+    assert "its weights are now those of step-00000010, step-00000020" in capsys.readouterr().err
 
 
 def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):

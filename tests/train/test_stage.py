@@ -248,7 +248,7 @@ def test_patience(run, monkeypatch, capsys):
     train(run, assignments=[*SETTINGS, "train.max_steps=100", "train.validate_every=2", "train.patience=3"])
     assert last(run).name == "step-00000008"  # a best at 2, then three without
     assert "no better for 3 validations at step 8; raise train.patience to go on" in capsys.readouterr().err
-    assert checkpoints.best(run.system(VARIANT)).name == "step-00000002"
+    assert checkpoints.choose(run.system(VARIANT))[0].name == "step-00000002"
 
 
 def test_the_learning_rate_has_run_down(run, monkeypatch):
@@ -497,4 +497,4 @@ def test_without_a_development_set_the_last_checkpoint_counts(tmp_path):
     run = make_run(tmp_path / "run", dev=0)
     train(run, assignments=[*SETTINGS, "train.checkpoint_every=2"])
     assert not (run.system(VARIANT).path / "best.json").exists()
-    assert checkpoints.best(run.system(VARIANT)).name == "step-00000004"
+    assert checkpoints.choose(run.system(VARIANT))[0].name == "step-00000004"

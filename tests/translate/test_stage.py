@@ -116,6 +116,15 @@ def test_average_of_the_last(run):
     assert meta["checkpoints"][1]["sha256"] == manifest.files["model.safetensors"].sha256
 
 
+def test_each_system_of_an_ensemble_is_averaged_as_its_own_settings_say(run):
+    config = run.system("two").config
+    config.write_text(config.read_text("utf-8") + "average = 2\n", "utf-8")  # [search] is the last section
+    checkpoints.save(run.system("two").checkpoints, 20, checkpoints.load_weights(run.system("two").checkpoints / "step-00000010"), {}, {}, {})
+    for search, read in (({}, ["one 10", "two 10", "two 20"]), ({"average": 1}, ["one 10", "two 10"])):
+        (group,) = choose(run, ["one", "two"], ensemble=True, search=search, single=True)
+        assert [f"{found.system} {int(found.name[5:])}" for found in group.checkpoints()] == read
+
+
 def test_what_is_written_down_as_loaded_is_what_is_loaded(run):
     """A training may find a new best one while a file is translated."""
     system = run.system("one")

@@ -22,7 +22,7 @@ def save_system(run, name, seed, steps=(10,), bias=2.0):
     system.path.mkdir(parents=True)
     size = len(SPECIALS) + len(WORDS)
     search = {"beam": 3, "length_penalty": 0.6, "max_length_a": 1.0, "max_length_b": 5}
-    write_toml(system.config, {"variant": "toy_models:Recurrent", "model": {}, "search": search})
+    write_toml(system.config, {"variant": "toy_models:Recurrent", "model": {}, "train": {"checkpoint_every": 10}, "search": search})
     about = {"variant": "toy_models:Recurrent", "vocabulary": loading.vocabulary_hashes(run)}
     for step in steps:
         model = toy_models.recurrent(seed + step, size, eos_bias=bias).float()

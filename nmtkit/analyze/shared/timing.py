@@ -18,7 +18,6 @@ from torch import Tensor
 from nmtkit import console
 from nmtkit.data.batches import Batch, batch_list, collate, source_batch
 from nmtkit.data.context import contexts
-from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.models.loading import load_system
@@ -111,7 +110,7 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
     models = {s.name: load_system(run, s, device, precision=decoding) for s in systems}
     searched = searched.model_copy(update={"max_length_a": 0.0, "max_length_b": steps, "nbest": 1})
     store = Store(run.prep / run.sets("train")[0].name)
-    sources = {name: _sources(run, set_name, device, model.context_rule) for name, model in models.items()}
+    sources = {name: _sources(run, set_name, device, name, model) for name, model in models.items()}
     rows = batch_list(store.src_lengths, store.tgt_lengths, train.batch_size, train.batch_unit, SEED, 0)
     tokens: list[int] = []
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
@@ -148,13 +147,17 @@ def _ratio(values: Any) -> Estimate:
     return Estimate(float(middle), float(low), float(high))
 
 
-def _sources(run: Run, set_name: str, device: torch.device, rule: ContextRule | None) -> Batch:
-    """Some sentences of a set, with the context that a model reads with them."""
-    store = Store(run.prep / set_name)
+def _sources(run: Run, set_name: str, device: torch.device, name: str, model: Model) -> Batch:
+    """Some sentences of a set, with the spans and the context that a system reads with them."""
+    store, rule = Store(run.prep / set_name), model.context_rule
     drawn = np.random.default_rng(SEED).permutation(len(store))[:SENTENCES]
     chosen = sorted(map(int, drawn), key=lambda i: int(store.src_lengths[i]))
     context = None if rule is None else contexts([store.documents.context(i, rule) for i in chosen], store.src, rule, device, store.tgt)
-    return source_batch([store.src(i) for i in chosen], device, context=context)
+    known = store.spans if model.reads_spans else None
+    if model.reads_spans and known is None:
+        console.warn(f"'{name}' reads parses, which {set_name} has none of: it decodes with n-grams instead")
+    spans = None if known is None else [known[i].tolist() for i in chosen]
+    return source_batch([store.src(i) for i in chosen], device, spans, context)
 
 
 def _updates(model: Model, batches: Sequence[Batch], settings: TrainSettings, autocast: dict[str, Any]) -> None:

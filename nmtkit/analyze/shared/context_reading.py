@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.analyze import looking
 from nmtkit.analyze.gates import OF_CONTEXT
+from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
 from nmtkit.models.base import Model
@@ -20,7 +20,7 @@ from nmtkit.text.vocabulary import BOS, EOS, Vocabulary
 
 Numbers = NDArray[np.float64]
 LENGTH = 23
-"""Of the context of a probe, beside `looking.PROBE`."""
+"""Of the context of a probe, beside `recording.PROBE`."""
 JOINER = "@@"
 STRONG = 1.5
 """A word is marked in text if it has at least so many times the mean weight of the words beside it."""
@@ -71,10 +71,10 @@ class Reading:
 
 def sites_of(model: Model, where: torch.device) -> Sites:
     """Where a model reads contexts, by the shapes of what it records on a probe."""
-    seen = looking.look(model, looking.probe(model, where, context=LENGTH))["encoder"]
+    seen = recording.look(model, recording.probe(model, where, context=LENGTH))["encoder"]
     gates = tuple(site for site in seen if site.endswith(OF_CONTEXT))
-    weights = {site: value for site, value in seen.items() if value.dim() == 4 and not site.startswith(looking.OF_CONTEXTS) and value.size(0) == 2}
-    asked, both = looking.PROBE[0], looking.PROBE[0] + LENGTH
+    weights = {site: value for site, value in seen.items() if value.dim() == 4 and not site.startswith(recording.OF_CONTEXTS) and value.size(0) == 2}
+    asked, both = recording.PROBE[0], recording.PROBE[0] + LENGTH
     joined = tuple(site for site, value in weights.items() if value.shape[-2:] == (both, both))
     if joined:
         return Sites(joined, 0, True, gates)
@@ -86,7 +86,7 @@ def readings(model: Model, batch: Batch, sites: Sites) -> list[Reading | None]:
     """What each source of a batch reads; None for one without context."""
     if batch.context is None:
         return [None] * len(batch.src)
-    seen = looking.look(model, batch)["encoder"]
+    seen = recording.look(model, batch)["encoder"]
     kept = torch.stack([seen[site] for site in sites.gates]).mean(0).double().cpu().numpy() if sites.gates else None
     maps = [_joined(seen[site], batch) if sites.joined else _apart(seen, site, batch, sites.ahead) for site in sites.attention]
     context = batch.context

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nmtkit.analyze import contexts, looking
+from nmtkit.analyze.shared import context_spread, recording
 from nmtkit.models.base import Memory, Model
 from nmtkit.nn.capture import Change, capture
 from nmtkit.nn.state import select_rows
@@ -85,7 +85,7 @@ def at_once(model: Model, site: str, memory: Memory, tgt_in: Tensor, pick: Pick,
     rows = tgt_in.repeat_interleave(count, dim=0)
     with capture(without(site, positions.flatten(1), renormalise)):
         hidden = model.decode(rows, memory)[0]
-    own = seen.get(site + contexts.ENDING)
+    own = seen.get(site + context_spread.ENDING)
     return Removed(positions, weights, own[0] if own else None, intact, hidden.view(*positions.shape, -1))
 
 
@@ -114,7 +114,7 @@ def step_by_step(model: Model, site: str, memory: Memory, tgt_in: Tensor, pick: 
         state = select_rows(state, first)
         hidden.append(step.view(len(tgt_in), 1 + count, -1))
         weights.append(_with_heads(seen[site][0])[..., :1, :])
-        read += [own[0][:: 1 + count] for own in [seen.get(site + contexts.ENDING)] if own]
+        read += [own[0][:: 1 + count] for own in [seen.get(site + context_spread.ENDING)] if own]
     found = torch.stack(hidden, dim=2)
     return Removed(torch.cat(positions, dim=-1), torch.cat(weights, dim=-2), torch.cat(read, dim=1) if read else None, found[:, 0], found[:, 1:])
 
@@ -191,4 +191,4 @@ def _with_entropy(model: Model, hidden: Tensor) -> tuple[Tensor, Tensor]:
 
 def attention_site(model: Model, where: torch.device) -> str | None:
     """The last attention from the target to the source; None if there is none."""
-    return next(reversed([site for site, who in looking.sides(model, where).items() if who == looking.CROSS]), None)
+    return next(reversed([site for site, who in recording.sides(model, where).items() if who == recording.CROSS]), None)

@@ -18,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.analyze import looking
+from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import Batch, source_batch
 from nmtkit.errors import DataError
 from nmtkit.models import loading
 from nmtkit.models.base import Model
-from nmtkit.models.checkpoints import WEIGHTS, choose, read_manifest
+from nmtkit.models.checkpoints import choose, digests
 from nmtkit.nn.capture import capture
 from nmtkit.parallel import cores
 from nmtkit.run import Run
@@ -122,14 +122,14 @@ class Reader:
         self.run, self.name, self.layer = run, name, layer
         self.system = run.find_system(name)
         self.config = self.system.read_config()
-        self.checkpoint = choose(self.system)[0]
+        self.checkpoints = choose(self.system)
         self.max_source = build(SearchSettings, self.config.get("search", {}), "search").max_source
 
     @cached_property
     def key(self) -> str:
         """Hash of all that its vectors depend on, the sentences apart."""
         about = {
-            **{"nmtkit": nmtkit.__version__, "weights": read_manifest(self.checkpoint).files[WEIGHTS].sha256, "layer": self.layer},
+            **{"nmtkit": nmtkit.__version__, "weights": digests(self.checkpoints), "layer": self.layer},
             **{"variant": self.config["variant"], "model": self.config.get("model", {}), "max_source": self.max_source},
             **{"prepared": self.run.manifest().fingerprint, "vocabulary": loading.vocabulary_hashes(self.run)},
         }
@@ -141,10 +141,10 @@ class Reader:
 
         Raises: NoStates as `encoder_states`, with the system's name.
         """
-        model = loading.load_system(self.run, self.system, looking.device(), [self.checkpoint])
+        model = loading.load_system(self.run, self.system, recording.device(), self.checkpoints)
         try:
             with torch.inference_mode():
-                encoder_states(model, source_batch([[UNK] * 4 + [EOS], [EOS]], looking.device()), self.layer)
+                encoder_states(model, source_batch([[UNK] * 4 + [EOS], [EOS]], recording.device()), self.layer)
         except NoStates as error:
             raise NoStates(f"'{self.name}': {error.message}", where=error.where or self.system.path, hint=error.hint) from None
         if model.context_rule is not None:
@@ -170,14 +170,14 @@ class Reader:
     def _read(self, ids: list[list[int]]) -> list[NDArray[np.float32]]:
         """Sums over the real positions of states (B, D) and embeddings (B, E)."""
         with torch.inference_mode():
-            batch = source_batch(ids, looking.device())
+            batch = source_batch(ids, recording.device())
             real = torch.arange(batch.src.size(1), device=batch.src.device) < batch.src_lengths[:, None]
             words = batch.src.new_zeros((*batch.src.shape, 0)) if self._table is None else F.embedding(batch.src, self._table)
             return [_sums(encoder_states(self.model, batch, self.layer), real), _sums(words, real)]
 
     def vectors(self, sentences: Sequence[str]) -> Vectors:
         """The means over real positions, </s> among them, of each sentence: of its pieces together where it has several."""
-        device = looking.device()
+        device = recording.device()
         with workers.one_thread(device), console.progress(f"{self.name}: sentences", len(sentences)) as done:
             pieces = [(row, ids) for row, own in enumerate(self.pieces(sentences)) for ids in own]
             pieces.sort(key=lambda piece: -len(piece[1]))

@@ -7,6 +7,7 @@ it knows no formula for matrix-vector products and for the fused attention of CP
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,7 +94,7 @@ def count_parameters(model: Model) -> Parameters:
     return Parameters(sum(p.numel() for p in found), sum(p.numel() for p in found if p.dim() and p.size(0) in sizes))
 
 
-def count_macs(model: Model, src_length: int, tgt_length: int, contexts: float = 0.0) -> Macs:
+def count_macs(model: Model, src_length: int, tgt_length: int, contexts: float = 0.0, spans: Sequence[int] = ()) -> Macs:
     """Count the multiply-accumulates of a model by running it.
 
     Args:
@@ -101,11 +102,13 @@ def count_macs(model: Model, src_length: int, tgt_length: int, contexts: float =
         src_length, tgt_length: tokens of the sentences it is run on, ends included.
         contexts: of a model that reads context, how many context sentences, as long as the others, a sentence has; none are shared, and the
             count is on the line between that with none and that with as many as the model takes.
+        spans: tokens of each of the parts that the source is cut into, for a model that reads these; empty: not known.
     """
-    none = _counts(model, random_batch(model, src_length, tgt_length))
+    parts = torch.tensor([spans] * _ROWS) if spans else None
+    none = _counts(model, replace(random_batch(model, src_length, tgt_length), spans=parts))
     if model.context_rule is not None and contexts:
         most = model.context_rule.size
-        all_of_them = _counts(model, random_batch(model, src_length, tgt_length, contexts=most))
+        all_of_them = _counts(model, replace(random_batch(model, src_length, tgt_length, contexts=most), spans=parts))
         none = tuple(a + contexts / most * (b - a) for a, b in zip(none, all_of_them, strict=True))
     train, encode, step = none
     return Macs(src_length, tgt_length, train / (_ROWS * tgt_length), encode / (_ROWS * src_length), step / (_ROWS * tgt_length))

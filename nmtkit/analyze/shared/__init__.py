@@ -1,0 +1,1 @@
+"""What several analyses need: recorded attention, contrastive sets, probing files, learning curves, costs."""

@@ -1,0 +1,147 @@
+"""What an analysis reads: the systems and sets that were asked for, their models, texts and translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nmtkit import console, files
+from nmtkit.analyze.analysis import Finding, LeftOut
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.records import TextSet
+from nmtkit.run import Run
+from nmtkit.score.resampling import Draws, Resampling
+from nmtkit.score.translations import compared
+
+if TYPE_CHECKING:
+    import torch
+
+    from nmtkit.data.store import Store
+    from nmtkit.models.base import Model
+
+RESAMPLES, SEED = 1000, 1
+R = TypeVar("R")
+
+
+@dataclass
+class Study:
+    """Systems of a run and the sets that one analysis looks at.
+
+    Attributes:
+        run: the run.
+        analysis: the name of the analysis.
+        systems: names; the first is the baseline.
+        set_names: as asked for; empty: the analysis' default.
+        left_out: system -> why the analysis cannot use it.
+        checkpoints: system -> the checkpoints that its model was loaded from.
+    """
+
+    run: Run
+    analysis: str
+    systems: list[str]
+    set_names: list[str]
+    left_out: dict[str, str] = field(default_factory=dict)
+    checkpoints: dict[str, list[str]] = field(default_factory=dict)
+
+    @cached_property
+    def set_name(self) -> str:
+        """The one set that is read: the one named, else the first test set, else dev, else any.
+
+        Raises: ConfigError if several are named, or none of that name.
+        """
+        if len(self.set_names) > 1:
+            message = f"`analyze {self.analysis}` reads one set, not {', '.join(self.set_names)}"
+            raise ConfigError(message, where="--set-name", hint="name one of them")
+        if self.set_names:
+            return self.run.text_set(self.set_names[0]).name
+        return [*self.run.sets("test"), *self.run.sets("dev"), *self.run.sets()][0].name
+
+    @property
+    def text_set(self) -> TextSet:
+        """The one set that is read."""
+        return self.run.text_set(self.set_name)
+
+    @cached_property
+    def store(self) -> Store:
+        """The token ids of the one set that is read."""
+        from nmtkit.data.store import Store
+
+        return Store(self.run.prep / self.set_name)
+
+    @property
+    def dataset(self) -> str:
+        """The name of the prepared corpus."""
+        return self.run.manifest().dataset
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where models compute."""
+        import torch
+
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def model(self, name: str) -> Model:
+        """Return a system's model in evaluation mode, with the weights that it translates with.
+
+        Raises: as `nmtkit.models.loading.load_system`.
+        """
+        from nmtkit.models import checkpoints, loading
+
+        self.checkpoints[name] = list(checkpoints.current(self.run.system(name)))
+        return loading.load_system(self.run, self.run.find_system(name), self.device)
+
+    def each(self, measure: Callable[[str], R], nobody: str, hint: str) -> dict[str, R]:
+        """Measure every system that can be measured.
+
+        Args:
+            measure: system -> its result; raises LeftOut with the reason if the system has none.
+            nobody: the message if no system can be measured; hint: what to do then.
+        Returns: system -> result, the baseline first. The systems left out, and why, are said and kept in `left_out`.
+        Raises: DataError if no system can be measured.
+        """
+        results: dict[str, R] = {}
+        for name in self.systems:
+            try:
+                results[name] = measure(name)
+            except LeftOut as error:
+                self.left_out[name] = error.message
+        if not results:
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
+            raise DataError(f"{nobody} ({reasons})", where=self.run.path, hint=hint)
+        for name, why in self.left_out.items():
+            console.say(f"left out: {name}: {why}")
+        return results
+
+    def translations(self, text_set: TextSet | None = None) -> dict[str, Path]:
+        """Return the translation folders of the systems that have translated a set (default: the one that is read).
+
+        Raises: DataError if none has.
+        """
+        return compared(self.run, text_set or self.text_set, self.systems)
+
+    def resampling(self, sentences: int) -> Resampling:
+        """Return the resamples of so many sentences that intervals rest on."""
+        return Resampling(sentences, RESAMPLES, seed=SEED)
+
+    def draws(self, sentences: int) -> Draws:
+        """Return the resamples and swaps of so many sentences that significance rests on."""
+        return Draws(sentences, RESAMPLES, seed=SEED)
+
+    def previous(self) -> tuple[Finding, Mapping[str, Any]] | None:
+        """Return the finding that an earlier call kept and its inputs; None if there is none that can be read."""
+        return kept(self.run, self.analysis)
+
+
+def kept(run: Run, name: str) -> tuple[Finding, Mapping[str, Any]] | None:
+    """Return a finding of a run and its inputs; None if there is none that can be read."""
+    path = run.path / "analyze" / name / "finding.json"
+    if not path.is_file():
+        return None
+    try:
+        stored = files.read_json(path)
+        return Finding.from_json(stored), stored["made_from"]
+    except (DataError, KeyError, TypeError):
+        return None
