@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -24,7 +25,8 @@ class NmtkitError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return "\n  ".join(part for part in (self.message, self.where, self.hint) if part)
+        where, hint = (self.where and f"in: {self.where}"), (self.hint and f"try: {self.hint}")
+        return "\n  ".join(part for part in (self.message, where, hint) if part)
 
 
 class ConfigError(NmtkitError):
@@ -55,6 +57,30 @@ class Interrupted(NmtkitError):
     """Stopped on request with everything saved; the same command continues."""
 
     exit_code = 75
+
+
+_WORDINGS = (
+    (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
+    (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
+    (r"Input should be greater than (\S+)", r"must be above \1"),
+    (r"Input should be less than (\S+)", r"must be below \1"),
+    (r"Input should be a valid integer.*", "must be a whole number"),
+    (r"Input should be a valid number.*", "must be a number"),
+    (r"Input should be a valid boolean.*", "must be true or false"),
+    (r"Input should be a valid string.*", "must be text"),
+    (r"Input should be a valid (list|tuple).*", "must be a list"),
+    (r"Input should be (.*)", r"must be \1"),
+    (r"Field required", "is missing"),
+    (r"Value error, (.*)", r"\1"),
+)
+
+
+def plain(message: str) -> str:
+    """Return a message of pydantic in the words of nmtkit's own messages."""
+    for pattern, words in _WORDINGS:
+        if (found := re.sub(pattern, words, message, count=1)) != message:
+            return found
+    return message[:1].lower() + message[1:]
 
 
 def counted(number: int, noun: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError, model_serializer
 
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, plain
 from nmtkit.settings import PrepSettings
 from nmtkit.tables.table import Estimate
 
@@ -43,7 +43,7 @@ class Part(BaseModel):
 class Record(Part):
     """A file."""
 
-    again: ClassVar[str] = "write it again with --force"
+    again: ClassVar[str | None] = None
     """What to do where the file is damaged or of another version."""
     format: int = 1
 
@@ -97,7 +97,7 @@ def parse(record: type[R], text: str | bytes, where: object) -> R:
     except ValidationError as error:
         wrong = min(error.errors(), key=lambda one: one["loc"] != ("format",))  # of another version other fields are wrong, too
         field = ".".join(map(str, wrong["loc"]))
-        message = f"damaged: {field}: {wrong['msg']}" if field else f"damaged: {wrong['msg']}"
+        message = "the file is damaged: " + (f"'{field}' " if field else "") + plain(wrong["msg"])
         if field == "format" and wrong["type"] != "missing":
             message = f"written by another version of nmtkit (format {wrong['input']})"
         raise DataError(message, where=where, hint=_again(record)) from None

@@ -96,7 +96,7 @@ class Run:
         """
         path = self.prep / "manifest.json"
         if not path.is_file():
-            raise DataError("this run is not prepared", where=self.path, hint="first: nmtkit prep DATASET" + f" --run {self.path}")
+            raise DataError("this run is not prepared", where=self.path, hint="nmtkit prep DATASET" + f" --run {self.path}")
         return load(Manifest, path)
 
     def sets(self, split: str | None = None) -> list[TextSet]:
@@ -197,11 +197,11 @@ def choose(run: Path | None, root: Path = Path("runs")) -> Run:
     named = run or (Path(os.environ["NMTKIT_RUN"]) if os.environ.get("NMTKIT_RUN") else None)
     if named is not None:
         if not named.is_dir():
-            raise DataError(f"no run at {named}", hint="first: nmtkit prep DATASET --run " + str(named))
+            raise DataError(f"no run at {named}", hint="nmtkit prep DATASET --run " + str(named))
         return Run(named)
     prepared = sorted(root.glob("*/prep/manifest.json"), key=lambda p: p.stat().st_mtime_ns)
     if not prepared:
-        raise DataError("no prepared run under ./runs", hint="first: nmtkit prep DATASET (nmtkit datasets lists them), or name one with --run")
+        raise DataError("no prepared run under ./runs", hint="nmtkit prep DATASET (nmtkit datasets lists them), or name one with --run")
     return Run(prepared[-1].parent.parent)
 
 

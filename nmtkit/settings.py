@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from nmtkit.errors import ConfigError, nearest
+from nmtkit.errors import ConfigError, nearest, plain
 from nmtkit.presets import preset_names, preset_text
 
 SECTIONS = ("prep", "model", "train", "search")
@@ -263,8 +263,7 @@ def build(schema: type[S], values: dict[str, Any], section: str) -> S:
         return schema.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        message = message[0].lower() + message[1:]
+        message = plain(first["msg"])
         if not first["loc"]:  # about several keys together
             raise ConfigError(message, where=f"[{section}]", hint="change one of them with --set") from None
         key = ".".join([section, *(str(part) for part in first["loc"])])

@@ -49,10 +49,10 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"fingerprint": None}, "damaged: fingerprint: "),
-        ({"vocabulary": {"shared": True, "src": 3}}, r"damaged: vocabulary\.tgt: Field required"),
-        ({"jobs": "1"}, "damaged: jobs: "),
-        ({"settings": {"merges": 10, "mergers": 9}}, r"damaged: settings\.mergers: "),
+        ({"fingerprint": None}, "damaged: 'fingerprint' must be text"),
+        ({"vocabulary": {"shared": True, "src": 3}}, r"damaged: 'vocabulary\.tgt' is missing"),
+        ({"jobs": "1"}, "damaged: 'jobs' must be a whole number"),
+        ({"settings": {"merges": 10, "mergers": 9}}, r"damaged: 'settings\.mergers' "),
         ({"format": 2, "fingerprint": None}, r"written by another version of nmtkit \(format 2\)"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_named(tmp_path
     path.write_text('{"step": 5, "kind": "train", "nll": 2, "news": []}\n{"step": 5, "kind": "dev", "dev_bleu": null}\n{"step": 6, "ki', "utf-8")
     assert [(line.step, line.kind, line.nll) for line in load_lines(MetricsLine, path)] == [(5, "train", 2.0), (5, "dev", None)]
     path.write_text('{"step": 5, "kind": "train"}\n{"step": "6", "kind": "train"}\n', "utf-8")
-    with pytest.raises(DataError, match="damaged: step: ") as caught:
+    with pytest.raises(DataError, match="damaged: 'step' must be a whole number") as caught:
         list(load_lines(MetricsLine, path))
     assert caught.value.where == f"{path}, line 2" and caught.value.hint == MetricsLine.again
 

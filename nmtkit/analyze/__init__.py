@@ -7,6 +7,7 @@ ANALYSES: dict[str, str] = {
     "divergence": "nmtkit.analyze.divergence:Divergence",
     "layers": "nmtkit.analyze.layers:Layers",
     "alignment": "nmtkit.analyze.alignment:Alignment",
+    "attention": "nmtkit.analyze.attention:Attention",
     "importance": "nmtkit.analyze.importance:Importance",
     "gates": "nmtkit.analyze.gates:Gates",
     "weights": "nmtkit.analyze.weights:Weights",

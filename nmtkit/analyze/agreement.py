@@ -1,324 +1,302 @@
-"""Analysis `agreement`: how often a system prefers the right translation to one with a wrong form, by kind, distance and frequency."""
+"""Analysis `agreement`: how often a system prefers the right form to a wrong one."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, Literal
 
 from nmtkit import console
-from nmtkit.analyze.analysis import Finding
-from nmtkit.analyze.shared.contrastive import (
-    SCORE_KINDS,
-    Error,
-    Item,
+from nmtkit.analyze.analysis import Analysis, Finding, Options, option
+from nmtkit.analyze.shared import contrastive
+from nmtkit.analyze.shared.contrastive import Error, Item
+from nmtkit.analyze.shared.contrastive_scores import (
+    Reading,
     ScoreFile,
-    as_documents,
     decisions,
-    no_questions,
-    open_questions,
     preferred,
-    read,
     read_scores,
-    under,
+    score,
 )
+from nmtkit.analyze.study import Study
+from nmtkit.corpora import published
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError, DataError, counted, nearest
-from nmtkit.models import loading
-from nmtkit.parallel import cores
 from nmtkit.run import Run
-from nmtkit.settings import SearchSettings, build
+from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, bar
-from nmtkit.text.side import TextSide
-from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.translate import workers
-from nmtkit.translate.scorer import Scorer
+from nmtkit.tables.table import Column, Table, percent_bars
 
 AGREEMENT = "subj_verb_agreement"
-POLARITY = {"insertion": ("nicht_ins", "kein_ins", "affix_ins"), "deletion": ("nicht_del", "kein_del", "affix_del")}
+POLARITY = {
+    "insertion": ("nicht_ins", "kein_ins", "affix_ins"),
+    "deletion": ("nicht_del", "kein_del", "affix_del"),
+}
 LONGEST = 15
-FEW = 0.02
-"""Share of unknown subwords from which on a set is another language than the system's, or another tokenization."""
-# The papers' figures are of subject and verb alone, the table of Lingeval97's own evaluation is of whatever has a distance.
-OF_SUBJECT_VERB, OF_ALL_TYPES = "distance, subject-verb", "distance, all types"
+# The papers' figures show subject and verb alone, Lingeval97's own table all types with a distance.
+SUBJECT_VERB, ALL_TYPES = "distance, subject-verb", "distance, all types"
 # The bins of Lingeval97's own evaluation, as it counts them: 5 belongs to >2.
 FREQUENCIES = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
+CHANCE = "50 is chance for a pair, and 1 of N for a sentence with N translations to choose from. "
 OF_DISTANCE = (
-    "A system that keeps its share as the distance grows carries what the verb needs over the words between; compare systems where their intervals "
-    "are far apart."
+    "A system that keeps its share as the distance grows carries what the verb needs over the "
+    "words between; compare systems where their intervals are far apart."
 )
 OF_CONTEXT = (
-    "A system uses what was said before if it gets more right with the true context than with none and with another's; a gain that another's context "
-    "gives as well is not from what the context says."
+    "A system uses what was said before if it gets more right with the true context than with none "
+    "and with another's; a gain that another's context gives as well is not from what the context "
+    "says."
 )
-Group = tuple[str, str, Callable[[Error], bool]]
+RIGHT = "right: the reference has a strictly higher log-probability, </s> included, not normalised by length; a tie is wrong"
+FREQUENCY = "frequency: of the word in the training text of the set's authors, all types that have one; of subject and verb the rarer one's"
+DISTANCE = "distance: words between the two that belong together, of the pairs that have one"
+SWAPPED = "are in the set with right and wrong swapped too: only the translations before can decide them"
+MEANINGS = {
+    "none": "none: without it",
+    "foreign": "foreign: with that of another sentence of the set, drawn with seed 1, the same for all systems",
+}
+Group = tuple[int, int, str, str]
+"""Places of section and label in the table, section, label."""
 
 
-def groups(errors: Sequence[Error]) -> list[Group]:
-    """The groups that occur: (section, label, which errors), as Lingeval97's evaluation and the papers have them."""
-    kinds = list(dict.fromkeys(error.kind for error in errors))
-    found: list[Group] = [("all", "all", lambda e: True)]
-    found += [("type", kind, lambda e, k=kind: e.kind == k) for kind in kinds]  # type: ignore[misc]
-    found += [("type", f"polarity, {merged}", lambda e, ends=ends: e.kind.endswith(ends)) for merged, ends in POLARITY.items()]  # type: ignore[misc]
-    for back in sorted({error.back for error in errors if error.back is not None}):
-        found.append(("sentences back", str(back), lambda e, b=back: e.back == b))  # type: ignore[misc]
-    for section, of in ((OF_SUBJECT_VERB, lambda kind: kind == AGREEMENT), (OF_ALL_TYPES, lambda kind: True)):
-        if section == OF_ALL_TYPES and not any(e.distance is not None and e.kind != AGREEMENT for e in errors):
-            continue  # the same rows again
-        for distance in range(LONGEST + 1):
-            found.append((section, str(distance), lambda e, o=of, d=distance: o(e.kind) and e.distance == d))  # type: ignore[misc]
-        far = lambda e, o=of: o(e.kind) and e.distance is not None and e.distance > LONGEST  # type: ignore[misc] # noqa: E731
-        found.append((section, f">{LONGEST}", far))
-    for low, high in zip(FREQUENCIES, (math.inf, *FREQUENCIES), strict=False):
-        found.append(("frequency", f">{low}", lambda e, a=low, b=high: e.frequency is not None and a < e.frequency <= b))  # type: ignore[misc]
-    for exactly in (2, 1, 0):
-        found.append(("frequency", str(exactly), lambda e, f=exactly: e.frequency == f))  # type: ignore[misc]
-    return [group for group in found if any(map(group[2], errors))]
+class AgreementOptions(Options):
+    """Options of `agreement`."""
 
-
-def interval(right: int, count: int) -> Estimate:
-    """A share with Wilson's 95% interval, in percent."""
-    if not count:
-        return Estimate(None)
-    z = 1.959964
-    share = right / count
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
-    low, high = centre - half, centre + half
-    return Estimate(100 * share, 100 * low if right else 0.0, 100 * high if right < count else 100.0)  # these ends are exact, but for rounding
+    pairs: str = option("", "FILE|SRC,RIGHT,WRONG|CONTEXT,SRC,RIGHT,WRONG|pronouns|lingeval97")
+    """The contrastive set: JSON as Lingeval97's, DiscEvalMT's or the English-Russian consistency
+    sets', text files, or one that came with the corpus (default: agreement)."""
+    context: str = option("true", "true,none,foreign")
+    """For systems that read context: the pairs' own, none, that of another sentence of the set;
+    several, side by side."""
+    scores: tuple[str, ...] = option((), "FILE")
+    """Scores in Lingeval97's format, shown beside the systems. Repeatable."""
+    score_kind: Literal["auto", "nll", "log-prob"] = "auto"
+    """The numbers of --scores: negative log-likelihoods, as Lingeval97's own evaluation reads them,
+    or log-probabilities (auto: log-probabilities if none is above zero)."""
 
 
 @dataclass(frozen=True)
-class Scored:
-    """What a system says of a set."""
+class AgreementResult:
+    """A contrastive set and its scores.
 
-    scores: dict[str, list[list[float]]]
-    """For each context that was asked for, the log-probabilities of the targets of each item, </s> included, not normalised by length."""
-    rate: float
-    """Targets a second."""
-    rule: ContextRule | None
-    """Which context it reads; None if none."""
-    unknown: tuple[float, float]
-    """Share of the subwords of source and targets that it does not know, 0..1."""
-
-    def ties(self, condition: str) -> int:
-        """How many wrong targets are exactly as probable as the right one."""
-        return sum(wrong == own[0] for own in self.scores[condition] for wrong in own[1:])
-
-
-def reads_pairs(rule: ContextRule | None) -> bool:
-    """Whether what a system reads hangs on what stands before a pair."""
-    return rule is not None and rule.kind != "foreign"
-
-
-def scored(run: Run, name: str, sets: Mapping[str, Sequence[Item]]) -> Scored:
-    """The scores that a system gives the same items with several contexts; one that reads none, or none of these, is asked once, under the first."""
-    src, tgt = (TextSide.load(run.prep, side) for side in ("src", "tgt"))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with workers.one_thread(device):
-        model = loading.load_system(run, run.find_system(name), str(device))
-        if model.reads_spans:
-            console.warn(f"'{name}' reads parses, which the pairs have none of: it sees n-grams instead")
-        rule = model.context_rule
-        sets = dict(list(sets.items())[: None if reads_pairs(rule) else 1])
-        if rule is not None and not any(item.before for items in sets.values() for item in items):
-            console.warn(f"'{name}' reads context, which the pairs have none of: it sees single sentences")
-        elif rule is not None and rule.kind == "next":
-            console.warn(f"'{name}' reads the sentences after, which the pairs have none of: it sees single sentences")
-        elif rule is not None and rule.kind == "foreign":
-            console.warn(f"'{name}' reads sentences of other documents, here of other pairs, and never what stands before its own: it is asked once")
-        translator = Scorer([model], src, tgt, *load_vocabularies(run.prep), build(SearchSettings, {}, "search"), device, cores())
-        start = time.perf_counter()
-        found = {}
-        for condition, items in sets.items():
-            with console.progress(f"{name}: pairs", len(items)) as translator.done:
-                text = as_documents(items, rule is not None and rule.targets)
-                scores = translator.alternatives(text.lines, text.targets, text.documents)
-                found[condition] = [scores[place] for place in text.places]
-    seconds = time.perf_counter() - start
-    of = translator.counts
-    unknown = of["unknown"] / max(1, of["src_tokens"]), of["unknown_target"] / max(1, of["tgt_tokens"])
-    if max(unknown) > FEW:
-        said = f"{unknown[0]:.1%} of the source's subwords and {unknown[1]:.1%} of the targets'"
-        console.warn(f"'{name}' does not know {said}: on such pairs it can only guess")
-    return Scored(found, sum(len(own) for scores in found.values() for own in scores) / seconds, rule, unknown)
-
-
-def default_pairs(run: Run) -> str:
-    """The contrastive set that the run's own corpus came with.
-
-    Raises: ConfigError if there is none.
+    Attributes:
+        where: the set was read from; contexts: that were asked for.
+        columns: column -> log-probabilities of the targets of each item, </s> included, not
+            normalised by length: of each score file, and of each system in each context.
+        files: score files by name.
+        systems: how each system read the set.
     """
-    own = run.prep / "eval" / "agreement.json"
-    if own.is_file():
-        return str(own)
-    raise ConfigError(
-        "this run's corpus has no contrastive set of its own", where="--pairs", hint="--pairs lingeval97, a JSON file, or SOURCES,RIGHT,WRONG"
-    )
+
+    where: str
+    items: list[Item]
+    contexts: list[str]
+    columns: dict[str, list[list[float]]]
+    files: dict[str, ScoreFile]
+    systems: dict[str, Reading]
 
 
-def find_pairs(run: Run, where: str) -> str:
-    """The file of a set that came with the run's corpus, of a registered evaluation set, or what was given.
+class Agreement(Analysis[AgreementOptions, AgreementResult]):
+    """Share of pairs in which a system prefers the right translation, by kind of error."""
 
-    Raises: ConfigError for a name that is none of these.
-    """
-    own = run.prep / "eval" / f"{where}.json"
-    if where.isidentifier() and own.is_file():
-        return str(own)
-    if where != "lingeval97":
-        known = [path.stem for path in sorted((run.prep / "eval").glob("*.json"))] + ["lingeval97"]
-        if where.isidentifier() and not Path(where).exists():
-            raise ConfigError(f"no contrastive set '{where}'", where="--pairs", hint=nearest(where, known, "a JSON file, or SOURCES,RIGHT,WRONG"))
-        return where
-    from nmtkit.corpora import published
+    name = "agreement"
+    title = "right forms preferred to wrong ones"
+    shows = "right forms preferred to wrong ones, by kind of error, distance and frequency"
+    examples = ("--pairs lingeval97", "--pairs pronouns --context true,none,foreign")
+    sets = "none"
+    Options = AgreementOptions
 
-    return str(published.fetch(where)[0])
+    def measure(self, study: Study) -> AgreementResult:
+        where = find_pairs(study.run, self.options.pairs)
+        items, context = contrastive.read(where), self.options.context
+        sets = {name: contrastive.under(items, name) for name in context.split(",")}
+        if context != "true" and not any(item.context_src for item in items):
+            hint = f"leave it out, or name a set that has: {where} has none"
+            raise ConfigError("no pair of this set has a context", where="--context", hint=hint)
+        files = self.score_files(items)
+        columns = {name: file.scores for name, file in files.items()}
+        systems = {}
+        for name in study.systems:
+            if name in files:
+                message = f"a score file and a system are both named '{name}'"
+                raise DataError(message, where="--scores", hint="rename the file")
+            systems[name], scores = score(study, name, sets)
+            columns |= scores
+        return AgreementResult(where, items, list(sets), columns, files, systems)
+
+    def score_files(self, items: Sequence[Item]) -> dict[str, ScoreFile]:
+        """Return the score files by name, and log how each is read."""
+        kind = self.options.score_kind
+        if kind != "auto" and not self.options.scores:
+            message = "there is no score file that has this kind"
+            raise ConfigError(message, where="--score-kind", hint="--scores FILE")
+        paths = [Path(path) for path in self.options.scores]
+        read = {path.name.split(".")[0]: read_scores(path, items, kind) for path in paths}
+        by_signs = " (by their signs; --score-kind names it)" if kind == "auto" else ""
+        for name, file in read.items():
+            console.say(f"scores of {name}: read as {file.meaning}{by_signs}")
+        return read
+
+    def present(self, result: AgreementResult) -> Finding:
+        rows = rows_of(result)
+        sections = {row[0] for row in rows}
+        section = next(name for name in (SUBJECT_VERB, ALL_TYPES, "type") if name in sections)
+        drawn = [row for row in rows if row[0] == section]
+        labels, remarks = [row[1] for row in drawn], [f" ({row[2]:,})" for row in drawn]
+        series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(result.columns)}
+        columns = [Column("section", "group", left=True), Column("label", "", left=True)]
+        columns.append(Column("pairs", "pairs", decimals=0))
+        for name in result.columns:
+            columns.append(Column(name, f"{name} [95%]", decimals=1, interval=True))
+        title = "Share of pairs in which the right translation scores better, in %"
+        has_context = any(item.context_src for item in result.items)
+        notes = notes_of(result, sections)
+        systems = result.systems.items()
+        return Finding(
+            table=Table("agreement", f"{title} ({result.where})", columns, rows, notes),
+            text=CHANCE + (OF_CONTEXT if has_context else OF_DISTANCE),
+            figure=figures.grouped_bars(labels, series, section, "right, %"),
+            bars=percent_bars(labels, series, remarks),
+            facts={
+                "pairs": result.where,
+                "items": len(result.items),
+                "context": self.options.context,
+                "undecided_by_the_source": contrastive.undecidable(result.items),
+                "unknown_subwords": {n: [round(u, 4) for u in one.unknown] for n, one in systems},
+                "targets_per_second": {name: round(one.rate, 1) for name, one in systems},
+            },
+            attachments=attachments_of(result),
+        )
 
 
-def run(
-    run: Run,
-    systems: Sequence[str],
-    *,
-    set_names: Sequence[str] = (),
-    pairs: str = "",
-    context: str = "true",
-    scores: Sequence[str] = (),
-    score_kind: str = "auto",
-) -> Finding:
-    """Accuracy of each system on a contrastive set.
+def find_pairs(run: Run, pairs: str) -> str:
+    """Return the file, or files, of a contrastive set.
 
     Args:
-        run: the run; systems: those that score the set. set_names is of no use here.
-        pairs: what `contrastive.read` reads, the name of a set of the run's corpus (agreement, pronouns) or lingeval97; "" = the run's own set.
-        context: what systems that read context get, of true, none and foreign with commas between: a column each.
-        scores: score files in Lingeval97's format, shown beside the systems by their names; score_kind: what is in them, as `read_scores` has it.
-    Raises: ConfigError, DataError as the parts say.
+        pairs: a set that came with the run's corpus, lingeval97, or files; "" = agreement.
+    Raises: ConfigError for a name that is none of these.
     """
-    if set_names:
-        raise ConfigError("agreement reads a contrastive set, not a set of the run", where="--set-name", hint="--pairs")
-    where = find_pairs(run, pairs) if pairs else default_pairs(run)
-    items = read(where)
-    sets = {condition: under(items, condition) for condition in dict.fromkeys(context.split(","))}
-    has_context = any(item.before for item in items)
-    if context != "true" and not has_context:
-        raise ConfigError("no pair of this set has a context", where="--context", hint=f"leave it out, or name a set that has: {where} has none")
-    given = _given(scores, score_kind, items)
-    judged = {name: one.scores for name, one in given.items()}
-    of_systems: dict[str, Scored] = {}
-    attachments = {}
-    for name in systems:
-        if name in judged:
-            raise DataError(f"a score file and a system are both named '{name}'", where="--scores", hint="rename the file")
-        of_systems[name] = scored(run, name, sets)
-        for condition, found in of_systems[name].scores.items():
-            other = reads_pairs(of_systems[name].rule) and condition != "true"
-            judged[f"{name}, {condition}" if other else name] = found
-            attachments[f"{name}.{condition}.scores" if other else f"{name}.scores"] = "".join(f"{-s:.6f}\n" for own in found for s in own)
-    rows = _rows(items, judged)
-    columns = [Column("section", "group", left=True), Column("label", "", left=True), Column("pairs", "pairs", decimals=0)]
-    columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in judged]
-    notes = [*_notes(rows, given), *_doubts(of_systems), *(_about_context(items, of_systems, list(sets)) if has_context else ())]
-    if alike := no_questions(items):
-        notes.append(f"{counted(alike, 'wrong translation')} of the set: the right one once more, word for word, so a tie")
-    drawn = next(filter(None, ([row for row in rows if row[0] == section] for section in (OF_SUBJECT_VERB, OF_ALL_TYPES, "type"))))
-    series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(judged)}
-    return Finding(
-        name="agreement",
-        title="right forms preferred to wrong ones",
-        table=Table("agreement", f"Share of pairs in which the right translation scores better, in % ({where})", columns, rows, notes),
-        text="50 is chance for a pair, and 1 of N for a sentence with N translations to choose from. " + (OF_CONTEXT if has_context else OF_DISTANCE),
-        figure=figures.grouped_bars([row[1] for row in drawn], series, drawn[0][0], "right, %") if figures.available() else None,
-        bars="\n\n".join(_bars(name, drawn, values) for name, values in series.items()),
-        facts={
-            **{"pairs": where, "items": len(items), "context": context, "undecided_by_the_source": open_questions(items)},
-            "unknown_subwords": {name: [round(share, 4) for share in found.unknown] for name, found in of_systems.items()},
-            "targets_per_second": {name: round(found.rate, 1) for name, found in of_systems.items()},
-        },
-        attachments=attachments,
-    )
+    folder = run.prep / "eval"
+    own = folder / f"{pairs or 'agreement'}.json"
+    if own.stem.isidentifier() and own.is_file():
+        return str(own)
+    forms = "a JSON file, or SOURCES,RIGHT,WRONG"
+    if not pairs:
+        message = "this run's corpus has no contrastive set of its own"
+        raise ConfigError(message, where="--pairs", hint=f"--pairs lingeval97, {forms}")
+    if pairs == "lingeval97":
+        return str(published.fetch(pairs)[0])
+    if pairs.isidentifier() and not Path(pairs).exists():
+        known = [*sorted(path.stem for path in folder.glob("*.json")), "lingeval97"]
+        hint = nearest(pairs, known, forms)
+        raise ConfigError(f"no contrastive set '{pairs}'", where="--pairs", hint=hint)
+    return pairs
 
 
-def _rows(items: Sequence[Item], judged: Mapping[str, list[list[float]]]) -> list[list[Any]]:
-    """For each group of errors: section, label, how many, and the share that is right by each column's scores (see `Scored.scores`)."""
-    errors = [error for item in items for error in item.errors]
-    pairwise = [decisions(items, found) for found in judged.values()]
+def groups_of(errors: Sequence[Error]) -> dict[tuple[str, str], list[int]]:
+    """Return the groups that occur, in order: section and label -> places of their errors."""
+    groups: dict[Group, list[int]] = {}
+    for place, error in enumerate(errors):
+        for group in memberships(error):
+            groups.setdefault(group, []).append(place)
+    types = {error.type for error in errors if error.distance is not None}
+    same_again = {ALL_TYPES} if types == {AGREEMENT} else set()
+    ordered = sorted(groups, key=lambda group: group[:2])  # by kind as they first occur
+    return {group[2:]: groups[group] for group in ordered if group[2] not in same_again}
+
+
+def memberships(error: Error) -> Iterator[Group]:
+    """Yield the groups of an error, as Lingeval97's evaluation and the papers have them."""
+    yield 0, 0, "all", "all"
+    yield 1, 0, "type", error.type
+    for rank, (merged, ends) in enumerate(POLARITY.items()):
+        if error.type.endswith(ends):
+            yield 2, rank, "type", f"polarity, {merged}"
+    if error.back is not None:
+        yield 3, error.back, "sentences back", str(error.back)
+    if error.distance is not None:
+        rank = min(error.distance, LONGEST + 1)
+        label = str(rank) if rank <= LONGEST else f">{LONGEST}"
+        if error.type == AGREEMENT:
+            yield 4, rank, SUBJECT_VERB, label
+        yield 5, rank, ALL_TYPES, label
+    if (frequency := error.frequency) is not None:
+        low = next((low for low in FREQUENCIES if frequency > low), None)
+        rank = frequency if low is None else low + 1
+        yield 6, -rank, "frequency", str(frequency) if low is None else f">{low}"
+
+
+def rows_of(result: AgreementResult) -> list[list[Any]]:
+    """Return section, label, pairs, and the share that is right in each column, for each group."""
+    errors = [error for item in result.items for error in item.errors]
+    pairwise = [decisions(scores) for scores in result.columns.values()]
     rows: list[list[Any]] = []
-    for section, label, belongs in groups(errors):
-        own = [[right for error, right in found if belongs(error)] for found in pairwise]
-        rows.append([section, label, len(own[0]), *(interval(sum(rights), len(rights)) for rights in own)])
-    if any(len(item.errors) > 1 for item in items):
-        best = [preferred(found) for found in judged.values()]
-        rows.insert(1, ["sentence", "better than every wrong one", len(best[0]), *(interval(sum(rights), len(rights)) for rights in best)])
+    for (section, label), members in groups_of(errors).items():
+        right = [sum(decided[place] for place in members) for decided in pairwise]
+        shares = [wilson(count, len(members)) for count in right]
+        rows.append([section, label, len(members), *shares])
+    if any(len(item.errors) > 1 for item in result.items):
+        best = [preferred(scores) for scores in result.columns.values()]
+        shares = [wilson(sum(right), len(right)) for right in best]
+        rows.insert(1, ["sentence", "better than every wrong one", len(best[0]), *shares])
     return rows
 
 
-def _notes(rows: Sequence[Sequence[Any]], given: Mapping[str, ScoreFile]) -> list[str]:
-    """What the table's numbers are."""
-    notes = ["right: the reference has a strictly higher log-probability, </s> included, not normalised by length; a tie is wrong", "[95%]: Wilson"]
-    notes += map(_read_as, given, given.values())
-    sections = {row[0] for row in rows}
-    if sections & {OF_SUBJECT_VERB, OF_ALL_TYPES}:
-        notes.append("distance: words between the two that belong together, of the pairs that have one")
-    if "frequency" in sections:
-        notes.append("frequency: of the word in the training text of the set's authors, all types that have one; of subject and verb the rarer one's")
-    return notes
+def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
+    """Return what the numbers of the table are, and what makes them doubtful.
 
-
-def _doubts(of_systems: Mapping[str, Scored]) -> list[str]:
-    """What makes a share say less than it seems to."""
-    notes = []
-    for name, found in of_systems.items():
-        if max(found.unknown) > FEW:
-            notes.append(f"{name} does not know {found.unknown[0]:.1%} of the source's subwords and {found.unknown[1]:.1%} of the targets'")
-        ties = found.ties(next(iter(found.scores)))
-        if ties:
-            notes.append(f"{name}: {counted(ties, 'exact tie')}, so wrong")
-    return notes
-
-
-def _given(paths: Sequence[str], kind: str, items: Sequence[Item]) -> dict[str, ScoreFile]:
-    """The score files by name; how each was read is said.
-
-    Raises: ConfigError, DataError as `read_scores`; ConfigError for a kind of no file.
+    Args:
+        sections: of the table.
     """
-    if kind != "auto" and not paths:
-        raise ConfigError("there is no score file that it could be said of", where="--score-kind", hint="--scores FILE")
-    found = {Path(file).name.split(".")[0]: read_scores(Path(file), items, kind) for file in paths}
-    for name, one in found.items():
-        console.say(_read_as(name, one) + (" (by their signs; --score-kind says it)" if kind == "auto" else ""))
-    return found
-
-
-def _read_as(name: str, scores: ScoreFile) -> str:
-    return f"scores of {name}: read as {SCORE_KINDS[scores.kind]}"
-
-
-def _about_context(items: Sequence[Item], of_systems: Mapping[str, Scored], conditions: Sequence[str]) -> list[str]:
-    """Which systems read the sentences before, under which conditions, and what that can decide."""
-    rules = {name: found.rule for name, found in of_systems.items()}
-    kinds = {name: f"{rule.kind}, at most {rule.size}, {rule.join}{', translations too' * rule.targets}" for name, rule in rules.items() if rule}
-    reading = [f"{name} ({kind})" for name, kind in kinds.items()]
-    without = [name for name, rule in rules.items() if rule is None]
-    said = {"read by ": reading, "not read by ": without}
-    notes = [f"context, the sentences before: {'; '.join(words + ', '.join(names) for words, names in said.items() if names)}"] if rules else []
-    meaning = {"none": "without it", "foreign": "with that of another sentence of the set, drawn with seed 1, the same for all systems"}
-    asked = [f"{condition}: {meaning[condition]}" for condition in conditions if condition in meaning]
-    notes += ["; ".join(asked)] if asked and reading else []
-    if undecided := open_questions(items):
-        total = sum(len(item.errors) for item in items)
-        notes.append(
-            f"{undecided:,} of {total:,} pairs are in the set with right and wrong swapped too: only the translations before can decide them"
-        )
+    notes = [RIGHT, "[95%]: Wilson"]
+    notes += [f"scores of {name}: read as {file.meaning}" for name, file in result.files.items()]
+    if sections & {SUBJECT_VERB, ALL_TYPES}:
+        notes.append(DISTANCE)
+    if "frequency" in sections:
+        notes.append(FREQUENCY)
+    for name, system in result.systems.items():
+        if system.warning:
+            notes.append(f"{name} {system.warning}")
+        if system.ties:
+            notes.append(f"{name}: {counted(system.ties, 'exact tie')}, so wrong")
+    if any(item.context_src for item in result.items):
+        notes += context_notes_of(result)
+    if count := contrastive.identical(result.items):
+        wrong = counted(count, "wrong translation")
+        notes.append(f"{wrong} of the set: the right one once more, word for word, so a tie")
     return notes
 
 
-def _bars(name: str, rows: Sequence[Sequence[Any]], values: Sequence[Estimate]) -> str:
-    width = max(len(row[1]) for row in rows)
-    lines = [f"{row[1]:>{width}} {bar(value.value, 100)} {value.value or 0:5.1f} ({row[2]:,})" for row, value in zip(rows, values, strict=True)]
-    return "\n".join([name, *lines])
+def context_notes_of(result: AgreementResult) -> list[str]:
+    """Return which systems read which context, and what the context can decide."""
+    notes = []
+    rules = {name: system.rule for name, system in result.systems.items()}
+    readers = [f"{name} ({describe(rule)})" for name, rule in rules.items() if rule]
+    others = [name for name, rule in rules.items() if rule is None]
+    lists = {"read by": readers, "not read by": others}
+    parts = [f"{words} {', '.join(names)}" for words, names in lists.items() if names]
+    if parts:
+        notes.append(f"context, the sentences before: {'; '.join(parts)}")
+    asked = [MEANINGS[context] for context in result.contexts if context in MEANINGS]
+    if asked and readers:
+        notes.append("; ".join(asked))
+    if count := contrastive.undecidable(result.items):
+        total = sum(len(item.errors) for item in result.items)
+        notes.append(f"{count:,} of {total:,} pairs {SWAPPED}")
+    return notes
+
+
+def describe(rule: ContextRule) -> str:
+    """Return which context a system reads."""
+    translations = ", translations too" if rule.targets else ""
+    return f"{rule.kind}, at most {rule.size}, {rule.join}{translations}"
+
+
+def attachments_of(result: AgreementResult) -> dict[str, str]:
+    """Return the scores of the systems as score files: negative log-likelihoods, one a line."""
+    texts = {}
+    for name, column in result.columns.items():
+        if name not in result.files:
+            lines = [f"{-score:.6f}\n" for scores in column for score in scores]
+            texts[f"{name.replace(', ', '.')}.scores"] = "".join(lines)
+    return texts

@@ -92,10 +92,9 @@ def as_read(side: TextSide, vocabulary: Vocabulary, sentences: Sequence[Sequence
         tokens = [(token, number) for number, word in enumerate(words) for token in side.tokenized(word).split()]
         cased = [token for token, _ in tokens]
         cased = side.truecaser.truecase(cased) if side.truecaser else cased
-        numbered = zip(cased, (number for _, number in tokens), strict=True)
-        subwords = [(s, number) for token, number in numbered for s in (side.bpe.segment([token]) if side.bpe else [token])]
-        ids.append(vocabulary.encode(subword for subword, _ in subwords))
-        owners.append([number for _, number in subwords])
+        subwords, places = side.subwords(cased)
+        ids.append(vocabulary.encode(subwords))
+        owners.append([tokens[place][1] for place in places])
     return Side(ids, owners)
 
 

@@ -132,7 +132,7 @@ def _read_all(run: Run, systems: Sequence[str]) -> tuple[dict[str, Curves], dict
         if found.measured:
             ways[name] = (*dict.fromkeys(look.signature for look in found.dev if look.bleu is not None), train.get("dev_sentences", 0))
     if not curves:
-        raise DataError("no training of this run has logged anything", where=run.path / "systems", hint="first: nmtkit train")
+        raise DataError("no training of this run has logged anything", where=run.path / "systems", hint="nmtkit train")
     if len(set(ways.values())) > 1 or any(len(way) > 2 for way in ways.values()):
         console.warn("dev BLEU was measured in several ways (see the facts in finding.json): its levels cannot be compared")
     return curves, ways

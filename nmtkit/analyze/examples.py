@@ -1,104 +1,130 @@
-"""Analysis `examples`: one sentence as every system translates it, its score, and how often which system is ahead on all the others."""
+"""Analysis `examples`: a sentence as every system translates it, and who is ahead on all lines."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nmtkit import files
-from nmtkit.analyze.analysis import Finding
-from nmtkit.analyze.shared.recording import one_set
+from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions, option
+from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.errors import ConfigError
-from nmtkit.run import Run
-from nmtkit.score import paper as papers
-from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import Draws, estimate
+from nmtkit.score.formulas import Array
+from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.score.significance import binomial
-from nmtkit.score.translations import bleu_of, compared
+from nmtkit.score.translations import bleu_of
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table
 
-RESAMPLES, SEED = 1000, 1
 SAME = 1e-9
-"""Scores no further apart are the same."""
+"""Two scores that are no further apart are equal."""
 
 
-def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), sentence: int = 1, paper: str = "", table: str = "") -> Finding:
-    """A source with its references and translations, the sentence BLEU of each, and what that of a whole set says.
+class ExamplesOptions(PaperOptions):
+    """Options of `examples`."""
 
-    Args:
-        run: the run; systems: those that have a translation of the set, the first of them is the baseline.
-        set_names: one set (default: the first test set); sentence: its line, from 1.
-        paper: a paper's printed numbers of a sentence, to be put beside; table: which of its tables.
-    Raises: ConfigError for a line that is not there; DataError if none of the systems translated the set.
+    sentence: int = option(1, "N", ge=1)
+    """The sentence pair to show, by its line."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One line of a set in every language and system, and the sentence BLEU of all lines.
+
+    Attributes:
+        texts: label -> the line; source, references, systems.
+        bleu: system -> (N) scores; the baseline first.
     """
-    beside = papers.asked(paper, table, "sentence")
-    chosen = run.text_set(one_set(run, set_names, "a sentence"))
-    if not 1 <= sentence <= chosen.lines:
-        raise ConfigError(f"no line {sentence}: there are {chosen.lines:,}", where="--sentence", hint=f"1 to {chosen.lines}")
-    folders = compared(run, chosen, systems)
-    scores = bleu_of(run, chosen, folders)
-    signature = next(iter(scores.values())).signature
-    shown = _table(scores, Draws(chosen.lines, RESAMPLES, seed=SEED), sentence, chosen.name, signature)
-    texts = [("source", run.source(chosen.name)), *(("reference", path) for path in run.references(chosen.name))]
-    texts += [(name, path / "hyp.txt") for name, path in folders.items()]
-    finding = Finding(
-        name="examples",
-        title="one sentence, translated by all",
-        table=shown,
-        text="One sentence measures nothing: what counts is how many sentences a system is ahead on, and whether that could be luck (sign test). "
-        "Sentence BLEU is rough; corpus BLEU, which `nmtkit score` tests, is no mean of it.",
-        figure=_figure(shown) if len(shown.rows) > 1 and figures.available() else None,
-        bars=_aligned([(label, next(itertools.islice(files.text_lines(path), sentence - 1, None))) for label, path in texts]),
-        facts={"set": chosen.name, "line": sentence, "resamples": RESAMPLES, "seed": SEED, "signature": signature},
-    )
-    if beside is None:
-        return finding
-    known = {name: {"bleu": float(metric.sentence_scores()[sentence - 1]) / 100} for name, metric in scores.items()}
-    remark = "which sentence the paper's is, is not said"
-    where = f"{chosen.name}, line {sentence}"
-    return finding.beside(papers.numbers_beside(beside, "sentence", known, run.manifest().dataset, where, signature, [remark]))
+
+    set_name: str
+    texts: list[tuple[str, str]]
+    bleu: dict[str, Array]
+    signature: str
+    resampling: Resampling
 
 
-def _table(scores: Mapping[str, Metric], draws: Draws, sentence: int, set_name: str, signature: str) -> Table:
-    base_name, *_ = scores
-    base = scores[base_name]
-    rows: list[list[Any]] = []
-    for name, metric in scores.items():
-        own = metric.sentence_scores()
-        means = draws.full.sums(own[:, None])[:, 0] / len(own)
-        row = [name, float(own[sentence - 1]), estimate(float(own.mean()), means)]
-        if name == base_name:
-            rows.append([*row, None, None, None])
-            continue
-        gap = own - base.sentence_scores()
-        ahead, behind = int((gap > SAME).sum()), int((gap < -SAME).sum())
-        rows.append([*row, 100 * ahead / len(gap), 100 * behind / len(gap), binomial(ahead, behind)])
-    columns = [
-        Column("system", "system", left=True),
-        Column("bleu", f"BLEU of line {sentence}"),
-        Column("mean", "mean of all lines [95%]", interval=True),
-        Column("ahead", f"ahead of {base_name}, %", decimals=1),
-        Column("behind", "behind, %", decimals=1),
-        Column("p", "p", decimals=3, below=0.001),
-    ]
-    notes = [
-        f"sentence BLEU, of {draws.sentences:,} lines of {set_name}; ahead, behind: lines with more, with less; p: two-sided sign test on these",
-        f"{signature}; [95%]: percentile interval over {draws.full.describe()}",
-    ]
-    return Table("examples", f"Line {sentence} of {set_name}, and all others", columns, rows, notes)
+class Examples(Analysis[ExamplesOptions, Example]):
+    """A source with its references and translations, and the sentence BLEU of all lines."""
+
+    name = "examples"
+    title = "one sentence, translated by all"
+    shows = "a sentence as all systems translate it, and how often which of them is ahead"
+    examples = ("--sentence 7",)
+    Options = ExamplesOptions
+    paper = "sentence"
+
+    def measure(self, study: Study) -> Example:
+        run, text_set, number = study.run, study.text_set, self.options.sentence
+        if number > text_set.lines:
+            message = f"no line {number}: there are {text_set.lines:,}"
+            raise ConfigError(message, where="--sentence", hint=f"1 to {text_set.lines}")
+        folders = study.translations()
+        metrics = bleu_of(run, text_set, folders)
+        paths = [("source", run.source(text_set.name))]
+        paths += [("reference", path) for path in run.references(text_set.name)]
+        paths += [(name, folder / "hyp.txt") for name, folder in folders.items()]
+        return Example(
+            set_name=text_set.name,
+            texts=[(label, line_of(path, number)) for label, path in paths],
+            bleu={name: metric.sentence_scores() for name, metric in metrics.items()},
+            signature=next(iter(metrics.values())).signature,
+            resampling=study.resampling(text_set.lines),
+        )
+
+    def present(self, result: Example) -> Finding:
+        rows, line = self.rows(result), self.options.sentence
+        base, *others = result.bleu
+        columns = [
+            Column("system", "system", left=True),
+            Column("bleu", f"BLEU of line {line}"),
+            Column("mean", "mean of all lines [95%]", interval=True),
+            Column("ahead", f"ahead of {base}, %", decimals=1),
+            Column("behind", "behind, %", decimals=1),
+            Column("p", "p", decimals=3, below=0.001),
+        ]
+        notes = [
+            f"sentence BLEU, of {result.resampling.sentences:,} lines of {result.set_name}; "
+            "ahead, behind: lines with more, with less; p: two-sided sign test on these",
+            f"{result.signature}; [95%]: percentile interval over {result.resampling.describe()}",
+        ]
+        title = f"Line {line} of {result.set_name}, and all others"
+        ahead, behind = ([Estimate(row[column]) for row in rows[1:]] for column in (3, 4))
+        counts = {"ahead": ahead, "behind": behind}
+        axes, draw = (f"against {base}", "% of the sentences"), figures.grouped_bars
+        width = max(len(label) for label, _ in result.texts)
+        facts = {"resamples": RESAMPLES, "seed": SEED, "signature": result.signature}
+        return Finding(
+            table=Table("examples", title, columns, rows, notes),
+            text="One sentence measures nothing: what counts is how many sentences a system is "
+            "ahead on, and whether that could be luck (sign test). Sentence BLEU is rough; "
+            "corpus BLEU, which `nmtkit score` tests, is no mean of it.",
+            figure=draw(others, counts, *axes, upright=True) if others else None,
+            bars="\n".join(f"{label:>{width}}  {text}" for label, text in result.texts),
+            facts={"set": result.set_name, "line": line, **facts},
+        )
+
+    def rows(self, result: Example) -> list[list[Any]]:
+        """Return the scores of each system; the baseline has none in comparison with itself."""
+        base, *_ = result.bleu
+        rows: list[list[Any]] = []
+        for name, bleu in result.bleu.items():
+            means = result.resampling.sums(bleu[:, None])[:, 0] / len(bleu)
+            gap = bleu - result.bleu[base]
+            ahead, behind = int((gap > SAME).sum()), int((gap < -SAME).sum())
+            shares = [100 * ahead / len(gap), 100 * behind / len(gap), binomial(ahead, behind)]
+            scores = [float(bleu[self.options.sentence - 1]), estimate(float(bleu.mean()), means)]
+            rows.append([name, *scores, *([None] * 3 if name == base else shares)])
+        return rows
+
+    def printed_too(self, result: Example) -> Measured:
+        at = self.options.sentence - 1
+        numbers = {name: {"bleu": float(bleu[at]) / 100} for name, bleu in result.bleu.items()}
+        remark = "which sentence the paper's is, is not said"
+        return Measured(numbers, f"{result.set_name}, line {at + 1}", result.signature, [remark])
 
 
-def _figure(table: Table) -> str:
-    """How many of all lines each system is ahead on, and behind."""
-    keys = [column.key for column in table.columns]
-    base, *others = table.rows
-    series = {word: [Estimate(row[keys.index(word)]) for row in others] for word in ("ahead", "behind")}
-    return figures.grouped_bars([row[0] for row in others], series, f"against {base[0]}", "% of the sentences", upright=True)
-
-
-def _aligned(lines: Sequence[tuple[str, str]]) -> str:
-    """Texts below each other, each behind its label."""
-    width = max(len(label) for label, _ in lines)
-    return "\n".join(f"{label:>{width}}  {text}" for label, text in lines)
+def line_of(path: Path, number: int) -> str:
+    """Return a line of a text by its number, from 1."""
+    return next(itertools.islice(files.text_lines(path), number - 1, None))

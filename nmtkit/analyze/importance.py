@@ -1,272 +1,249 @@
-"""Analysis `importance`: whether a source position with more attention matters more to the next word (ΔJS against Δα)."""
+"""Analysis `importance`: whether source positions with more attention matter more."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from nmtkit import console
-from nmtkit.analyze.analysis import Finding
-from nmtkit.analyze.shared import ablation, context_spread, recording
-from nmtkit.data.batches import Batch
-from nmtkit.data.store import Store
-from nmtkit.errors import ConfigError, DataError, nearest
-from nmtkit.models import loading
-from nmtkit.models.base import Model
-from nmtkit.nn.capture import capture
-from nmtkit.run import Run
+from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
+from nmtkit.analyze.shared import ablation, context_spread
+from nmtkit.analyze.shared.ablation import Ablation
+from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table, bar
+from nmtkit.tables.table import Column, Estimate, Table, bar
 
 Numbers = NDArray[np.float64]
+Rows = NDArray[np.int64]
 REMOVALS = {
     "renormalised": "the other weights of the step are scaled up to sum to one",
     "raw": "the other weights of the step stay as they are",
 }
-"""What becomes of the weights that are left when one is set to zero."""
-RESAMPLES, SEED = 1000, 1
 BINS = 10
 ROUNDING = 1e-9
-"""ΔJS nearer to 0 than that is 0: where all positions give the same, as at the first step of CAAtt, only rounding tells them apart."""
+"""A ΔJS nearer to 0 counts as 0: where all positions give the same, only rounding differs."""
 DRAWN = 2000
-"""Points in a figure, at most."""
+"""Most points of a figure."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """One point for each target step: what tells its strongest source position from another one, drawn at random."""
+    """One point for each target step of the sentences that were read.
 
-    rows: NDArray[np.int64]
-    """(N) the sentence, from 0."""
-    steps: NDArray[np.int64]
-    """(N) the target step, from 0."""
+    Attributes:
+        rows: the sentence, steps: the target step (N), both from 0.
+        alpha: Δα (N): how much larger the weight of the strongest position is.
+        js: ΔJS (N): how much more its removal changes the next word's distribution, in bits.
+        spread: see `ablation.Comparison` (2, sentences of the set).
+    """
+
+    rows: Rows
+    steps: Rows
     alpha: Numbers
-    """(N) Δα: by how much its weight is larger."""
     js: Numbers
-    """(N) ΔJS: by how much the next word's distribution changes more without it, in bits."""
     spread: Numbers
-    """(2, sentences) of `context_spread.spread`, as the attention is and with even weights; NaN where there is none."""
 
 
-def drawn_chances(rows: Tensor, steps: int, tgt_lengths: Tensor) -> Tensor:
-    """A number from 0 to 1 for each step, by which another position is drawn; a sentence's draws are its own, whatever its batch.
-
-    Args:
-        rows: (B) the number of each sentence, which seeds its draws.
-        tgt_lengths: (B) real steps.
-    Returns: (B, steps) in float64, 0 behind the end.
-    """
-    found = np.zeros((len(rows), steps))
-    for own, row, length in zip(found, rows.tolist(), tgt_lengths.tolist(), strict=True):
-        own[:length] = np.random.default_rng([SEED, row]).random(length)
-    return torch.from_numpy(found).to(rows.device)
-
-
-def other_positions(chances: Tensor, strongest: Tensor, src_lengths: Tensor) -> Tensor:
-    """For each step a source position other than the strongest, all alike likely.
-
-    Args:
-        chances: (B, T) of `drawn_chances`.
-        strongest: (B, T).
-        src_lengths: (B) real positions.
-    Returns: (B, T); without meaning behind the end, or where a source has one position only.
-    """
-    found = (chances * (src_lengths - 1).clamp(min=1)[:, None]).long()
-    return found + (found >= strongest)
-
-
-def compare(model: Model, site: str, batch: Batch, renormalise: bool, way: ablation.Way) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Δα and ΔJS of every step of a batch, and how its contexts spread, also where all positions are read alike.
-
-    Args:
-        model: in evaluation mode; site: its attention to the source; renormalise, way: see `ablation`.
-    Returns: Δα, ΔJS, and which of them are points (B, T); both spreads (2, B), NaN where contexts are not recorded.
-    Source: Im & Chan 2024, after Serrano & Smith 2019, Is attention interpretable?
-    """
-    assert batch.tgt_in is not None and batch.tgt_lengths is not None
-    chances = drawn_chances(batch.rows, batch.tgt_in.size(1), batch.tgt_lengths)
-
-    def pick(weights: Tensor, first: int) -> Tensor:
-        best = ablation.strongest(weights)
-        return torch.stack([best, other_positions(chances[:, first : first + best.size(1)], best, batch.src_lengths)], dim=1)
-
-    with torch.inference_mode():
-        with capture():  # some keep the source states only if somebody listens
-            memory = model.encode(batch)
-        found = way(model, site, memory, batch.tgt_in, pick, 2, renormalise)
-        weights, where = found.weights.mean(1).double(), found.positions.transpose(1, 2)  # (B, T, S), (B, T, 2)
-        alpha = weights.gather(-1, where.clamp(max=weights.size(-1) - 1))
-        steps = torch.arange(batch.tgt_in.size(1), device=weights.device)
-        points = (steps < batch.tgt_lengths[:, None]) & (batch.src_lengths > 1)[:, None]
-        js = alpha.new_zeros(alpha.shape)
-        js[points] = ablation.divergences(model, found.intact[points], found.changed.transpose(1, 2)[points])
-        with capture(context_spread.evenly(site, batch.src_lengths)) as even:
-            model.decode(batch.tgt_in, memory)
-        given = (found.contexts, next(iter(even.get(site + context_spread.ENDING, ())), None))
-        spread = [alpha.new_full((len(alpha),), torch.nan) if own is None else context_spread.spread(own, batch.tgt_lengths) for own in given]
-    return alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], points, torch.stack(spread)
-
-
-def measured(run: Run, name: str, store: Store, chosen: NDArray[np.int64], renormalise: bool) -> tuple[str, Points] | str:
-    """The points of a system over the chosen sentences of a set and the attention they are of; or why there are none."""
-    where = recording.device()
-    model = loading.load_system(run, run.find_system(name), where)
-    site = ablation.attention_site(model, where)
-    if site is None:
-        return "it has no attention to the source"
-    way = ablation.way(model, site, where)
-    if way is None:
-        return f"the weights of its attention '{site}' cannot be changed (see nmtkit.nn.capture)"
-    found: list[Tensor] = []
-    spreads = np.full((2, len(store)), np.nan)
-    with console.progress(f"{name}: sentences", len(chosen)) as done:
-        for batch in recording.batches(store, where, model.context_rule, chosen=chosen):
-            alpha, js, points, spread = compare(model, site, batch, renormalise, way)
-            row, step = points.nonzero(as_tuple=True)
-            found.append(torch.stack([batch.rows[row].double(), step.double(), alpha[points], js[points]]).cpu())
-            spreads[:, batch.rows.cpu().numpy()] = spread.cpu().numpy()
-            done(len(batch.rows))
-    rows, steps, d_alpha, d_js = torch.cat(found, dim=1).numpy()
-    order = np.lexsort((steps, rows))
-    return site, Points(rows[order].astype(np.int64), steps[order].astype(np.int64), d_alpha[order], d_js[order], spreads)
+def points_of(study: Study, name: str, attention: Ablation, rows: Rows) -> Points:
+    """Return the points of a system over some sentences of the set."""
+    sentences = len(study.store)
+    alpha, js = np.full((2, sentences, int(study.store.tgt_lengths.max())), np.nan)
+    spread = np.full((2, sentences), np.nan)
+    for batch in study.batches(name, attention.model, rows):
+        read, compared = batch.rows.cpu().numpy(), ablation.compare(attention, batch)
+        length = compared.alpha.size(1)
+        alpha[read, :length] = compared.alpha.cpu().numpy()
+        js[read, :length] = compared.js.cpu().numpy()
+        spread[:, read] = compared.spread.cpu().numpy()
+    known = np.isfinite(alpha)
+    lines, steps = known.nonzero()
+    return Points(lines, steps, alpha[known], js[known], spread)
 
 
 def sums(points: Points, sentences: int) -> Numbers:
-    """What every number of the table is made of, for each sentence (sentences, 8): count, Σx, Σy, Σx², Σy², Σxy, Σ(x-y)², how often y < 0."""
+    """Return the sums over the points of each sentence that the table's numbers are made of.
+
+    Returns: (sentences, 8): count, Σx, Σy, Σx², Σy², Σxy, Σ(x-y)², how often y < 0.
+    """
     x, y = points.alpha, points.js
-    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, (x - y) ** 2, (y < -ROUNDING).astype(np.float64))
-    return np.stack([np.bincount(points.rows, weights=part, minlength=sentences) for part in parts], axis=1)
+    negative = (y < -ROUNDING).astype(np.float64)
+    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, (x - y) ** 2, negative)
+    columns = [np.bincount(points.rows, weights=part, minlength=sentences) for part in parts]
+    return np.stack(columns, axis=1)
 
 
 def numbers_of(totals: Numbers) -> dict[str, Numbers]:
-    """The numbers of the table from sums over sentences (…, 8); NaN where there is none."""
+    """Return the numbers of the table from sums over sentences (…, 8), NaN if not known."""
     count, x, y, xx, yy, xy, loss, negative = np.moveaxis(totals, -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        # Where all points lie on one x or y, rounding leaves a variance of about 1e-16 of the squares.
-        spread = np.stack([xx - x * x / count, yy - y * y / count])
-        spread = np.where(spread > 1e-12 * np.stack([xx, yy]), spread, np.nan)
-        correlation = (xy - x * y / count) / np.sqrt(spread[0] * spread[1])
-        means = {"loss_per_point": loss / count, "correlation": correlation, "d_alpha": x / count, "d_js": y / count}
-        return {"loss": loss, **means, "explained": 100 * (1 - loss / xx), "against": 100 * negative / count}
+        # If all points have one x or y, rounding leaves a variance of 1e-16 of the squares.
+        variance = np.stack([xx - x * x / count, yy - y * y / count])
+        variance = np.where(variance > 1e-12 * np.stack([xx, yy]), variance, np.nan)
+        return {
+            "loss": loss,
+            "loss_per_point": loss / count,
+            "correlation": (xy - x * y / count) / np.sqrt(variance[0] * variance[1]),
+            "d_alpha": x / count,
+            "d_js": y / count,
+            "explained": 100 * (1 - loss / xx),
+            "against": 100 * negative / count,
+        }
 
 
-def row_of(points: Points, draws: Resampling, chosen: NDArray[np.int64]) -> list[Any]:
-    """The numbers of a system with their intervals over resamples of the chosen sentences, as the columns have them."""
-    own = sums(points, points.spread.shape[1])[chosen]
-    values, resampled = numbers_of(own.sum(0)), numbers_of(draws.sums(own))
-    found = [estimate(float(values[key]) if np.isfinite(values[key]) else None, resampled[key]) for key in values]
-    return [len(points.rows), *found, *(context_spread.mean(spread[chosen], draws) for spread in points.spread)]
+def estimates(points: Points, draws: Resampling, rows: Rows) -> list[Estimate]:
+    """Return the table's numbers of a system, with intervals over resamples of the sentences."""
+    of_sentences = sums(points, points.spread.shape[1])[rows]
+    values, resampled = numbers_of(of_sentences.sum(0)), numbers_of(draws.sums(of_sentences))
+    known = {key: float(value) if np.isfinite(value) else None for key, value in values.items()}
+    numbers = [estimate(value, resampled[key]) for key, value in known.items()]
+    return [*numbers, *(context_spread.mean(spread[rows], draws) for spread in points.spread)]
 
 
-def run(run: Run, systems: Sequence[str], *, set_names: Sequence[str] = (), removal: str = "renormalised", sentences: int = 0) -> Finding:
-    """ΔJS against Δα of each system that attends to the source.
+class ImportanceOptions(Options):
+    """Options of `importance`."""
 
-    Args:
-        run: the run; systems: those without such an attention are left out. set_names: one set, read with its references (default: the first
-            test set).
-        removal: of REMOVALS.
-        sentences: only so many of the set, drawn at random, the same for all systems; 0 = all.
-    Raises: ConfigError for another removal; DataError if no system attends to the source.
-    """
-    if removal not in REMOVALS:
-        raise ConfigError(f"no such removal: '{removal}'", where="--removal", hint=nearest(removal, REMOVALS))
-    name_of_set = recording.one_set(run, set_names, "the importance")
-    store = Store(run.prep / name_of_set)
-    chosen = recording.some(store, sentences, SEED)
-    draws = Resampling(len(chosen), RESAMPLES, seed=SEED)
-    rows: list[list[Any]] = []
-    found: dict[str, Points] = {}
-    missing: dict[str, str] = {}
-    for name in systems:
-        own = measured(run, name, store, chosen, removal == "renormalised")
-        if isinstance(own, str):
-            missing[name] = own
-            continue
-        site, found[name] = own
-        rows.append([name, site, removal, *row_of(found[name], draws, chosen)])
-    if not found:
-        what = "; ".join(f"{name}: {why}" for name, why in missing.items())
-        raise DataError(f"no system whose attention can be taken away: {what}", where=run.path, hint="`nmtkit variants` lists what attends")
-    for name, why in missing.items():
-        console.say(f"left out, for {why}: {name}")
-    return Finding(
-        name="importance",
-        title="what attention weights say about what matters",
-        table=_table(rows, _what(name_of_set, len(chosen), len(store)), removal),
-        text="Were weights the same as importance, all points would lie on the diagonal and the correlation would be 1: a position with more "
-        "attention would be the one that the next word hangs on. ΔJS below 0: a random other position mattered more. The loss is small, too, where "
-        "weights are nearly even and nothing hangs on any of them: its explained share is then near 0, and the mean ΔJS tells whether the source "
-        "matters.",
-        figure=_figure(found, removal) if figures.available() else None,
-        bars="\n\n".join(_bars(name, points, removal) for name, points in found.items()),
-        facts={
-            **{
-                "set": name_of_set,
-                "sentences": len(chosen),
-                "of": len(store),
+    removal: Literal["renormalised", "raw"] = "renormalised"
+    """Whether the weights left are scaled to sum to one when one is taken away."""
+    sentences: int = option(0, "N", ge=0)
+    """Only so many sentences of the set, drawn at random (0: all)."""
+
+
+@dataclass(frozen=True)
+class SystemImportance:
+    """The attention of a system, its points, and the table's numbers."""
+
+    site: str
+    points: Points
+    numbers: list[Estimate]
+
+
+@dataclass(frozen=True)
+class Importances:
+    """What was measured on some sentences of a set."""
+
+    set_name: str
+    sentences: int
+    set_size: int
+    systems: dict[str, SystemImportance]
+    left_out: dict[str, str]
+
+
+class Importance(Analysis[ImportanceOptions, Importances]):
+    """ΔJS against Δα of each system that attends to the source."""
+
+    name = "importance"
+    title = "what attention weights say about what matters"
+    shows = "whether source positions with more attention matter more to the next word (ΔJS, Δα)"
+    examples = ("--set-name dev --removal raw --sentences 200",)
+    Options = ImportanceOptions
+
+    def measure(self, study: Study) -> Importances:
+        size, count = len(study.store), self.options.sentences
+        rows = np.arange(size)
+        if 0 < count < size:
+            rows = np.sort(np.random.default_rng(SEED).choice(size, count, replace=False))
+        draws = study.resampling(len(rows))
+
+        def importance_of(name: str) -> SystemImportance:
+            model, device = study.model(name), study.device
+            site = ablation.attention_site(model, device)
+            if site is None:
+                raise LeftOut("it has no attention to the source")
+            renormalise = self.options.removal == "renormalised"
+            points = points_of(study, name, Ablation.of(model, site, renormalise, device), rows)
+            return SystemImportance(site, points, estimates(points, draws, rows))
+
+        hint = "`nmtkit variants` lists the variants, with and without attention"
+        systems = study.each(importance_of, "no system whose attention can be taken away", hint)
+        return Importances(study.set_name, len(rows), size, systems, study.left_out)
+
+    def present(self, result: Importances) -> Finding:
+        removal, systems = self.options.removal, result.systems
+        return Finding(
+            table=self._table(result),
+            text="Were weights the same as importance, all points would lie on the diagonal and the "
+            "correlation would be 1: a position with more attention would be the one that the next "
+            "word hangs on. ΔJS below 0: a random other position mattered more. The loss is small, "
+            "too, where weights are nearly even and nothing hangs on any of them: its explained "
+            "share is then near 0, and the mean ΔJS tells whether the source matters.",
+            figure=_figure(systems, removal),
+            bars="\n\n".join(_bars(name, s.points, removal) for name, s in systems.items()),
+            facts={
+                "set": result.set_name,
+                "sentences": result.sentences,
+                "of": result.set_size,
                 "removal": removal,
                 "logarithm": "base 2",
                 "seed": SEED,
                 "resamples": RESAMPLES,
+                "attentions": {name: system.site for name, system in systems.items()},
+                "left_out": result.left_out,
             },
-            **{"attentions": {row[0]: row[1] for row in rows}, "left_out": missing},
-        },
-        attachments={f"points.{name}.csv": _csv(points) for name, points in found.items()},
-    )
+            attachments={f"points.{name}.csv": _csv(s.points) for name, s in systems.items()},
+        )
+
+    def _table(self, result: Importances) -> Table:
+        removal, part = self.options.removal, result.set_name
+        if result.sentences != result.set_size:
+            part = f"{result.sentences:,} of {result.set_size:,} sentences of {part}"
+        title = "Importance of source positions against their attention weights"
+        notes = [
+            "at each step of the reference: position i has the largest weight, j is drawn from the "
+            "other real positions, </s> among them; Δα = α_i − α_j, ΔJS = JS(p, p without i) − "
+            "JS(p, p without j), where p is the next word's distribution and JS is in base 2",
+            f"removal {removal}: the weight is set to zero in all heads of the last attention to "
+            f"the source at that step alone, and {REMOVALS[removal]}; α is the mean over heads",
+            f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and "
+            f"resamples of seed {SEED}; ΔJS < 0: by more than {ROUNDING:g}",
+            "explained: 1 − Σ(Δα−ΔJS)² / Σ Δα², what ΔJS has of the squares of Δα (100: the same; 0: no better than nothing hanging on any position)",
+            f"{context_spread.NOTE}; with even weights: where all real positions weigh the same ({context_spread.GATED})",
+        ]
+        systems = result.systems.items()
+        rows = [[name, s.site, removal, len(s.points.rows), *s.numbers] for name, s in systems]
+        return Table("importance", f"{title} ({part}, removal {removal})", COLUMNS, rows, notes)
 
 
-def _what(name: str, count: int, every: int) -> str:
-    """The set, and how much of it."""
-    return name if count == every else f"{count:,} of {every:,} sentences of {name}"
+COLUMNS = [
+    *(Column(key, key, left=True) for key in ("system", "attention", "removal")),
+    Column("points", "points"),
+    Column("loss", "Σ(Δα−ΔJS)² [95%]", decimals=1, interval=True),
+    Column("loss_per_point", "loss per point [95%]", decimals=3, interval=True),
+    Column("correlation", "correlation [95%]", decimals=3, interval=True),
+    Column("d_alpha", "mean Δα [95%]", decimals=3, interval=True),
+    Column("d_js", "mean ΔJS [95%]", decimals=5, interval=True),
+    Column("explained", "explained, % [95%]", decimals=1, interval=True),
+    Column("against", "ΔJS < 0, % [95%]", decimals=1, interval=True),
+    context_spread.column(),
+    context_spread.column("even_context_spread", "with even weights"),
+]
 
 
-def _table(rows: list[list[Any]], what: str, mode: str) -> Table:
-    columns = [Column("system", "system", left=True), Column("attention", "attention", left=True), Column("removal", "removal", left=True)]
-    columns += [Column("points", "points"), Column("loss", "Σ(Δα−ΔJS)² [95%]", decimals=1, interval=True)]
-    columns += [Column(key, f"{key.replace('_', ' ')} [95%]", decimals=3, interval=True) for key in ("loss_per_point", "correlation")]
-    columns += [Column("d_alpha", "mean Δα [95%]", decimals=3, interval=True), Column("d_js", "mean ΔJS [95%]", decimals=5, interval=True)]
-    columns += [Column(key, f"{title}, % [95%]", decimals=1, interval=True) for key, title in (("explained", "explained"), ("against", "ΔJS < 0"))]
-    columns += [context_spread.column(), context_spread.column("even_context_spread", "with even weights")]
-    notes = [
-        "at each step of the reference: position i has the largest weight, j is drawn from the other real positions, </s> among them; "
-        "Δα = α_i − α_j, ΔJS = JS(p, p without i) − JS(p, p without j), where p is the next word's distribution and JS is in base 2",
-        f"removal {mode}: the weight is set to zero in all heads of the last attention to the source at that step alone, and {REMOVALS[mode]}; "
-        "α is the mean over heads",
-        f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and resamples of seed {SEED}; "
-        f"ΔJS < 0: by more than {ROUNDING:g}",
-        "explained: 1 − Σ(Δα−ΔJS)² / Σ Δα², what ΔJS has of the squares of Δα (100: the same; 0: no better than nothing hanging on any position)",
-        f"{context_spread.NOTE}; with even weights: where all real positions weigh the same ({context_spread.GATED})",
-    ]
-    return Table("importance", f"Importance of source positions against their attention weights ({what}, removal {mode})", columns, rows, notes)
-
-
-def _figure(found: dict[str, Points], mode: str) -> str:
-    shown = {}
-    for name, points in found.items():
+def _figure(systems: dict[str, SystemImportance], removal: str) -> str | None:
+    clouds = {}
+    for name, system in systems.items():
+        points = system.points
         count = len(points.rows)
-        some = np.arange(count) if count <= DRAWN else np.sort(np.random.default_rng(SEED).choice(count, DRAWN, replace=False))
-        title = f"{name} ({len(some):,} of {count:,} points)"
-        shown[title] = figures.Cloud(points.alpha[some].tolist(), points.js[some].tolist())
-    return figures.scatter(shown, "Δα", f"ΔJS (base 2, {mode})")
+        shown = np.arange(count)
+        if count > DRAWN:
+            shown = np.sort(np.random.default_rng(SEED).choice(count, DRAWN, replace=False))
+        cloud = figures.Cloud(points.alpha[shown].tolist(), points.js[shown].tolist())
+        clouds[f"{name} ({len(shown):,} of {count:,} points)"] = cloud
+    return figures.scatter(clouds, "Δα", f"ΔJS (base 2, {removal})")
 
 
-def _bars(name: str, points: Points, mode: str) -> str:
-    """The mean ΔJS in each tenth of Δα."""
+def _bars(name: str, points: Points, removal: str) -> str:
+    """Draw the mean ΔJS in each tenth of Δα."""
     bins = np.minimum((points.alpha * BINS).astype(np.int64), BINS - 1)
-    lines = [f"{name}: mean ΔJS by Δα, {mode} (in brackets: points)"]
-    for number in range(BINS):
-        own = points.js[bins == number]
-        if len(own):
-            lines.append(f"{number / BINS:.1f}–{(number + 1) / BINS:.1f} {bar(max(0.0, own.mean()), 1.0)} {own.mean():6.3f} ({len(own):,})")
+    lines = [f"{name}: mean ΔJS by Δα, {removal} (in brackets: points)"]
+    for number in np.unique(bins).tolist():
+        js = points.js[bins == number]
+        label = f"{number / BINS:.1f}–{(number + 1) / BINS:.1f}"
+        lines.append(f"{label} {bar(max(0.0, js.mean()), 1.0)} {js.mean():6.3f} ({len(js):,})")
     return "\n".join(lines)
 
 
@@ -274,6 +251,7 @@ def _csv(points: Points) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["line", "step", "d_alpha", "d_js"])
-    rows = zip(points.rows.tolist(), points.steps.tolist(), points.alpha.tolist(), points.js.tolist(), strict=True)
-    writer.writerows([row + 1, step + 1, f"{x:.6f}", f"{y:.6f}"] for row, step, x, y in rows)
+    columns = (points.rows + 1, points.steps + 1, points.alpha, points.js)
+    for line, step, alpha, js in zip(*(column.tolist() for column in columns), strict=True):
+        writer.writerow([line, step, f"{alpha:.6f}", f"{js:.6f}"])
     return stream.getvalue()

@@ -89,12 +89,13 @@ def analyze(
         name: of ANALYSES, or `package.module:Class`.
         systems: only these, the baseline first (default: all, the one trained first leads).
         set_names: only these (default: the analysis' own).
-        output_format: table, json, md, tex or csv, on stdout.
+        output_format: table, json, md, tex or csv, on stdout; empty: nothing is printed.
         force: repeat an analysis that is up to date.
         options: of the analysis.
     Raises: ConfigError for an unknown analysis, system, set or option; DataError if there is nothing to analyse.
     """
-    check_format(output_format)
+    if output_format:
+        check_format(output_format)
     cls = find(name)
     analysis = cls(check_options(cls, options))
     if set_names and cls.sets == "none":
@@ -102,7 +103,7 @@ def analyze(
     run.manifest()
     chosen = [run.find_system(s).name for s in systems] or [s.name for s in run.systems()]
     if not chosen:
-        raise DataError("nothing to analyse: this run has no trained system", where=run.path, hint="first: nmtkit train")
+        raise DataError("nothing to analyse: this run has no trained system", where=run.path, hint="nmtkit train")
     folder = run.path / "analyze" / cls.name
     with run.recorded("analyze") as record, locked(run.path, "analyze", shared=True), locked(folder, "analyze"):
         record["analysis"] = cls.name
@@ -116,7 +117,8 @@ def analyze(
             finding = measured(analysis, study)
             finding.facts.update({"version": nmtkit.__version__, "commit": record["commit"]})
             finding.write(folder, made_from)
-        finding.print(output_format)
+        if output_format:
+            finding.print(output_format)
 
 
 def measured(analysis: AnyAnalysis, study: Study) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +17,15 @@ from nmtkit.score.resampling import Draws, Resampling
 from nmtkit.score.translations import compared
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
+    from nmtkit.data.batches import Batch
     from nmtkit.data.store import Store
     from nmtkit.models.base import Model
+
+    Rows = NDArray[np.int64]
 
 RESAMPLES, SEED = 1000, 1
 R = TypeVar("R")
@@ -92,6 +97,21 @@ class Study:
 
         self.checkpoints[name] = list(checkpoints.current(self.run.system(name)))
         return loading.load_system(self.run, self.run.find_system(name), self.device)
+
+    def batches(self, name: str, model: Model, rows: Rows | None = None) -> Iterator[Batch]:
+        """Yield the pairs of the one set in batches, with the contexts that a model reads.
+
+        Args:
+            name: the system, for the progress that is shown; model: its model.
+            rows: the numbers of the pairs to read; None: all.
+        """
+        from nmtkit.analyze.shared import recording
+
+        count = len(self.store) if rows is None else len(rows)
+        with console.progress(f"{name}: sentences", count) as advance:
+            for batch in recording.batches(self.store, self.device, model.context_rule, rows):
+                yield batch
+                advance(len(batch.rows))
 
     def each(self, measure: Callable[[str], R], nobody: str, hint: str) -> dict[str, R]:
         """Measure every system that can be measured.

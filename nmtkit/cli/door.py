@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 from functools import partial
@@ -14,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import nmtkit
 from nmtkit.cli.unused import refuse_unused
-from nmtkit.errors import EnvironmentProblem, NmtkitError
+from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, plain
 
 GENERAL = "General"
 """The part of a command's help that has the options of all commands."""
@@ -56,6 +57,12 @@ class Door(Help, TyperGroup):
         """The options of `nmtkit` itself."""
         return _without_type(super().get_params(ctx))
 
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*args, **options)
+        except Exception as error:
+            raise _usage(error) or error from None
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
@@ -83,11 +90,23 @@ class Door(Help, TyperGroup):
             _complain(f"stopped; {str(stopped) or 'what was finished before is kept'}")
             raise typer.Exit(130) from None
         except Exception as error:
+            if wrong := _usage(error):
+                raise wrong from None
             if _debug or type(error).__module__.startswith(("typer", "click")):
                 raise
             _complain(f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug shows where")
             raise typer.Exit(1) from None
         return result
+
+
+def _usage(error: Exception) -> typer.Exit | None:
+    """Print an error of typer's parser like every other error; None if it is no such error."""
+    if not hasattr(error, "format_message"):
+        return None
+    context = getattr(error, "ctx", None)
+    command = "nmtkit" if context is None else re.sub(r"^.*?(?= |$)", "nmtkit", context.command_path.removeprefix("python -m "), count=1)
+    _complain(ConfigError(plain(error.format_message().rstrip(".")), where=command, hint=f"{command} --help"))
+    return typer.Exit(ConfigError.exit_code)
 
 
 def _complain(what: object) -> None:

@@ -106,6 +106,8 @@ class Entry(Section):
     """Settings of prep for this data set with one preset, over those of the preset: what a paper chose for this data set."""
     generator: str = ""
     """`module:function` that writes the sets instead of files."""
+    expressions: dict[str, str] = {}
+    """Lists of expressions for `analyze phrases`: name -> `module:function` that returns (source phrase, target phrases, name of the expression)."""
     dev: str = ""
     """Name of the development set."""
     test: list[str] = []

@@ -55,7 +55,7 @@ class Store:
                 header = stream.read(HEADER)
             ids_size = ids_path.stat().st_size
         except FileNotFoundError as error:
-            raise DataError(f"no such prepared set: {error.filename}", hint="first: nmtkit prep") from None
+            raise DataError(f"no such prepared set: {error.filename}", hint="nmtkit prep") from None
         except OSError as error:
             raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
         width = int.from_bytes(header[8:16], "little")

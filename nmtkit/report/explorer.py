@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from nmtkit import files
 from nmtkit.report.texts import SCORES, Texts
 
 MOST = 4_000_000
 """Bytes of JSON that the sentences of all sets may take; of more, every second, third, … is shown."""
 
 
-@dataclass(frozen=True)
-class SentenceAttention:
-    """One sentence as a system read it: tokens of both sides, and weights (T, S) of target tokens on source tokens."""
+def read_attention(folder: Path) -> list[dict[str, Any]]:
+    """Return what `analyze attention` keeps, a system each; [] if it was not run.
 
-    src: list[str]
-    tgt: list[str]
-    weights: list[list[float]]
-
-
-@dataclass(frozen=True)
-class SystemAttention:
-    """The attention of one system on some sentences of a set, by line from 0."""
-
-    system: str
-    what: str
-    set_name: str
-    sentences: Mapping[int, SentenceAttention]
-
-
-def lines_that_differ(texts: Texts, kept: Sequence[int], count: int) -> list[int]:
-    """Those of the kept lines on which the systems' sentence BLEU lies farthest apart, the first ones among equals; at most `count`, in order."""
-    bleu = list(texts.scores.get("bleu", {}).values())
-    spread = {line: max(values[line] for values in bleu) - min(values[line] for values in bleu) if bleu else 0.0 for line in kept}
-    return sorted(sorted(kept, key=lambda line: (-spread[line], line))[:count])
+    Raises: DataError if a file is damaged.
+    """
+    return [files.read_json(path) for path in sorted(folder.glob("*.json")) if path.name != "finding.json"]
 
 
 def kept_lines(all_texts: Sequence[Texts], most: int = MOST) -> tuple[dict[str, list[int]], int]:
@@ -47,7 +30,7 @@ def kept_lines(all_texts: Sequence[Texts], most: int = MOST) -> tuple[dict[str, 
 
 
 def data(
-    all_texts: Sequence[Texts], kept: Mapping[str, Sequence[int]], languages: tuple[str, str], attention: Sequence[SystemAttention]
+    all_texts: Sequence[Texts], kept: Mapping[str, Sequence[int]], languages: tuple[str, str], attention: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """The object that explorer.js reads.
 
@@ -61,17 +44,17 @@ def data(
         lines = kept[texts.set_name]
         one: dict[str, Any] = {"name": texts.set_name, "systems": list(texts.outputs), "baseline": texts.baseline, **_rows(texts, lines)}
         places = {line: place for place, line in enumerate(lines)}
-        own = [read for read in attention if read.set_name == texts.set_name]
+        own = [read for read in attention if read["set_name"] == texts.set_name]
         if own:
             one["attention"] = [_of_system(read, places) for read in own]
         sets.append(one)
     return {"languages": list(languages), "sets": sets}
 
 
-def _of_system(read: SystemAttention, places: Mapping[int, int]) -> dict[str, Any]:
-    """The attention of a system, by the places of the lines that are shown."""
-    of = {str(places[line]): _packed(found) for line, found in read.sentences.items() if line in places}
-    return {"system": read.system, "what": read.what, "of": of}
+def _of_system(read: Mapping[str, Any], places: Mapping[int, int]) -> dict[str, Any]:
+    """Return the attention of a system by the places of the lines that are shown."""
+    shown = {str(places[int(line)]): _packed(one) for line, one in read["sentences"].items() if int(line) in places}
+    return {"system": read["system"], "what": read["what"], "of": shown}
 
 
 def script_text(value: object) -> str:
@@ -92,11 +75,11 @@ def _rows(texts: Texts, lines: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _packed(found: SentenceAttention) -> dict[str, Any]:
-    """Weights as one character each, 0-9 and a-z for 0 to 1 in 35 steps."""
+def _packed(sentence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return weights as one character each, 0-9 and a-z for 0 to 1 in 35 steps."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyz"
-    rows = ["".join(digits[round(35 * min(max(weight, 0.0), 1.0))] for weight in row) for row in found.weights]
-    return {"src": found.src, "tgt": found.tgt, "rows": rows}
+    rows = ["".join(digits[round(35 * min(max(weight, 0.0), 1.0))] for weight in row) for row in sentence["weights"]]
+    return {"src": sentence["src"], "tgt": sentence["tgt"], "rows": rows}
 
 
 def _dumped(value: object) -> str:

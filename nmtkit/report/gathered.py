@@ -98,14 +98,12 @@ def _nothing(found: Gathered) -> DataError:
     """The error of a run without scores: what is the next command?"""
     run = found.run
     if found.remarks and any((run.path / "score").glob("*/scores.json")):
-        return DataError(f"nothing to report: {found.remarks[-1].text}", where=run.path / "score", hint="first: nmtkit score --force")
+        return DataError(f"nothing to report: {found.remarks[-1].text}", where=run.path / "score", hint="nmtkit score --force")
     if any((run.path / "systems").glob("*/translate/*/hyp.txt")):
-        return DataError("nothing to report: the translations of this run are not scored", where=run.path, hint="first: nmtkit score --by-length")
+        return DataError("nothing to report: the translations of this run are not scored", where=run.path, hint="nmtkit score --by-length")
     if run.systems():
-        return DataError("nothing to report: no set of this run is translated", where=run.path, hint="first: nmtkit translate, then nmtkit score")
-    return DataError(
-        "nothing to report: this run has no trained system", where=run.path, hint="first: nmtkit train, then nmtkit translate and nmtkit score"
-    )
+        return DataError("nothing to report: no set of this run is translated", where=run.path, hint="nmtkit translate, then nmtkit score")
+    return DataError("nothing to report: this run has no trained system", where=run.path, hint="nmtkit train, then nmtkit translate and nmtkit score")
 
 
 def _changes(run: Run) -> Callable[[Mapping[str, str]], list[str]]:

@@ -16,7 +16,7 @@ import nmtkit
 from nmtkit import console
 from nmtkit.analyze import ANALYSES, convergence, stage
 from nmtkit.report import comparison, provenance, svg
-from nmtkit.report.explorer import SystemAttention, data, script_text
+from nmtkit.report.explorer import data, script_text
 from nmtkit.report.gathered import Gathered, KeptFinding, Remark
 from nmtkit.report.texts import Texts, side_by_side
 from nmtkit.score import lengths
@@ -55,7 +55,7 @@ class Part:
     texts: Sequence[Texts]
     kept: dict[str, list[int]]
     step: int
-    attention: Sequence[SystemAttention] = ()
+    attention: Sequence[dict[str, Any]] = ()
     number: int = 0
 
     @property

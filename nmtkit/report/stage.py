@@ -11,12 +11,12 @@ from pathlib import Path
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.errors import ConfigError, nearest
 from nmtkit.models import checkpoints
 from nmtkit.report import explorer, page
 from nmtkit.report.gathered import Gathered, gather
 from nmtkit.report.provenance import calls
-from nmtkit.report.texts import Texts, read_texts
+from nmtkit.report.texts import read_texts
 from nmtkit.run import Run, code_commit, locked
 from nmtkit.tables import figures
 
@@ -32,9 +32,9 @@ def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: Se
 
     Args:
         run: the run; only what other stages wrote into it is read.
-        also: runs whose parts follow in the same page; nothing is written into these.
+        also: runs whose parts follow in the same page; only `attention` writes into them.
         title: of the page (default: what is compared, on which data).
-        attention: systems whose attention the sentence explorer shows, of each run that has them, computed now.
+        attention: systems whose attention the sentence explorer shows, of each run that has them (`analyze attention`).
         sentences: of how many sentences of each run, those on which its systems differ most.
         force: make a page again that is up to date.
     Returns: the page.
@@ -45,6 +45,8 @@ def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: Se
     for one in runs:
         one.manifest()
     _check(runs, attention)
+    for one in runs:
+        _compute_attention(one, attention, sentences, force)
     path = run.path / "report" / "index.html"
     with contextlib.ExitStack() as held:
         record = held.enter_context(run.recorded("report"))
@@ -56,7 +58,7 @@ def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: Se
         if not force and _is_of(path, digest):
             console.say("report: up to date (--force makes it again)")
         else:
-            parts = [_part(one, number if also else 0, len(runs), attention, sentences) for number, one in enumerate(found, 1)]
+            parts = [_part(one, number if also else 0, len(runs)) for number, one in enumerate(found, 1)]
             about = {
                 "title": title or "; ".join(part.title for part in parts),
                 "commit": str(record["commit"] or ""),
@@ -85,23 +87,20 @@ def _check(runs: Sequence[Run], attention: Sequence[str]) -> None:
             raise ConfigError(f"no system '{name}'", where=where, hint=nearest(name, names) if names else "first: nmtkit train")
 
 
-def _part(found: Gathered, number: int, runs: int, attention: Sequence[str], sentences: int) -> page.Part:
-    """What the page shows of one of so many runs, whose sentences share its space."""
+def _part(found: Gathered, number: int, runs: int) -> page.Part:
+    """Return the page's part on one of so many runs, whose sentences share its space."""
     texts = [one for one in (read_texts(found, name) for name in found.scores) if one is not None]
     kept, step = explorer.kept_lines(texts, explorer.MOST // runs)
-    known = {system.name for system in found.run.systems()}
-    read = [_attention(found.run, name, sentences, texts, kept) for name in dict.fromkeys(attention) if name in known]
-    return page.Part(found, texts, kept, step, read, number)
+    return page.Part(found, texts, kept, step, explorer.read_attention(found.run.path / "analyze" / "attention"), number)
 
 
-def _attention(run: Run, system: str, sentences: int, texts: list[Texts], kept: dict[str, list[int]]) -> explorer.SystemAttention:
-    """The attention of a system on the first set that it translated."""
-    one = next((texts_of_set for texts_of_set in texts if system in texts_of_set.outputs), None)
-    if one is None:
-        raise DataError(f"no scored translation by '{system}'", where="--attention", hint="first: nmtkit translate, then nmtkit score")
-    from nmtkit.report.attention import of_system  # torch: only where it is wanted
+def _compute_attention(run: Run, names: Sequence[str], sentences: int, force: bool) -> None:
+    """Run `analyze attention` for those of the systems that the run has."""
+    known = [system.name for system in run.systems()]
+    if systems := [name for name in dict.fromkeys(names) if name in known]:
+        from nmtkit.analyze.stage import analyze
 
-    return of_system(run, system, one.set_name, explorer.lines_that_differ(one, kept[one.set_name], sentences))
+        analyze(run, "attention", systems=systems, output_format="", force=force, sentences=sentences)
 
 
 def _digest(found: Sequence[Gathered], options: list[object]) -> str:

@@ -94,6 +94,23 @@ def binomial(plus: int, minus: int) -> float:
     return float(min(1.0, 2 * np.exp(top) * np.exp(logs - top).sum()))
 
 
+def wilson(successes: int, count: int) -> Estimate:
+    """Return a share in percent with its 95% interval by Wilson (1927), which holds for few observations too.
+
+    Args:
+        successes, count: how many of how many; the share is None if `count` is 0.
+    """
+    if not count:
+        return Estimate(None)
+    z = 1.959964
+    share = successes / count
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
+    low = centre - half if successes else 0.0  # the ends 0 and 100 are exact; rounding would miss them
+    high = centre + half if successes < count else 1.0
+    return Estimate(100 * share, 100 * low, 100 * high)
+
+
 _KOEHN = "1 - share of resamples in which the better of the two is better"
 TESTS = {
     "paired_bootstrap": Test("Koehn", "paired bootstrap (Koehn 2004)", f"p = {_KOEHN}", lambda a, b, draws: _koehn(a, b, draws.chosen), counts=True),

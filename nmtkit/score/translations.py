@@ -34,8 +34,8 @@ def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
 def _nothing(run: Run, what: str, set_name: str | None = None) -> DataError:
     command = "nmtkit translate" + (f" --set-name {set_name}" if set_name else "")
     if not run.systems():
-        return DataError("nothing to score: this run has no trained system", where=run.path, hint="first: nmtkit train, then nmtkit translate")
-    return DataError(f"nothing to score: {what}", where=run.path / "systems", hint=f"first: {command}")
+        return DataError("nothing to score: this run has no trained system", where=run.path, hint="nmtkit train, then nmtkit translate")
+    return DataError(f"nothing to score: {what}", where=run.path / "systems", hint=f"{command}")
 
 
 def _by_system(run: Run, set_name: str) -> dict[str, Path]:
@@ -69,7 +69,7 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
             hint = nearest(name, known) if known else "first: nmtkit train"
             raise ConfigError(f"this run has no system '{name}'", where=run.path / "systems", hint=hint)
         if name not in found:
-            hint = f"first: nmtkit translate --system {name} --set-name {chosen.name}"
+            hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
             raise DataError(f"'{name}' has no translation of {chosen.name}", where=run.system(name).path, hint=hint)
     if not found:
         raise _nothing(run, f"no system of this run has translated {chosen.name}", chosen.name)
@@ -93,7 +93,7 @@ def compared(run: Run, chosen: TextSet, systems: Sequence[str]) -> dict[str, Pat
     translated = translated_systems(run, chosen, [])
     found = {name: translated[name] for name in systems if name in translated}
     if not found:
-        raise DataError(f"none of {', '.join(systems)} has a translation of {chosen.name}", where=run.path, hint="first: nmtkit translate")
+        raise DataError(f"none of {', '.join(systems)} has a translation of {chosen.name}", where=run.path, hint="nmtkit translate")
     return found
 
 

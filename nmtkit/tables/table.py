@@ -7,7 +7,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -227,12 +227,35 @@ def bar(value: float | None, top: float, width: int = 30) -> str:
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
 
 
-def named_bars(bars: Sequence[tuple[str, float, str]]) -> list[str]:
-    """A line for each name, value and remark behind it: the names flush right, bars relative to the largest value, values to a thousandth."""
+def named_bars(bars: Sequence[tuple[str, float, str]], top: float | None = None, digits: str = ".3f") -> list[str]:
+    """Return a line for each bar: its name flush right, the bar, the value and a remark.
+
+    Args:
+        bars: name, value, remark.
+        top: the value of a full bar (default: the largest value).
+        digits: how the values are written.
+    """
     from rich.cells import cell_len  # a Chinese character takes two places
 
-    width, top = max((cell_len(name) for name, _, _ in bars), default=0), max((value for _, value, _ in bars), default=0.0)
-    return [" " * (width - cell_len(name)) + f"{name} {bar(value, top)} {value:.3f}{remark}" for name, value, remark in bars]
+    width = max((cell_len(name) for name, _, _ in bars), default=0)
+    full = max((value for _, value, _ in bars), default=0.0) if top is None else top
+    return [" " * (width - cell_len(name)) + f"{name} {bar(value, full)} {value:{digits}}{remark}" for name, value, remark in bars]
+
+
+def percent_bars(labels: Sequence[str], series: Mapping[str, Sequence[Estimate]], remarks: Sequence[str] = ()) -> str:
+    """Return shares in percent as bars for a terminal: a block for each series, a line for each label.
+
+    Args:
+        labels: of the lines.
+        series: name -> a share for each label.
+        remarks: behind each line (default: none).
+    """
+    blocks = []
+    for name, shares in series.items():
+        values = [share.value or 0.0 for share in shares]
+        bars = list(zip(labels, values, remarks or [""] * len(labels), strict=True))
+        blocks.append("\n".join([name, *named_bars(bars, 100.0, "5.1f")]))
+    return "\n\n".join(blocks)
 
 
 def heat(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -85,6 +86,12 @@ class TextSide:
         """One raw line as subwords, ready for the vocabulary."""
         tokens = self.tokens(line)
         return self.bpe.segment(tokens) if self.bpe else tokens
+
+    def subwords(self, tokens: Sequence[str]) -> tuple[list[str], list[int]]:
+        """Return the subwords of tokens, and for each subword the number of its token."""
+        split = [self.bpe.segment([token]) if self.bpe else [token] for token in tokens]
+        owners = [number for number, parts in enumerate(split) for _ in parts]
+        return [part for parts in split for part in parts], owners
 
     def surface(self, subwords: list[str]) -> str:
         """Subwords as tokenized text, only BPE undone."""

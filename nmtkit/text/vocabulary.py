@@ -97,5 +97,5 @@ def load_vocabularies(prep: Path) -> tuple[Vocabulary, Vocabulary]:
         shared = Vocabulary.load(prep / "vocab.txt")
         return shared, shared
     if not (prep / "vocab.src.txt").is_file():
-        raise DataError("this run is not prepared: it has no vocabulary", where=prep, hint="first: nmtkit prep")
+        raise DataError("this run is not prepared: it has no vocabulary", where=prep, hint="nmtkit prep")
     return Vocabulary.load(prep / "vocab.src.txt"), Vocabulary.load(prep / "vocab.tgt.txt")

@@ -48,6 +48,11 @@ class AnalysedRun(FakeRun):
         return built
 
 
+def finding(run, name):
+    """The finding of an analysis, as it is kept."""
+    return json.loads((run.path / "analyze" / name / "finding.json").read_text("utf-8"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Tiny products: a second thread only waits."""

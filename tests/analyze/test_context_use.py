@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import ANALYSES, context, gates, stage
+from nmtkit.analyze import ANALYSES, context, stage
 from nmtkit.analyze.context import Replaced, conditions
 from nmtkit.analyze.shared import context_reading, recording
 from nmtkit.analyze.shared.context_reading import Example, Reading
+from nmtkit.analyze.shared.words import read_words
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store
@@ -309,7 +310,7 @@ def test_gates_show_what_is_kept_by_word(run, capsys):
     stage.analyze(run, "gates", set_names=["dev"])
     assert "the other way round" in capsys.readouterr().out
     store = Store(run.prep / "dev")
-    words = gates.read_words(run, "dev", "src", store.src_lengths)
+    words = read_words(run, store, "src")
     values = []
     for i in range(len(store)):
         batch = collate(store, np.array([i]), "cpu", model.context_rule)

@@ -9,8 +9,7 @@ from nmtkit.analyze import stage
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import Run
 
-from .conftest import SMALL
-from .test_stage import finding
+from .conftest import SMALL, finding
 
 PAPER = """
 citation = "Somebody 2020"
@@ -80,7 +79,7 @@ def test_what_cannot_be_shown_is_said(translated, analysed):
     with pytest.raises(ConfigError, match="no line 41: there are 40") as error:
         stage.analyze(translated.run, "examples", sentence=41)
     assert error.value.hint == "1 to 40"
-    with pytest.raises(ConfigError, match="not of test, other"):
+    with pytest.raises(ConfigError, match="reads one set, not test, other"):
         stage.analyze(translated.run, "examples", set_names=["test", "other"])
     with pytest.raises(DataError, match="no system of this run has translated other"):
         stage.analyze(Run(translated.run.path), "examples", set_names=["other"])

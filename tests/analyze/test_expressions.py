@@ -6,12 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.analyze.shared.expressions import occurrences, parse, phrase, read, spaced, translations, words
+from nmtkit import files
+from nmtkit.analyze.shared.expressions import occurrences, parse, phrase, spaced, translations, words
 from nmtkit.demo import separable_expressions, separable_verbs
 from nmtkit.demo.corpus import Writer
 from nmtkit.demo.draw import Draw
 from nmtkit.demo.lexicon import Verb
 from nmtkit.errors import DataError
+
+
+def read(path, match_case):
+    """The expressions of a file."""
+    return parse(files.text_lines(path), match_case, str(path))
 
 
 def found(text, line, match_case=False):

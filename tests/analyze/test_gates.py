@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from nmtkit.analyze import gates, stage
-from nmtkit.analyze.gates import Group, Words
+from nmtkit.analyze.gates import GateMean
 from nmtkit.analyze.shared import recording
+from nmtkit.analyze.shared import words as texts
+from nmtkit.analyze.shared.words import Group, Words
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture, record
@@ -74,8 +76,8 @@ def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
 
 
 def test_a_bar_stands_for_words_of_which_the_gate_was_asked_only():
-    rows = [["g", "source", "word", word, 3, Estimate(value)] for word, value in (("it", 0.25), ("the", None))]
-    assert gates._bars("g", "x", rows, 5).splitlines() == ["x: g, the most frequent source words", "it " + "█" * 30 + " 0.250 (3)"]
+    rows = [GateMean("g", "source", "word", word, 3, (Estimate(value),)) for word, value in (("it", 0.25), ("the", None))]
+    assert gates._bars("g", "x", rows, 0).splitlines() == ["x: g, the most frequent source words", "it " + "█" * 30 + " 0.250 (3)"]
 
 
 def test_gates_by_stack():
@@ -121,14 +123,14 @@ class Fixed:
         record("my_gate", tgt_in.double() / 100)
 
 
-def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences(monkeypatch):
+def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
     words = words_of("a un-known dog", "dog un-known", "", "a")
     ids = [[10, 20, 40, 50, EOS], [70, 30, 90, EOS], [EOS], [12, EOS]]
     batch = pair_batch(ids, ids)
-    monkeypatch.setattr(recording, "batches", lambda store, where, rule: [batch])
-    found = gates.measured(None, "own", ids, {"tgt": words}, Fixed(), {"my_gate": "tgt"})["my_gate"]
+    study = SimpleNamespace(batches=lambda name, model: [batch])
+    found = gates.of_words(study, "own", Fixed(), {"my_gate": "tgt"}, {"tgt": words})["my_gate"]
     assert found.tolist() == pytest.approx([0.10, 0.30, 0.50, 0.70, 0.60, 0.12])
-    groups = gates.groups(words, np.array([10, 9, 1, 1, 9, 99]), ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"])
+    groups = texts.groups(words, np.array([10, 9, 1, 1, 9, 99]), ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"])
     assert [(g.section, g.label, int(g.members.sum())) for g in groups] == [
         ("all", "all", 6),
         *[("word", word, 2) for word in ("a", "unknown", "dog")],
@@ -146,8 +148,8 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences(mo
 def test_classes_of_frequency_and_the_most_frequent_types():
     lines = ["often " * 120, "ten " * 99, "ten three three once", "three two two", *(f"more{i} more{i} more{i} more{i}" for i in range(30))]
     words = words_of(*lines)
-    training = {"often": 0, "ten": 1000, "three": 999, "two": 100, "once": gates.OUTSIDE}
-    found = gates.groups(words, np.array([training.get(word, 1) for word in words.flat]), None)
+    training = {"often": 0, "ten": 1000, "three": 999, "two": 100, "once": texts.OUTSIDE}
+    found = texts.groups(words, np.array([training.get(word, 1) for word in words.flat]), None)
     assert [(g.label, int(g.members.sum())) for g in found if g.section == "frequency"] == [
         ("1,000 times or more", 100),
         ("100–999 times", 3 + 2),
@@ -156,7 +158,7 @@ def test_classes_of_frequency_and_the_most_frequent_types():
         ("outside the vocabulary", 1),
     ]
     shown = [g.label for g in found if g.section == "word"]
-    assert shown[:2] == ["often", "ten"] and len(shown) == gates.TOP and "once" not in shown
+    assert shown[:2] == ["often", "ten"] and len(shown) == texts.TOP and "once" not in shown
 
 
 def test_intervals_are_of_resampled_sentences():
@@ -182,7 +184,7 @@ def demo(tmp_path_factory):
 @pytest.mark.parametrize("side", ["src", "tgt"])
 def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
     store, text, vocabulary = Store(demo.prep / "test"), TextSide.load(demo.prep, side), load_vocabularies(demo.prep)[side == "tgt"]
-    words = gates.read_words(demo, "test", side, store.src_lengths if side == "src" else store.tgt_lengths)
+    words = texts.read_words(demo, store, side)
     assert max(map(len, words.owners)) > max(map(len, words.lines))
     for number, (own, owners) in enumerate(zip(words.lines, words.owners, strict=True)):
         pieces = [vocabulary[int(i)] for i in getattr(store, side)(number)[:-1]]
@@ -194,16 +196,16 @@ def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
 @pytest.mark.parametrize("side", ["src", "tgt"])
 def test_words_are_counted_in_the_training_text(demo, side, monkeypatch):
     """Against the text as it was prepared, a line at a time; and where a set has a word that training never saw, and one outside the vocabulary."""
-    monkeypatch.setattr(gates, "PAIRS", 77)
+    monkeypatch.setattr(texts, "PAIRS", 77)
     text, training, store = TextSide.load(demo.prep, side), Store(demo.prep / "train"), Store(demo.prep / "test")
     vocabulary = load_vocabularies(demo.prep)[side == "tgt"]
     counts = Counter()
     for row in range(len(training)):
         counts.update(" ".join(vocabulary[int(i)] for i in getattr(training, side)(row)[:-1]).replace("@@ ", "").split())
-    words = gates.read_words(demo, "test", side, store.src_lengths if side == "src" else store.tgt_lengths)
+    words = texts.read_words(demo, store, side)
     known = [all(piece in vocabulary for piece in text.bpe.segment([word])) for word in words.flat]
-    wanted = [counts[word] if own else gates.OUTSIDE for word, own in zip(words.flat, known, strict=True)]
-    assert gates.seen_in_training(demo, side, words, store).tolist() == wanted
+    wanted = [counts[word] if own else texts.OUTSIDE for word, own in zip(words.flat, known, strict=True)]
+    assert texts.training_counts(demo, side, words, store).tolist() == wanted
     assert 0 in wanted and max(wanted) > 77
 
 
@@ -215,33 +217,30 @@ def test_without_subwords_a_token_is_a_word_and_a_joiner_at_the_end_ends_it(anal
         def src(self, row):
             return np.array(self[row], dtype=np.uint16)
 
-    monkeypatch.setattr(gates, "Store", type("Stores", (Lists,), {"__new__": lambda cls, path: Lists(store[path.name])}))
-    monkeypatch.setattr(gates.Store, "src", Lists.src)
-    monkeypatch.setattr(gates, "load_vocabularies", lambda prep: (names, names))
-    monkeypatch.setattr(gates.TextSide, "load", lambda *_: SimpleNamespace(bpe=None))
+    monkeypatch.setattr(texts, "Store", type("Stores", (Lists,), {"__new__": lambda cls, path: Lists(store[path.name])}))
+    monkeypatch.setattr(texts.Store, "src", Lists.src)
+    monkeypatch.setattr(texts, "load_vocabularies", lambda prep: (names, names))
+    monkeypatch.setattr(texts.TextSide, "load", lambda *_: SimpleNamespace(bpe=None))
     whole = words_of("b a", "", "d z")
-    assert gates.seen_in_training(analysed.run, "src", whole, Lists(store["test"])).tolist() == [2, 2, 0, gates.OUTSIDE]
-    monkeypatch.setattr(gates.TextSide, "load", lambda *_: SimpleNamespace(bpe=object()))
+    assert texts.training_counts(analysed.run, "src", whole, Lists(store["test"])).tolist() == [2, 2, 0, texts.OUTSIDE]
+    monkeypatch.setattr(texts.TextSide, "load", lambda *_: SimpleNamespace(bpe=object()))
     store["test"] = [[6, 5, 6, EOS], [5, EOS], [7, 5, EOS]]
     split = words_of("b a-b", "a", "a-b")
-    assert gates.seen_in_training(analysed.run, "src", split, Lists(store["test"])).tolist() == [1, 1, 0, 1]
+    assert texts.training_counts(analysed.run, "src", split, Lists(store["test"])).tolist() == [1, 1, 0, 1]
 
 
-def test_text_that_was_changed_after_preparing_is_refused(demo, tmp_path):
-    lengths = Store(demo.prep / "test").src_lengths
-    with pytest.raises(DataError, match="but 7 were prepared"):
-        gates.read_words(demo, "test", "src", lengths[:7])
-    other = lengths.copy()
-    other[3] += 1
-    with pytest.raises(DataError, match="were prepared") as error:
-        gates.read_words(demo, "test", "src", other)
-    assert error.value.where.endswith("test.src, line 4")
+def test_text_that_was_changed_after_preparing_is_refused(demo):
+    store = Store(demo.prep / "test")
+    for lengths, line in ((store.src_lengths[:7], 8), (store.src_lengths + (np.arange(len(store)) == 3), 4)):
+        with pytest.raises(DataError, match="has changed since it was prepared") as error:
+            texts.read_words(demo, SimpleNamespace(path=store.path, src_lengths=lengths), "src")
+        assert error.value.where.endswith(f"test.src, line {line}")
 
 
 def test_tags_that_do_not_fit_are_refused_with_file_and_line(tmp_path):
     words, path = words_of("a b-c", "", "d"), tmp_path / "test.pos"
     path.write_text("X Y\n\nZ\n", "utf-8")
-    assert gates.read_tags(path, words, "src") == ["X", "Y", "Z"]
+    assert texts.read_tags(path, words, "src") == ["X", "Y", "Z"]
     for content, what, line in (
         ("X Y Z\n\nZ\n", "3 tags for 2 words: a bc", 1),
         ("X Y\n\n\n", "0 tags for 1 words: d", 3),
@@ -250,7 +249,7 @@ def test_tags_that_do_not_fit_are_refused_with_file_and_line(tmp_path):
     ):
         path.write_text(content, "utf-8")
         with pytest.raises(DataError, match=what) as error:
-            gates.read_tags(path, words, "src")
+            texts.read_tags(path, words, "src")
         assert error.value.where == f"{path}, line {line}"
         assert "tokens.src.txt" in error.value.hint
 
@@ -266,7 +265,7 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     tags.write_text("".join(" ".join("NOUN" if w[0].isupper() else "REST" for w in line.split()) + "\n" for line in lines), "utf-8")
     stage.analyze(analysed.run, "gates", src_tags=str(tags))
     out, err = capsys.readouterr()
-    assert "no gate to look at: plain, toy" in err and HAVING in err
+    assert "left out: plain: it has no gate" in err and "left out: toy: it has no gate" in err
     assert "what the decoder's state makes of it (both, one)" in out and "lets the source word into it (inverse)" in out
     assert "0 keeps what was there" in out and "█" in out and "one: attention_gate" in out and "one: caembed_gate" not in out
     found = finding(analysed.run, "gates")
@@ -302,16 +301,15 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
 
 def test_without_any_gate_it_is_said_who_has_one(analysed, tmp_path):
     analysed.system("plain", "transformer", SMALL)
-    with pytest.raises(DataError, match="no gate to look at: plain") as error:
+    with pytest.raises(DataError, match="no system of this run has a gate .plain") as error:
         stage.analyze(analysed.run, "gates")
     assert error.value.hint == f"variants that have one: {HAVING}"
     analysed.system("one", "gatt", GATED)
     path = tmp_path / "tags"
-    with pytest.raises(DataError, match="there is no such file") as error:
+    with pytest.raises(DataError, match=f"no such file: {path}"):
         stage.analyze(analysed.run, "gates", src_tags=str(path))
-    assert str(error.value.where) == f"--src-tags {path}"
     path.write_text("X\n", "utf-8")
     with pytest.raises(ConfigError, match="no gate is of words of the target"):
         stage.analyze(analysed.run, "gates", tgt_tags=str(path))
-    with pytest.raises(ConfigError, match="not of test, other"):
+    with pytest.raises(ConfigError, match="reads one set, not test, other"):
         stage.analyze(analysed.run, "gates", set_names=["test", "other"])

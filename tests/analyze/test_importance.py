@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from nmtkit.analyze import importance, stage
+from nmtkit.analyze.analysis import LeftOut
 from nmtkit.analyze.shared import ablation, context_spread, recording
+from nmtkit.analyze.shared.ablation import Ablation
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture, changed, record
@@ -64,18 +66,17 @@ def bits(p, q):
     )
 
 
-@pytest.mark.parametrize("way", [ablation.at_once, ablation.step_by_step])
+@pytest.mark.parametrize("in_parallel", [True, False])
 @pytest.mark.parametrize(
     ("renormalise", "first", "second"),
     # the scores are (3 ln 3, 0); renormalised, what is left counts whole: (0, 0) or (4 ln 3, 0). Raw: a quarter of (0, 0), or 3/4 of (4 ln 3, 0).
     [(True, (1 / 2, 1 / 2), (81 / 82, 1 / 82)), (False, (1 / 2, 1 / 2), (27 / 28, 1 / 28))],
 )
-def test_a_model_of_two_words_by_hand(way, renormalise, first, second):
+def test_a_model_of_two_words_by_hand(in_parallel, renormalise, first, second):
     whole = (27 / 28, 1 / 28)
     one = torch.tensor([[5, EOS]])
     batch = Batch(one, torch.tensor([2]), torch.tensor([0]), tgt_in=torch.tensor([[1]]), tgt_out=torch.tensor([[EOS]]), tgt_lengths=torch.tensor([1]))
-    d_alpha, d_js, points, spread = importance.compare(TwoWords(), "cross", batch, renormalise, way)
-    assert points.all()
+    d_alpha, d_js, spread = ablation.compare(Ablation(TwoWords(), "cross", renormalise, in_parallel), batch)
     assert d_alpha.item() == 0.5
     assert d_js.item() == pytest.approx(bits(whole, first) - bits(whole, second), abs=1e-15)
     assert spread.isnan().all()  # it records no contexts
@@ -110,9 +111,13 @@ def one_removal(model, site, batch, row, step, position, renormalise):
         return torch.softmax(model.logits(hidden), -1).tolist()
 
 
+def of_source(model, renormalise=True):
+    return Ablation.of(model, ablation.attention_site(model, CPU), renormalise, CPU)
+
+
 def drawn_positions(rows, best, src_lengths, tgt_lengths):
-    chances = importance.drawn_chances(rows, best.size(1), tgt_lengths)
-    return importance.other_positions(chances, best, src_lengths)
+    chances = ablation.drawn_chances(rows, best.size(1), tgt_lengths)
+    return ablation.other_positions(chances, best, src_lengths)
 
 
 @pytest.mark.parametrize("renormalise", [True, False])
@@ -120,9 +125,11 @@ def drawn_positions(rows, best, src_lengths, tgt_lengths):
 def test_a_batch_equals_one_removal_at_a_time(case, renormalise):
     model = case.build()
     batch = contract.collate([*contract.pairs(4), ([EOS], [5, EOS])], more=1)
-    site = ablation.attention_site(model, CPU)
-    way = ablation.way(model, site, CPU)
-    d_alpha, d_js, points, _ = importance.compare(model, site, batch, renormalise, way)
+    attention = of_source(model, renormalise)
+    site = attention.site
+    d_alpha, d_js, _ = ablation.compare(attention, batch)
+    points = d_alpha.isfinite()
+    assert torch.equal(points, d_js.isfinite())
     with capture() as seen:
         model.decode(batch.tgt_in, model.encode(batch))
     alpha = seen[site][0].mean(1)
@@ -140,12 +147,11 @@ def test_a_batch_equals_one_removal_at_a_time(case, renormalise):
 
 def test_all_steps_go_in_one_pass_only_where_no_step_feels_another():
     for case in CASES:
-        model = case.build()
-        wanted = ablation.at_once if case.variant in {"transformer", "full-dc", "pr"} else ablation.step_by_step
-        assert ablation.way(model, ablation.attention_site(model, CPU), CPU) is wanted, case
+        assert of_source(case.build()).in_parallel == (case.variant in {"transformer", "full-dc", "pr"}), case
     model = contract.Case("transformer").build()
-    assert ablation.way(model, "decoder.0.cross", CPU) is ablation.step_by_step  # a layer above carries it on
-    assert ablation.way(model, "nowhere", CPU) is None
+    assert not Ablation.of(model, "decoder.0.cross", True, CPU).in_parallel  # a layer above carries it on
+    with pytest.raises(LeftOut, match="attention 'nowhere' cannot be changed"):
+        Ablation.of(model, "nowhere", True, CPU)
 
 
 def test_the_last_layer_is_the_one():
@@ -158,10 +164,9 @@ def test_the_last_layer_is_the_one():
 def test_each_sentence_is_decoded_whole_once_and_once_for_each_removal(variant, monkeypatch):
     model = contract.Case(variant).build()
     batch = contract.collate(contract.pairs(4), more=1)
-    site, decode, words = ablation.attention_site(model, CPU), model.decode, []
-    way = ablation.way(model, site, CPU)
+    attention, decode, words = of_source(model), model.decode, []
     monkeypatch.setattr(model, "decode", lambda tgt_in, *more: (words.append(tgt_in.numel()), decode(tgt_in, *more))[1])
-    importance.compare(model, site, batch, True, way)
+    ablation.compare(attention, batch)
     whole, removals, even = 1, 2, 1
     assert sum(words) == (whole + removals + even) * batch.tgt_in.numel()
 
@@ -202,16 +207,20 @@ def test_numbers_from_sums_over_sentences():
     assert found["loss_per_point"] == pytest.approx(found["loss"] / 50)
     assert (found["d_alpha"], found["d_js"]) == pytest.approx((x.mean(), y.mean()))
     assert found["against"] == pytest.approx(100 * sum(v < 0 for v in y) / 50)
-    row = importance.row_of(points, Resampling(8, 200), np.arange(8))
     assert found["explained"] == pytest.approx(100 - 100 * found["loss"] / sum(a * a for a in x))
-    assert row[0] == 50 and row[-1].value is row[-2].value is None
-    assert all(e.low < e.value < e.high for e in row[1:-2])
+
+    def estimates(points):
+        return importance.estimates(points, Resampling(8, 200), np.arange(8))
+
+    *numbers, spread, even = estimates(points)
+    assert spread.value is even.value is None
+    assert all(e.low < e.value < e.high for e in numbers)
     same = importance.Points(rows, np.arange(50), np.full(50, 0.1), y, points.spread)
-    assert importance.row_of(same, Resampling(8, 200), np.arange(8))[3].value is None  # all at one Δα: no correlation
+    assert estimates(same)[2].value is None  # all at one Δα: no correlation
     noise = importance.Points(rows, np.arange(50), x, np.where(y < 0, -1e-12, y), points.spread)
-    assert importance.row_of(noise, Resampling(8, 200), np.arange(8))[7].value == 0  # rounding is no sign
+    assert estimates(noise)[6].value == 0  # rounding is no sign
     none = importance.Points(rows[:0], rows[:0], x[:0], y[:0], points.spread)
-    assert [e.value for e in importance.row_of(none, Resampling(8, 200), np.arange(8))[2:]] == [None] * 8
+    assert [e.value for e in estimates(none)[1:]] == [None] * 8
 
 
 def test_spread_of_contexts_by_loops():
@@ -240,9 +249,7 @@ def test_with_even_weights_only_gated_contexts_differ(analysed):
     spreads = {}
     for name in ("rnnsearch", "caru"):
         model = next(case for case in CASES if case.variant == name).build()
-        site = ablation.attention_site(model, CPU)
-        found = importance.compare(model, site, batch, True, ablation.way(model, site, CPU))[3]
-        spreads[name] = found[:, batch.tgt_lengths > 1]
+        spreads[name] = ablation.compare(of_source(model), batch).spread[:, batch.tgt_lengths > 1]
     assert (spreads["rnnsearch"][1] < 1e-6).all() and (spreads["rnnsearch"][0] > 1e-3).all()
     assert (spreads["caru"] > 1e-3).all()
 
@@ -253,7 +260,7 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
     analysed.system("toy", TOY, {})
     stage.analyze(analysed.run, "importance")
     out, err = capsys.readouterr()
-    assert "left out, for it has no attention to the source: toy" in err
+    assert "left out: toy: it has no attention to the source" in err
     assert "removal renormalised" in out and "mean ΔJS by Δα" in out and "on the diagonal" in out
     found = finding(analysed.run, "importance")
     folder = analysed.run.path / "analyze" / "importance"
@@ -309,7 +316,7 @@ def test_batches_do_not_change_the_points(analysed, monkeypatch):
     stage.analyze(analysed.run, "importance")
     first = finding(analysed.run, "importance")["table"]["rows"][0]
     batches = recording.batches
-    monkeypatch.setattr(recording, "batches", lambda store, where, rule, chosen: batches(store, where, rule, 60, chosen))
+    monkeypatch.setattr(recording, "batches", lambda store, device, rule, rows: batches(store, device, rule, rows, 60))
     stage.analyze(analysed.run, "importance", force=True)
     again = finding(analysed.run, "importance")["table"]["rows"][0]
     assert again["correlation"]["value"] == pytest.approx(first["correlation"]["value"], rel=1e-3)
@@ -320,10 +327,9 @@ def test_what_cannot_be_is_said(analysed, monkeypatch):
     analysed.system("toy", TOY, {})
     with pytest.raises(DataError, match="toy: it has no attention to the source"):
         stage.analyze(analysed.run, "importance")
-    with pytest.raises(ConfigError, match="no such removal: 'row'") as error:
+    with pytest.raises(ConfigError, match="removal.*'renormalised' or 'raw'"):
         stage.analyze(analysed.run, "importance", removal="row")
-    assert "raw" in error.value.hint
-    with pytest.raises(ConfigError, match="not of test, other"):
+    with pytest.raises(ConfigError, match="reads one set, not test, other"):
         stage.analyze(analysed.run, "importance", set_names=["test", "other"])
     analysed.system("base", "transformer", SMALL)
     monkeypatch.setattr("nmtkit.nn.attention.changed", lambda name, weights: weights)  # a model that only records

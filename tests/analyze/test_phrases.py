@@ -16,7 +16,7 @@ from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
 from tests.score.conftest import write
 
-from .test_stage import finding
+from .conftest import finding
 
 SOURCE = [
     "She looks up the word.",  # reference apart, both systems right
@@ -138,7 +138,7 @@ def test_intervals_are_wilsons_and_of_differences_those_of_a_slow_bootstrap():
     source = [" ".join(rng.choice(list("abc"), 3)) for _ in range(60)]
     hypothesis = [" ".join(word if rng.random() < 0.6 else "c" for word in line.split()) for line in source]
     found = phrases.look_up(listed, source, [source], {"s": hypothesis, "none": ["c"] * 60}, False)
-    row = phrases._rows(phrases.Result("test", 60, ["s", "none"], found), listed, ["s", "none"])[0]
+    row = phrases.rows_of(phrases.SetOccurrences("test", 60, ["s", "none"], found), ["s", "none"])[0]
     counted = [(sum(w in "ab" for w in line.split()), [w for w in line.split() if w in "ab"]) for line in source]
     right = [sum(min(line.split().count(w), other.split().count(w)) for w in "ab") for line, other in zip(source, hypothesis, strict=True)]
     wanted = [count for count, _ in counted]
@@ -162,8 +162,8 @@ def test_counts_never_exceed_and_the_reference_is_all_right(source, data):
     reference, other = data.draw(lines), data.draw(lines)
     listed = parse(["a b\tA ... B", "a\tA | C", "c\tC"], True, "list")
     for one in phrases.look_up(listed, source, [reference], {"same": reference, "other": other}, True):
-        assert 0 <= one.right["other"] <= one.wanted <= one.in_source
-        assert one.right["same"] == one.wanted
+        assert 0 <= one.right["other"] <= one.in_reference <= one.in_source
+        assert one.right["same"] == one.in_reference
 
 
 def test_a_rare_expression_is_in_the_file_and_not_in_the_table(judged, tmp_path, monkeypatch):
@@ -188,7 +188,7 @@ def test_a_list_of_its_own_has_the_demo_corpus_alone(judged):
     written = (judged.run.path / "analyze" / "phrases" / "expressions.tsv").read_text("utf-8").splitlines()
     assert parse(written, False, "again")  # what is written can be given
     (judged.run.prep / "manifest.json").write_text(json.dumps({**manifest, "tgt": "fr"}), "utf-8")
-    with pytest.raises(ConfigError, match="of English-German, and this run is en-fr"):
+    with pytest.raises(ConfigError, match="is for en-de, and this run is en-fr"):
         stage.analyze(judged.run, "phrases", systems=["first"], expressions="separable-verbs")
 
 
@@ -220,5 +220,3 @@ def test_from_the_command_line(judged, tmp_path):
     write(tmp_path / "list.tsv", ["looks up"])
     done = CliRunner().invoke(app, [*command, "--match-case"])
     assert done.exit_code == 2 and f"{tmp_path / 'list.tsv'}, line 1" in done.stderr
-    done = CliRunner().invoke(app, ["analyze", "lengths", "--run", str(judged.run.path), "--match-case"])
-    assert done.exit_code == 2 and "--match-case" in done.stderr

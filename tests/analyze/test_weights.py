@@ -62,7 +62,7 @@ def test_the_stage(analysed, capsys):
     analysed.system("plain", "rnnsearch", GATED)
     stage.analyze(analysed.run, "weights", sentence=2)
     out, err = capsys.readouterr()
-    assert "no gated attention: plain" in err and "one: attention × gate (test, line 2)" in out
+    assert "left out: plain: it has no gated attention" in err and "one: attention × gate (test, line 2)" in out
     found = finding(analysed.run, "weights")
     *rows, last = found["table"]["rows"]
     assert [row["word"] for row in rows] == [*analysed.lines["test"][1].split(), "</s>"]
@@ -82,6 +82,6 @@ def test_the_stage(analysed, capsys):
 
 def test_without_gated_attention_it_is_said_what_has_some(analysed):
     analysed.system("plain", "transformer", SMALL)
-    with pytest.raises(DataError, match="no gated attention to look at: plain") as error:
+    with pytest.raises(DataError, match="no system of this run has gated attention .plain") as error:
         stage.analyze(analysed.run, "weights")
     assert error.value.hint == "variants that have it: caru, gru-inv, gatt"

@@ -5,12 +5,14 @@ import json
 import pytest
 import torch
 
+from nmtkit.analyze.analysis import LeftOut
+from nmtkit.analyze.attention import attention_of, lines_that_differ
 from nmtkit.analyze.shared import recording
+from nmtkit.analyze.study import Study
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.models import loading
 from nmtkit.report import stage
-from nmtkit.report.attention import of_system
 from nmtkit.score.stage import score
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import pair_batch
@@ -32,8 +34,22 @@ def analysed(tmp_path):
     return made
 
 
+def study(analysed):
+    return Study(analysed.run, "attention", ["base"], ["test"])
+
+
+def test_the_sentences_on_which_the_systems_differ_most(analysed):
+    """Sentence BLEU of the second system is that of the first but for two lines."""
+    lines = analysed.subwords[:]
+    lines[7], lines[30] = ["w1"] * 9, ["w1"] * 9
+    analysed.system("other", "transformer", {**SMALL, "decoder_layers": 2})
+    write(analysed.run.path / "systems/other/translate/test/hyp.txt", map(" ".join, lines))
+    both = Study(analysed.run, "attention", ["base", "other"], ["test"])
+    assert lines_that_differ(both, 2) == [7, 30]
+
+
 def test_it_is_that_of_each_sentence_by_itself(analysed):
-    found = of_system(analysed.run, "base", "test", [0, 3, 4, 7])
+    found = attention_of(study(analysed), "base", [0, 3, 4, 7])
     assert sorted(found.sentences) == [3, 4, 7]
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
     store, vocabulary = Store(analysed.run.prep / "test"), load_vocabularies(analysed.run.prep)[1]
@@ -59,9 +75,9 @@ def test_in_the_page(analysed, capsys):
 def test_what_cannot_be_shown_is_refused(analysed):
     write(analysed.run.path / "systems/base/translate/test/hyp.subwords.txt", ["w1"])
     with pytest.raises(DataError, match="1 lines of subwords for 40 sentences") as error:
-        of_system(analysed.run, "base", "test", [0])
+        attention_of(study(analysed), "base", [0])
     assert "nmtkit translate --force --system base --set-name test" in error.value.hint
     analysed.system("own", "tests.toy_recurrent:ToyRecurrent", {})
     write(analysed.run.path / "systems/own/translate/test/hyp.subwords.txt", map(" ".join, analysed.subwords))
-    with pytest.raises(DataError, match="does not attend to the source"):
-        of_system(analysed.run, "own", "test", [1])
+    with pytest.raises(LeftOut, match="does not attend to the source"):
+        attention_of(study(analysed), "own", [1])

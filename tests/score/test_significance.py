@@ -14,7 +14,7 @@ from sacrebleu.significance import _paired_ar_test, _paired_bs_test
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.score import formulas, metrics
 from nmtkit.score.resampling import Draws, Resampling, Swaps, interval
-from nmtkit.score.significance import TESTS, binomial, check_test, compare, difference
+from nmtkit.score.significance import TESTS, binomial, check_test, compare, difference, wilson
 
 from . import slow
 
@@ -220,6 +220,13 @@ def test_the_interval_covers_the_value_and_has_the_right_width():
     low, high = interval(Resampling(200, 500).scores(metric))
     assert low < metric.value < high
     assert Resampling(200, 500).scores(metric, formulas.length_ratio) == pytest.approx(1.0)
+
+
+def test_wilsons_interval():
+    """8 of 10: 49.0 to 94.3 (Wilson 1927's formula, worked by hand); the ends stay within 0 and 100."""
+    share = wilson(8, 10)
+    assert (share.value, round(share.low, 1), round(share.high, 1)) == (80, 49.0, 94.3)
+    assert all(wilson(0, n).low == 0.0 and wilson(n, n).high == 100.0 for n in range(1, 300)) and wilson(0, 0).value is None
 
 
 def test_scores_of_resamples_are_computed_once(monkeypatch):

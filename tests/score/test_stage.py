@@ -288,7 +288,7 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run):
     fake.add("base", 0.1, sets=["one"])
     with pytest.raises(DataError, match="nothing to score: no system of this run has translated two") as error:
         score(fake.run, set_names=["two"])
-    assert error.value.hint == "first: nmtkit translate --set-name two"
+    assert error.value.hint == "nmtkit translate --set-name two"
     with pytest.raises(DataError, match="'a' has no translation of one") as error:
         score(fake.run, against="a")
     assert "nmtkit translate --system a --set-name one" in error.value.hint
@@ -662,12 +662,12 @@ def test_an_ensemble_is_searched_again_by_a_command_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("meta", "field"),
     [
-        ([], "damaged: Input should be an object"),
-        ({"settings": None}, "damaged: settings: "),
-        ({"hardware": None}, "damaged: hardware: "),
-        ({"checkpoints": [{}]}, r"damaged: checkpoints\.0\.system: Field required"),
-        ({"checkpoints": {}}, "damaged: checkpoints: "),
-        ({"speed": {"tokens_per_second": "12"}}, r"damaged: speed\.seconds: Field required"),
+        ([], "damaged: must be an object"),
+        ({"settings": None}, "damaged: 'settings' must be"),
+        ({"hardware": None}, "damaged: 'hardware' must be"),
+        ({"checkpoints": [{}]}, r"damaged: 'checkpoints\.0\.system' is missing"),
+        ({"checkpoints": {}}, "damaged: 'checkpoints' must be a list"),
+        ({"speed": {"tokens_per_second": "12"}}, r"damaged: 'speed\.seconds' is missing"),
         ({"format": 2}, r"written by another version of nmtkit \(format 2\)"),
     ],
 )

@@ -1,6 +1,8 @@
-"""What becomes of the distribution of the next word when its attention to one source position is taken away.
+"""How the next word's distribution changes when attention to one source position is removed.
 
-Legend: B sentences, T target length, S source length, K positions that are removed in turn, D width, V vocabulary.
+`compare` removes the position with the largest weight, and another one drawn at random.
+
+Legend: B sentences, T target length, S source length, K = 2 positions removed in turn, D width.
 """
 
 from __future__ import annotations
@@ -8,38 +10,46 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from nmtkit.analyze.analysis import LeftOut
 from nmtkit.analyze.shared import context_spread, recording
-from nmtkit.models.base import Memory, Model
+from nmtkit.data.batches import Batch
+from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn.capture import Change, capture
 from nmtkit.nn.state import select_rows
-from nmtkit.text.vocabulary import EOS, UNK
-from nmtkit.translate.forced import pair_batch
 
+SEED = 1
+COUNT = 2
+"""Positions that are removed in turn at every step (K)."""
 NOTHING = -1
-"""Among positions to remove: all stay."""
+"""In place of a position: all positions stay."""
 CHUNK = 1 << 22
-"""Probabilities of one kind held at once, so that memory does not grow with sentences x length x vocabulary."""
+"""Most probabilities of one kind in memory at once."""
 PROBE = (5, 4)
-"""Lengths of a source and a target on which it is tried what an attention reaches."""
+"""Source and target length of the pair that shows what an attention reaches."""
+Pick = Callable[[Tensor, int], Tensor]
+"""(weights (B, H, T, S), number of their first step) -> source positions to remove (B, K, T)."""
 
 
 def without(site: str, positions: Tensor, renormalise: bool) -> Change:
-    """The change of weights that removes one source position for each query, in all heads.
+    """Return the change of weights that removes one source position of each query, in all heads.
 
     Args:
         site: the attention that is changed.
         positions: (B, queries), NOTHING where all stay.
-        renormalise: whether what is left sums to one again (in each head); where nothing is left it stays zero.
+        renormalise: scale the weights that are left to sum to 1 in each head, if any is left.
     """
 
     def change(name: str, weights: Tensor) -> Tensor:
         if name != site:
             return weights
-        gone = torch.arange(weights.size(-1), device=weights.device) == positions.unsqueeze(-1)  # (B, queries, S)
+        keys = torch.arange(weights.size(-1), device=weights.device)
+        gone = keys == positions.unsqueeze(-1)  # (B, queries, S)
         gone = gone.unsqueeze(1) if weights.dim() == 4 else gone
         left = weights.masked_fill(gone, 0)
         if renormalise:
@@ -49,74 +59,128 @@ def without(site: str, positions: Tensor, renormalise: bool) -> Change:
     return change
 
 
-Pick = Callable[[Tensor, int], Tensor]
-"""Weights of an attention (B, H, T, S) and which step the first of them is of, from 0 -> the source positions to remove in turn (B, K, T)."""
+@dataclass(frozen=True)
+class Removed:
+    """What the output layer reads at every step, with the whole attention and without positions.
+
+    Attributes:
+        positions: the removed positions (B, K, T).
+        weights: of the whole attention (B, H, T, S).
+        contexts: what the whole attention returns (B, T, C), if it is recorded.
+        intact: (B, T, D) with the whole attention; changed: (B, K, T, D) without each position.
+    """
+
+    positions: Tensor
+    weights: Tensor
+    contexts: Tensor | None
+    intact: Tensor
+    changed: Tensor
 
 
 @dataclass(frozen=True)
-class Removed:
-    """What the output layer reads at every step with the whole attention, and without one source position and another."""
+class Ablation:
+    """One attention of a model, whose weights can be removed.
 
-    positions: Tensor
-    """(B, K, T) those that were removed."""
-    weights: Tensor
-    """(B, H, T, S) the whole attention's."""
-    contexts: Tensor | None
-    """(B, T, C) what it read, where that is recorded."""
-    intact: Tensor
-    """(B, T, D)."""
-    changed: Tensor
-    """(B, K, T, D)."""
-
-
-def at_once(model: Model, site: str, memory: Memory, tgt_in: Tensor, pick: Pick, count: int, renormalise: bool) -> Removed:
-    """Remove source positions in turn at every step, all steps in one pass: for an attention after which no step hears of another.
-
-    Args:
-        model: in evaluation mode; site: the attention; memory: from `encode`, B rows.
-        tgt_in: (B, T).
-        pick: the positions; count: K.
+    Attributes:
+        model: in evaluation mode.
+        site: the attention.
         renormalise: see `without`.
+        in_parallel: True if no step after this attention depends on another step.
     """
-    with capture() as seen:
-        intact = model.decode(tgt_in, memory)[0]
-    weights = _with_heads(seen[site][0])
-    positions = pick(weights, 0)
-    rows = tgt_in.repeat_interleave(count, dim=0)
-    with capture(without(site, positions.flatten(1), renormalise)):
-        hidden = model.decode(rows, memory)[0]
-    own = seen.get(site + context_spread.ENDING)
-    return Removed(positions, weights, own[0] if own else None, intact, hidden.view(*positions.shape, -1))
 
+    model: Model
+    site: str
+    renormalise: bool
+    in_parallel: bool
 
-def step_by_step(model: Model, site: str, memory: Memory, tgt_in: Tensor, pick: Pick, count: int, renormalise: bool) -> Removed:
-    """As `at_once`, for any attention: each step begins with the state that the whole attention left, and nothing removed is remembered.
+    @classmethod
+    def of(cls, model: Model, site: str, renormalise: bool, device: torch.device) -> Ablation:
+        """Return the ablation of an attention, which is tried on a made-up pair.
 
-    A sentence has 1 + K rows, the first with the whole attention: its weights tell, inside the step, what the others do without.
-    """
-    rows = tgt_in.repeat_interleave(1 + count, dim=0)
-    first = torch.arange(len(tgt_in), device=tgt_in.device).repeat_interleave(1 + count) * (1 + count)
-    positions: list[Tensor] = []
+        Raises: LeftOut if the model does not ask `capture` for the weights to use.
+        """
+        batch = recording.made_up(PROBE, device)
+        assert batch.tgt_in is not None
+        length = batch.tgt_in.size(1)
+        queries: list[int] = []
 
-    def change(name: str, weights: Tensor) -> Tensor:
-        if name != site:
-            return weights
-        if len(positions) == t:
-            positions.append(pick(_with_heads(weights)[..., :1, :], t))
-        gone = torch.cat([positions[t].new_full((len(tgt_in), 1), NOTHING), positions[t].squeeze(-1)], dim=1)
-        return without(site, gone, renormalise)(name, weights)
+        def last_step_only(name: str, weights: Tensor) -> Tensor:
+            if name != site:
+                return weights
+            steps = torch.arange(weights.size(-2), device=device) + sum(queries)
+            queries.append(len(steps))
+            return weights * (steps == length - 1).unsqueeze(-1)
 
-    state: dict[str, object] | None = {}
-    hidden, weights, read = [], [], []
-    for t in range(tgt_in.size(1)):  # noqa: B007 — `change` reads it
-        with capture(change) as seen:
-            step, state = model.decode(rows[:, t : t + 1], memory, state)
-        state = select_rows(state, first)
-        hidden.append(step.view(len(tgt_in), 1 + count, -1))
-        weights.append(_with_heads(seen[site][0])[..., :1, :])
-        read += [own[0][:: 1 + count] for own in [seen.get(site + context_spread.ENDING)] if own]
-    found = torch.stack(hidden, dim=2)
-    return Removed(torch.cat(positions, dim=-1), torch.cat(weights, dim=-2), torch.cat(read, dim=1) if read else None, found[:, 0], found[:, 1:])
+        with torch.inference_mode():
+            memory = model.encode(batch)
+            with capture():
+                whole = model.decode(batch.tgt_in, memory)[0]
+            with capture(last_step_only):
+                changed = model.decode(batch.tgt_in, memory)[0]
+        if not queries:
+            message = f"the weights of its attention '{site}' cannot be changed"
+            raise LeftOut(f"{message} (see nmtkit.nn.capture)")
+        independent = queries == [length] and torch.equal(whole[:, -1], changed[:, -1])
+        return cls(model, site, renormalise, independent)
+
+    def remove(self, memory: Memory, tgt_in: Tensor, pick: Pick) -> Removed:
+        """Remove K source positions in turn at every step.
+
+        Args:
+            memory: from `encode`, B rows; tgt_in: (B, T).
+            pick: chooses the positions by the weights.
+        """
+        decode = self._all_steps if self.in_parallel else self._step_by_step
+        return decode(memory, tgt_in, pick)
+
+    def _all_steps(self, memory: Memory, tgt_in: Tensor, pick: Pick) -> Removed:
+        with capture() as recorded:
+            intact = self.model.decode(tgt_in, memory)[0]
+        weights = _with_heads(recorded[self.site][0])
+        positions = pick(weights, 0)
+        rows = tgt_in.repeat_interleave(COUNT, dim=0)
+        with capture(without(self.site, positions.flatten(1), self.renormalise)):
+            hidden = self.model.decode(rows, memory)[0]
+        contexts = recorded.get(self.site + context_spread.ENDING, [None])[0]
+        return Removed(positions, weights, contexts, intact, hidden.view(*positions.shape, -1))
+
+    def _step_by_step(self, memory: Memory, tgt_in: Tensor, pick: Pick) -> Removed:
+        """Begin every step with the state that the whole attention left, so removals do not add up.
+
+        A sentence has 1 + K rows. The first has the whole attention, whose weights tell, inside the
+        step, which positions the other rows do without.
+        """
+        size = 1 + COUNT
+        rows = tgt_in.repeat_interleave(size, dim=0)
+        first = torch.arange(len(tgt_in), device=tgt_in.device).repeat_interleave(size) * size
+        positions: list[Tensor] = []
+
+        def change(name: str, weights: Tensor) -> Tensor:
+            if name != self.site:
+                return weights
+            if len(positions) == step:
+                positions.append(pick(_with_heads(weights)[..., :1, :], step))
+            stays = positions[step].new_full((len(tgt_in), 1), NOTHING)
+            gone = torch.cat([stays, positions[step].squeeze(-1)], dim=1)
+            return without(self.site, gone, self.renormalise)(name, weights)
+
+        state: State | None = {}
+        outputs, weights, contexts = [], [], []
+        for step in range(tgt_in.size(1)):  # noqa: B007 — `change` reads it
+            with capture(change) as recorded:
+                output, state = self.model.decode(rows[:, step : step + 1], memory, state)
+            state = select_rows(state, first)
+            outputs.append(output.view(len(tgt_in), size, -1))
+            weights.append(_with_heads(recorded[self.site][0])[..., :1, :])
+            contexts += recorded.get(self.site + context_spread.ENDING, [])[:1]
+        hidden = torch.stack(outputs, dim=2)
+        return Removed(
+            torch.cat(positions, dim=-1),
+            torch.cat(weights, dim=-2),
+            torch.cat(contexts, dim=1)[::size] if contexts else None,
+            hidden[:, 0],
+            hidden[:, 1:],
+        )
 
 
 def _with_heads(weights: Tensor) -> Tensor:
@@ -124,71 +188,114 @@ def _with_heads(weights: Tensor) -> Tensor:
     return weights if weights.dim() == 4 else weights.unsqueeze(1)
 
 
-Way = Callable[[Model, str, Memory, Tensor, Pick, int, bool], Removed]
-"""`at_once` or `step_by_step`."""
-
-
-def way(model: Model, site: str, where: torch.device) -> Way | None:
-    """How an attention's weights can be taken away, tried on a made-up sentence.
-
-    Returns: `at_once` where all steps are one product and the last one does not feel that those before it read nothing, else `step_by_step`; None
-        where the model does not ask `capture` what the weights are to be.
-    """
-    src, tgt = ([UNK] * (length - 1) + [EOS] for length in PROBE)
-    batch = pair_batch([src], [tgt], where)
-    assert batch.tgt_in is not None
-    asked: list[int] = []
-
-    def nothing_but_last(name: str, weights: Tensor) -> Tensor:
-        if name != site:
-            return weights
-        steps = torch.arange(weights.size(-2), device=where) + sum(asked)
-        asked.append(len(steps))
-        return weights * (steps == len(tgt) - 1).unsqueeze(-1)
-
-    with torch.inference_mode():
-        memory = model.encode(batch)
-        with capture():
-            plain = model.decode(batch.tgt_in, memory)[0]
-        with capture(nothing_but_last):
-            changed = model.decode(batch.tgt_in, memory)[0]
-    if not asked:
-        return None
-    return at_once if asked == [len(tgt)] and torch.equal(plain[:, -1], changed[:, -1]) else step_by_step
-
-
-def strongest(weights: Tensor) -> Tensor:
-    """The source position with the largest weight, mean over heads, the first of equals: (B, H, T, S) -> (B, T)."""
-    return weights.mean(1).argmax(-1)
-
-
 def divergences(model: Model, intact: Tensor, changed: Tensor) -> Tensor:
-    """Jensen-Shannon divergence, in bits, of the next word's distribution from what it is without something: H((p+q)/2) - (H(p) + H(q)) / 2.
+    """Return how far removals move the next word's distribution: Jensen-Shannon divergence in bits.
+
+    JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2.
 
     Args:
-        intact: (N, D) what the output layer reads; changed: (N, K, D) the same without.
+        intact: (N, D) what the output layer reads; changed: (N, K, D) the same without a position.
     Returns: (N, K), 0 to 1, in float64.
     """
-    found = []
+    parts = []
     rows = max(1, CHUNK // model.vocabularies.tgt)
-    for own, others in zip(torch.split(intact, rows), torch.split(changed, rows), strict=True):
-        p, of_p = _with_entropy(model, own)
-        each = []
-        for other in others.unbind(1):
-            q, of_q = _with_entropy(model, other)
+    for whole, removals in zip(torch.split(intact, rows), torch.split(changed, rows), strict=True):
+        p, p_entropy = _with_entropy(model, whole)
+        columns = []
+        for removal in removals.unbind(1):
+            q, q_entropy = _with_entropy(model, removal)
             middle = q.add_(p).div_(2)
-            each.append((-torch.xlogy(middle, middle).sum(-1) - (of_p + of_q) / 2).clamp(min=0))
-        found.append(torch.stack(each, dim=1) / math.log(2))
-    return torch.cat(found)
+            entropy = -torch.xlogy(middle, middle).sum(-1)
+            columns.append((entropy - (p_entropy + q_entropy) / 2).clamp(min=0))
+        parts.append(torch.stack(columns, dim=1) / math.log(2))
+    return torch.cat(parts)
 
 
 def _with_entropy(model: Model, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """The next word's distribution (N, V), and its entropy (N), in float64."""
+    """Return the next word's distribution (N, V) and its entropy (N), in float64."""
     logs = torch.log_softmax(model.logits(hidden).double(), dim=-1)
     p = logs.exp()
     return p, -logs.mul_(p).sum(-1)
 
 
-def attention_site(model: Model, where: torch.device) -> str | None:
-    """The last attention from the target to the source; None if there is none."""
-    return next(reversed([site for site, who in recording.sides(model, where).items() if who == recording.CROSS]), None)
+def attention_site(model: Model, device: torch.device) -> str | None:
+    """Return the last attention from the target to the source, if there is one."""
+    cross = [s for s, ends in recording.sides(model, device).items() if ends == recording.CROSS]
+    return cross[-1] if cross else None
+
+
+class Comparison(NamedTuple):
+    """Each step of a batch: its strongest source position against one drawn at random."""
+
+    alpha: Tensor
+    """(B, T) Δα; NaN where there are no two positions to compare."""
+    js: Tensor
+    """(B, T) ΔJS; NaN as Δα."""
+    spread: Tensor
+    """(2, B) of `context_spread.spread`, of the attention and of even weights; NaN if unknown."""
+
+
+def drawn_chances(rows: Tensor, steps: int, tgt_lengths: Tensor) -> Tensor:
+    """Return a random number from 0 to 1 for each step, which does not depend on the batch.
+
+    Args:
+        rows: (B) the number of each sentence, which seeds its draws.
+        tgt_lengths: (B) real steps.
+    Returns: (B, steps) in float64, 0 behind the end.
+    """
+    chances = np.zeros((len(rows), steps))
+    for i, (row, length) in enumerate(zip(rows.tolist(), tgt_lengths.tolist(), strict=True)):
+        chances[i, :length] = np.random.default_rng([SEED, row]).random(length)
+    return torch.from_numpy(chances).to(rows.device)
+
+
+def other_positions(chances: Tensor, strongest: Tensor, src_lengths: Tensor) -> Tensor:
+    """Return a source position other than the strongest for each step, all equally likely.
+
+    Args:
+        chances: (B, T) from `drawn_chances`.
+        strongest: (B, T).
+        src_lengths: (B) real positions.
+    Returns: (B, T); without meaning behind the end, or where a source has one position only.
+    """
+    others = (chances * (src_lengths - 1).clamp(min=1)[:, None]).long()
+    return others + (others >= strongest)
+
+
+def compare(attention: Ablation, batch: Batch) -> Comparison:
+    """Compare the strongest source position of every step of a batch with another position.
+
+    Source: Im & Chan 2024, after Serrano & Smith 2019, Is attention interpretable?
+    """
+    assert batch.tgt_in is not None and batch.tgt_lengths is not None
+    model, lengths = attention.model, batch.src_lengths
+    chances = drawn_chances(batch.rows, batch.tgt_in.size(1), batch.tgt_lengths)
+
+    def pick(weights: Tensor, start: int) -> Tensor:
+        best = weights.mean(1).argmax(-1)  # (B, T), the first of equals
+        drawn = chances[:, start : start + best.size(1)]
+        return torch.stack([best, other_positions(drawn, best, lengths)], dim=1)
+
+    with torch.inference_mode():
+        with capture():  # some keep the source states only while a capture is open
+            memory = model.encode(batch)
+        removed = attention.remove(memory, batch.tgt_in, pick)
+        weights, positions = removed.weights.mean(1).double(), removed.positions.transpose(1, 2)
+        steps = torch.arange(batch.tgt_in.size(1), device=weights.device)
+        points = (steps < batch.tgt_lengths[:, None]) & (lengths > 1)[:, None]
+        alpha = weights.gather(-1, positions.clamp(max=weights.size(-1) - 1))  # (B, T, 2)
+        alpha[~points] = torch.nan
+        js = torch.full_like(alpha, torch.nan)
+        changed = removed.changed.transpose(1, 2)
+        js[points] = divergences(model, removed.intact[points], changed[points])
+        with capture(context_spread.evenly(attention.site, lengths)) as recorded:
+            model.decode(batch.tgt_in, memory)
+        even = recorded.get(attention.site + context_spread.ENDING, [None])[0]
+        spread = [_spread(contexts, batch.tgt_lengths) for contexts in (removed.contexts, even)]
+    return Comparison(alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], torch.stack(spread))
+
+
+def _spread(contexts: Tensor | None, lengths: Tensor) -> Tensor:
+    if contexts is None:
+        return torch.full_like(lengths, torch.nan, dtype=torch.float64)
+    return context_spread.spread(contexts, lengths)

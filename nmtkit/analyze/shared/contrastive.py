@@ -1,217 +1,285 @@
-"""Contrastive sets: sentences with a right translation and wrong ones that differ from it in one point; which of them does a system prefer?
+"""Contrastive sets: sentences with a right translation and wrong ones that differ in one point.
 
-Where a set tells what was said before a sentence, these are its document. Their translations are read by systems that read their own.
+Where a set has the sentences before a sentence, these sentences are its document. Systems that read
+translations of the context read the set's translations of them.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
 
 from nmtkit import files
 from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError, DataError
 
 BREAK = " _eos "
-"""Between the sentences of a line that holds several, as the public sets have it."""
+"""Between the sentences of a line that holds several, as in the public sets."""
 CONDITIONS = ("true", "none", "foreign")
-SCORE_KINDS = {"nll": "negative log-likelihoods, lower is better", "log-prob": "log-probabilities, higher is better"}
-"""What the numbers of a score file may be; Lingeval97's own evaluation takes the first unless told to maximise."""
-SCORE_SIGNS = {"nll": -1, "log-prob": 1}
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is blank")
+    return text
+
+
+def _as_list(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+CORRECT = AliasChoices("correct", "semi-correct")
+Sentence = Annotated[str, AfterValidator(_not_blank)]
+Context = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 @dataclass(frozen=True)
 class Error:
-    """One wrong translation."""
+    """One wrong translation, by the names of Lingeval97.
 
-    kind: str
-    """The type of the error, as subj_verb_agreement."""
-    text: str
+    Attributes:
+        type: of the error, as subj_verb_agreement.
+        contrastive: the wrong translation.
+        distance: words between the two words that belong together.
+        frequency: of the word in the training text of the set's authors.
+        back: how many sentences before this one the sentence stands that decides.
+    """
+
+    type: str
+    contrastive: Sentence
     distance: int | None = None
-    """Words between the two that belong together."""
     frequency: int | None = None
-    """How often the word occurs in the training text of the set's authors."""
     back: int | None = None
-    """How many sentences back stands what decides."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A source, its right translation, wrong ones, the sources of the sentences before, and (or none) their translations."""
+    """A source, its right translation, wrong ones, and the context: the sentences before.
 
-    source: str
-    reference: str
-    errors: Sequence[Error]
-    before: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
+    Attributes:
+        context_src: the sources of the sentences before.
+        context_ref: their translations; empty if the set has none.
+    """
+
+    source: Sentence
+    reference: Sentence
+    errors: tuple[Error, ...]
+    context_src: Context = ()
+    context_ref: Context = ()
+
+    @model_validator(mode="after")
+    def _as_many_translations(self) -> Item:
+        before, translated = len(self.context_src), len(self.context_ref)
+        if translated not in (0, before):
+            raise ValueError(f"{before} sentences before, {translated} translations of them")
+        return self
 
     @property
     def targets(self) -> list[str]:
         """The right translation, then the wrong ones."""
-        return [self.reference, *(error.text for error in self.errors)]
+        return [self.reference, *(error.contrastive for error in self.errors)]
+
+
+class Consistency(BaseModel):
+    """An entry of the English-Russian consistency sets (Voita et al. 2019).
+
+    The candidates differ in their last sentence; the sentences before are the same in all.
+    """
+
+    src: str
+    dst: list[str]
+    true_ind: int = Field(ge=0)
+    ctx_dist: int
+
+    def items(self, default_type: str) -> list[Item]:
+        """Return the one item of the entry."""
+        if self.true_ind >= len(self.dst):
+            raise ValueError(f"true_ind is {self.true_ind}, of {len(self.dst)} candidates")
+        *before, source = sentences(self.src)
+        *before_ref, reference = sentences(self.dst[self.true_ind])
+        others = [text for i, text in enumerate(self.dst) if i != self.true_ind]
+        wrong = [text.split(BREAK)[-1] for text in others]
+        errors = tuple(Error(default_type, text, back=self.ctx_dist) for text in wrong)
+        return [Item(source, reference, errors, tuple(before), tuple(before_ref))]
+
+
+class DiscoursePair(BaseModel):
+    """Two translations of DiscEvalMT; "semi-correct" is right beside the context's translation."""
+
+    correct: list[str] = Field(min_length=1, validation_alias=CORRECT)
+    incorrect: list[str] = Field(min_length=1)
+    type: str = ""
+
+
+class DiscourseExample(BaseModel):
+    """A source of DiscEvalMT, its context before it, with one or several pairs of translations."""
+
+    src: list[str] = Field(min_length=1)
+    trg: DiscoursePair | list[DiscoursePair]
+
+
+class Discourse(BaseModel):
+    """An entry of DiscEvalMT (Bawden et al. 2018): one example, or several."""
+
+    type: str = ""
+    examples: list[DiscourseExample]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_example(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return value if "examples" in value else {**value, "examples": [value]}
+
+    def items(self, default_type: str) -> list[Item]:
+        """Return an item for each pair of translations."""
+        items = []
+        for example in self.examples:
+            *before, source = example.src
+            for pair in example.trg if isinstance(example.trg, list) else [example.trg]:
+                *before_ref, reference = pair.correct
+                kind = pair.type or self.type or default_type
+                error = Error(kind, pair.incorrect[-1], back=1)
+                items.append(Item(source, reference, (error,), tuple(before), tuple(before_ref)))
+        return items
+
+
+FORMS: dict[Any, str] = {
+    Item: "source, reference, errors[]",
+    Consistency: "src, dst[], true_ind, ctx_dist",
+    Discourse: "src and trg, or examples[] of them",
+}
+"""The fields of an entry of each format."""
 
 
 def read(where: str) -> list[Item]:
     """Read a contrastive set.
 
     Args:
-        where: a JSON file in the format of Lingeval97 (a sentence may have the source of the one before, or a list of them, in `context_src`, and
-            in `context_ref` their translations), of the English-Russian consistency sets (Voita et al. 2019) or of DiscEvalMT (Bawden et al.
-            2018); or text files with commas between: sources, right and wrong translations, and before them, where there is a fourth, what was
-            said before, ` _eos ` between sentences.
+        where: a JSON file in the format of Lingeval97 (a sentence may have the source of the one
+            before, or a list of them, in `context_src`, and their translations in `context_ref`),
+            of the English-Russian consistency sets or of DiscEvalMT; or text files with commas
+            between: sources, right and wrong translations, and as the first of four files the
+            sentences before, ` _eos ` between sentences.
     Raises: DataError for a file that is missing or in another form.
     """
     paths = [Path(part) for part in where.split(",")]
-    if len(paths) in (3, 4):
-        columns = [list(files.text_lines(path)) for path in paths]
-        if len({len(column) for column in columns}) > 1:
-            counts = ", ".join(f"{path}: {len(column):,}" for path, column in zip(paths, columns, strict=True))
-            raise DataError("the files have different numbers of lines", where=counts, hint="line i of each belongs to pair i")
-        for path, column in list(zip(paths, columns, strict=True))[-3:]:
-            if blank := next((number for number, line in enumerate(column, 1) if not line.strip()), 0):
-                raise DataError("a blank line is no sentence", where=f"{path}, line {blank}", hint="leave the pair out of all files")
-        before = [_sentences(line) for line in columns[0]] if len(paths) == 4 else [()] * len(columns[0])
-        pairs = zip(*columns[-3:], before, strict=True)
-        items = [Item(source, right, [Error("pairs", wrong)], context) for source, right, wrong, context in pairs]
-    elif len(paths) == 1:
-        items = _json(paths[0])
-    else:
+    if len(paths) not in (1, 3, 4):
         hint = "one JSON file, SOURCES,RIGHT,WRONG or CONTEXTS,SOURCES,RIGHT,WRONG"
-        raise DataError(f"cannot read pairs from {len(paths)} files", where="--pairs", hint=hint)
+        message = f"cannot read pairs from {len(paths)} files"
+        raise DataError(message, where="--pairs", hint=hint)
+    form, entries = _json_entries(paths[0]) if len(paths) == 1 else (Item, _text_entries(paths))
+    adapter: TypeAdapter[Any] = TypeAdapter(form)
+    items: list[Item] = []
+    for name, value in entries.items():
+        try:
+            entry = adapter.validate_python(value)
+            default_type = paths[0].name.partition(".")[0]
+            items += [entry] if isinstance(entry, Item) else entry.items(default_type)
+        except ValueError as error:
+            message = f"no item of a contrastive set: {_reason(error)}"
+            raise DataError(message, where=f"{where}, {name}", hint=FORMS[form]) from error
     if not any(item.errors for item in items):
         raise DataError("there are no pairs in it", where=where)
     return items
 
 
-def _sentences(line: str) -> tuple[str, ...]:
-    return tuple(sentence for sentence in line.split(BREAK) if sentence.strip())
+def sentences(line: str) -> list[str]:
+    """Return the sentences of a line that holds several."""
+    return [sentence for sentence in line.split(BREAK) if sentence.strip()]
 
 
-def _json(path: Path) -> list[Item]:
+def _text_entries(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the pairs of text files, as entries of Lingeval97 by the number of the line."""
+    columns = [list(files.text_lines(path)) for path in paths]
+    if len({len(column) for column in columns}) > 1:
+        sizes = zip(paths, columns, strict=True)
+        counts = ", ".join(f"{path}: {len(column):,}" for path, column in sizes)
+        message, hint = "the files have different numbers of lines", "line i of each is pair i"
+        raise DataError(message, where=counts, hint=hint)
+    entries: dict[str, Any] = {}
+    for number, (*context, source, right, wrong) in enumerate(zip(*columns, strict=True), 1):
+        entry = {"source": source, "reference": right, "context_src": sentences("".join(context))}
+        entry["errors"] = [{"type": "pairs", "contrastive": wrong}]
+        entries[f"line {number}"] = entry
+    return entries
+
+
+def _json_entries(path: Path) -> tuple[Any, dict[str, Any]]:
+    """Return the format of a JSON file, and its entries by their names."""
     try:
         values = json.loads("\n".join(files.text_lines(path)))
     except json.JSONDecodeError as error:
-        raise DataError(f"is not JSON: {error.msg}", where=f"{path}, line {error.lineno}", hint="plain files: SOURCES,RIGHT,WRONG") from error
-    kind = path.name.partition(".")[0]
-    if isinstance(values, dict) and values and all(isinstance(value, dict) for value in values.values()):
-        entries: list[tuple[str, Any]] = list(values.items())
-        read_one, wanted = _of_discourse, "src and trg, or examples[] of them"
-    elif isinstance(values, list):
-        entries = [(str(number), value) for number, value in enumerate(values)]
-        consistency = values and isinstance(values[0], dict) and "true_ind" in values[0]
-        read_one, wanted = (_of_consistency, "src, dst[], true_ind, ctx_dist") if consistency else (_of_lingeval, "source, reference, errors[]")
-    else:
+        place, hint = f"{path}, line {error.lineno}", "plain files: SOURCES,RIGHT,WRONG"
+        raise DataError(f"is not JSON: {error.msg}", where=place, hint=hint) from error
+    if isinstance(values, dict) and values and all(isinstance(v, dict) for v in values.values()):
+        return Discourse, {f"item {name}": value for name, value in values.items()}
+    if not isinstance(values, list):
         raise DataError("the JSON is not a list of sentences", where=path)
-    items: list[Item] = []
-    for name, value in entries:
-        try:
-            items += map(_checked, read_one(value, kind))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"no item of a contrastive set: {what}", where=f"{path}, item {name}", hint=wanted) from error
-    return items
+    consistency = values and isinstance(values[0], dict) and "true_ind" in values[0]
+    entries = {f"item {number}": value for number, value in enumerate(values)}
+    return Consistency if consistency else Item, entries
 
 
-def _checked(item: Item) -> Item:
-    """An item of which everything is what it should be.
-
-    Raises: TypeError naming the first that is not.
-    """
-    texts: list[tuple[str, object]] = [("source", item.source), ("reference", item.reference)]
-    texts += [("context", text) for text in (*item.before, *item.said)]
-    texts += [pair for error in item.errors for pair in (("type of an error", error.kind), ("wrong translation", error.text))]
-    for name, value in texts:
-        if not isinstance(value, str):
-            raise TypeError(f"the {name} is no text: {value!r:.60}")
-        if not value.strip() and name != "context":  # a blank line before is passed over, as everywhere
-            raise ValueError(f"the {name} is blank")
-    for error in item.errors:
-        if not isinstance(error.back, int | None):
-            raise TypeError(f"the distance of the context is no number: {error.back!r:.60}")
-    return item
-
-
-def _of_lingeval(value: dict[str, Any], kind: str) -> list[Item]:
-    found = (value.get(key, ()) for key in ("context_src", "context_ref"))
-    before, said = ((own,) if isinstance(own, str) else tuple(own) for own in found)
-    return [_item(value["source"], value["reference"], [_error(error) for error in value["errors"]], before, said)]
-
-
-def _item(source: str, reference: str, errors: Sequence[Error], before: tuple[str, ...], said: tuple[str, ...]) -> Item:
-    if said and len(said) != len(before):
-        raise ValueError(f"{len(before)} sentences before, {len(said)} translations of them")
-    return Item(source, reference, errors, before, said)
-
-
-def _error(value: dict[str, Any]) -> Error:
-    distance, frequency = (int(value[key]) if key in value else None for key in ("distance", "frequency"))  # Lingeval97 has "0" among numbers
-    return Error(value["type"], value["contrastive"], distance, frequency)
-
-
-def _list(value: Any) -> list[Any]:
-    """A list that is one: of a text instead of it, letters would be read."""
-    if not isinstance(value, list):
-        raise TypeError(f"no list: {value!r:.60}")
-    return value
-
-
-def _of_consistency(value: dict[str, Any], kind: str) -> list[Item]:
-    """The candidates differ in their last sentence; those before it are the same in all."""
-    *before, source = _sentences(value["src"])
-    texts, which = _list(value["dst"]), value["true_ind"]
-    if not 0 <= which < len(texts):
-        raise IndexError(f"true_ind is {which}, of {len(texts)} candidates")
-    *said, right = _sentences(texts[which])
-    beside = [text.split(BREAK)[-1] for text in [*texts[:which], *texts[which + 1 :]]]
-    return [_item(source, right, [Error(kind, wrong, back=value["ctx_dist"]) for wrong in beside], tuple(before), tuple(said))]
-
-
-def _of_discourse(value: dict[str, Any], kind: str) -> list[Item]:
-    """A source with several pairs of translations, or several of these; "semi-correct" is right beside the context's translation."""
-    items = []
-    for example in value.get("examples", [value]):
-        *before, source = _list(example["src"])
-        for pair in [example["trg"]] if isinstance(example["trg"], dict) else example["trg"]:
-            *said, right = _list(pair["correct"] if "correct" in pair else pair["semi-correct"])
-            error = Error(pair.get("type", value.get("type", kind)), _list(pair["incorrect"])[-1], back=1)
-            items.append(_item(source, right, [error], tuple(before), tuple(said)))
-    return items
+def _reason(error: ValueError) -> str:
+    """Return what is wrong with an item, in one line."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"]))
+    return (f"{field}: " if field else "") + first["msg"].removeprefix("Value error, ")
 
 
 def under(items: Sequence[Item], condition: str, seed: int = 1) -> list[Item]:
-    """The set with other contexts.
+    """Return the set with other contexts.
 
     Args:
-        items: with their own.
-        condition: "true" = these; "none"; "foreign" = each sentence that has one gets that of another, drawn from those with another text.
+        items: with their own contexts.
+        condition: "true" = their own; "none" = none; "foreign" = every sentence with a context gets
+            the context of another one, drawn from the contexts with another text.
         seed: of the draw.
-    Raises: ConfigError for another condition; DataError if there is only one context in the set to draw from.
+    Raises: ConfigError for another condition; DataError if the set has only one context to draw.
     """
     if condition not in CONDITIONS:
-        raise ConfigError(f"unknown context '{condition}'", where="--context", hint=", ".join(CONDITIONS))
+        hint = ", ".join(CONDITIONS)
+        raise ConfigError(f"unknown context '{condition}'", where="--context", hint=hint)
     if condition == "true":
         return list(items)
     if condition == "none":
-        return [replace(item, before=(), said=()) for item in items]
-    said = {item.before: item.said for item in items if item.before}
-    known = {before: i for i, before in enumerate(said)}
-    if len(known) == 1:
-        raise DataError("all sentences of this set have the same context", where="--context foreign", hint="--context true,none")
-    texts, rng = list(known), np.random.Generator(np.random.PCG64(seed))
-    drawn = rng.integers(len(known) - 1, size=len(items)).tolist() if known else [0] * len(items)
-    others = [texts[i + (i >= known[item.before])] if item.before else () for item, i in zip(items, drawn, strict=True)]
-    return [replace(item, before=other, said=said.get(other, ())) for item, other in zip(items, others, strict=True)]
+        return [replace(item, context_src=(), context_ref=()) for item in items]
+    translated = {item.context_src: item.context_ref for item in items if item.context_src}
+    contexts = list(translated)
+    if len(contexts) == 1:
+        message, hint = "all sentences of this set have the same context", "--context true,none"
+        raise DataError(message, where="--context foreign", hint=hint)
+    places = {context: i for i, context in enumerate(contexts)}
+    rng = np.random.Generator(np.random.PCG64(seed))
+    draws = rng.integers(max(1, len(contexts) - 1), size=len(items)).tolist()
+    results = []
+    for item, drawn in zip(items, draws, strict=True):
+        if item.context_src:
+            other = contexts[drawn + (drawn >= places[item.context_src])]
+            item = replace(item, context_src=other, context_ref=translated[other])
+        results.append(item)
+    return results
 
 
-@dataclass(frozen=True)
-class Text:
-    """A set as lines, the targets of each, a document for each item, and which lines are those of the items and not before them."""
+class Text(NamedTuple):
+    """A set as text: its lines, the targets of each, a document for each item, the items' lines."""
 
     lines: list[str]
     targets: list[list[str]]
@@ -220,85 +288,36 @@ class Text:
 
 
 def as_documents(items: Sequence[Item], translated: bool = False) -> Text:
-    """The set as text.
+    """Return the set as text.
 
     Args:
-        translated: whether the sentences before have their translations as targets, where the set has them; they have none otherwise.
+        translated: give the sentences before their translations as targets, where the set has them;
+            otherwise they have no targets.
     """
     lines: list[str] = []
     targets: list[list[str]] = []
     starts, places = [], []
     for item in items:
         starts.append(len(lines))
-        lines += [*item.before, item.source]
-        targets += [*([[text] for text in item.said] if translated and item.said else ([] for _ in item.before)), item.targets]
+        lines += [*item.context_src, item.source]
+        context: list[list[str]] = [[] for _ in item.context_src]
+        if translated and item.context_ref:
+            context = [[text] for text in item.context_ref]
+        targets += [*context, item.targets]
         places.append(len(lines) - 1)
     return Text(lines, targets, Documents(starts, len(lines)), places)
 
 
-def open_questions(items: Sequence[Item]) -> int:
-    """How many pairs the source and what stands before it cannot decide, since the set has them with the answers swapped too."""
-    asked = [((item.before, item.source), item.reference, error.text) for item in items for error in item.errors]
-    known = set(asked)
-    return sum(right != wrong and (source, wrong, right) in known for source, right, wrong in asked)
+def undecidable(items: Sequence[Item]) -> int:
+    """Return how many pairs neither source nor context decides: the set has them swapped too."""
+    pairs = []
+    for item in items:
+        source = item.context_src, item.source
+        pairs += [(source, item.reference, error.contrastive) for error in item.errors]
+    known = set(pairs)
+    return sum(right != wrong and (source, wrong, right) in known for source, right, wrong in pairs)
 
 
-def no_questions(items: Sequence[Item]) -> int:
-    """How many wrong translations are the right one once more, word for word."""
-    return sum(error.text == item.reference for item in items for error in item.errors)
-
-
-def decisions(items: Sequence[Item], scores: Sequence[Sequence[float]]) -> list[tuple[Error, bool]]:
-    """Whether the right translation is strictly better than each wrong one: a tie is wrong.
-
-    Args:
-        items: the set.
-        scores: for each item, those of its `targets`; higher is better.
-    """
-    return [(error, own[0] > score) for item, own in zip(items, scores, strict=True) for error, score in zip(item.errors, own[1:], strict=True)]
-
-
-def preferred(scores: Sequence[Sequence[float]]) -> list[bool]:
-    """Whether the right translation is strictly better than all wrong ones, of each item that has some.
-
-    Args:
-        scores: for each item, those of its `targets`; higher is better.
-    """
-    return [own[0] > max(own[1:]) for own in scores if len(own) > 1]
-
-
-@dataclass(frozen=True)
-class ScoreFile:
-    """What a score file says of a set."""
-
-    scores: list[list[float]]
-    """Of each item those of its `targets`; higher is better."""
-    kind: str
-    """A key of SCORE_KINDS, as what the numbers were read."""
-
-
-def read_scores(path: Path, items: Sequence[Item], kind: str = "auto") -> ScoreFile:
-    """A score file in Lingeval97's format: one number a line, that of the right translation of an item, then those of its wrong ones.
-
-    Args:
-        kind: a key of SCORE_KINDS; "auto" = log-probabilities if no number is above zero, else negative log-likelihoods.
-    Raises: ConfigError for another kind; DataError for another number of lines, or a line that is no number.
-    """
-    if kind not in {"auto", *SCORE_KINDS}:
-        raise ConfigError(f"unknown kind of scores '{kind}'", where="--score-kind", hint=", ".join(["auto", *SCORE_KINDS]))
-    lines = list(files.text_lines(path))
-    wanted = sum(1 + len(item.errors) for item in items)
-    if len(lines) != wanted:
-        raise DataError(f"{len(lines):,} scores for {wanted:,} targets", where=path, hint="a line for each reference and each wrong translation")
-    numbers = []
-    for number, line in enumerate(lines, 1):
-        try:
-            numbers.append(float(line))
-        except ValueError:
-            numbers.append(math.nan)
-        if math.isnan(numbers[-1]):
-            raise DataError(f"not a number: '{line[:40]}'", where=f"{path}, line {number}")
-    if kind == "auto":
-        kind = "log-prob" if max(numbers) <= 0 else "nll"
-    left = iter(numbers)
-    return ScoreFile([[SCORE_SIGNS[kind] * next(left) for _ in item.targets] for item in items], kind)
+def identical(items: Sequence[Item]) -> int:
+    """Return how many wrong translations are the right one once more, word for word."""
+    return sum(error.contrastive == item.reference for item in items for error in item.errors)

@@ -1,9 +1,10 @@
-"""What the attentions of a model do on given sentence pairs, read by `capture`: any model's, found by what they record."""
+"""What a model records of sentence pairs: its attention weights and gates, read by `capture`."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,35 +15,30 @@ from nmtkit.data.batches import Batch, collate
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
-from nmtkit.errors import ConfigError
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, Vocabularies
+from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture
-from nmtkit.run import Run
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import pair_batch
 
 POSITIONS = 1024
-"""A batch has at most so many source positions, padding included: its weights of all layers are held at once."""
+"""Most source positions of a batch, with padding: all weights are in memory at once."""
 CROSS = ("target", "source")
-"""Who attends to whom where a target reads its source."""
+"""Queries and keys of an attention from the target to the source."""
 OF_CONTEXTS = "context."
-"""What reading contexts by themselves records begins with it."""
+"""The names of sites that read contexts by themselves begin with it."""
+TINY = {"d_model": 8, "d_ff": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1}
 PROBE = (11, 17)
-"""Lengths of a source and a target that tell by a weight's shape who attends to whom."""
-
-
-def device() -> torch.device:
-    """Where systems are looked into."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""Source and target length of a probe: the shape of recorded weights tells queries and keys."""
 
 
 def look(model: Model, batch: Batch) -> dict[str, dict[str, Tensor]]:
-    """What the model records on a batch with both sides.
+    """Return what a model records on a batch with both sides.
 
     Args:
         model: in evaluation mode.
-    Returns: "encoder" and "decoder" -> site -> what was recorded while encoding and decoding; weights are (B, H, queries, keys). What was recorded
-        of contexts by themselves is left out where they were read in parts.
+    Returns: "encoder" and "decoder" -> site -> what encoding and decoding recorded; attention
+        weights are (B, H, queries, keys). A context that was read in parts is left out.
     """
     assert batch.tgt_in is not None
     with torch.inference_mode():
@@ -50,72 +46,76 @@ def look(model: Model, batch: Batch) -> dict[str, dict[str, Tensor]]:
             memory = model.encode(batch)
         with capture() as decoding:
             model.decode(batch.tgt_in, memory)
-    result = {}
-    for stack, seen in (("encoder", encoding), ("decoder", decoding)):
-        whole = {site: found for site, found in seen.items() if len(found) == 1 or not site.startswith(OF_CONTEXTS)}
-        result[stack] = {site: torch.cat(found, dim=-2) for site, found in whole.items()}
-    return result
+    return {"encoder": _joined(encoding), "decoder": _joined(decoding)}
 
 
-def sides(model: Model, where: torch.device) -> dict[str, tuple[str, str]]:
-    """Who attends to whom at each attention of a model: site -> (queries, keys), each "source", "target" or "" for anything else."""
-    src, tgt = ([UNK] * (length - 1) + [EOS] for length in PROBE)
+def _joined(recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    """Join what each site recorded in several calls along the queries."""
+    joined = {}
+    for site, calls in recorded.items():
+        if len(calls) == 1 or not site.startswith(OF_CONTEXTS):
+            joined[site] = torch.cat(calls, dim=-2)
+    return joined
+
+
+def sides(model: Model, device: torch.device) -> dict[str, tuple[str, str]]:
+    """Return the queries and keys of each attention: each "source", "target", or "" for others."""
     names = dict(zip(PROBE, ("source", "target"), strict=True))
-    seen = look(model, pair_batch([src], [tgt], where))
     return {
         site: (names.get(weights.size(-2), ""), names.get(weights.size(-1), ""))
-        for found in seen.values()
-        for site, weights in found.items()
+        for recorded in look(model, made_up(PROBE, device)).values()
+        for site, weights in recorded.items()
         if weights.dim() == 4
     }
 
 
-def probe(model: Model, where: torch.device, lengths: tuple[int, int] = PROBE, context: int = 1) -> Batch:
-    """Two pairs of sentences of given lengths; where a model reads context, both with one and the same, of a length given too."""
-    src, tgt, before = ([UNK] * (length - 1) + [EOS] for length in (*lengths, context))
-    batch = pair_batch([src] * 2, [tgt] * 2, where)
+def made_up(lengths: tuple[int, int], device: torch.device, pairs: int = 1) -> Batch:
+    """Return equal sentence pairs of a given source and target length, </s> included."""
+    src, tgt = ([UNK] * (length - 1) + [EOS] for length in lengths)
+    return pair_batch([src] * pairs, [tgt] * pairs, device)
+
+
+def probe(model: Model, device: torch.device, context: int = 1) -> Batch:
+    """Return two made-up pairs; a model that reads context gets one of `context` symbols."""
+    batch = made_up(PROBE, device, pairs=2)
     if model.context_rule is None:
         return batch
-    given = np.array(before)
-    return dataclasses.replace(batch, context=contexts([[0], [0]], lambda _: given, model.context_rule, where, lambda _: given))
+    ids = np.array([UNK] * (context - 1) + [EOS])
+    read = contexts([[0], [0]], lambda _: ids, model.context_rule, device, lambda _: ids)
+    return dataclasses.replace(batch, context=read)
 
 
 def layer_of(site: str) -> int:
-    """The layer of a site, from 1: the first number in its name."""
+    """Return the layer of a site, from 1: the first number in its name."""
     return next((int(part) + 1 for part in site.split(".") if part.isdigit()), 1)
 
 
-def some(store: Store, count: int, seed: int) -> NDArray[np.int64]:
-    """So many pairs of a set, drawn at random, in their order; 0, or more than there are: all of them."""
-    if not 0 < count < len(store):
-        return np.arange(len(store))
-    return np.sort(np.random.default_rng(seed).choice(len(store), count, replace=False))
-
-
 def batches(
-    store: Store, where: torch.device, rule: ContextRule | None = None, positions: int = POSITIONS, chosen: NDArray[np.int64] | None = None
+    store: Store,
+    device: torch.device,
+    rule: ContextRule | None = None,
+    rows: NDArray[np.int64] | None = None,
+    positions: int = POSITIONS,
 ) -> Iterator[Batch]:
-    """The pairs of a set, the longest first, in batches of at most so many source positions; with the contexts that a model's rule wants.
+    """Yield the pairs of a set in batches, the longest first, with the contexts of a rule.
 
     Args:
-        chosen: only these, by their number; None = all.
+        rows: the numbers of the pairs to read; None: all.
+        positions: most source positions of a batch.
     """
-    chosen = np.arange(len(store)) if chosen is None else chosen
-    order = chosen[np.lexsort((store.tgt_lengths[chosen], store.src_lengths[chosen]))[::-1]]
-    start = 0
-    while start < len(order):
-        rows = order[start : start + max(1, positions // int(store.src_lengths[order[start]]))]
-        yield collate(store, rows, where, rule)
-        start += len(rows)
+    rows = np.arange(len(store)) if rows is None else rows
+    order = rows[np.lexsort((store.tgt_lengths[rows], store.src_lengths[rows]))[::-1]]
+    while len(order):
+        size = max(1, positions // int(store.src_lengths[order[0]]))
+        yield collate(store, order[:size], device, rule)
+        order = order[size:]
 
 
-def one_set(run: Run, set_names: Sequence[str], what: str) -> str:
-    """The set that an analysis of one set reads: the one named, else the first test set, else dev, else any.
-
-    Raises: ConfigError if there are several, or none of that name.
-    """
-    if len(set_names) > 1:
-        raise ConfigError(f"{what} is of one set, not of {', '.join(set_names)}", where="--set-name", hint="name one of them")
-    if set_names:
-        return run.text_set(set_names[0]).name
-    return [*run.sets("test"), *run.sets("dev"), *run.sets()][0].name
+def variants_with(recorded: Callable[[Model, torch.device], Any]) -> str:
+    """Return the names of the variants for which `recorded` is not empty, as text."""
+    names = []
+    for name in VARIANTS:
+        sizes = Vocabularies(8, 8, shared=True)
+        model = build_model(name, load_variant(name).adapt(TINY), sizes).eval()
+        names += [name] if recorded(model, torch.device("cpu")) else []
+    return ", ".join(names)

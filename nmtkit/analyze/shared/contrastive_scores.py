@@ -1,0 +1,191 @@
+"""Scores of the targets of a contrastive set: those of a system, and those of a score file."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from nmtkit import console, files
+from nmtkit.analyze.shared.contrastive import Item, as_documents
+from nmtkit.analyze.study import Study
+from nmtkit.data.documents import ContextRule
+from nmtkit.errors import DataError
+from nmtkit.models.base import Model
+from nmtkit.parallel import cores
+from nmtkit.settings import SearchSettings, build
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies
+from nmtkit.translate import workers
+from nmtkit.translate.scorer import Scorer
+
+Scores = list[list[float]]
+"""Log-probabilities of the `targets` of each item; higher is better."""
+MANY_UNKNOWN = 0.02
+"""Share of unknown subwords above which a set is of another language, or tokenized otherwise."""
+SCORE_KINDS = {
+    "nll": "negative log-likelihoods, lower is better",
+    "log-prob": "log-probabilities, higher is better",
+}
+"""The numbers of a score file; Lingeval97's own evaluation reads the first by default."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a system read the set.
+
+    Attributes:
+        rule: which context it reads; None if none.
+        unknown: shares of the subwords of sources and of targets that it does not know, 0..1.
+        ties: wrong targets with exactly the probability of the right one, in the first context.
+        rate: targets a second.
+    """
+
+    rule: ContextRule | None
+    unknown: tuple[float, float]
+    ties: int
+    rate: float
+
+    @property
+    def warning(self) -> str:
+        """That the system does not know many subwords; empty if it does."""
+        if max(self.unknown) <= MANY_UNKNOWN:
+            return ""
+        src, tgt = self.unknown
+        return f"does not know {src:.1%} of the source's subwords and {tgt:.1%} of the targets'"
+
+
+def score(
+    study: Study,
+    name: str,
+    sets: Mapping[str, Sequence[Item]],
+) -> tuple[Reading, dict[str, Scores]]:
+    """Score a set with one system.
+
+    Args:
+        sets: context -> the set with it. A system that reads nothing that differs between them is
+            asked once, in the first context.
+    Returns: how the system read the set, and its scores: column -> of each item, </s> included, not
+        normalised by length.
+    """
+    columns: dict[str, Scores] = {}
+    with workers.one_thread(study.device):
+        model = study.model(name)
+        rule = model.context_rule
+        reads_pairs = rule is not None and rule.kind != "foreign"
+        asked = list(sets) if reads_pairs else list(sets)[:1]
+        has_context = any(item.context_src for context in asked for item in sets[context])
+        for message in warnings_of(model, has_context):
+            console.warn(f"'{name}' {message}")
+        scorer = scorer_of(study, model)
+        start = time.perf_counter()
+        for context in asked:
+            text = as_documents(sets[context], rule is not None and rule.targets)
+            with console.progress(f"{name}: pairs", len(sets[context])) as scorer.done:
+                scores = scorer.alternatives(text.lines, text.targets, text.documents)
+            column = name if context == "true" or not reads_pairs else f"{name}, {context}"
+            columns[column] = [scores[place] for place in text.places]
+    seconds, counts = time.perf_counter() - start, scorer.counts
+    unknown = counts["unknown"] / max(1, counts["src_tokens"])
+    unknown_tgt = counts["unknown_target"] / max(1, counts["tgt_tokens"])
+    targets = [scores for column in columns.values() for scores in column]
+    first = targets[: len(targets) // len(columns)]
+    ties = sum(score == right for right, *wrong in first for score in wrong)
+    rate = sum(map(len, targets)) / seconds
+    reading = Reading(rule, (unknown, unknown_tgt), ties, rate)
+    if reading.warning:
+        console.warn(f"'{name}' {reading.warning}: on such pairs it can only guess")
+    return reading, columns
+
+
+def scorer_of(study: Study, model: Model) -> Scorer:
+    """Return a scorer of raw text."""
+    src, tgt = (TextSide.load(study.run.prep, side) for side in ("src", "tgt"))
+    settings, vocabularies = build(SearchSettings, {}, "search"), load_vocabularies(study.run.prep)
+    return Scorer([model], src, tgt, *vocabularies, settings, study.device, cores())
+
+
+def warnings_of(model: Model, has_context: bool) -> Iterator[str]:
+    """Yield what a model reads that the pairs have none of."""
+    if model.reads_spans:
+        yield "reads parses, which the pairs have none of: it sees n-grams instead"
+    if (rule := model.context_rule) is None:
+        return
+    if not has_context:
+        yield "reads context, which the pairs have none of: it sees single sentences"
+    elif rule.kind == "next":
+        yield "reads the sentences after, which the pairs have none of: it sees single sentences"
+    elif rule.kind == "foreign":
+        others = "sentences of other documents, here of other pairs"
+        yield f"reads {others}, and never what stands before its own: it is asked once"
+
+
+def decisions(scores: Sequence[Sequence[float]]) -> list[bool]:
+    """Return for each wrong translation if the right one is strictly better: a tie is wrong.
+
+    Args:
+        scores: of the `targets` of each item; higher is better.
+    """
+    return [right > score for right, *wrong in scores for score in wrong]
+
+
+def preferred(scores: Sequence[Sequence[float]]) -> list[bool]:
+    """Return for each item with wrong translations if the right one is better than all of them.
+
+    Args:
+        scores: of the `targets` of each item; higher is better.
+    """
+    return [right > max(wrong) for right, *wrong in scores if wrong]
+
+
+class ScoreFile(NamedTuple):
+    """The scores of a set from a file.
+
+    Attributes:
+        scores: of the `targets` of each item; higher is better.
+        kind: a key of SCORE_KINDS: how the numbers were read.
+    """
+
+    scores: Scores
+    kind: str
+
+    @property
+    def meaning(self) -> str:
+        """What the numbers of the file are."""
+        return SCORE_KINDS[self.kind]
+
+
+def read_scores(
+    path: Path,
+    items: Sequence[Item],
+    kind: Literal["auto", "nll", "log-prob"] = "auto",
+) -> ScoreFile:
+    """Read a score file in Lingeval97's format: a number a line, in the order of all `targets`.
+
+    Args:
+        kind: of the numbers; "auto" = log-probabilities if no number is above zero, otherwise
+            negative log-likelihoods.
+    Raises: DataError for another number of lines, or a line that is no number.
+    """
+    lines = list(files.text_lines(path))
+    wanted = sum(len(item.targets) for item in items)
+    if len(lines) != wanted:
+        message = f"{len(lines):,} scores for {wanted:,} targets"
+        hint = "a line for each reference and each wrong translation"
+        raise DataError(message, where=path, hint=hint)
+    numbers = []
+    for number, line in enumerate(lines, 1):
+        try:
+            numbers.append(float(line))
+        except ValueError:
+            numbers.append(math.nan)
+        if math.isnan(numbers[-1]):
+            raise DataError(f"not a number: '{line[:40]}'", where=f"{path}, line {number}")
+    if kind == "auto":
+        kind = "log-prob" if max(numbers) <= 0 else "nll"
+    signed = iter(numbers if kind == "log-prob" else [-number for number in numbers])
+    return ScoreFile([list(itertools.islice(signed, len(item.targets))) for item in items], kind)

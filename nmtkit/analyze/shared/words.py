@@ -1,0 +1,185 @@
+"""The words of a prepared set: their subwords, and how often the training set has them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit import files
+from nmtkit.data.store import Store
+from nmtkit.errors import DataError
+from nmtkit.run import Run
+from nmtkit.text.bpe import JOINER
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
+
+Side = Literal["src", "tgt"]
+Ids = NDArray[np.int64]
+OUTSIDE = -1
+"""The training count of a word with a part outside the vocabulary: it is not known."""
+TOP = 20
+"""Word types shown, the most frequent ones, as in the paper."""
+CLASSES = (
+    (1000, "1,000 times or more"),
+    (100, "100–999 times"),
+    (10, "10–99 times"),
+    (1, "1–9 times"),
+    (0, "never"),
+    (OUTSIDE, "outside the vocabulary"),
+)
+"""Frequency classes: (minimum training count, label)."""
+PAIRS = 50_000
+"""Pairs of the training set whose words are counted at once."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of one side of a set as a model reads them: tokenized and truecased, but whole."""
+
+    lines: list[list[str]]
+    owners: list[Ids]
+    """The word of each subword of a line, </s> left out."""
+
+    @cached_property
+    def flat(self) -> list[str]:
+        """All words (N)."""
+        return [word for line in self.lines for word in line]
+
+    @cached_property
+    def offsets(self) -> Ids:
+        """Where each line begins among all words, and the end."""
+        return np.cumsum([0, *map(len, self.lines)])
+
+    @cached_property
+    def sentences(self) -> Ids:
+        """The line of each word (N), from 0."""
+        return np.repeat(np.arange(len(self.lines)), np.diff(self.offsets))
+
+
+def read_words(run: Run, store: Store, side: Side) -> Words:
+    """Return the words of a set's sources, or of its first references.
+
+    Raises: DataError naming the first line that was not prepared like that, or for a set whose text
+        the run does not keep.
+    """
+    set_name, text = store.path.name, TextSide.load(run.prep, side)
+    path = run.source(set_name) if side == "src" else run.references(set_name)[0]
+    if not path.is_file():  # the training set
+        kept = [text_set.name for text_set in run.sets() if run.source(text_set.name).is_file()]
+        message = f"the run keeps no text of the set '{set_name}'"
+        raise DataError(message, where="--set-name", hint=f"one of: {', '.join(kept)}")
+    words = Words([], [])
+    for line in files.text_lines(path):
+        tokens = text.tokens(line)
+        words.lines.append(tokens)
+        words.owners.append(np.array(text.subwords(tokens)[1], dtype=np.int64))
+    lengths = store.src_lengths if side == "src" else store.tgt_lengths
+    counts = zip_longest((len(owners) for owners in words.owners), (lengths - 1).tolist())
+    for number, (subwords, prepared) in enumerate(counts, 1):
+        if subwords != prepared:
+            message = "this line has changed since it was prepared"
+            hint = "prepare again: nmtkit prep … --force"
+            raise DataError(message, where=f"{path}, line {number}", hint=hint)
+    return words
+
+
+def read_tags(path: Path, words: Words, side: Side) -> list[str]:
+    """Return one tag for each word (N), from a file with a line of tags for each sentence.
+
+    Raises: DataError naming the first line that has not one tag for each word.
+    """
+    lines = [line.split() for line in files.text_lines(path)]
+    for number, (tags, tokens) in enumerate(zip_longest(lines, words.lines), 1):
+        if tags is None or tokens is None:
+            message = f"{len(lines):,} lines of tags for {len(words.lines):,} sentences"
+        elif len(tags) != len(tokens):
+            message = f"{len(tags)} tags for {len(tokens)} words: {' '.join(tokens)[:60]}"
+        else:
+            continue
+        hint = f"tag the words of tokens.{side}.txt, which this analysis writes beside its table"
+        raise DataError(message, where=f"{path}, line {number}", hint=hint)
+    return [tag for tags in lines for tag in tags]
+
+
+def training_counts(run: Run, side: Side, words: Words, store: Store) -> Ids:
+    """Return how often the training set has each word of a set (N), OUTSIDE where it is not known.
+
+    Words are compared by their subwords, as they were prepared.
+
+    Args:
+        words: of one side of the set; store: the set.
+    """
+    keys: list[bytes] = []
+    counts: dict[bytes, int] = {}
+    sizes = set()
+    ids_of = Store.src if side == "src" else Store.tgt
+    for row, owners in enumerate(words.owners):
+        ends = np.flatnonzero(np.diff(owners)) + 1
+        for part in np.split(ids_of(store, row)[:-1], ends) if len(owners) else ():
+            sizes.add(len(part))
+            keys.append(part.tobytes())
+            if UNK not in part:
+                counts[keys[-1]] = 0
+    for same_size in _training_words(run, side, sizes):
+        for item, count in zip(*np.unique(same_size, return_counts=True), strict=True):
+            if (key := item.tobytes()) in counts:
+                counts[key] += int(count)
+    return np.array([counts.get(key, OUTSIDE) for key in keys], dtype=np.int64)
+
+
+def _training_words(run: Run, side: Side, sizes: set[int]) -> Iterator[NDArray[Any]]:
+    """Yield words of the training set: arrays of words with the same number of subwords."""
+    training, ids_of = Store(run.prep / "train"), Store.src if side == "src" else Store.tgt
+    split = TextSide.load(run.prep, side).bpe is not None
+    vocabulary = load_vocabularies(run.prep)[side == "tgt"]
+    joined = np.array([split and token.endswith(JOINER) for token in vocabulary])
+    for start in range(0, len(training), PAIRS):
+        rows = range(start, min(start + PAIRS, len(training)))
+        text = np.concatenate([ids_of(training, row) for row in rows])
+        goes_on = joined[text] & np.append(text[1:] != EOS, False)
+        ends = np.flatnonzero(~goes_on) + 1
+        begins = np.append(0, ends[:-1])
+        for size in sizes:
+            first = begins[ends - begins == size, None]
+            ids = np.ascontiguousarray(text[first + np.arange(size)])  # (words, size)
+            width = size * text.itemsize
+            whole = f"<u{width}" if width in (2, 4, 8) else f"V{width}"  # numbers sort faster
+            yield ids.view(whole).ravel()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Words that are counted together: `members` (N) is True for them."""
+
+    section: str
+    label: str
+    members: NDArray[np.bool_]
+
+
+def groups(words: Words, counts: Ids, tags: Sequence[str] | None) -> list[Group]:
+    """Return all words, the most frequent types, frequency classes, and parts of speech if tagged.
+
+    Args:
+        counts: of each word in training (N).
+        tags: of each word (N).
+    """
+    tokens = np.array(words.flat, dtype=object)
+    result = [Group("all", "all", np.ones(len(tokens), dtype=bool))]
+    types = Counter(words.flat).most_common(TOP)
+    result += [Group("word", word, tokens == word) for word, _ in types]
+    above = np.inf
+    for least, label in CLASSES:
+        result.append(Group("frequency", label, (counts >= least) & (counts < above)))
+        above = least
+    if tags is not None:
+        of_words = np.array(tags, dtype=object)
+        result += [Group("tag", tag, of_words == tag) for tag, _ in Counter(tags).most_common()]
+    return [group for group in result if group.members.any()]
