@@ -152,7 +152,7 @@ class Cleaning:
 class TextRecipe(Record):
     """The part of the manifest that says how text becomes subwords: all that an exported folder has of it."""
 
-    again: ClassVar[str] = "prepare the run again: nmtkit prep … --force"
+    again: ClassVar[str] = "nmtkit prep … --force"
     format: Literal[1] = 1
     src: str
     tgt: str
@@ -218,7 +218,7 @@ class SearchSpeed:
 class TranslationInputs(Record):
     """All that a translation follows from; of one made elsewhere little may be known."""
 
-    again: ClassVar[str] = "translate again: nmtkit translate --force"
+    again: ClassVar[str] = "nmtkit translate --force"
     format: Literal[1]
     set: str | None = None
     settings: dict[str, Any] = {}
@@ -274,7 +274,7 @@ class MetricsLine(Record):
 class BestCheckpoint(Record):
     """The checkpoint with the best validation."""
 
-    again: ClassVar[str] = "train on: nmtkit train writes it again"
+    again: ClassVar[str] = "nmtkit train, which writes it anew"
     step: int
     checkpoint: str
     metric: str
@@ -492,7 +492,7 @@ class ScoredFrom:
 class Scores(Record):
     """All systems on one test set, side by side."""
 
-    again: ClassVar[str] = "score again: nmtkit score --force"
+    again: ClassVar[str] = "nmtkit score --force"
     format: Literal[4]
     set: str
     language: str
