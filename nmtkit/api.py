@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze.shared.sentence_vectors import POSITIONS, encoder_states
+from nmtkit.analyze.shared.sentence_vectors import POSITIONS, by_length, encoder_states
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError, DataError
@@ -30,7 +30,14 @@ from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose, trained, trained_last
 from nmtkit.translate.scorer import ForcedLine, Scorer
 from nmtkit.translate.translator import Translation
-from nmtkit.translate.windows import Starts, starts_after_blank, starts_everywhere, starts_of, windowed, windows_for
+from nmtkit.translate.windows import (
+    Starts,
+    starts_after_blank,
+    starts_everywhere,
+    starts_of,
+    windowed,
+    windows_for,
+)
 
 Starting = Sequence[int] | Literal["blank"] | None
 """Where documents start among some lines: the numbers of the lines, from 0; "blank": behind blank lines; None: every line is a document."""
@@ -165,16 +172,14 @@ class LoadedSystem:
         side, vocabulary = self._scores.src_side, self._scores.src_vocab
         subwords = [side.encode(line) for line in _lines(src, "src")]
         ids = [vocabulary.encode(own) for own in subwords]
-        order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
-        found: dict[int, EncodedLine] = {}
+        encoded: dict[int, EncodedLine] = {}
         with self._computing():
-            while rest := order[len(found) :]:
-                rows = rest[: max(1, POSITIONS // len(ids[rest[0]]))]
+            for rows in by_length(list(map(len, ids)), POSITIONS):
                 with inference([self.model]):
                     states = encoder_states(self.model, source_batch([ids[i] for i in rows], self.device), layer=0)
-                # Copied outside of inference mode, for a tensor like any other.
-                found |= {i: EncodedLine([*subwords[i], vocabulary[EOS]], states[row, : len(ids[i])].cpu().clone()) for row, i in enumerate(rows)}
-        return [found[i] for i in range(len(ids))]
+                for row, i in enumerate(rows):  # copied outside of inference mode, for a tensor like any other
+                    encoded[i] = EncodedLine([*subwords[i], vocabulary[EOS]], states[row, : len(ids[i])].cpu().clone())
+        return [encoded[i] for i in range(len(ids))]
 
     @cached_property
     def _scores(self) -> Scorer:

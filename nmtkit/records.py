@@ -1,14 +1,17 @@
-"""The JSON files that stages write into a run, each as one frozen record: what a file holds is declared here, and nowhere read by its keys.
+"""The JSON files that stages write into a run, each as one frozen record.
 
-Rules for all of them:
+Nothing else knows the keys of these files. Rules for all records:
 
-- A field without a default must be there with its type; a file without it, or of another `format`, is refused with a DataError.
-- A key that a record does not know, as another version may write, is ignored, and gone once the file is written anew; but a setting of prep that
-  is not known is refused, since it would change the text.
-- A field with a default is written only where it has another value, so that old files without it still read and are written as they were.
+- A field without a default must be there, with its type. A file without it, or of another `format`,
+  is refused with a DataError.
+- An unknown key, as another version may write, is ignored, and gone once the file is written anew.
+  An unknown setting of prep is refused: with it the text would be another one.
+- A field with a default is written only where it has another value. So old files without the field
+  can still be read, and are written back as they were.
 - Keys are written in the order of the fields.
 
-state.json is the exception: a training changes it all the time, so its dataclass is `nmtkit.train.state.TrainState`, read by the same `load`.
+state.json is an exception: a training changes its state all the time. So its class is the dataclass
+`nmtkit.train.state.TrainState`; the same `load` reads it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from nmtkit import files
 from nmtkit.errors import DataError, plain
@@ -37,7 +47,11 @@ class Part(BaseModel):
     @model_serializer(mode="wrap")
     def _without_defaults(self, values: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         fields = type(self).model_fields
-        return {name: value for name, value in values(self).items() if fields[name].is_required() or value != fields[name].default}
+        return {
+            name: value
+            for name, value in values(self).items()
+            if fields[name].is_required() or value != fields[name].default
+        }
 
 
 class Record(Part):
@@ -79,7 +93,9 @@ def load_lines(record: type[R], path: Path) -> Iterator[R]:
                 yield parse(record, line, f"{path}, line {number}")
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # made once a record: the lines of a log are many
+_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(
+    TypeAdapter
+)  # made once a record: the lines of a log are many
 
 
 def _again(record: type) -> str | None:
@@ -95,7 +111,9 @@ def parse(record: type[R], text: str | bytes, where: object) -> R:
         found: R = _adapter(record).validate_json(text, strict=True)
         return found
     except ValidationError as error:
-        wrong = min(error.errors(), key=lambda one: one["loc"] != ("format",))  # of another version other fields are wrong, too
+        wrong = min(
+            error.errors(), key=lambda one: one["loc"] != ("format",)
+        )  # of another version other fields are wrong, too
         field = ".".join(map(str, wrong["loc"]))
         message = "the file is damaged: " + (f"'{field}' " if field else "") + plain(wrong["msg"])
         if field == "format" and wrong["type"] != "missing":
@@ -141,7 +159,7 @@ class VocabularySizes:
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What cleaning the training text left, and why pairs were dropped (with the sides to blame)."""
+    """What cleaning left of the training text, and why pairs were dropped, by side to blame."""
 
     pairs_in: int
     pairs_kept: int
@@ -150,7 +168,7 @@ class Cleaning:
 
 
 class TextRecipe(Record):
-    """The part of the manifest that says how text becomes subwords: all that an exported folder has of it."""
+    """How text becomes subwords: the part of the manifest that an exported folder has."""
 
     again: ClassVar[str] = "nmtkit prep … --force"
     format: Literal[1] = 1
@@ -255,7 +273,7 @@ class TranslationMeta(TranslationInputs):
 
 
 class MetricsLine(Record):
-    """One line of metrics.jsonl: of its measurements, those that are read again (None: not measured, or not finite)."""
+    """One line of metrics.jsonl, with the measurements that are read again (None: not finite)."""
 
     again: ClassVar[str] = "take that line out of the file"
     step: PositiveInt
@@ -330,8 +348,8 @@ class Comparison:
     Attributes:
         p: as the test defines it.
         setting: what was drawn, or counted.
-        better, worse, ties: shares of the resamples (sign test: of the sentences) in which the system was better (for TER: lower),
-            worse, equal; None where the test does not ask.
+        better, worse, ties: shares of the resamples (sign test: of the sentences) in which the
+            system was better (for TER: lower), worse, equal; None where the test does not ask.
     """
 
     p: float
@@ -343,7 +361,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class SystemScores:
-    """One system on a set; differences and tests, by metric, are against the baseline, which has none."""
+    """One system on a set; the baseline has no differences and tests."""
 
     name: str
     scores: dict[str, MetricScore]
@@ -355,7 +373,7 @@ class SystemScores:
 
 @dataclass(frozen=True)
 class SignificanceTest:
-    """A significance test for people; finest: the smallest p above 0 that so many resamples can give (0: any)."""
+    """A significance test; finest: its smallest p above 0 with these resamples (0: any)."""
 
     name: str
     reading: str
@@ -378,7 +396,8 @@ class Spread:
     """Scores of several seeds.
 
     Attributes:
-        half_range: (max - min) / 2; mid_range: (max + min) / 2, the a of papers that write a±b with b the half-range.
+        half_range: (max - min) / 2, the b of papers that write a±b.
+        mid_range: (max + min) / 2, their a.
         deviation: of a sample: n - 1; None for one value.
     """
 
@@ -405,7 +424,12 @@ class SeedPair:
 
 @dataclass(frozen=True)
 class SeedDifference:
-    """A group of seeds against the baseline's: p_seeds is exact (None: too many splits to count) and cannot be below smallest_p_seeds."""
+    """A group of seeds against the baseline's.
+
+    Attributes:
+        p_seeds: of an exact permutation test; None: too many splits to count.
+        smallest_p_seeds: the smallest p_seeds that groups of these sizes can have.
+    """
 
     difference: float
     pairs: list[SeedPair]
@@ -418,8 +442,9 @@ class SeedGroup:
     """Systems that differ in nothing but the training seed.
 
     Attributes:
-        name: what their names begin with alike, without a seed's mark (base-s1, base-s2: base), or the first one's.
-        systems: their names; seeds: of each (None for what was not trained here: ensembles, outside systems).
+        name: what their names begin with, without a seed's mark (base-s1, base-s2: base).
+        systems: their names.
+        seeds: of each; None for an ensemble or an outside system.
     """
 
     name: str
@@ -429,7 +454,7 @@ class SeedGroup:
 
 @dataclass(frozen=True)
 class SeedScores(SeedGroup):
-    """The scores of such a group by metric, and its differences to the baseline's group, which has none."""
+    """Scores of a group by metric, and differences to the baseline's group, which has none."""
 
     scores: dict[str, Spread]
     against: dict[str, SeedDifference]
@@ -453,8 +478,8 @@ class SeedResult:
 class LengthScore:
     """One system in one length group; BLEU and ratio have None in them where the group is empty.
 
-    Difference and p (against the baseline, inside the group) are empty without a baseline and for the baseline itself; p also where the
-    group has too few sentences.
+    Difference and p are against the baseline inside the group, and empty for the baseline
+    itself. p is empty, too, where the group has too few sentences.
     """
 
     group: str
@@ -477,7 +502,7 @@ class LengthResult:
 
 @dataclass(frozen=True)
 class ScoredFrom:
-    """Everything that scores depend on: equal to the stored one means that the scores are up to date."""
+    """Everything that scores depend on; if it has not changed, they are up to date."""
 
     nmtkit: str
     sacrebleu: str

@@ -12,7 +12,7 @@ def text_set(name, split, lines, references=1):
 
 
 def write_manifest(prep, sets, settings=None, **values):
-    """Write prep/manifest.json of these sets, (name, split, lines, references) each; other values win over those that any run may have."""
+    """Write prep/manifest.json of sets (name, split, lines, references); `values` win."""
     usual = {
         "format": 1,
         "dataset": "mine",
@@ -24,7 +24,12 @@ def write_manifest(prep, sets, settings=None, **values):
         "sets": [text_set(*one) for one in sets],
         "vocabulary": {"shared": True, "src": 100, "tgt": 100},
         "corpus": {},
-        "cleaning": {"pairs_in": 1, "pairs_kept": 1, "dropped": {}, "changed": {"src": {}, "tgt": {}}},
+        "cleaning": {
+            "pairs_in": 1,
+            "pairs_kept": 1,
+            "dropped": {},
+            "changed": {"src": {}, "tgt": {}},
+        },
         "files": {},
         "inputs": {},
         "tools": {},
@@ -37,5 +42,11 @@ def write_manifest(prep, sets, settings=None, **values):
 
 def write_best(folder, checkpoint):
     """Write best.json of a system: it names a checkpoint."""
-    best = {"step": int(checkpoint.removeprefix("step-")), "checkpoint": checkpoint, "metric": "dev_loss", "dev_loss": 1.0, "dev_bleu": None}
+    best = {
+        "step": int(checkpoint.removeprefix("step-")),
+        "checkpoint": checkpoint,
+        "metric": "dev_loss",
+        "dev_loss": 1.0,
+        "dev_bleu": None,
+    }
     (folder / "best.json").write_text(json.dumps(best), "utf-8")

@@ -1,11 +1,21 @@
-"""Records: files of a run are read and written back byte for byte, and one error names the file, the field and the way on."""
+"""Records: written back as they were read; one error names the file, the field, what to do."""
 
 import json
 
 import pytest
 
 from nmtkit.errors import DataError
-from nmtkit.records import BestCheckpoint, CheckpointManifest, Manifest, MetricsLine, Scores, TextRecipe, TranslationMeta, load, load_lines
+from nmtkit.records import (
+    BestCheckpoint,
+    CheckpointManifest,
+    Manifest,
+    MetricsLine,
+    Scores,
+    TextRecipe,
+    TranslationMeta,
+    load,
+    load_lines,
+)
 from nmtkit.score.stage import score
 from nmtkit.translate.stage import translate
 from tests.manifests import write_best
@@ -58,7 +68,9 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
 )
 def test_the_field_that_is_wrong_is_named(run, tmp_path, change, message):
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | change), "utf-8")
+    path.write_text(
+        json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | change), "utf-8"
+    )
     with pytest.raises(DataError, match=message) as caught:
         load(Manifest, path)
     assert (caught.value.where, caught.value.hint) == (str(path), Manifest.again)
@@ -77,14 +89,21 @@ def test_what_is_no_record_is_refused(tmp_path, text):
 
 def test_keys_of_another_version_are_passed_over(run, tmp_path):
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | {"news": 1}), "utf-8")
+    path.write_text(
+        json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | {"news": 1}),
+        "utf-8",
+    )
     assert load(Manifest, path) == run.manifest()
 
 
 def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_named(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 5, "kind": "train", "nll": 2, "news": []}\n{"step": 5, "kind": "dev", "dev_bleu": null}\n{"step": 6, "ki', "utf-8")
-    assert [(line.step, line.kind, line.nll) for line in load_lines(MetricsLine, path)] == [(5, "train", 2.0), (5, "dev", None)]
+    whole = '{"step": 5, "kind": "train", "nll": 2, "news": []}\n{"step": 5, "kind": "dev"}\n'
+    path.write_text(whole + '{"step": 6, "ki', "utf-8")
+    assert [(line.step, line.kind, line.nll) for line in load_lines(MetricsLine, path)] == [
+        (5, "train", 2.0),
+        (5, "dev", None),
+    ]
     path.write_text('{"step": 5, "kind": "train"}\n{"step": "6", "kind": "train"}\n', "utf-8")
     with pytest.raises(DataError, match="damaged: 'step' must be a whole number") as caught:
         list(load_lines(MetricsLine, path))

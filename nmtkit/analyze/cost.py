@@ -1,22 +1,22 @@
-"""Analysis `cost`: what a system costs beside the baseline, in parameters, arithmetic and time."""
+"""Analysis `cost`: parameters, arithmetic and speed of each system, relative to the baseline."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions
 from nmtkit.analyze.shared.macs import Macs, Parameters, count_macs, count_parameters
-from nmtkit.analyze.shared.recording import one_set
 from nmtkit.analyze.shared.timing import Timing, measure_speed
+from nmtkit.analyze.study import Study
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
+from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
 from nmtkit.nn import hardware
 from nmtkit.records import MetricsLine, TranslationMeta, load, load_lines
@@ -26,200 +26,8 @@ from nmtkit.settings import SearchSettings, build
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table
 
-ASKED = 10_000
-"""Sentences whose number of context sentences, or of spans, is looked up."""
-READING = (
-    "A relative time near the relative MACs is what the arithmetic demands, well above it is a price of the implementation; "
-    "speeds from the log are of their own training and machine, only those of --measure were taken in turn."
-)
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Target tokens/s of one system in training and in decoding, None where not measured."""
-
-    train: float | None = None
-    decode: float | None = None
-    updates: float | None = None
-    """Updates a second."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """All that was found out about one system."""
-
-    name: str
-    parameters: Parameters
-    macs: Macs
-    contexts: float | None
-    """Context sentences that a sentence has in the training set, None of a system that reads none."""
-    spans: int | None
-    """Spans that a source of the counted length has in the training set, None of a system that reads none."""
-    beam: int
-    """Hypotheses a sentence that the decoding speeds are of."""
-    logged: Speed
-    timing: Timing | None = None
-
-
-def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: Sequence[str] = (), paper: str = "", table: str = "") -> Finding:
-    """Parameters, multiply-accumulates and speed of systems, absolute and relative to the first of them.
-
-    Args:
-        run: the run; systems: oldest first, the first is the baseline.
-        measure: time training steps and decoding now, the systems in turn, instead of reading what was logged, or what such a call has kept of
-            the same systems.
-        set_names: the set whose decoding speed is read, or whose sentences are decoded (default: the first test set, else dev).
-        paper: a paper's printed numbers, to be put beside; table: which of its tables.
-    Raises: ConfigError for several sets; DataError, CheckpointError if a system cannot be built or loaded.
-    """
-    beside = papers.asked(paper, table, "cost")
-    if measure:
-        hardware.room_for_products(len(systems))
-    store = training_pairs(run)
-    src_length, tgt_length = typical_lengths(store)
-    set_name = one_set(run, set_names, "decoding speed")
-    costs = []
-    with console.progress("counting multiply-accumulates", len(systems)) as advance:
-        for name in systems:
-            costs.append(_cost(run, run.system(name), store, set_name))
-            advance(1)
-    timings = measure_speed(run, [run.system(name) for name in systems], set_name, tgt_length) if measure else kept_timings(run, systems, set_name)
-    costs = [replace(c, timing=timings.get(c.name)) for c in costs]
-    finding = Finding(
-        name="cost",
-        title="Parameters, arithmetic and speed",
-        table=cost_table(costs, set_name),
-        text=READING,
-        figure=_figure(costs) if len(costs) > 1 and figures.available() else None,
-        facts={
-            "baseline": costs[0].name,
-            "src_length": src_length,
-            "tgt_length": tgt_length,
-            "contexts": {cost.name: cost.contexts for cost in costs if cost.contexts is not None},
-            "spans": {cost.name: cost.spans for cost in costs if cost.spans is not None},
-            "set": set_name,
-            "measured": {name: timing.as_json() for name, timing in timings.items()},
-        },
-    )
-    return finding if beside is None else finding.beside(_beside(beside, costs, finding.table, run.manifest().dataset))
-
-
-def kept_timings(run: Run, systems: Sequence[str], set_name: str) -> dict[str, Timing]:
-    """What the last call with --measure has kept, if all of it is of these systems as they are; else nothing, and what is lost is said."""
-    try:
-        stored = files.read_json(run.path / "analyze" / "cost" / "finding.json")
-        facts, known = stored["facts"], stored["made_from"]["files"]
-        measured = dict(facts["measured"])
-    except (DataError, KeyError, TypeError, ValueError):
-        return {}
-    if not measured:
-        return {}
-    inputs = [f"systems/{name}/{file}" for name in systems for file in ("config.toml", "best.json")]
-    changed = [one for one in inputs if (run.path / one).is_file() and known.get(one) != files.sha256(run.path / one)]
-    if not changed and (facts["baseline"], facts["set"]) == (systems[0], set_name) and set(systems) <= set(measured):
-        with contextlib.suppress(KeyError, TypeError):  # written by another version
-            return {name: Timing.from_json(measured[name]) for name in systems}
-    console.say(f"cost: the times that --measure took of {', '.join(measured)} are not of these systems, and give way to those of the logs")
-    return {}
-
-
-def _beside(paper: papers.Printed, costs: Sequence[Cost], table: Table, dataset: str) -> Table:
-    """A paper's parameters and speeds beside the measured ones."""
-    keys = [column.key for column in table.columns]
-    known: dict[str, dict[str, float]] = {}
-    for cost, row in zip(costs, table.rows, strict=True):
-        updates = cost.timing.updates_per_s if cost.timing else cost.logged.updates
-        ratios = {key: row[keys.index(key)].value for key in ("train_time_ratio", "decode_time_ratio")}
-        found = {"parameters": cost.parameters.total / 1e6, papers.OF_MACHINES: updates, **ratios}
-        known[cost.name] = {key: value for key, value in found.items() if value is not None}
-    timing = costs[0].timing
-    speeds = f"in turn, {timing.rounds} rounds, {timing.device}" if timing is not None else "from the logs, not in turn"
-    remark = "parameters depend on the vocabulary, speeds on machine and software: a paper's are of its own; of steps a second there is no difference"
-    relative_to = f"times relative to {costs[0].name}"
-    return papers.numbers_beside(paper, "cost", known, dataset, "", f"counted; speeds {speeds}", [relative_to, remark])
-
-
-def training_pairs(run: Run) -> Store:
-    """The training set.
-
-    Raises: DataError if the run has no training pairs.
-    """
-    train = run.sets("train")
-    if not train:
-        raise DataError("this run has no training set", where=run.prep, hint="nmtkit prep --force")
-    store = Store(run.prep / train[0].name)
-    if not len(store):
-        raise DataError("the training set of this run is empty", where=run.prep, hint="nmtkit prep --force")
-    return store
-
-
-def typical_lengths(store: Store) -> tuple[int, int]:
-    """Mean source and target length of a set in subwords, ends included, rounded."""
-    return max(1, round(float(store.src_lengths.mean()))), max(1, round(float(store.tgt_lengths.mean())))
-
-
-def typical_contexts(store: Store, rule: ContextRule) -> float:
-    """Mean number of context sentences of a sentence, over sentences from all of a set."""
-    asked = np.unique(np.linspace(0, len(store) - 1, ASKED).astype(int))
-    return float(np.mean([len(store.documents.context(int(i), rule)) for i in asked]))
-
-
-def typical_spans(store: Store, length: int) -> list[int]:
-    """Spans of a source of a length: as many as sentences of about that length have in a set, as equal as can be.
-
-    Returns: tokens of each; empty if no sentence has spans.
-    """
-    if store.spans is None:
-        return []
-    nearest = np.argsort(np.abs(store.src_lengths.astype(int) - length), kind="stable")[:ASKED]
-    counts = [count for i in nearest if (count := len(store.spans[int(i)]))]
-    if not counts:
-        return []
-    return [len(part) for part in np.array_split(range(length), min(length, round(np.mean(counts))))]
-
-
-def _cost(run: Run, system: System, store: Store, set_name: str) -> Cost:
-    model = build_untrained(run, system).eval()
-    contexts = None if model.context_rule is None else typical_contexts(store, model.context_rule)
-    lengths = typical_lengths(store)
-    spans = typical_spans(store, lengths[0]) if model.reads_spans else []
-    macs = count_macs(model, *lengths, contexts or 0, spans)
-    beam = build(SearchSettings, system.read_config().get("search", {}), "search").beam
-    logged = Speed(logged_training_speed(system), logged_decoding_speed(system, set_name), logged_training_speed(system, updates=True))
-    return Cost(system.name, count_parameters(model), macs, contexts, len(spans) or None, beam, logged)
-
-
-def logged_training_speed(system: System, updates: bool = False) -> float | None:
-    """Median target tokens/s, or updates/s, over the logged stretches of training; the first, in which everything is warmed up, is left out if there
-    are more.
-
-    Returns: None if nothing was logged.
-    """
-    try:
-        lines = [line for line in load_lines(MetricsLine, system.metrics) if line.tgt_tokens_per_s]
-    except DataError:
-        return None
-    if updates:
-        found = [line.updates / line.seconds for line in lines if line.updates and line.seconds]
-    else:
-        found = [line.tgt_tokens_per_s for line in lines if line.tgt_tokens_per_s]
-    return float(np.median(found[1:] or found)) if found else None
-
-
-def logged_decoding_speed(system: System, set_name: str) -> float | None:
-    """Target tokens/s in the translation of a set; None if it was not translated."""
-    try:
-        speed = load(TranslationMeta, system.translation(set_name) / "meta.json").speed
-    except DataError:
-        return None
-    return None if speed is None else speed.tokens_per_second
-
-
-def relative(value: float | None, baseline: float | None) -> float | None:
-    """value / baseline, None if either is missing."""
-    return value / baseline if value is not None and baseline else None
-
-
+SAMPLE = 10_000
+"""Training sentences whose context sentences, or spans, are counted."""
 COLUMNS = (
     Column("system", "system", left=True),
     Column("parameters", "parameters"),
@@ -237,78 +45,310 @@ COLUMNS = (
     Column("decode_time_ratio", "time ×", interval=True),
     Column("decode_time_per_mac", "time/MAC"),
 )
+BARS = ["parameters", "training\nMACs", "training\ntime", "decoding\nstep MACs", "decoding\ntime"]
+OF_LOGS = "from the logs, not in turn"
 
 
-def _row(cost: Cost, baseline: Cost) -> list[Any]:
-    macs, base = cost.macs, baseline.macs
-    train_mac, step_mac = relative(macs.train, base.train), relative(macs.step, base.step)
-    decode_mac = relative(_sentence_macs(macs, cost.beam), _sentence_macs(base, baseline.beam))
-    if cost.timing and baseline.timing:
-        train_time, decode_time = cost.timing.train_ratio, cost.timing.decode_ratio
-        speeds = Speed(cost.timing.train_tokens_per_s, cost.timing.decode_tokens_per_s)
-    else:
-        speeds = cost.logged
-        train_time = Estimate(relative(baseline.logged.train, cost.logged.train))
-        decode_time = Estimate(relative(baseline.logged.decode, cost.logged.decode))
-    parameters = cost.parameters
+class CostOptions(PaperOptions):
+    """Options of `cost`."""
+
+    measure: bool = False
+    """Time training and decoding now, the systems in turn, instead of reading the logs."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """What is counted of a system.
+
+    Attributes:
+        parameters, macs: of the model.
+        contexts: mean context sentences of a training sentence; None if the system reads none.
+        spans: spans of a source of the counted length; None if the system reads none.
+        beam: hypotheses of a search.
+    """
+
+    parameters: Parameters
+    macs: Macs
+    contexts: float | None
+    spans: int | None
+    beam: int
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Counts and speeds by system, the baseline first, and the set that decoding speeds are of."""
+
+    counts: dict[str, Count]
+    speeds: dict[str, Timing]
+    set_name: str
+
+    @property
+    def baseline(self) -> str:
+        """The name of the first system."""
+        return next(iter(self.counts))
+
+    @property
+    def contexts(self) -> dict[str, float]:
+        """Context sentences of the systems that read context."""
+        return {n: c.contexts for n, c in self.counts.items() if c.contexts is not None}
+
+    @property
+    def spans(self) -> dict[str, int]:
+        """Spans of a source of the systems that read parses."""
+        return {n: c.spans for n, c in self.counts.items() if c.spans is not None}
+
+
+class Cost(Analysis[CostOptions, Costs]):
+    """Parameters, multiply-accumulates and speed, absolute and relative to the baseline."""
+
+    name = "cost"
+    title = "Parameters, arithmetic and speed"
+    shows = "parameters, multiply-accumulates, training and decoding speed beside the baseline's"
+    examples = ("--measure --system baseline --system mine",)
+    Options = CostOptions
+    paper = "cost"
+
+    @property
+    def repeats(self) -> bool:
+        return self.options.measure
+
+    def measure(self, study: Study) -> Costs:
+        if self.options.measure:
+            hardware.room_for_products(len(study.systems))  # oneDNN reads it at the first product
+        store = training_pairs(study.run)
+        set_name = study.set_name  # before minutes of counting: it may be unknown
+        counts = {}
+        with console.progress("counting multiply-accumulates", len(study.systems)) as advance:
+            for name in study.systems:
+                counts[name] = count(study.run, name, store)
+                advance(1)
+        steps = typical_lengths(store)[1]
+        speeds = measure_speed(study, steps) if self.options.measure else kept_speeds(study)
+        return Costs(counts, speeds or logged_speeds(study), set_name)
+
+    def present(self, result: Costs) -> Finding:
+        macs = result.counts[result.baseline].macs
+        timed = {name: asdict(speed) for name, speed in result.speeds.items() if speed.rounds}
+        title = "Cost (speed measured in turn)" if timed else "Cost"
+        rows = [cells(result, name) for name in result.counts]
+        return Finding(
+            table=Table("cost", title, COLUMNS, rows, notes(result)),
+            text="A relative time near the relative MACs is what the arithmetic demands; well "
+            "above it is implementation overhead. Speeds from the log are of each training's own "
+            "machine and hour; only --measure takes the systems in turn.",
+            figure=figure(result) if len(rows) > 1 else None,
+            facts={
+                "baseline": result.baseline,
+                "src_length": macs.src_length,
+                "tgt_length": macs.tgt_length,
+                "contexts": result.contexts,
+                "spans": result.spans,
+                "set": result.set_name,
+                "measured": timed,
+            },
+        )
+
+    def printed_too(self, result: Costs) -> Measured:
+        numbers = {}
+        for name, speed in result.speeds.items():
+            costs = {
+                "parameters": result.counts[name].parameters.total / 1e6,
+                papers.OF_MACHINES: speed.updates_per_s,
+                "train_time_ratio": speed.train_ratio.value,
+                "decode_time_ratio": speed.decode_ratio.value,
+            }
+            numbers[name] = {key: value for key, value in costs.items() if value is not None}
+        base = result.speeds[result.baseline]
+        how = f"in turn, {base.rounds} rounds, {base.device}" if base.rounds else OF_LOGS
+        remark = (
+            "parameters depend on the vocabulary, speeds on machine and software: a paper's are of "
+            "its own; of steps a second there is no difference"
+        )
+        remarks = [f"times relative to {result.baseline}", remark]
+        return Measured(numbers, "", f"counted; speeds {how}", remarks)
+
+
+def relative(value: float | None, baseline: float | None) -> float | None:
+    """Return value / baseline, None if either is missing."""
+    return value / baseline if value is not None and baseline else None
+
+
+def cells(result: Costs, name: str) -> list[Any]:
+    """Return the row of a system."""
+    system, base, speed = result.counts[name], result.counts[result.baseline], result.speeds[name]
+    train_macs = relative(system.macs.train, base.macs.train)
+    search_macs = relative(system.macs.search(system.beam), base.macs.search(base.beam))
     return [
-        cost.name,
-        parameters.total,
-        parameters.embeddings,
-        parameters.rest,
-        macs.train / 1e6,
-        train_mac,
-        macs.encode / 1e6,
-        macs.step / 1e6,
-        step_mac,
-        speeds.train,
-        train_time,
-        relative(train_time.value, train_mac),
-        speeds.decode,
-        decode_time,
-        relative(decode_time.value, decode_mac),
+        name,
+        system.parameters.total,
+        system.parameters.embeddings,
+        system.parameters.rest,
+        system.macs.train / 1e6,
+        train_macs,
+        system.macs.encode / 1e6,
+        system.macs.step / 1e6,
+        relative(system.macs.step, base.macs.step),
+        speed.train_tokens_per_s,
+        speed.train_ratio,
+        relative(speed.train_ratio.value, train_macs),
+        speed.decode_tokens_per_s,
+        speed.decode_ratio,
+        relative(speed.decode_ratio.value, search_macs),
     ]
 
 
-def _sentence_macs(macs: Macs, beam: int) -> float:
-    """Of one whole sentence, read once and decoded with a beam: what a decoding time is compared with."""
-    return macs.encode * macs.src_length + beam * macs.step * macs.tgt_length
-
-
-def cost_table(costs: Sequence[Cost], set_name: str) -> Table:
-    """One row a system, the baseline first; × is relative to it."""
-    base, macs = costs[0], costs[0].macs
-    measured = base.timing is not None
-    how = (
-        f"measured in {base.timing.rounds} alternating rounds on {base.timing.device}; time ×: median of the rounds' ratios [their middle 95%]"
-        if base.timing is not None
-        else f"target tokens/s; training: median of metrics.jsonl; decoding: logged for {set_name}; no interval (--measure takes the systems in turn)"
+def notes(result: Costs) -> list[str]:
+    """Return the notes of the table."""
+    macs, speed = result.counts[result.baseline].macs, result.speeds[result.baseline]
+    if speed.rounds:
+        how = (
+            f"measured in {speed.rounds} alternating rounds on {speed.device}; time ×: median of "
+            "the rounds' ratios [their middle 95%]"
+        )
+    else:
+        how = (
+            "target tokens/s; training: median of metrics.jsonl; decoding: logged for "
+            f"{result.set_name}; no interval (--measure takes the systems in turn)"
+        )
+    contexts = ", ".join(f"{name} {count:.2f}" for name, count in result.contexts.items())
+    of_contexts = (
+        "context sentences of a sentence, as in the training set, counted and timed with the rest: "
     )
-    notes = [
-        f"×: relative to {base.name}; time × above 1 is slower; time/MAC: time × divided by MAC × (decoding: of a whole sentence)",
-        f"MMAC: million multiply-accumulates, sentences of {macs.src_length} source and {macs.tgt_length} target subwords; exact counts, no interval",
-        "train: forward and backward per target token; encode: per source token; step: one decoding step of one hypothesis with state",
-        "counted: matrix products, convolutions, attention; not counted: softmax, norms, activations, gates' element-wise part, look-ups",
+    spans = ", ".join(f"{name} {count}" for name, count in result.spans.items())
+    of_spans = "phrases of a source from its parse, as many as in the training set: "
+    return [
+        f"×: relative to {result.baseline}; time × above 1 is slower; time/MAC: time × divided by "
+        "MAC × (decoding: of a whole sentence)",
+        f"MMAC: million multiply-accumulates, sentences of {macs.src_length} source and "
+        f"{macs.tgt_length} target subwords; exact counts, no interval",
+        "train: forward and backward per target token; encode: per source token; step: one "
+        "decoding step of one hypothesis with state",
+        "counted: matrix products, convolutions, attention; not counted: softmax, norms, "
+        "activations, gates' element-wise part, look-ups",
+        *([of_spans + spans] if spans else []),
+        *([of_contexts + contexts] if contexts else []),
         f"speed: {how}",
     ]
-    reading = [f"{cost.name} {cost.contexts:.2f}" for cost in costs if cost.contexts is not None]
-    if reading:
-        notes.insert(4, f"context sentences of a sentence, as in the training set, counted and timed with the rest: {', '.join(reading)}")
-    cut = [f"{cost.name} {cost.spans}" for cost in costs if cost.spans is not None]
-    if cut:
-        notes.insert(4, f"phrases of a source from its parse, as many as in the training set: {', '.join(cut)}")
-    title = "Cost" + (" (speed measured in turn)" if measured else "")
-    return Table("cost", title, COLUMNS, [_row(cost, base) for cost in costs], notes)
 
 
-def _figure(costs: Sequence[Cost]) -> str:
-    base = costs[0]
-    keys = ("parameters", "train_mac_ratio", "train_time_ratio", "step_mac_ratio", "decode_time_ratio")
-    labels = ["parameters", "training\nMACs", "training\ntime", "decoding\nstep MACs", "decoding\ntime"]
-    position = {column.key: i for i, column in enumerate(COLUMNS)}
-    series = {}
-    for cost in costs:
-        row = _row(cost, base)
-        values = [cost.parameters.total / base.parameters.total, *(row[position[key]] for key in keys[1:])]
-        series[cost.name] = [v if isinstance(v, Estimate) else Estimate(v) for v in values]
-    return figures.grouped_bars(labels, series, "", f"relative to {base.name}", "")
+def figure(result: Costs) -> str | None:
+    """Return bars of all that is relative to the baseline."""
+    base, series = result.counts[result.baseline], {}
+    for name, system in result.counts.items():
+        counted = [
+            Estimate(relative(system.parameters.total, base.parameters.total)),
+            Estimate(relative(system.macs.train, base.macs.train)),
+            Estimate(relative(system.macs.step, base.macs.step)),
+        ]
+        speed = result.speeds[name]
+        series[name] = [*counted[:2], speed.train_ratio, counted[2], speed.decode_ratio]
+    return figures.grouped_bars(BARS, series, "", f"relative to {result.baseline}", "")
+
+
+def training_pairs(run: Run) -> Store:
+    """Return the training set.
+
+    Raises: DataError if the run has no training pairs.
+    """
+    sets = run.sets("train")
+    if not sets or not len(store := Store(run.prep / sets[0].name)):
+        problem = (
+            "the training set of this run is empty" if sets else "this run has no training set"
+        )
+        raise DataError(problem, where=run.prep, hint="nmtkit prep --force")
+    return store
+
+
+def typical_lengths(store: Store) -> tuple[int, int]:
+    """Return the mean source and target length of a set in subwords with </s>, rounded."""
+    source, target = store.src_lengths.mean(), store.tgt_lengths.mean()
+    return max(1, round(float(source))), max(1, round(float(target)))
+
+
+def typical_contexts(store: Store, rule: ContextRule) -> float:
+    """Return the mean number of context sentences of a sentence, over a sample of a set."""
+    sample = np.unique(np.linspace(0, len(store) - 1, SAMPLE).astype(int))
+    return float(np.mean([len(store.documents.context(int(i), rule)) for i in sample]))
+
+
+def typical_spans(store: Store, length: int) -> list[int]:
+    """Return the spans of a typical source of a length, as equal as can be: as many as sentences of about that length have.
+
+    Returns: tokens of each span; empty if no sentence has spans.
+    """
+    if store.spans is None:
+        return []
+    nearest = np.argsort(np.abs(store.src_lengths.astype(int) - length), kind="stable")[:SAMPLE]
+    counts = [count for i in nearest if (count := len(store.spans[int(i)]))]
+    if not counts:
+        return []
+    return [len(part) for part in np.array_split(range(length), min(length, round(np.mean(counts))))]
+
+
+def count(run: Run, name: str, store: Store) -> Count:
+    """Return what is counted of a system, with sentences as in a training set."""
+    system = run.system(name)
+    model = build_untrained(run, system).eval()
+    rule = model.context_rule
+    contexts = None if rule is None else typical_contexts(store, rule)
+    lengths = typical_lengths(store)
+    spans = typical_spans(store, lengths[0]) if model.reads_spans else []
+    macs = count_macs(model, *lengths, contexts or 0, spans)
+    search = build(SearchSettings, system.read_config().get("search", {}), "search")
+    return Count(count_parameters(model), macs, contexts, len(spans) or None, search.beam)
+
+
+def kept_speeds(study: Study) -> dict[str, Timing]:
+    """Return what an earlier --measure timed, if baseline, set and systems are still the same.
+
+    Returns: system -> timing; {} without such timings.
+    """
+    finding, inputs = study.previous() or (None, {})
+    if finding is None or not (timed := finding.facts.get("measured")):
+        return {}
+    systems = [study.run.system(name) for name in study.systems]
+    hashes = {str(s.config.relative_to(study.run.path)): files.sha256(s.config) for s in systems}
+    weights = {s.name: checkpoints.current(s) for s in systems}
+    with contextlib.suppress(KeyError, TypeError):  # a finding of another version
+        now = {"baseline": study.systems[0], "set": study.set_name}
+        same_weights = weights.items() <= inputs["weights"].items()
+        if now.items() <= finding.facts.items() and hashes.items() <= inputs["files"].items() and same_weights:
+            study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
+            return {name: Timing.from_json(timed[name]) for name in study.systems}
+    console.say(
+        f"cost: the times that --measure took of {', '.join(timed)} are not of these systems; "
+        "speeds are read from the logs"
+    )
+    return {}
+
+
+def logged_speeds(study: Study) -> dict[str, Timing]:
+    """Return the speeds that training and translation logged: system -> timing without interval."""
+    logs = {name: logged(study.run.system(name), study.set_name) for name in study.systems}
+    train, _, decode = logs[study.systems[0]]
+    return {
+        name: Timing(*log, Estimate(relative(train, log[0])), Estimate(relative(decode, log[2])))
+        for name, log in logs.items()
+    }
+
+
+def logged(system: System, set_name: str) -> tuple[float | None, float | None, float | None]:
+    """Return the target tokens/s and updates/s of training, and the target tokens/s of decoding.
+
+    Those of training are medians over the logged stretches, without the first (its warm-up).
+    """
+    lines: list[MetricsLine] = []
+    decoding = None
+    with contextlib.suppress(DataError):  # not trained here
+        lines = [one for one in load_lines(MetricsLine, system.metrics) if one.tgt_tokens_per_s]
+    with contextlib.suppress(DataError):  # not translated
+        speed = load(TranslationMeta, system.translation(set_name) / "meta.json").speed
+        decoding = speed.tokens_per_second if speed else None
+    tokens = [one.tgt_tokens_per_s or 0.0 for one in lines]
+    updates = [one.updates / one.seconds for one in lines if one.updates and one.seconds]
+    return median(tokens), median(updates), decoding
+
+
+def median(values: list[float]) -> float | None:
+    """Return the median without the first value if there are more; None without values."""
+    return float(np.median(values[1:] or values)) if values else None

@@ -1,41 +1,68 @@
-"""Analysis `probing`: what a simple classifier can read off the vector that a frozen encoder makes of a sentence."""
+"""Analysis `probing`: what a classifier reads off the mean state of a sentence in the encoder."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from nmtkit import console
-from nmtkit.analyze.agreement import interval
-from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Measured, PaperOptions, option
 from nmtkit.analyze.shared import classifier, sentence_vectors
 from nmtkit.analyze.shared.classifier import Examples
-from nmtkit.analyze.shared.probes import CATEGORIES, FOLDS, PARTS, Task, chosen, find, read
-from nmtkit.analyze.shared.sentence_vectors import EMBEDDINGS, KINDS, STATES, NoStates, Reader
+from nmtkit.analyze.shared.probes import (
+    CATEGORIES,
+    FOLDS,
+    PARTS,
+    TEST,
+    TRAIN,
+    Task,
+    find,
+    read,
+    select,
+)
+from nmtkit.analyze.shared.sentence_vectors import EMBEDDINGS, STATES, NoStates, Reader
+from nmtkit.analyze.study import SEED, Study
 from nmtkit.errors import ConfigError
 from nmtkit.parallel import cores
 from nmtkit.run import Run
-from nmtkit.score import paper as papers
+from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, bar
 from nmtkit.translate import workers
 
-SEED = 1
 FEATURES = ".features"
-"""Of the analysis' folder: hidden, so that who copies results leaves these gigabytes."""
-REGISTERED = "senteval"
+"""The folder of vectors: gigabytes, and hidden so that copies of the results leave them out."""
+SENTEVAL = "senteval"
+
+
+class ProbingOptions(PaperOptions):
+    """Options of `probing`."""
+
+    probes: str = option("", "FOLDER|senteval")
+    """Files of 'tr|va|te, label, sentence' with tabs between, or folders TASK/{tr,va,te}.txt
+    (default: the corpus's own)."""
+    tasks: str = option("", "TASK,…")
+    """Only these tasks (default: all that are there)."""
+    layer: int = option(0, "N", ge=0)
+    """A layer of the encoder, from 1 (default: what the decoder reads)."""
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What a classifier came to: right test sentences of how many, epochs made, the epoch kept, its accuracy on dev, processor seconds."""
+    """The result of one classifier.
+
+    Attributes:
+        right, count: right test sentences, all test sentences.
+        epochs, best_epoch: of training; the best epoch counts.
+        dev: accuracy of the best epoch on dev, 0..1.
+        seconds: processor time.
+    """
 
     right: int
     count: int
@@ -47,249 +74,277 @@ class Probed:
     @property
     def accuracy(self) -> Estimate:
         """In percent, with Wilson's interval."""
-        return interval(self.right, self.count)
+        return wilson(self.right, self.count)
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Classifiers by series (NAME, or "NAME, embeddings") and task.
+
+    Attributes:
+        tasks: in the order of the table.
+        classifiers: series -> task -> result; no task for a system without embeddings.
+        systems: the systems that were probed.
+        left_out: the systems without states.
+        folder: of the probing files.
+    """
+
+    tasks: list[Task]
+    classifiers: dict[str, dict[str, Probed]]
+    systems: list[str]
+    left_out: list[str]
+    folder: Path
+
+    def by_category(self) -> dict[str, list[Task]]:
+        """Return the tasks of each category."""
+        categories = dict.fromkeys(task.category for task in self.tasks)
+        return {name: [t for t in self.tasks if t.category == name] for name in categories}
+
+    def accuracies(self, series: str, tasks: Sequence[Task]) -> list[Estimate]:
+        """Return the accuracy of a series in each task, empty where there is none."""
+        results = [self.classifiers[series].get(task.name) for task in tasks]
+        return [Estimate(None) if result is None else result.accuracy for result in results]
+
+
+class Probing(Analysis[ProbingOptions, Probes]):
+    """Accuracy of classifiers on sentence vectors, beside embeddings and the majority class."""
+
+    name = "probing"
+    title = "what can be read off a sentence's vector"
+    shows = "what classifiers read off the encoder's mean state: length, words, syntax, tense, …"
+    examples = ("--probes senteval --tasks tree_depth,word_content --layer 3",)
+    sets = "none"
+    Options = ProbingOptions
+    paper = "task"
+
+    def measure(self, study: Study) -> Probes:
+        folder = find_folder(study.run, self.options.probes)
+        paths = select(find(folder), self.options.tasks)
+        tasks = [read_task(name, files) for name, files in paths.items()]
+
+        def vectors_of(name: str) -> dict[str, Path]:
+            reader = Reader(study, name, self.options.layer)
+            kept = study.run.path / "analyze" / self.name / FEATURES / name
+            try:
+                return {task.name: reader.file(kept, task) for task in tasks}
+            except NoStates as error:
+                raise LeftOut(error.message) from None
+
+        hint = "leave --layer out, or train a system that has states of source positions"
+        files = study.each(
+            vectors_of, "no system of this run has the states that are asked for", hint
+        )
+        return Probes(tasks, classify(tasks, files), list(files), list(study.left_out), folder)
+
+    def present(self, result: Probes) -> Finding:
+        tasks = result.tasks
+        columns = {"majority": [majority(task) for task in tasks]}
+        columns |= {label: result.accuracies(label, tasks) for label in result.classifiers}
+        names = [task.name for task in tasks]
+        return Finding(
+            table=self._table(result, columns),
+            text="An accuracy says what a simple classifier finds in the frozen vector. It means "
+            "something above the majority class. It is the encoder's work only above the "
+            "embeddings, which know the words and not their order. Compare systems where their "
+            "intervals are far apart; the interval is of the test sentences, not of "
+            "training's seed.",
+            figure=figures.grouped_bars(names, columns, "task", "accuracy, %", upright=True),
+            bars="\n\n".join(bars(name, names, values) for name, values in columns.items()),
+            facts={
+                "probes": str(result.folder),
+                "layer": self.options.layer or "what the decoder reads",
+                "seed": SEED,
+                "left_out": result.left_out,
+                "tasks": {
+                    task.name: {
+                        **{part: len(rows) for part, rows in task.parts.items()},
+                        "classes": len(task.classes),
+                        "split": task.split,
+                        "seen": task.seen,
+                    }
+                    for task in tasks
+                },
+                "classifiers": {
+                    label: {
+                        name: asdict(probed) | {"seconds": round(probed.seconds, 2)}
+                        for name, probed in by_task.items()
+                    }
+                    for label, by_task in result.classifiers.items()
+                },
+            },
+        )
+
+    def _table(self, result: Probes, columns: Mapping[str, Sequence[Estimate]]) -> Table:
+        of_task = {
+            task.name: [c[i] for c in columns.values()] for i, task in enumerate(result.tasks)
+        }
+        rows: list[list[object]] = []
+        for category, tasks in result.by_category().items():
+            for task in tasks:
+                sizes = [len(task.classes), len(task.parts[TEST])]
+                rows.append([category, task.name, *sizes, *of_task[task.name]])
+            means = [average(part) for part in zip(*(of_task[t.name] for t in tasks), strict=True)]
+            rows.append([category, f"average of {len(tasks)}", None, None, *means])
+        head = [
+            Column("category", "category", left=True),
+            Column("task", "task", left=True),
+            Column("classes", "classes"),
+            Column("sentences", "test sentences"),
+        ]
+        head += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in columns]
+        title = f"Accuracy of probing classifiers, in % ({result.folder})"
+        return Table("probing", title, head, rows, notes(result.tasks, self.options.layer))
+
+    def printed_too(self, result: Probes) -> Measured:
+        numbers: dict[str, dict[str, float]] = {name: {} for name in result.systems}
+        names = {task.name for task in result.tasks}
+        for category, tasks in result.by_category().items():
+            complete = names.issuperset(CATEGORIES.get(category, ()))
+            for system, known in numbers.items():
+                values = result.accuracies(system, tasks)
+                keys = [task.name for task in tasks]
+                if complete:
+                    keys, values = [*keys, category], [*values, average(values)]
+                pairs = zip(keys, values, strict=True)
+                known.update({key: e.value for key, e in pairs if e.value is not None})
+        probes, layer = self.options.probes or "demo", self.options.layer or "top"
+        signature = f"{probes}, layer {layer}, standardised vectors, seed {SEED}"
+        return Measured(numbers, probes, signature)
 
 
 def find_folder(run: Run, where: str) -> Path:
-    """The folder of probing files that is meant.
+    """Return the folder of probing files.
 
     Args:
         where: a folder, senteval, or "" for the corpus's own.
-    Raises: ConfigError if the corpus has none, or reads another language than SentEval's; DataError, EnvironmentProblem if those cannot be had.
+    Raises: ConfigError if the corpus has none, or its source is not SentEval's language;
+        DataError, EnvironmentProblem if SentEval's files cannot be fetched.
     """
     own = run.prep / "eval" / "probing"
-    if where == REGISTERED:
+    if where == SENTEVAL:
         if (language := run.manifest().src) != "en":
-            hint = "a run that translates from English, or a folder of such files in the language it translates from"
-            raise ConfigError(f"SentEval's sentences are English, the sources of this run are '{language}'", where="--probes", hint=hint)
+            problem = f"SentEval's sentences are English, the sources of this run are '{language}'"
+            hint = "use a run that translates from English, or name a folder of probing files"
+            raise ConfigError(problem, where="--probes", hint=hint)
         from nmtkit.corpora import published
 
-        return published.evaluation_set(REGISTERED)
+        return published.evaluation_set(SENTEVAL)
     if not where and not own.is_dir():
-        hint = f"--probes {REGISTERED}, or a folder of such files"
-        raise ConfigError("this run's corpus has no probing files of its own", where="--probes", hint=hint)
+        hint = f"--probes {SENTEVAL}, or a folder of such files"
+        problem = "this run's corpus has no probing files of its own"
+        raise ConfigError(problem, where="--probes", hint=hint)
     return Path(where) if where else own
 
 
-def layer_number(layer: str) -> int:
-    """The layer that is meant, from 1; 0 for "", the states that the decoder reads.
-
-    Raises: ConfigError for something else.
-    """
-    if layer and not (layer.isdecimal() and int(layer)):
-        raise ConfigError(f"not a layer of the encoder: '{layer}'", where="--layer", hint="a number from 1; without it, what the decoder reads")
-    return int(layer or 0)
-
-
-def probed(task: Task, features: Path, kind: str) -> Probed:
-    """Train a classifier of the task on vectors, and test it.
-
-    Args:
-        features: file of the vectors of all the task's sentences; kind: which of them.
-    """
-    start = time.process_time()
-    stored = sentence_vectors.load(features)[kind]
-    known = {label: number for number, label in enumerate(task.classes)}
-    labels = torch.tensor([known[label] for label in task.labels])
-    train, dev, test = (
-        Examples(x, labels[torch.from_numpy(task.parts[part])])
-        for part, x in zip(
-            PARTS, classifier.standardised([torch.from_numpy(np.ascontiguousarray(stored[task.parts[part]])) for part in PARTS]), strict=True
-        )
-    )
-    found = classifier.fit(train, dev, test.x, len(known), SEED)
-    right = int((found.predicted == test.y).sum())
-    return Probed(right, len(test.y), found.epochs, found.best_epoch, found.dev, time.process_time() - start)
-
-
-def majority(task: Task) -> Estimate:
-    """The accuracy of always saying the label that is most frequent in training (the first of equals)."""
-    labels, counts = np.unique([task.labels[row] for row in task.parts["tr"]], return_counts=True)
-    said = labels[counts.argmax()]
-    return interval(sum(task.labels[row] == said for row in task.parts["te"]), len(task.parts["te"]))
-
-
-def average(estimates: Sequence[Estimate]) -> Estimate:
-    """The mean of accuracies on independent test sets, with the interval that their own make: mean ± √Σ(half)² / n, each side by itself.
-
-    Source: Zou & Donner 2008, *Construction of confidence limits about effect measures* (MOVER), for a mean.
-    """
-    if not estimates or any(e.value is None for e in estimates):
-        return Estimate(None)
-    values, lows, highs = (np.array([getattr(e, field) for e in estimates], dtype=np.float64) for field in ("value", "low", "high"))
-    mean, n = float(values.mean()), len(values)
-    return Estimate(mean, mean - math.sqrt(((values - lows) ** 2).sum()) / n, mean + math.sqrt(((highs - values) ** 2).sum()) / n)
-
-
-def run(
-    run: Run,
-    systems: Sequence[str],
-    *,
-    set_names: Sequence[str] = (),
-    probes: str = "",
-    tasks: str = "",
-    layer: str = "",
-    paper: str = "",
-    table: str = "",
-) -> Finding:
-    """Accuracy of classifiers on the sentence vectors of each system, beside those on its bag of embeddings and the majority class.
-
-    Args:
-        run: the run; systems: those without states of source positions are left out. set_names is of no use here.
-        probes: a folder of probing files, senteval, or "" for those of the run's corpus.
-        tasks: only these, with commas between.
-        layer: of the encoder, from 1; "" = the states that the decoder reads.
-        paper: a paper's printed numbers, to be put beside; table: which of its tables.
-    Raises: ConfigError, DataError as the parts say; DataError if no system has states of source positions.
-    """
-    if set_names:
-        raise ConfigError("probing reads its own files, not a set of the run", where="--set-name", hint="--probes")
-    beside = papers.asked(paper, table, "task")
-    number, folder = layer_number(layer), find_folder(run, probes)
-    read_tasks = [_read(name, paths) for name, paths in chosen(find(folder), tasks).items()]
-    files = features(run, systems, read_tasks, number)
-    found = classified(read_tasks, files)
-    finding = _finding(read_tasks, found, files, number, folder, [name for name in systems if name not in files])
-    if beside is not None:
-        signature = f"{probes or 'demo'}, layer {layer or 'top'}, standardised vectors, seed {SEED}"
-        accuracies = _accuracies(finding.table, list(files), {task.name for task in read_tasks})
-        printed = papers.numbers_beside(beside, "task", accuracies, run.manifest().dataset, probes or "demo", signature)
-        finding = finding.beside(printed)
-    return finding
-
-
-def _accuracies(table: Table, systems: Sequence[str], tasks: Collection[str]) -> dict[str, dict[str, float]]:
-    """Of each system, by task, and by category of which no task is missing."""
-    found: dict[str, dict[str, float]] = {name: {} for name in systems}
-    keys = [column.key for column in table.columns]
-    for row in table.rows:
-        one_task, whole = row[2] is not None, set(CATEGORIES.get(row[0], ())) <= set(tasks)
-        for name in systems if one_task or whole else ():
-            accuracy = row[keys.index(name)].value
-            if accuracy is not None:
-                found[name][row[1] if one_task else row[0]] = accuracy
-    return found
-
-
-def _read(name: str, paths: Sequence[Path]) -> Task:
+def read_task(name: str, paths: Sequence[Path]) -> Task:
+    """Return a task; say how its files were split, and if it tests on training sentences."""
     task = read(name, paths, SEED)
     if task.split:
         console.say(f"{name}: {task.split}")
     if task.seen:
-        console.warn(f"{name}: {task.seen:,} of {len(task.parts['te']):,} test sentences stand in the training part too")
+        count = f"{task.seen:,} of {len(task.parts[TEST]):,}"
+        console.warn(f"{name}: {count} test sentences are in the training part too")
     return task
 
 
-def features(run: Run, systems: Sequence[str], tasks: Sequence[Task], layer: int) -> dict[str, dict[str, Path]]:
-    """The vectors of every task's sentences by every system that has some: system -> task -> file.
+def classify(
+    tasks: Sequence[Task], files: Mapping[str, Mapping[str, Path]]
+) -> dict[str, dict[str, Probed]]:
+    """Train a classifier for each system, kind of vector and task, side by side on the cores.
 
-    Raises: NoStates if no system has some, or the layer.
+    Args:
+        files: system -> task -> file of its vectors.
+    Returns: series -> task -> result.
     """
-    found: dict[str, dict[str, Path]] = {}
-    refused: list[NoStates] = []
-    for name in systems:
-        reader = Reader(run, name, layer)
-        try:
-            own = run.path / "analyze" / "probing" / FEATURES / name
-            found[name] = {task.name: sentence_vectors.kept(own, reader, task.name, task.digest, task.sentences) for task in tasks}
-        except NoStates as error:
-            refused.append(error)
-    if refused and not found:
-        raise refused[0]
-    for one in refused:
-        console.warn(f"left out: {one.message}")
-    return found
-
-
-def classified(tasks: Sequence[Task], features: Mapping[str, Mapping[str, Path]]) -> dict[tuple[str, str, str], Probed]:
-    """A classifier for each system, kind of vector that it has, and task, side by side on the cores."""
-    by_name = {task.name: task for task in tasks}
+    series = {name: (name, STATES) for name in files}
+    series |= {f"{name}, embeddings": (name, EMBEDDINGS) for name in files}
     work = [
-        (name, kind, task)
-        for task in sorted(by_name, key=lambda one: -len(by_name[one].sentences) * len(by_name[one].classes))  # the longest first
-        for name, own in features.items()
-        for kind in KINDS
-        if sentence_vectors.width(own[task], kind)
+        (label, task, files[name][task.name], kind)
+        for task in sorted(tasks, key=lambda task: -len(task.sentences) * len(task.classes))
+        for label, (name, kind) in series.items()
+        if sentence_vectors.load(files[name][task.name])[kind].shape[1]
     ]
-    with workers.one_thread(torch.device("cpu")), console.progress("classifiers", len(work)) as done:
-        found = {}
-        results = workers.mapped(lambda one: probed(by_name[one[2]], features[one[0]][one[2]], one[1]), work, cores())
-        for one, result in zip(work, results, strict=True):
-            found[one] = result
-            done(1)
-    return found
+    classifiers: dict[str, dict[str, Probed]] = {label: {} for label in series}
+    with (
+        workers.one_thread(torch.device("cpu")),
+        console.progress("classifiers", len(work)) as advance,
+    ):
+        jobs = list(range(len(work)))
+        results = workers.mapped(lambda i: probe(*work[i][1:]), jobs, cores())
+        for (label, task, *_), result in zip(work, results, strict=True):
+            classifiers[label][task.name] = result
+            advance(1)
+    return classifiers
 
 
-def _finding(
-    tasks: Sequence[Task],
-    found: Mapping[tuple[str, str, str], Probed],
-    features: Mapping[str, Mapping[str, Path]],
-    layer: int,
-    folder: Path,
-    left_out: Sequence[str],
-) -> Finding:
-    series = {name: (name, STATES) for name in features} | {f"{name}, embeddings": (name, EMBEDDINGS) for name in features}
-    columns: dict[str, list[Estimate]] = {"majority": [majority(task) for task in tasks]}
-    for label, (name, kind) in series.items():
-        own = [found.get((name, kind, task.name)) for task in tasks]
-        columns[label] = [Estimate(None) if one is None else one.accuracy for one in own]
-    rows: list[list[Any]] = []
-    for category in dict.fromkeys(task.category for task in tasks):
-        members = [i for i, task in enumerate(tasks) if task.category == category]
-        for i in members:
-            rows.append([category, tasks[i].name, len(tasks[i].classes), len(tasks[i].parts["te"]), *(values[i] for values in columns.values())])
-        rows.append([category, f"average of {len(members)}", None, None, *(average([values[i] for i in members]) for values in columns.values())])
-    drawn = [row for row in rows if row[2] is not None]
-    return Finding(
-        name="probing",
-        title="what can be read off a sentence's vector",
-        table=_table(rows, columns, tasks, layer, folder),
-        text="An accuracy says what a simple classifier finds in the frozen vector. It means something above the majority class, and as the "
-        "encoder's work only above the embeddings, which know the words and not their order. Compare systems where their intervals are far apart; "
-        "the interval is of the test sentences, not of training's seed.",
-        figure=figures.grouped_bars(
-            [row[1] for row in drawn], {name: [row[4 + i] for row in drawn] for i, name in enumerate(columns)}, "task", "accuracy, %", upright=True
-        )
-        if figures.available()
-        else None,
-        bars="\n\n".join(_bars(name, drawn, 4 + i) for i, name in enumerate(columns)),
-        facts={
-            **{"probes": str(folder), "layer": layer or "what the decoder reads", "seed": SEED, "left_out": list(left_out)},
-            "tasks": {
-                task.name: {
-                    **{part: len(rows) for part, rows in task.parts.items()},
-                    "classes": len(task.classes),
-                    "split": task.split,
-                    "seen": task.seen,
-                }
-                for task in tasks
-            },
-            "classifiers": {
-                label: {task: vars(one) | {"seconds": round(one.seconds, 2)} for (n, k, task), one in found.items() if (n, k) == which}
-                for label, which in series.items()
-            },
-        },
+def probe(task: Task, path: Path, kind: str) -> Probed:
+    """Train and test a classifier.
+
+    Args:
+        task: its labels and parts.
+        path: file of the vectors of all its sentences.
+        kind: which of the vectors.
+    """
+    start = time.process_time()
+    vectors = sentence_vectors.load(path)[kind]
+    known = {label: number for number, label in enumerate(task.classes)}
+    labels = torch.tensor([known[label] for label in task.labels])
+    rows = [task.parts[part] for part in PARTS]
+    parts = [torch.from_numpy(np.ascontiguousarray(vectors[part])) for part in rows]
+    train, dev, test = (
+        Examples(x, labels[torch.from_numpy(part)])
+        for x, part in zip(classifier.standardised(parts), rows, strict=True)
     )
+    fitted = classifier.fit(train, dev, test.x, len(known), SEED)
+    right = int((fitted.predicted == test.y).sum())
+    seconds = time.process_time() - start
+    return Probed(right, len(test.y), fitted.epochs, fitted.best_epoch, fitted.dev, seconds)
 
 
-def _table(rows: list[list[Any]], series: Mapping[str, Any], tasks: Sequence[Task], layer: int, folder: Path) -> Table:
-    columns = [Column("category", "category", left=True), Column("task", "task", left=True), Column("classes", "classes")]
-    columns += [Column("sentences", "test sentences")]
-    columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in series]
+def majority(task: Task) -> Estimate:
+    """Return the accuracy of the most frequent training label (the first of equals)."""
+    train, test = ([task.labels[row] for row in task.parts[part]] for part in (TRAIN, TEST))
+    labels, counts = np.unique(train, return_counts=True)
+    return wilson(test.count(labels[counts.argmax()]), len(test))
+
+
+def average(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the mean of accuracies on independent test sets, with an interval from theirs.
+
+    The interval is mean ± √Σ(half)² / n, each side by itself. Source: Zou & Donner 2008,
+    *Construction of confidence limits about effect measures* (MOVER), for a mean.
+    """
+    table = np.array([[e.value, e.low, e.high] for e in estimates], dtype=np.float64)
+    if not len(table) or np.isnan(table).any():
+        return Estimate(None)
+    values, lows, highs = table.T
+    mean, n = float(values.mean()), len(values)
+    below, above = (math.sqrt((half**2).sum()) / n for half in (values - lows, highs - values))
+    return Estimate(mean, mean - below, mean + above)
+
+
+def notes(tasks: Sequence[Task], layer: int) -> list[str]:
+    """Return the notes of the table."""
     where = f"encoder layer {layer}" if layer else "the encoder's top, as the decoder reads it"
-    notes = [
-        f"a sentence's vector: the mean over its positions, </s> among them, of {where}; embeddings: the mean of the model's own source embeddings",
-        f"classifier: ReLU layer as wide as the vector, softmax; L2 {classifier.PENALTY:g} on the first layer's weights, RMSprop "
-        f"{classifier.RATE:g}, batches of {classifier.BATCH}, at most {classifier.EPOCHS} epochs, ended by {classifier.PATIENCE} without a better "
-        f"accuracy on dev, whose best epoch counts; seed {SEED}; the vectors' numbers have mean 0 and variance 1 over the training part",
-        "majority: the most frequent label of the training part; [95%]: Wilson, of an average from those of its tasks",
+    lines = [
+        f"a sentence's vector: the mean over its positions, </s> among them, of {where}; "
+        "embeddings: the mean of the model's own source embeddings",
+        f"classifier: ReLU layer as wide as the vector, softmax; L2 {classifier.PENALTY:g} on the "
+        f"first layer's weights, RMSprop {classifier.RATE:g}, batches of {classifier.BATCH}, at "
+        f"most {classifier.EPOCHS} epochs, ended by {classifier.PATIENCE} without a better accuracy "
+        f"on dev, whose best epoch counts; seed {SEED}; the vectors' numbers have mean 0 and variance "
+        "1 over the training part",
+        "majority: the most frequent label of the training part; [95%]: Wilson, of an average from "
+        "those of its tasks",
     ]
-    notes += [f"{task.name}: {task.split}, one in {FOLDS} of each label" for task in tasks if task.split]
-    notes += [f"{task.name}: {task.seen:,} test sentences stand in the training part too" for task in tasks if task.seen]
-    return Table("probing", f"Accuracy of probing classifiers, in % ({folder})", columns, rows, notes)
+    lines += [f"{t.name}: {t.split}, one in {FOLDS} of each label" for t in tasks if t.split]
+    stand = "test sentences stand in the training part too"
+    return lines + [f"{task.name}: {task.seen:,} {stand}" for task in tasks if task.seen]
 
 
-def _bars(name: str, rows: Sequence[Sequence[Any]], place: int) -> str:
-    width = max(len(row[1]) for row in rows)
-    lines = [f"{row[1]:>{width}} {bar(row[place].value, 100)} {row[place].value or 0:5.1f}" for row in rows if row[place].value is not None]
-    return "\n".join([name, *lines])
+def bars(series: str, names: Sequence[str], values: Sequence[Estimate]) -> str:
+    """Return a bar of each task's accuracy for a terminal."""
+    width = max(map(len, names))
+    known = [(name, e.value) for name, e in zip(names, values, strict=True) if e.value is not None]
+    lines = [f"{name:>{width}} {bar(value, 100)} {value:5.1f}" for name, value in known]
+    return "\n".join([series, *lines])

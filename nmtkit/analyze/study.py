@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nmtkit.data.batches import Batch
     from nmtkit.data.store import Store
     from nmtkit.models.base import Model
+    from nmtkit.nn.linear import Precision
 
     Rows = NDArray[np.int64]
 
@@ -88,15 +89,18 @@ class Study:
 
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str, precision: Precision = "float32") -> Model:
         """Return a system's model in evaluation mode, with the weights that it translates with.
 
+        Args:
+            name: the system.
+            precision: of its products on a CPU.
         Raises: as `nmtkit.models.loading.load_system`.
         """
         from nmtkit.models import checkpoints, loading
 
         self.checkpoints[name] = list(checkpoints.current(self.run.system(name)))
-        return loading.load_system(self.run, self.run.find_system(name), self.device)
+        return loading.load_system(self.run, self.run.find_system(name), self.device, precision=precision)
 
     def batches(self, name: str, model: Model, rows: Rows | None = None) -> Iterator[Batch]:
         """Yield the pairs of the one set in batches, with the contexts that a model reads.

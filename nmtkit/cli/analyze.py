@@ -14,7 +14,16 @@ from typer.main import get_command
 
 from nmtkit import console
 from nmtkit.cli.door import GENERAL, Command, Help, app, examples
-from nmtkit.cli.options import Debug, Quiet, chosen_run, force_option, format_option, run_option, set_names_option, systems_option
+from nmtkit.cli.options import (
+    Debug,
+    Quiet,
+    chosen_run,
+    force_option,
+    format_option,
+    run_option,
+    set_names_option,
+    systems_option,
+)
 
 
 def _general(
@@ -44,12 +53,12 @@ def analysis_command(name: str) -> Any:
     def call(**values: Any) -> None:
         from nmtkit.analyze.stage import analyze
 
-        general = {key: values.pop(key) for key in ("output_format", "force")}
+        given_general: dict[str, Any] = {key: values.pop(key) for key in ("output_format", "force")}
         systems, set_names = values.pop("systems") or [], values.pop("set_names") or []
         del values["quiet"], values["debug"]
         options = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if key != "run"}
-        given = {key: value for key, value in options.items() if value is not None}
-        analyze(chosen_run(values["run"]), name, systems=systems, set_names=set_names, **general, **given)
+        given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+        analyze(chosen_run(values["run"]), name, systems=systems, set_names=set_names, **given_general, **given)
 
     fields = cls.Options.model_fields.items()
     own = [_parameter(field_name, field) for field_name, field in fields]

@@ -8,7 +8,16 @@ from typing import Annotated, Optional
 import typer
 
 from nmtkit.cli.door import command, examples
-from nmtkit.cli.options import Config, Debug, Quiet, force_option, jobs_option, preset_option, run_option, set_option
+from nmtkit.cli.options import (
+    Config,
+    Debug,
+    Quiet,
+    force_option,
+    jobs_option,
+    preset_option,
+    run_option,
+    set_option,
+)
 
 OWN_FILES = "Own files"
 """A part of the help."""

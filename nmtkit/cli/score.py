@@ -8,7 +8,16 @@ from typing import Annotated, Any, Optional
 import typer
 
 from nmtkit.cli.door import command, examples
-from nmtkit.cli.options import Debug, Format, Quiet, chosen_run, force_option, run_option, set_names_option, systems_option
+from nmtkit.cli.options import (
+    Debug,
+    Format,
+    Quiet,
+    chosen_run,
+    force_option,
+    run_option,
+    set_names_option,
+    systems_option,
+)
 
 OF_A_RUN, OUTSIDE = "Translations of a run", "Outside files, without a run"
 """Parts of the help."""

@@ -8,7 +8,18 @@ from typing import Annotated, Optional
 import typer
 
 from nmtkit.cli.door import command, examples
-from nmtkit.cli.options import SETTINGS, Config, Debug, Device, Quiet, chosen_run, force_option, preset_option, run_option, set_option
+from nmtkit.cli.options import (
+    SETTINGS,
+    Config,
+    Debug,
+    Device,
+    Quiet,
+    chosen_run,
+    force_option,
+    preset_option,
+    run_option,
+    set_option,
+)
 
 
 @command(

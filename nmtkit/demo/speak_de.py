@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from nmtkit.demo import german
 from nmtkit.demo.lexicon import Adjective
-from nmtkit.demo.phrases import CONJUNCTIONS, DETERMINERS, NP, PLURAL, PP, Clause, Predicate, Relative
+from nmtkit.demo.phrases import (
+    CONJUNCTIONS,
+    DETERMINERS,
+    NP,
+    PLURAL,
+    PP,
+    Clause,
+    Predicate,
+    Relative,
+)
 from nmtkit.demo.tree import Leaf, Node
 
 Part = Node | Leaf

@@ -30,7 +30,15 @@ from nmtkit.data.store import StoreWriter, id_type
 from nmtkit.errors import DataError
 from nmtkit.parallel import Meanwhile, ordered_map
 from nmtkit.prep import check
-from nmtkit.prep.encoders import BOTH, Encoded, Numberer, Numbers, SetEncoder, TrainEncoder, keep_sides
+from nmtkit.prep.encoders import (
+    BOTH,
+    Encoded,
+    Numberer,
+    Numbers,
+    SetEncoder,
+    TrainEncoder,
+    keep_sides,
+)
 from nmtkit.prep.learn import Models, Words, learn, numbered
 from nmtkit.prep.parse_spans import PARSED, Kept, Parser, parse_text, write_spans
 from nmtkit.prep.parts import Part

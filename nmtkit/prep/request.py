@@ -11,8 +11,23 @@ from typing import Any
 
 from nmtkit import files, settings
 from nmtkit.corpora import generated, published, table
-from nmtkit.corpora.corpus import Corpus, SetFiles, language_doubts, own_files, own_tests, suffix_doubts, with_parses
-from nmtkit.corpora.document_starts import BLANK, MARKER, MARKER_LINE, document_doubts, with_documents, with_markup
+from nmtkit.corpora.corpus import (
+    Corpus,
+    SetFiles,
+    language_doubts,
+    own_files,
+    own_tests,
+    suffix_doubts,
+    with_parses,
+)
+from nmtkit.corpora.document_starts import (
+    BLANK,
+    MARKER,
+    MARKER_LINE,
+    document_doubts,
+    with_documents,
+    with_markup,
+)
 from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.prep.parsers import PARSERS

@@ -16,7 +16,13 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.chinese import is_chinese
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
-from nmtkit.text.truecase import DELAYED_START, SENTENCE_END, TruecaseTrainer, evidence, sentence_starts
+from nmtkit.text.truecase import (
+    DELAYED_START,
+    SENTENCE_END,
+    TruecaseTrainer,
+    evidence,
+    sentence_starts,
+)
 
 LONGEST_WORD = 1000
 _SPECIAL = SENTENCE_END | DELAYED_START

@@ -54,7 +54,7 @@ def table(found: Gathered, set_name: str) -> Table:
         if system is not None:
             last = system.curves.last or None
             millions = None if system.parameters is None else system.parameters / 1e6
-            cost = [system.seed, millions, last, system.curves.minutes([last])[0] if last else None]
+            cost = [system.seed, millions, last, system.curves.at(last, "minutes") if last else None]
         times = measured.get(row[0], (None, None)) if measured else (own / base if own and base else None, _speed(found, row[0], set_name))
         rows.append([*(row[i] for i in kept), *cost, *times])
     notes = [note for note in main.notes if note.startswith(("BLEU:", "[95%]", "Δ, p", "one system", "empty"))]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import nmtkit
 from nmtkit import console
-from nmtkit.analyze import ANALYSES, convergence, stage
+from nmtkit.analyze import ANALYSES, stage
+from nmtkit.analyze.shared.curves import panels
 from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.explorer import data, script_text
 from nmtkit.report.gathered import Gathered, KeptFinding, Remark
@@ -243,7 +244,7 @@ def _learning(found: Gathered, drawn: _Drawn) -> dict[str, Any]:
     curves = {system.name: system.curves for system in found.systems if system.curves.train or system.curves.dev}
     if not curves:
         return {"finding": None, "figure": None, "table": None, "remark": Remark("No training of this run has logged anything.")}
-    figure = figures.curves(convergence.panels(curves))
+    figure = figures.curves(panels(curves))
     columns = [
         Column("system", "system", left=True),
         Column("updates", "updates"),

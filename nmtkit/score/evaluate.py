@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 import nmtkit
 from nmtkit import console
 from nmtkit.errors import DataError
-from nmtkit.records import DrawnResamples, LengthResult, MetricScore, Scores, SeedGroup, SignificanceTest, SystemScores
+from nmtkit.records import (
+    DrawnResamples,
+    LengthResult,
+    MetricScore,
+    Scores,
+    SeedGroup,
+    SignificanceTest,
+    SystemScores,
+)
 from nmtkit.score import formulas, lengths, seeds
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized

@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit.records import LengthScore, SeedDifference, SeedGroup, SeedPair, SeedResult, SeedScores, Spread
+from nmtkit.records import (
+    LengthScore,
+    SeedDifference,
+    SeedGroup,
+    SeedPair,
+    SeedResult,
+    SeedScores,
+    Spread,
+)
 from nmtkit.score.metrics import METRICS, Metric
 from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 
 from nmtkit.records import Scores
 from nmtkit.score import lengths
-from nmtkit.score.views import length_table, main_table, seed_length_table, seeds_table, significance_table
+from nmtkit.score.views import (
+    length_table,
+    main_table,
+    seed_length_table,
+    seeds_table,
+    significance_table,
+)
 from nmtkit.tables.table import Column, Table
 
 

@@ -16,7 +16,14 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.records import Manifest, ScoredFrom, Scores, SeedGroup, TextSet, load
 from nmtkit.run import Run, locked
 from nmtkit.score import lengths, paper, seeds
-from nmtkit.score.evaluate import Evaluation, Output, Task, check_baseline, evaluate, sentence_rows
+from nmtkit.score.evaluate import (
+    Evaluation,
+    Output,
+    Task,
+    check_baseline,
+    evaluate,
+    sentence_rows,
+)
 from nmtkit.score.formulas import Array
 from nmtkit.score.outside import score_files
 from nmtkit.score.resampling import Draws

@@ -22,7 +22,13 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from nmtkit import console
-from nmtkit.errors import ConfigError, EnvironmentProblem, Interrupted, NmtkitError, TrainingDiverged
+from nmtkit.errors import (
+    ConfigError,
+    EnvironmentProblem,
+    Interrupted,
+    NmtkitError,
+    TrainingDiverged,
+)
 from nmtkit.train.watch import SILENCE, Cause, Watch
 
 T = TypeVar("T")

@@ -25,7 +25,14 @@ from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
 from nmtkit.parallel import cores
 from nmtkit.prep.check import first_odd_pair
-from nmtkit.records import SearchSpeed, SourceText, TextSet, TranslationInputs, TranslationMeta, load
+from nmtkit.records import (
+    SearchSpeed,
+    SourceText,
+    TextSet,
+    TranslationInputs,
+    TranslationMeta,
+    load,
+)
 from nmtkit.run import Run, locked
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies

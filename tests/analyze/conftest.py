@@ -41,7 +41,8 @@ class AnalysedRun(FakeRun):
         checkpoints.save(folder / "checkpoints", 1, loading.weights_of(built), {}, {}, about)
         lines = [json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed}) for i, speed in enumerate(speeds, 1)]
         cut_off = '{"step": 10, "kind": "tra'  # the process was killed here
-        (folder / "metrics.jsonl").write_text("\n".join([*lines, json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), cut_off]), "utf-8")
+        lines += [json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), cut_off]
+        (folder / "metrics.jsonl").write_text("\n".join(lines), "utf-8")
         if decoding:
             speed = {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": decoding}
             write(folder / "translate" / "test" / "meta.json", [json.dumps({"format": 1, "speed": speed})])

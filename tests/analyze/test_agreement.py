@@ -12,7 +12,15 @@ import torch
 from nmtkit import files
 from nmtkit.analyze import stage
 from nmtkit.analyze.agreement import AGREEMENT, find_pairs, groups_of
-from nmtkit.analyze.shared.contrastive import Error, Item, as_documents, identical, read, undecidable, under
+from nmtkit.analyze.shared.contrastive import (
+    Error,
+    Item,
+    as_documents,
+    identical,
+    read,
+    undecidable,
+    under,
+)
 from nmtkit.analyze.shared.contrastive_scores import decisions, preferred, read_scores
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule

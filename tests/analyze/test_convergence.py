@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nmtkit.analyze import convergence, stage
-from nmtkit.analyze.convergence import FIRST, INTERPOLATED, NEVER, default_levels, parse_levels, reach
+from nmtkit.analyze.convergence import (
+    FIRST,
+    INTERPOLATED,
+    NEVER,
+    default_levels,
+    parse_levels,
+    reach,
+)
 from nmtkit.analyze.shared import curves
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
@@ -40,6 +47,10 @@ def log(path, records):
     return path
 
 
+def at(found, axis, steps):
+    return [found.at(step, axis) for step in steps]
+
+
 # What the log says
 
 
@@ -47,8 +58,8 @@ def test_a_plain_log(tmp_path):
     found = curves.read(log(tmp_path / "m", [train(50, updates=50), train(100, 30.0, updates=50), dev(100, 7.5), train(150, updates=50)]))
     assert [(s.begin, s.end, s.seconds, s.loss) for s in found.train] == [(0, 50, 60.0, 4.5), (50, 100, 30.0, 4.0), (100, 150, 60.0, 3.5)]
     assert found.measured == [(100, 7.5)] and found.dev[0].loss == 2.0 and found.dev[0].signature == SIGNATURE
-    assert found.minutes([0, 25, 50, 75, 100, 150, 151]) == pytest.approx([0, 0.5, 1.0, 1.25, 1.5, 2.5, None])
-    assert found.epochs([0, 50, 125, 151]) == pytest.approx([0, 0.5, 1.25, None])
+    assert at(found, "minutes", [0, 25, 50, 75, 100, 150, 151]) == pytest.approx([0, 0.5, 1.0, 1.25, 1.5, 2.5, None])
+    assert at(found, "epochs", [0, 50, 125, 151]) == pytest.approx([0, 0.5, 1.25, None])
     assert (found.last, found.unlogged) == (150, 0)
 
 
@@ -59,7 +70,7 @@ def test_the_closing_line_of_a_training_that_went_on_is_counted_once(updates, tm
     records = [train(step, seconds, **({"updates": n} if updates else {})) for step, n, seconds in lines]
     found = curves.read(log(tmp_path / "m", records), 50)
     assert [(s.begin, s.end) for s in found.train] == [(0, 50), (50, 100), (100, 150)]
-    assert found.minutes([150]) == pytest.approx([3.0])
+    assert at(found, "minutes", [150]) == pytest.approx([3.0])
     unfinished = curves.read(log(tmp_path / "m", records[:2]), 50)
     assert [(s.begin, s.end) for s in unfinished.train] == [(0, 50), (50, 87)]
 
@@ -76,7 +87,7 @@ def test_another_distance_of_lines_after_a_restart(tmp_path):
     """What an earlier line tells of beyond the restart is taken off it, with its share of the time."""
     found = curves.read(log(tmp_path / "m", [train(50, 50.0, updates=50), train(100, 50.0, updates=50), train(130, 30.0, updates=60)]))
     assert [(s.begin, s.end, s.seconds) for s in found.train] == [(0, 50, 50.0), (50, 70, 20.0), (70, 130, 30.0)]
-    assert found.minutes([70, 100, 130]) == pytest.approx([70 / 60, 85 / 60, 100 / 60])
+    assert at(found, "minutes", [70, 100, 130]) == pytest.approx([70 / 60, 85 / 60, 100 / 60])
 
 
 @pytest.mark.parametrize(
@@ -94,13 +105,13 @@ def test_what_was_not_measured_is_none(tmp_path):
     found = curves.read(log(tmp_path / "m", records))
     assert [(look.step, look.loss, look.bleu) for look in found.dev] == [(5, 2.0, None), (6, None, 3.0)]
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 7, None), (7, 8, None)]
-    assert found.minutes([5]) == [None] and found.epochs([8]) == [None]
+    assert at(found, "minutes", [5]) == [None] and at(found, "epochs", [8]) == [None]
     assert curves.read(tmp_path / "none").last == 0
 
 
 def test_a_gap_in_the_log_is_counted(tmp_path):
     found = curves.read(log(tmp_path / "m", [train(50, updates=50), train(150, updates=47)]))
-    assert found.unlogged == 53 and found.minutes([100]) == [1.0]
+    assert found.unlogged == 53 and at(found, "minutes", [100]) == [1.0]
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.booleans(), floats(0.1, 9)), max_size=20))
@@ -123,7 +134,7 @@ def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, mov
     assert [s.begin for s in found.train] == [0, *ends[:-1]][: len(ends)]
     for end in ends:
         if end % 7 == 0 or end == ends[-1]:
-            assert found.minutes([end])[0] == pytest.approx(sum(clock[s] for s in range(1, end + 1)) / 60)
+            assert at(found, "minutes", [end])[0] == pytest.approx(sum(clock[s] for s in range(1, end + 1)) / 60)
 
 
 def test_what_the_reporter_writes_is_read(tmp_path, capsys):
@@ -139,8 +150,8 @@ def test_what_the_reporter_writes_is_read(tmp_path, capsys):
     reporter.close()
     found = curves.read(system.metrics)
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]
-    assert found.minutes([40]) == pytest.approx([40 / 60])
-    assert found.timed and found.processor_minutes([10, 40, 41]) == pytest.approx([30 / 60, 120 / 60, None])
+    assert at(found, "minutes", [40]) == pytest.approx([40 / 60])
+    assert found.timed and at(found, "processor_minutes", [10, 40, 41]) == pytest.approx([30 / 60, 120 / 60, None])
 
 
 # When a level was reached
@@ -302,7 +313,7 @@ def test_bleu_measured_in_two_ways_is_said(trained, capsys):
 def test_a_system_that_has_not_begun_is_left_out(trained, capsys):
     (trained.run.path / "systems" / "fast" / "metrics.jsonl").unlink()
     stage.analyze(trained.run, "convergence", systems=["fast", "base"])
-    assert "'fast' is left out" in capsys.readouterr().err
+    assert "left out: fast: its log has no measurement yet" in capsys.readouterr().err
     assert {r["system"] for r in finding(trained.run, "convergence")["table"]["rows"]} == {"base"}
     with pytest.raises(DataError, match="no training of this run has logged anything"):
         stage.analyze(trained.run, "convergence", systems=["fast"])

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtkit import files
-from nmtkit.analyze.shared.expressions import occurrences, parse, phrase, spaced, translations, words
+from nmtkit.analyze.shared.expressions import (
+    occurrences,
+    parse,
+    phrase,
+    spaced,
+    translations,
+    words,
+)
 from nmtkit.demo import separable_expressions, separable_verbs
 from nmtkit.demo.corpus import Writer
 from nmtkit.demo.draw import Draw

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from nmtkit.analyze.shared.probes import chosen, find, read
+from nmtkit.analyze.shared.probes import find, read, select
 from nmtkit.errors import ConfigError, DataError
 from tests.score.conftest import write
 
@@ -107,9 +107,9 @@ def test_tasks_are_chosen_by_name_and_come_in_the_papers_order(tmp_path):
         write(tmp_path / f"{name}.txt", SENTEVAL)
     found = find(tmp_path)
     assert list(found) == ["sentence_length", "bigram_shift", "past_present", "mine"]
-    assert list(chosen(found, "mine, past_present")) == ["past_present", "mine"]
+    assert list(select(found, "mine, past_present")) == ["past_present", "mine"]
     with pytest.raises(ConfigError, match="no probing task 'bigram_shif'") as error:
-        chosen(found, "bigram_shif")
+        select(found, "bigram_shif")
     assert "'bigram_shift'" in error.value.hint
 
 

@@ -15,6 +15,7 @@ from nmtkit.analyze import ANALYSES, stage
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.shared import timing
 from nmtkit.analyze.shared.macs import count_macs, count_parameters
+from nmtkit.analyze.study import Study
 from nmtkit.cli import app
 from nmtkit.cli.analyze import analysis_command
 from nmtkit.cli.door import GENERAL
@@ -49,6 +50,10 @@ def test_a_command_has_the_options_of_its_analysis_and_the_general_ones(name):
     assert {*panels} - general == {*stage.find(name).Options.model_fields}
     assert general >= {"systems", "set_names", "output_format", "run", "force", "quiet", "debug"}
     assert all(param.help for param in options) and stage.find(name).shows
+
+
+def study(analysed, *systems):
+    return Study(analysed.run, "cost", list(systems), ["test"])
 
 
 @pytest.fixture
@@ -135,7 +140,7 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, capsys, monkeypa
     assert f"memory {(count - 3) / count:.2f}" in capsys.readouterr().out
     batches = []
     monkeypatch.setattr(timing, "_decode", lambda model, batch, settings: batches.append(batch))
-    timing.measure_speed(analysed.run, [analysed.run.system(name) for name in ("base", "memory")], "test", 5, rounds=1)
+    timing.measure_speed(study(analysed, "base", "memory"), 5, rounds=1)
     alone, beside = sorted(batches, key=lambda batch: batch.context is not None)[:: len(batches) - 1]
     assert alone.context is None and torch.equal(alone.src, beside.src)
     with_context = (beside.context.rows >= 0).sum()
@@ -235,7 +240,7 @@ def test_measured_times_outlive_a_call_that_takes_none(two, tmp_path, capsys, mo
     assert (rows["training"]["measured"], rows["steps/s"]["measured"]) == (own["train_ratio"]["value"], own["updates_per_s"])
     assert rows["millions"]["measured"] == pytest.approx(before["table"]["rows"][1]["parameters"] / 1e6)
     out, err = capsys.readouterr()
-    assert "times relative to base" in out and "give way" not in err and rows["training"]["difference"] is None
+    assert "times relative to base" in out and "not of these systems" not in err and rows["training"]["difference"] is None
     stage.analyze(two.run, "cost", systems=["own"])
     assert "the times that --measure took of base, own are not of these systems" in capsys.readouterr().err
     assert finding(two.run, "cost")["facts"]["measured"] == {}
@@ -243,7 +248,7 @@ def test_measured_times_outlive_a_call_that_takes_none(two, tmp_path, capsys, mo
     with open(two.run.path / "systems" / "own" / "config.toml", "a", encoding="utf-8") as stream:
         stream.write("# trained on\n")
     stage.analyze(two.run, "cost")
-    assert "give way" in capsys.readouterr().err and finding(two.run, "cost")["table"]["rows"][1]["train_tokens_per_s"] == 500
+    assert "not of these systems" in capsys.readouterr().err and finding(two.run, "cost")["table"]["rows"][1]["train_tokens_per_s"] == 500
 
 
 def test_gains_by_length_beside_the_papers(two, tmp_path, capsys):
@@ -268,17 +273,17 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(tw
     monkeypatch.setattr(timing, "_updates", lambda model, batches, *_: seen.setdefault(id(model), []).append([b.rows.tolist() for b in batches]))
     monkeypatch.setattr(timing, "_decode", lambda *_: None)
     monkeypatch.setattr(timing, "batch_list", lambda *_: [np.array([i]) for i in range(12)])
-    timing.measure_speed(two.run, [two.run.system(name) for name in ("base", "own")], "test", 5, rounds=2)
+    timing.measure_speed(study(two, "base", "own"), 5, rounds=2)
     base, own = seen.values()
     assert base == own == [[[3 * number + i] for i in range(3)] for number in range(3)]
 
 
 def test_slow_systems_have_the_least_rounds(two, monkeypatch):
     monkeypatch.setattr(timing, "_seconds", lambda work, device: 20.0)
-    found = timing.measure_speed(two.run, [two.run.system(name) for name in ("base", "own")], "test", 5)
+    found = timing.measure_speed(study(two, "base", "own"), 5)
     assert found["own"].rounds == timing.LEAST
     monkeypatch.setattr(timing, "_seconds", lambda work, device: 3.0)
-    assert timing.measure_speed(two.run, [two.run.system(name) for name in ("base", "own")], "test", 5)["own"].rounds == 10
+    assert timing.measure_speed(study(two, "base", "own"), 5)["own"].rounds == 10
 
 
 def test_products_are_kept_for_every_system(two, monkeypatch):

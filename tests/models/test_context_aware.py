@@ -12,7 +12,18 @@ from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import BOS, PAD
 from tests.models import contract, test_transformer
 from tests.models.slow import affine, sigmoid
-from tests.models.test_memory import BASELINE, ONE, PAIRS, THREE, TWO, batch_of, of, parameters, weights_of, without_idea  # noqa: F401
+from tests.models.test_memory import (  # noqa: F401
+    BASELINE,
+    ONE,
+    PAIRS,
+    THREE,
+    TWO,
+    batch_of,
+    of,
+    parameters,
+    weights_of,
+    without_idea,
+)
 
 
 def count(s, v):

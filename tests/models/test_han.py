@@ -16,7 +16,18 @@ from nmtkit.text.vocabulary import BOS, PAD
 from tests.models import contract, test_memory, test_transformer
 from tests.models.differences import similarity_in_bfloat16
 from tests.models.slow import affine, layer_norm, plus, sigmoid, softmax, times
-from tests.models.test_memory import BASELINE, ONE, PAIRS, THREE, TWO, batch_of, parameters, transformer_of, weights_of, without_idea  # noqa: F401
+from tests.models.test_memory import (  # noqa: F401
+    BASELINE,
+    ONE,
+    PAIRS,
+    THREE,
+    TWO,
+    batch_of,
+    parameters,
+    transformer_of,
+    weights_of,
+    without_idea,
+)
 
 sources_of = test_memory.of
 

@@ -6,7 +6,16 @@ import zipfile
 
 import pytest
 
-from nmtkit.prep.trees import Tree, Unusable, carry_words, cut, letters, longest_phrase, parse_phrases, read_tree
+from nmtkit.prep.trees import (
+    Tree,
+    Unusable,
+    carry_words,
+    cut,
+    letters,
+    longest_phrase,
+    parse_phrases,
+    read_tree,
+)
 from nmtkit.text.moses import Moses
 
 FOX = "(S (NP (DT the) (JJ quick) (NN fox)) (VP (VBD jumped) (PP (IN over) (NP (DT the) (JJ lazy) (NN dog)))) (. .))"

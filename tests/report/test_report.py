@@ -279,10 +279,10 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     found = gather(reported.run)
     assert [system.name for system in found.systems] == ["base", "own"]
     assert not any("different numbers of updates" in one.text for one in comparison.cautions(found))
-    systems = found.scores["test"]["systems"]
-    own = next(system for system in systems if system["tests"])
+    systems = found.scores["test"].systems
+    own = next(system for system in systems if system.tests)
     for tested, said in ((4, False), (5, True)):
-        systems[:] = [system for system in systems if not system["tests"]] + [own] * tested
+        systems[:] = [system for system in systems if not system.tests] + [own] * tested
         assert any(f"{tested} differences are tested" in one.text for one in comparison.cautions(found)) is said
 
 

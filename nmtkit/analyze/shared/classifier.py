@@ -1,11 +1,13 @@
 """A classifier on fixed vectors: two layers, trained until a development set gains no more.
 
-Its gradients are written out and its weights lie side by side in one vector: a step on 64 vectors is some twenty small operations, of which
-automatic differentiation and an optimiser that goes through four tensors would make a hundred.
+Gradients are written out, and weights lie side by side in one vector: a step on 64 vectors is some
+twenty small operations. Automatic differentiation and an optimiser that goes through four tensors
+would make a hundred.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +15,9 @@ from torch import Tensor
 
 RATE, BATCH, PENALTY, EPOCHS = 2.5e-4, 64, 1e-4, 100
 PATIENCE = 5
-"""Epochs without a better accuracy on the development set after which training ends; the paper says nothing of it."""
+"""Training ends after this many epochs without a better accuracy on dev (the paper is silent)."""
 DECAY, TINY = 0.99, 1e-8
-"""Of RMSprop, as torch has it."""
+"""Of RMSprop, torch's defaults."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,13 @@ class Examples:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came of a training: the class predicted for each test example (N), the accuracy on dev (0..1) of the epoch kept, epochs made."""
+    """The result of a training.
+
+    Attributes:
+        predicted: class of each test example (N).
+        dev: accuracy on dev of the best epoch, 0..1.
+        best_epoch, epochs: the epoch whose weights predict; epochs in all.
+    """
 
     predicted: Tensor
     dev: float
@@ -42,86 +50,102 @@ class Classifier:
     Args:
         inputs, hidden, classes: D, H, C.
         dtype: of weights and inputs.
-        generator: draws W1, b1, W2, b2 in this order, each uniform within ±1/√(its inputs).
+        generator: draws W1, b1, W2, b2 in this order, uniform within ±1/√(inputs of the layer).
     """
 
-    def __init__(self, inputs: int, hidden: int, classes: int, dtype: torch.dtype, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        classes: int,
+        dtype: torch.dtype,
+        generator: torch.Generator,
+    ) -> None:
         shapes = ((inputs, hidden), (hidden,), (hidden, classes), (classes,))
-        self.values = torch.cat(
-            [
-                (2 * torch.rand(shape, generator=generator, dtype=dtype) - 1).flatten() * (inputs if place < 2 else hidden) ** -0.5
-                for place, shape in enumerate(shapes)
-            ]
-        )
-        self.gradients, self.squares = torch.zeros_like(self.values), torch.zeros_like(self.values)
-        self._weights, self._slopes = _views(self.values, shapes), _views(self.gradients, shapes)
-        self._minus = torch.full((BATCH, 1), -1.0, dtype=dtype)
-
-    def scores(self, x: Tensor) -> Tensor:
-        """(N, D) -> (N, C)."""
-        w1, b1, w2, b2 = self._weights
-        return torch.addmm(b2, torch.addmm(b1, x, w1).relu_(), w2)
+        fan_in = (inputs, inputs, hidden, hidden)
+        drawn = (torch.rand(shape, generator=generator, dtype=dtype) for shape in shapes)
+        scaled = [(2 * w - 1).flatten() * n**-0.5 for w, n in zip(drawn, fan_in, strict=True)]
+        self.values = torch.cat(scaled)
+        self.gradients = torch.zeros_like(self.values)
+        self.squares = torch.zeros_like(self.values)
+        self._weights = _views(self.values, shapes)
+        self._slopes = _views(self.gradients, shapes)
+        self._minus_one = torch.full((BATCH, 1), -1.0, dtype=dtype)
 
     def predict(self, x: Tensor) -> Tensor:
-        """The best class of each vector: (N, D) -> (N)."""
-        return torch.cat([self.scores(part).argmax(1) for part in torch.split(x, 4096)])
+        """Return the best class of each vector: (N, D) -> (N)."""
+        w1, b1, w2, b2 = self._weights
+        parts = torch.split(x, 4096)
+        hidden = (torch.addmm(b1, part, w1).relu_() for part in parts)
+        return torch.cat([torch.addmm(b2, h, w2).argmax(1) for h in hidden])
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """One update with at most BATCH examples: x (B, D), y (B, 1)."""
+        """Update the weights with at most BATCH examples: x (B, D), y (B, 1)."""
         w1, b1, w2, b2 = self._weights
         of_w1, of_b1, of_w2, of_b2 = self._slopes
         h = torch.addmm(b1, x, w1).relu_()
-        wrong = torch.addmm(b2, h, w2).softmax(1).scatter_add_(1, y, self._minus[: len(y)]).div_(len(y))
-        torch.mm(h.t(), wrong, out=of_w2)
-        torch.sum(wrong, 0, out=of_b2)
-        back = torch.mm(wrong, w2.t()).mul_(h > 0)
+        error = torch.addmm(b2, h, w2).softmax(1)  # minus the one-hot target, over B
+        error.scatter_add_(1, y, self._minus_one[: len(y)]).div_(len(y))
+        torch.mm(h.t(), error, out=of_w2)
+        torch.sum(error, 0, out=of_b2)
+        back = torch.mm(error, w2.t()).mul_(h > 0)
         torch.addmm(w1, x.t(), back, beta=2 * PENALTY, out=of_w1)
         torch.sum(back, 0, out=of_b1)
         self.squares.mul_(DECAY).addcmul_(self.gradients, self.gradients, value=1 - DECAY)
         self.values.addcdiv_(self.gradients, self.squares.sqrt().add_(TINY), value=-RATE)
 
 
-def _views(flat: Tensor, shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]:
+def _views(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     sizes = [torch.Size(shape).numel() for shape in shapes]
-    return [part.view(shape) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
+    parts = torch.split(flat, sizes)
+    return [part.view(*shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def fit(train: Examples, dev: Examples, test_x: Tensor, classes: int, seed: int) -> Fitted:
-    """Train a classifier with as many hidden units as its vectors have numbers, and predict with the weights of the epoch that is best on dev.
+    """Train a classifier and predict with the weights of the epoch that is best on dev.
+
+    It has as many hidden units as a vector has numbers.
 
     Args:
-        train, dev: examples; test_x: (N, D).
+        train, dev: examples.
+        test_x: (N, D).
         classes: C.
         seed: of the first weights and of the order of examples in each epoch.
-    Source: Ampomah et al. 2021, §7.1; activation, hidden width, patience and first weights are not stated there.
+    Source: Ampomah et al. 2021, §7.1; activation, hidden width, patience and first weights are
+        not stated there.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.inference_mode():
         width = train.x.size(1)
         classifier = Classifier(width, width, classes, train.x.dtype, generator)
-        best, best_epoch, kept = -1.0, 0, classifier.values.clone()
+        best, best_epoch, best_values = -1.0, 0, classifier.values.clone()
         shuffled, epoch = torch.empty_like(train.x), 0
         while epoch < EPOCHS and epoch - best_epoch < PATIENCE:
             epoch += 1
             order = torch.randperm(len(train.y), generator=generator)
-            torch.index_select(train.x, 0, order, out=shuffled)  # once an epoch, so that batches are slices
-            for x, y in zip(torch.split(shuffled, BATCH), torch.split(train.y[order].unsqueeze(1), BATCH), strict=True):
+            torch.index_select(train.x, 0, order, out=shuffled)  # once, so that batches are slices
+            targets = torch.split(train.y[order].unsqueeze(1), BATCH)
+            for x, y in zip(torch.split(shuffled, BATCH), targets, strict=True):
                 classifier.step(x, y)
             accuracy = (classifier.predict(dev.x) == dev.y).double().mean().item()
             if accuracy > best:
                 best, best_epoch = accuracy, epoch
-                kept.copy_(classifier.values)
-        classifier.values.copy_(kept)
+                best_values.copy_(classifier.values)
+        classifier.values.copy_(best_values)
         return Fitted(classifier.predict(test_x), best, best_epoch, epoch)
 
 
 def standardised(parts: list[Tensor]) -> list[Tensor]:
-    """Vectors whose numbers have mean 0 and variance 1 over the first part, in place, so that rate and penalty mean the same for all systems.
+    """Scale vectors in place to mean 0 and variance 1 over the first part.
+
+    Learning rate and penalty then mean the same for all systems.
 
     Args:
         parts: (N_i, D); a number that does not vary in the first part becomes 0 there.
+    Returns: the parts.
     """
-    mean, spread = parts[0].double().mean(0), parts[0].double().std(0, correction=0)
+    first = parts[0].double()
+    mean, spread = first.mean(0), first.std(0, correction=0)
     spread[spread < 1e-6 * mean.abs().clamp(min=1e-6)] = torch.inf
     for part in parts:
         part.sub_(mean.to(part.dtype)).div_(spread.to(part.dtype))

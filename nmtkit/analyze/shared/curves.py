@@ -1,20 +1,31 @@
-"""The curves of a training as its metrics.jsonl has them: loss and dev BLEU over updates, epochs and training time."""
+"""The curves of a training from its log: loss and dev BLEU over updates, epochs and time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nmtkit.records import MetricsLine, load_lines
+from nmtkit.tables.figures import Curve, Panel
+
+AXES = ("updates", "epochs", "minutes", "processor_minutes")
+"""Of curves; minutes are of updates alone, without validation, saving and pauses."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Updates begin+1 … end that one line of the log tells of: their seconds by the clock and of processor time, the epoch at the end, their mean
-    loss (None: not logged)."""
+    """The updates begin+1 … end that one line of the log describes; None: not logged.
+
+    Attributes:
+        seconds, cpu: clock time and processor time of these updates.
+        epoch: passes over the training set at the end.
+        loss: mean loss.
+    """
 
     begin: int
     end: int
@@ -24,15 +35,15 @@ class Stretch:
     loss: float | None
 
     def until(self, end: int) -> Stretch:
-        """The part up to an earlier update, with its share of the seconds."""
+        """Return the part up to an earlier update, with its share of the time."""
         share = (end - self.begin) / (self.end - self.begin)
-        seconds, cpu = (None if whole is None else whole * share for whole in (self.seconds, self.cpu))
+        seconds, cpu = (None if time is None else time * share for time in (self.seconds, self.cpu))
         return Stretch(self.begin, end, seconds, cpu, None, self.loss)
 
 
 @dataclass(frozen=True)
-class Look:
-    """One validation: loss per target token, BLEU of greedy search and its signature (None: not measured)."""
+class Validation:
+    """Loss per target token, BLEU of greedy search and its signature; None: not measured."""
 
     step: int
     loss: float | None
@@ -40,99 +51,134 @@ class Look:
     signature: str | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Curves:
-    """One training. Losses are cross-entropies per target token, without label smoothing: with dropout on training batches, without on dev."""
+    """One training; losses are cross-entropies per target token without label smoothing.
+
+    Attributes:
+        train: stretches in order, not overlapping; their losses are with dropout. Of updates that
+            were repeated after a restart, the last ones count.
+        dev: validations in the order of updates, one for each step.
+    """
 
     train: list[Stretch] = field(default_factory=list)
-    """In order, not overlapping: of updates that were made again after a restart only the later ones are here."""
-    dev: list[Look] = field(default_factory=list)
-    """In order of updates, one a step."""
+    dev: list[Validation] = field(default_factory=list)
 
     @property
     def measured(self) -> list[tuple[int, float]]:
-        """(updates, dev BLEU) of the validations that have BLEU."""
-        return [(look.step, look.bleu) for look in self.dev if look.bleu is not None]
+        """(updates, dev BLEU) of the validations that measured BLEU."""
+        return [(v.step, v.bleu) for v in self.dev if v.bleu is not None]
 
     @property
     def last(self) -> int:
-        """The last update that anything is known of."""
-        return max([0, *(s.end for s in self.train[-1:]), *(look.step for look in self.dev[-1:])])
+        """The last update that the log knows."""
+        return max([0, *(s.end for s in self.train[-1:]), *(v.step for v in self.dev[-1:])])
 
     @property
     def unlogged(self) -> int:
-        """Updates that no line tells of: lines that were lost, or updates that were skipped as their gradients were not finite."""
+        """Updates without a line in the log: lost lines, or gradients that were not finite."""
         return self.last - sum(s.end - s.begin for s in self.train) if self.train else 0
+
+    def at(self, step: float, axis: str) -> float | None:
+        """Return where an update is on one of AXES.
+
+        Returns: linear between lines of the log; None beyond the last, or if a line lacks it.
+        """
+        if axis == "updates":
+            return step
+        x, y = self._corners[axis]
+        return float(np.interp(step, x, y)) if len(x) and step <= x[-1] else None
+
+    def place(self, step: float | None) -> list[float | None]:
+        """Return where an update is on each of AXES; None if there is no update."""
+        return [None if step is None else self.at(step, axis) for axis in AXES]
 
     @property
     def timed(self) -> bool:
-        """Whether every line of the log has processor time."""
-        return bool(self.train) and all(s.cpu is not None for s in self.train)
+        """True if every line of the log has processor time."""
+        return bool(len(self._corners["processor_minutes"][0]))
 
-    def epochs(self, steps: Sequence[float]) -> list[float | None]:
-        """Passes over the training set after so many updates, linear between lines of the log; None beyond the last."""
-        known = [(s.end, s.epoch) for s in self.train if s.epoch is not None]
-        return _between([(0, 0.0), *known], steps) if known else [None] * len(steps)
+    @cached_property
+    def _corners(self) -> dict[str, NDArray[np.float64]]:
+        """By axis: updates and the values there (2, N), between which the axis is linear."""
+        epochs = [(s.end, s.epoch) for s in self.train if s.epoch is not None]
+        corners = {
+            "epochs": [(0, 0.0), *epochs] if epochs else [],
+            "minutes": self._minutes([s.seconds for s in self.train]),
+            "processor_minutes": self._minutes([s.cpu for s in self.train]),
+        }
+        return {
+            axis: np.array(points, np.float64).reshape(-1, 2).T for axis, points in corners.items()
+        }
 
-    def minutes(self, steps: Sequence[float]) -> list[float | None]:
-        """Minutes spent on so many updates, linear inside a stretch; None beyond the last, or where the log has no times.
-
-        They are of updates alone: validation, saving, and the time between a stop and a restart are not in them.
-        """
-        return self._minutes(steps, [s.seconds for s in self.train])
-
-    def processor_minutes(self, steps: Sequence[float]) -> list[float | None]:
-        """As `minutes`, of processor time: what other work takes of the machine is not in it; None, too, where older lines of the log lack it."""
-        return self._minutes(steps, [s.cpu for s in self.train])
-
-    def _minutes(self, steps: Sequence[float], seconds: Sequence[float | None]) -> list[float | None]:
-        if not seconds or None in seconds:
-            return [None] * len(steps)
-        clock, corners = 0.0, [(0, 0.0)]
+    def _minutes(self, seconds: Sequence[float | None]) -> list[tuple[int, float]]:
+        """Return (updates, minutes) where each stretch begins and ends; [] if a time is missing."""
+        clock, corners = 0.0, [(0, 0.0)] * bool(seconds)
         for stretch, spent in zip(self.train, seconds, strict=True):
-            corners.append((stretch.begin, clock / 60))
-            clock += spent or 0.0
-            corners.append((stretch.end, clock / 60))
-        return _between(corners, steps)
-
-
-def _between(corners: Sequence[tuple[int, float]], steps: Sequence[float]) -> list[float | None]:
-    """Values at steps, linear between corners."""
-    x, y = np.array(corners, dtype=np.float64).T
-    return [float(np.interp(step, x, y)) if step <= x[-1] else None for step in steps]
+            if spent is None:
+                return []
+            corners += [(stretch.begin, clock / 60), (stretch.end, (clock + spent) / 60)]
+            clock += spent
+        return corners
 
 
 def read(path: Path, log_every: int | None = None) -> Curves:
-    """Return the curves in a metrics.jsonl; a last line that was cut off is passed over.
+    """Return the curves in a metrics.jsonl, without a last line that was cut off.
 
-    Where a training went back to a checkpoint, what was written beyond it is dropped: each update counts once, as it was made last.
+    Where a training went back to a checkpoint, later lines are dropped: each update counts once.
 
     Args:
-        path: the file; one that isn't there has no curves.
-        log_every: updates between two lines, for logs that don't say how many updates a line is of.
+        path: the file; a missing one has no curves.
+        log_every: updates between two lines, for logs that do not tell it.
     Raises: DataError for a damaged line.
     """
-    found = Curves()
-    if not path.is_file():
-        return found
-    last: tuple[int, str] = (0, "")
-    for line in load_lines(MetricsLine, path):
+    train: list[Stretch] = []
+    dev: list[Validation] = []
+    last = (0, "")
+    for line in load_lines(MetricsLine, path) if path.is_file() else ():
         step, kind = line.step, line.kind
         if step < last[0] or (step, kind) == last:  # a restart
-            found.dev = [look for look in found.dev if look.step < step]
-            found.train = [s for s in found.train if s.end < step]
+            dev = [v for v in dev if v.step < step]
+            train = [s for s in train if s.end < step]
         last = (step, kind)
         if kind == "dev":
-            found.dev.append(Look(step, line.dev_loss, line.dev_bleu, line.signature))
+            dev.append(Validation(step, line.dev_loss, line.dev_bleu, line.signature))
         else:
-            begin = _begin(line, found.train[-1].end if found.train else 0, log_every)
-            found.train = [s if s.end <= begin else s.until(begin) for s in found.train if s.begin < begin]
-            found.train.append(Stretch(begin, step, line.seconds, line.cpu_seconds, line.epoch, line.nll))
-    return found
+            begin = _begin(line, train[-1].end if train else 0, log_every)
+            train = [s if s.end <= begin else s.until(begin) for s in train if s.begin < begin]
+            train.append(Stretch(begin, step, line.seconds, line.cpu_seconds, line.epoch, line.nll))
+    return Curves(train, dev)
 
 
 def _begin(line: MetricsLine, before: int, log_every: int | None) -> int:
-    """Return the update after which a line's stretch begins."""
+    """Return the update after which the stretch of a line begins."""
+    step = line.step
     if line.updates is not None:
-        return max(0, line.step - max(1, line.updates))
-    return (line.step - 1) // log_every * log_every if log_every else min(before, line.step - 1)
+        return max(0, step - max(1, line.updates))
+    return (step - 1) // log_every * log_every if log_every else min(before, step - 1)
+
+
+def panels(curves: Mapping[str, Curves]) -> list[list[Panel]]:
+    """Return panels of loss (training faint) and, below, of dev BLEU over the known axes."""
+    labels = {False: "loss per target token (thin: training)", True: "dev BLEU"}
+    rows = [
+        [Panel(axis, label, drawn(curves, axis, bleu)) for axis in AXES[:3]]
+        for bleu, label in labels.items()
+    ]
+    rows = [row for row in rows if any(panel.curves for panel in row)] or rows[:1]
+    known = [i for i in range(3) if any(row[i].curves for row in rows)] or [0]
+    return [[row[i] for i in known] for row in rows]
+
+
+def drawn(curves: Mapping[str, Curves], axis: str, bleu: bool) -> list[Curve]:
+    """Return the curves of a panel."""
+    lines = []
+    for name, one in curves.items():
+        train = [] if bleu else [(s.end, s.loss) for s in one.train]
+        dev = one.measured if bleu else [(v.step, v.loss) for v in one.dev]
+        for points, faint in ((train, True), (dev, False)):
+            places = [(one.at(step, axis), value) for step, value in points]
+            known = [(x, y) for x, y in places if x is not None and y is not None]
+            if known:
+                lines.append(Curve(name, [x for x, _ in known], [y for _, y in known], faint))
+    return lines

@@ -1,18 +1,19 @@
-"""Parameters and multiply-accumulates of a model, counted through the two verbs alone.
+"""Parameters and multiply-accumulates of any model, counted while it encodes and decodes.
 
-torch's FLOP counter sees every matrix product, batched product, convolution and fused attention that is executed (2 FLOPs a
-multiply-accumulate). It does not see element-wise work: softmax, layer norm, activations, gates, dropout, embedding look-ups, and
-it knows no formula for matrix-vector products and for the fused attention of CPUs; for these it is given one here.
+torch's FLOP counter sees every matrix product, batched product, convolution and fused attention
+that is executed (2 FLOPs a multiply-accumulate). It does not see element-wise work: softmax, layer
+norm, activations, gates, dropout, embedding look-ups. It has no formula for matrix-vector products
+and for the fused attention of CPUs: this file adds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.data.batches import Batch
@@ -21,27 +22,28 @@ from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.text.vocabulary import BOS, EOS, SPECIALS
+from nmtkit.translate.forced import pair_batch
 
-_ROWS = 2  # a batch, but a cheap one: the count is per token
+_ROWS = 2  # a small batch is cheap, and the count is per token
 
 
 def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    """FLOPs of q·kᵀ and weights·v, (B, H, T, C) each."""
+    """Return the FLOPs of q·kᵀ and weights·v, (B, H, T, C) each."""
     batch, heads, steps, width = query
     return 2 * batch * heads * steps * key[2] * (width + value[3])
 
 
-def _attention_backward(_grad: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    """Two gradients a product; recomputing the weights is not counted, so that a fused kernel counts like the products written out."""
-    return 2 * _attention(query, key, value)
+def _attention_backward(_gradient: torch.Size, *sizes: Any, **options: Any) -> int:
+    """Return the FLOPs of two gradients a product.
+
+    Recomputing the weights is not counted: a fused kernel counts like the products written out.
+    """
+    return 2 * _attention(*sizes, **options)
 
 
-def _vector(matrix: torch.Size, *_: Any, **__: Any) -> int:
-    return 2 * matrix.numel()
-
-
-def _added_vector(_: torch.Size, matrix: torch.Size, *__: Any, **___: Any) -> int:
-    return 2 * matrix.numel()
+def _matrix_vector(*sizes: Any, **_: Any) -> int:
+    """Return the FLOPs of a matrix (the last but one argument) times a vector."""
+    return 2 * int(sizes[-2].numel())
 
 
 _FORMULAS = {
@@ -50,30 +52,39 @@ _FORMULAS = {
     torch.ops.aten._scaled_dot_product_flash_attention_backward: _attention_backward,
     torch.ops.aten._scaled_dot_product_efficient_attention_backward: _attention_backward,
     torch.ops.aten._scaled_dot_product_cudnn_attention_backward: _attention_backward,
-    torch.ops.aten.mv: _vector,
-    torch.ops.aten.addmv: _added_vector,
+    torch.ops.aten.mv: _matrix_vector,
+    torch.ops.aten.addmv: _matrix_vector,
 }
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Trainable numbers, tied ones once: those with one row a token of a vocabulary (embeddings, output layer), and the rest."""
+    """Trainable numbers of a model, tied ones once.
+
+    Attributes:
+        total: all.
+        embeddings: those with one row for each token of a vocabulary (embeddings, output layer).
+    """
 
     total: int
     embeddings: int
 
     @property
     def rest(self) -> int:
-        """The layers."""
+        """The parameters of the layers."""
         return self.total - self.embeddings
 
 
 @dataclass(frozen=True)
 class Macs:
-    """Multiply-accumulates for sentences of `src_length` source and `tgt_length` target tokens (ends of sentence included).
+    """Multiply-accumulates for sentences of one length.
 
-    train: forward and backward, per target token. encode: reading the source, per source token. step: one decoding step with
-    state, one hypothesis, mean over the steps of a sentence, with the output layer.
+    Attributes:
+        src_length, tgt_length: tokens of source and target, </s> included.
+        train: forward and backward, per target token.
+        encode: reading the source, per source token.
+        step: one decoding step of one hypothesis with state, output layer included; the mean over
+            the steps of a sentence.
     """
 
     src_length: int
@@ -82,42 +93,50 @@ class Macs:
     encode: float
     step: float
 
+    def search(self, beam: int) -> float:
+        """Return the multiply-accumulates of the search for one sentence."""
+        return self.encode * self.src_length + beam * self.step * self.tgt_length
+
 
 def count_parameters(model: Model) -> Parameters:
-    """Count the parameters of a model.
+    """Return the parameters of a model; one whose first axis is a vocabulary is an embedding."""
+    vocabularies = {model.vocabularies.src, model.vocabularies.tgt}
+    parameters = list(model.parameters())
+    embeddings = [p.numel() for p in parameters if p.dim() and p.size(0) in vocabularies]
+    return Parameters(sum(p.numel() for p in parameters), sum(embeddings))
+
+
+def count_macs(
+    model: Model, src_length: int, tgt_length: int, contexts: float = 0.0, spans: Sequence[int] = ()
+) -> Macs:
+    """Return the multiply-accumulates of a model, which is run for this.
 
     Args:
-        model: any; a parameter whose first axis is as long as a vocabulary counts as embedding.
-    """
-    sizes = {model.vocabularies.src, model.vocabularies.tgt}
-    found = list(model.parameters())
-    return Parameters(sum(p.numel() for p in found), sum(p.numel() for p in found if p.dim() and p.size(0) in sizes))
-
-
-def count_macs(model: Model, src_length: int, tgt_length: int, contexts: float = 0.0, spans: Sequence[int] = ()) -> Macs:
-    """Count the multiply-accumulates of a model by running it.
-
-    Args:
-        model: on the CPU; it is left in the mode it was in, without gradients.
-        src_length, tgt_length: tokens of the sentences it is run on, ends included.
-        contexts: of a model that reads context, how many context sentences, as long as the others, a sentence has; none are shared, and the
-            count is on the line between that with none and that with as many as the model takes.
-        spans: tokens of each of the parts that the source is cut into, for a model that reads these; empty: not known.
+        model: on the CPU; its mode stays, it gets no gradients.
+        src_length, tgt_length: tokens of the sentences, </s> included.
+        contexts: context sentences of a sentence, for a model that reads context; each has
+            src_length tokens, and no two sentences share one. The count is linear between none
+            and as many as the model takes.
+        spans: tokens of each part of the source, for a model that reads parses; empty: not known.
     """
     parts = torch.tensor([spans] * _ROWS) if spans else None
-    none = _counts(model, replace(random_batch(model, src_length, tgt_length), spans=parts))
+    counts = _counts(model, replace(random_batch(model, src_length, tgt_length), spans=parts))
     if model.context_rule is not None and contexts:
         most = model.context_rule.size
-        all_of_them = _counts(model, replace(random_batch(model, src_length, tgt_length, contexts=most), spans=parts))
-        none = tuple(a + contexts / most * (b - a) for a, b in zip(none, all_of_them, strict=True))
-    train, encode, step = none
-    return Macs(src_length, tgt_length, train / (_ROWS * tgt_length), encode / (_ROWS * src_length), step / (_ROWS * tgt_length))
+        batch = random_batch(model, src_length, tgt_length, contexts=most)
+        with_most = _counts(model, replace(batch, spans=parts))
+        counts += contexts / most * (with_most - counts)
+    train, encode, step = (
+        counts / (_ROWS * np.array([tgt_length, src_length, tgt_length]))
+    ).tolist()
+    return Macs(src_length, tgt_length, train, encode, step)
 
 
-def _counts(model: Model, batch: Batch) -> tuple[float, ...]:
-    """Multiply-accumulates of an update on a batch, of reading it, and of decoding it step by step."""
+def _counts(model: Model, batch: Batch) -> Any:
+    """Return the multiply-accumulates (3) of an update, of encoding, of decoding by steps."""
     was_training = model.training
     assert batch.tgt_out is not None
+    rows, steps = batch.tgt_out.shape
     try:
         model.train()
         seed_dropout(0, 0, 0)
@@ -127,52 +146,54 @@ def _counts(model: Model, batch: Batch) -> tuple[float, ...]:
         with torch.no_grad():
             encode = _macs(lambda: model.encode(batch))
             memory = model.encode(batch)
-            with capture():  # attention of a single query as the products that it is
-                step = _macs(lambda: _steps(model, memory, *batch.tgt_out.shape))
+            with capture():  # attention of a single query is then computed as plain products
+                step = _macs(lambda: _steps(model, memory, rows, steps))
     finally:
         model.train(was_training)
-    return train, encode, step
+    return np.array([train, encode, step], dtype=np.float64)
 
 
-def random_batch(model: Model, src_length: int, tgt_length: int, rows: int = _ROWS, contexts: int = 0) -> Batch:
-    """Random sentences of equal length, so that nothing is padded; of a model that reads context, with so many context sentences each."""
-    generator = torch.Generator().manual_seed(1)
+def random_batch(
+    model: Model, src_length: int, tgt_length: int, rows: int = _ROWS, contexts: int = 0
+) -> Batch:
+    """Return random sentences of equal length without padding.
 
-    def ids(size: int, length: int) -> Tensor:
-        return torch.randint(len(SPECIALS), max(size, len(SPECIALS) + 1), (rows, length), generator=generator).clamp_max(size - 1)
-
-    src, tgt_out = ids(model.vocabularies.src, src_length), ids(model.vocabularies.tgt, tgt_length)
-    tgt_in = torch.cat([torch.full((rows, 1), BOS), tgt_out[:, :-1]], dim=1)
-    lengths = (torch.full((rows,), n, dtype=torch.long) for n in (src_length, tgt_length))
-    batch = Batch(src, next(lengths), torch.arange(rows), tgt_in, tgt_out, next(lengths), src_padded=False, tgt_padded=False)
+    Args:
+        rows: sentences.
+        contexts: context sentences of each, for a model that reads context.
+    """
+    draw, count = np.random.default_rng(1), rows * (1 + contexts)
+    sizes = ((model.vocabularies.src, src_length), (model.vocabularies.tgt, tgt_length))
+    src, tgt = (draw.integers(len(SPECIALS), size, (count, length)) for size, length in sizes)
+    src[:, -1] = tgt[:, -1] = EOS
+    batch = pair_batch(src[:rows].tolist(), tgt[:rows].tolist())
     if model.context_rule is None or not contexts:
         return batch
-    others = random_batch(model, src_length, tgt_length, rows * contexts)
-    assert others.tgt_out is not None
-    texts = [side.index_fill(1, torch.tensor([side.size(1) - 1]), EOS).numpy() for side in (others.src, others.tgt_out)]
-    chosen = [range(row * contexts, (row + 1) * contexts) for row in range(rows)]
-    return replace(batch, context=collate_contexts(chosen, texts[0].__getitem__, model.context_rule, targets=texts[1].__getitem__))
+    numbers = np.arange(rows, count).reshape(rows, contexts).tolist()
+    context = collate_contexts(
+        numbers, src.__getitem__, model.context_rule, targets=tgt.__getitem__
+    )
+    return replace(batch, context=context)
 
 
 def _update(model: Model, batch: Batch) -> None:
-    """Forward and backward at every target position; the loss itself has no products."""
+    """Compute forward and backward at every target position; the loss itself has no products."""
     assert batch.tgt_in is not None
     hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
     logits = model.logits(hidden)
     torch.autograd.backward(logits, torch.ones_like(logits))
 
 
-def _steps(model: Model, memory: dict[str, Any], rows: int, count: int) -> None:
-    """Decode `count` positions one by one, as search does."""
+def _steps(model: Model, memory: dict[str, Any], rows: int, steps: int) -> None:
+    """Decode position by position, as search does."""
     state: dict[str, Any] | None = {}
     last = torch.full((rows, 1), BOS)
-    for _ in range(count):
+    for _ in range(steps):
         hidden, state = model.decode(last, memory, state)
         model.logits(hidden[:, -1])
-        last = torch.full((rows, 1), len(SPECIALS) if model.vocabularies.tgt > len(SPECIALS) else 0)
 
 
-def _macs(work: Any) -> int:
+def _macs(work: Callable[[], Any]) -> int:
     with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
         work()
     return int(counter.get_total_flops()) // 2

@@ -1,15 +1,17 @@
-"""Probing tasks: sentences with a label each, in training, development and test part, from files in SentEval's or X-Probe's form.
+"""Probing tasks: labelled sentences in three parts (tr, va, te), in SentEval's or X-Probe's form.
 
-SentEval: FOLDER/TASK.txt of lines `tr|va|te TAB label TAB sentence`. X-Probe: FOLDER/TASK/{tr,va,te}.txt of lines `sentence TAB label`. Any may be
-compressed. Their quotes are text and do not balance, so lines are split at tabs and nothing else.
+SentEval: FOLDER/TASK.txt of lines `tr|va|te TAB label TAB sentence`. X-Probe:
+FOLDER/TASK/{tr,va,te}.txt of lines `sentence TAB label`. Files may be compressed. Quotes are text
+and do not balance, so lines are split at tabs and nothing else.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +19,42 @@ from numpy.typing import NDArray
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, nearest
 
-PARTS = ("tr", "va", "te")
+TRAIN, DEV, TEST = PARTS = ("tr", "va", "te")
 CATEGORIES = {
     "surface": ("sentence_length", "word_content"),
     "syntactic": ("tree_depth", "bigram_shift", "top_constituents"),
-    "semantic": ("past_present", "subj_number", "obj_number", "odd_man_out", "coordination_inversion"),
+    "semantic": (
+        "past_present",
+        "subj_number",
+        "obj_number",
+        "odd_man_out",
+        "coordination_inversion",
+    ),
 }
-"""What the tasks of Conneau et al. 2018 ask for; any other is of the category "other"."""
-SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".bz2", ".zst"))
-LAYOUTS = "expected: TASK.txt of lines 'tr|va|te TAB label TAB sentence', or TASK/{tr,va,te}.txt of lines 'sentence TAB label'"
+"""The tasks of Conneau et al. 2018 by category; any other task has the category "other"."""
+SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".txt.bz2", ".txt.zst")
+LAYOUTS = (
+    "expected: TASK.txt of lines 'tr|va|te TAB label TAB sentence', or TASK/{tr,va,te}.txt of "
+    "lines 'sentence TAB label'"
+)
 FOLDS = 10
-"""Where a part is missing, one in so many sentences of each label becomes it."""
+"""A missing part is one in FOLDS sentences of each label of another part."""
 Rows = NDArray[np.int64]
+
+
+class Line(NamedTuple):
+    """One line of a file of probes."""
+
+    part: str
+    label: str
+    sentence: str
+    path: Path
+    number: int
+
+    @property
+    def place(self) -> str:
+        """File and line number, for messages."""
+        return f"{self.path}, line {self.number}"
 
 
 @dataclass(frozen=True)
@@ -36,8 +62,11 @@ class Task:
     """One task.
 
     Attributes:
-        name: its name; sentences, labels: (N) of all its files; parts: the rows of tr, va and te.
-        digest: SHA-256 over its files; split: what was made of one file, "" if the files say the parts.
+        name: its name.
+        sentences, labels: (N), of all its files.
+        parts: part -> its rows.
+        digest: SHA-256 over its files.
+        split: which file was split into parts; "" if the files tell the parts.
     """
 
     name: str
@@ -50,143 +79,166 @@ class Task:
     @property
     def category(self) -> str:
         """A key of CATEGORIES, or "other"."""
-        return next((category for category, names in CATEGORIES.items() if self.name in names), "other")
+        names = (category for category, tasks in CATEGORIES.items() if self.name in tasks)
+        return next(names, "other")
 
     @property
     def classes(self) -> list[str]:
         """The labels of the training part, sorted."""
-        return sorted({self.labels[row] for row in self.parts["tr"]})
+        return sorted({self.labels[row] for row in self.parts[TRAIN]})
 
     @property
     def seen(self) -> int:
-        """How many test sentences are in the training part too."""
-        known = {self.sentences[row] for row in self.parts["tr"]}
-        return sum(self.sentences[row] in known for row in self.parts["te"])
+        """The number of test sentences that the training part has too."""
+        known = {self.sentences[row] for row in self.parts[TRAIN]}
+        return sum(self.sentences[row] in known for row in self.parts[TEST])
 
 
 def find(folder: Path) -> dict[str, list[Path]]:
-    """The tasks in a folder, in the order of CATEGORIES: name -> its file, or the files of its parts.
+    """Return the tasks in a folder, in the order of CATEGORIES: name -> its files.
 
     Args:
         folder: of tasks, or the folder of one task's parts.
-    Raises: DataError if it is missing or has none.
+    Raises: DataError if it is missing or has no task.
     """
     if not folder.is_dir():
-        what = f"{folder} is a file; probing files come as a folder" if folder.exists() else f"no such folder of probing files: {folder}"
-        raise DataError(what, where="--probes", hint="a folder, or senteval")
-    found = {folder.name: parts} if (parts := _part_files(folder)) else {}
-    for path in sorted(folder.iterdir()) if not found else ():
+        problem = f"no such folder of probing files: {folder}"
+        if folder.exists():
+            problem = f"{folder} is a file; probing files come as a folder"
+        raise DataError(problem, where="--probes", hint="a folder, or senteval")
+    if parts := _part_files(folder):
+        return {folder.name: parts}
+    tasks: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
         if path.is_dir() and (parts := _part_files(path)):
-            found[path.name] = parts
+            tasks[path.name] = parts
         elif path.is_file() and path.name.endswith(SUFFIXES):
-            if "\t" in next(files.text_lines(path), "\t"):  # an empty one is an error, which reading it says
-                found[path.name.partition(".")[0]] = [path]
+            if "\t" in next(files.text_lines(path), "\t"):  # an empty file is an error of `read`
+                tasks[_stem(path)] = [path]
             else:
-                console.warn(f"{path} is no probing file, and passed over: its first line has no tab")
-    if not found:
+                console.warn(f"{path} is no probing file (no tab in its first line): skipped")
+    if not tasks:
         raise DataError("no probing files", where=folder, hint=LAYOUTS)
     order = [name for names in CATEGORIES.values() for name in names]
-    return {name: found[name] for name in sorted(found, key=lambda name: order.index(name) if name in order else len(order))}
+    known = {name: tasks.pop(name) for name in order if name in tasks}
+    return known | tasks
 
 
 def _part_files(folder: Path) -> list[Path]:
-    """The files of tr, va and te, those that there are."""
-    candidates = (next((path for suffix in SUFFIXES if (path := folder / f"{part}{suffix}").is_file()), None) for part in PARTS)
-    return [path for path in candidates if path is not None]
+    """Return the files of tr, va and te, those that exist."""
+    paths = ([folder / f"{part}{suffix}" for suffix in SUFFIXES] for part in PARTS)
+    return [path for path in (next(filter(Path.is_file, row), None) for row in paths) if path]
 
 
-def chosen(found: dict[str, list[Path]], names: str) -> dict[str, list[Path]]:
-    """Those of the tasks that are named, with commas between; all for "".
+def _stem(path: Path) -> str:
+    return path.name.partition(".")[0]
 
-    Raises: ConfigError naming the nearest of one that is not there.
+
+def select(tasks: Mapping[str, list[Path]], names: str) -> dict[str, list[Path]]:
+    """Return the tasks of a list with commas; all for "".
+
+    Raises: ConfigError naming the nearest task of an unknown one.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:
-        if name not in found:
-            raise ConfigError(f"no probing task '{name}' there", where="--tasks", hint=nearest(name, found))
-    return {name: paths for name, paths in found.items() if not wanted or name in wanted}
+        if name not in tasks:
+            hint = nearest(name, tasks)
+            raise ConfigError(f"no probing task '{name}' there", where="--tasks", hint=hint)
+    return {name: paths for name, paths in tasks.items() if not wanted or name in wanted}
 
 
 def read(name: str, paths: Sequence[Path], seed: int = 1) -> Task:
-    """A task from its files.
+    """Return a task.
 
     Args:
-        name: of the task; paths: its one file in SentEval's form, or those of its parts in X-Probe's.
-        seed: of the split where a part is missing, or is a copy of another.
-    Raises: DataError for a line in another form, a part without sentences, or a label that training has not seen.
+        name: of the task.
+        paths: its file in SentEval's form, or the files of its parts in X-Probe's.
+        seed: of the split if a part is missing.
+    Raises: DataError for a line in another form, a part without sentences, a label that the
+        training part does not have.
     """
-    digest = hashlib.sha256("".join(files.sha256(path) for path in paths).encode()).hexdigest()
-    of_parts = {part: path for path in paths if (part := path.name.partition(".")[0]) in PARTS}
-    if not of_parts:
-        rows = _lines(paths[0], 3)
-        parts = {part: np.array([i for i, (own, _, _) in enumerate(rows) if own == part], dtype=np.int64) for part in PARTS}
-        task = Task(name, [row[2] for row in rows], [row[1] for row in rows], parts, digest)
-        return _checked(task, [(paths[0], number) for number in range(1, len(rows) + 1)])
-    columns: dict[str, list[list[str]]] = {}
-    for part, path in of_parts.items():
-        own = _lines(path, 2)
-        if own not in columns.values():  # X-Probe's tree depth is tested with the sentences of its other file: these are one
-            columns[part] = own
-    ends = np.cumsum([len(own) for own in columns.values()])
-    parts = {part: np.arange(end - len(own), end) for (part, own), end in zip(columns.items(), ends, strict=True)}
-    split = ""
-    if len(parts) < len(PARTS):
-        first = next(iter(parts))
-        held = [part for part in PARTS[1:] if part not in parts or part == first]
-        rows_of_first, folds = parts[first], _folds([label for _, label in columns[first]], seed)
-        parts |= {part: rows_of_first[folds == i] for i, part in enumerate(held)}
-        parts["tr"] = rows_of_first[folds >= len(held)]
-        split = f"{of_parts[first].name} split into {', '.join(['tr', *held])}"
-    both = [row for own in columns.values() for row in own]
-    task = Task(name, [row[0] for row in both], [row[1] for row in both], parts, digest, split)
-    return _checked(task, [(of_parts[part], number) for part, own in columns.items() for number in range(1, len(own) + 1)])
+    lines: list[Line] = []
+    texts = []
+    for path in paths:
+        part_lines = _lines(path)
+        text = [(line.sentence, line.label) for line in part_lines]
+        if text not in texts:  # X-Probe's tree depth has the same sentences in two files
+            texts.append(text)
+            lines += part_lines
+    sentences, labels = [line.sentence for line in lines], [line.label for line in lines]
+    parts = {part: np.flatnonzero([line.part == part for line in lines]) for part in PARTS}
+    hashes = "".join(files.sha256(path) for path in paths)
+    task = Task(name, sentences, labels, parts, hashlib.sha256(hashes.encode()).hexdigest())
+    if _stem(paths[0]) in PARTS and not all(map(len, parts.values())):
+        task = _split(task, lines[0], seed)
+    _check(task, lines)
+    return task
 
 
-def _lines(path: Path, width: int) -> list[list[str]]:
-    """The cells of each line."""
-    rows = []
-    for number, line in enumerate(files.text_lines(path), 1):
-        cells = line.rstrip("\r").split("\t")
-        where = f"{path}, line {number}"
+def _lines(path: Path) -> list[Line]:
+    """Return the lines of a file; the name of a file in X-Probe's form is its part."""
+    part, lines = _stem(path), []
+    width = 2 if part in PARTS else 3
+    for number, text in enumerate(files.text_lines(path), 1):
+        cells = text.rstrip("\r").split("\t")
         if len(cells) != width:
-            raise DataError(f"not a line of a probing file: {len(cells)} columns instead of {width}", where=where, hint=LAYOUTS)
-        if width == 3 and cells[0] not in PARTS:
-            raise DataError(f"not a line of a probing file: its part is '{cells[0]}'", where=where, hint=LAYOUTS)
-        if not all(cell.strip() for cell in cells):
-            raise DataError("a line without a sentence or without a label", where=where, hint=LAYOUTS)
-        rows.append(cells)
-    return rows
+            problem = f"{len(cells)} columns instead of {width}"
+        elif width == 3 and cells[0] not in PARTS:
+            problem = f"its part is '{cells[0]}'"
+        elif not all(cell.strip() for cell in cells):
+            problem = "without a sentence or without a label"
+        else:
+            order = (part, *cells[::-1]) if width == 2 else cells
+            lines.append(Line(order[0], order[1], order[2], path, number))
+            continue
+        message, where = f"not a line of a probing file: {problem}", f"{path}, line {number}"
+        raise DataError(message, where=where, hint=LAYOUTS)
+    if not lines:
+        raise DataError("no sentences in this probing file", where=path, hint=LAYOUTS)
+    return lines
+
+
+def _split(task: Task, first: Line, seed: int) -> Task:
+    """Return a task whose missing parts, and training part, are of its first file."""
+    rows = task.parts[first.part]
+    held = [part for part in (DEV, TEST) if part == first.part or not len(task.parts[part])]
+    folds = _folds([task.labels[row] for row in rows], seed)
+    parts = {part: rows[folds == i] for i, part in enumerate(held)}
+    parts[TRAIN] = rows[folds >= len(held)]
+    split = f"{first.path.name} split into {', '.join([TRAIN, *held])}"
+    return replace(task, parts=task.parts | parts, split=split)
 
 
 def _folds(labels: Sequence[str], seed: int) -> Rows:
-    """A number below FOLDS for each sentence: drawn, but so that those of a label are spread evenly, the highest first."""
-    found = np.zeros(len(labels), dtype=np.int64)
-    members: dict[str, list[int]] = {}
+    """Return a random number below FOLDS for each sentence, evenly spread over each label."""
+    folds = np.zeros(len(labels), dtype=np.int64)
+    rows_of: dict[str, list[int]] = {}
     for row, label in enumerate(labels):
-        members.setdefault(label, []).append(row)
-    rng = np.random.Generator(np.random.PCG64(seed))
-    for _, rows in sorted(members.items()):
-        found[rng.permutation(rows)] = FOLDS - 1 - np.arange(len(rows)) % FOLDS
-    return found
+        rows_of.setdefault(label, []).append(row)
+    draw = np.random.Generator(np.random.PCG64(seed))
+    for _, rows in sorted(rows_of.items()):
+        folds[draw.permutation(rows)] = FOLDS - 1 - np.arange(len(rows)) % FOLDS
+    return folds
 
 
-def _checked(task: Task, places: Sequence[tuple[Path, int]]) -> Task:
-    """The task, if something can be trained and tested with it.
+def _check(task: Task, lines: Sequence[Line]) -> None:
+    """Refuse a task that a classifier cannot be trained and tested on.
 
-    Args:
-        places: file and line of each sentence.
+    Raises: DataError for an empty part, an unknown label, or a single label.
     """
+    start = lines[0].place
     for part, rows in task.parts.items():
         if not len(rows):
-            hint = f"at least {FOLDS} sentences of each label, where one file is split" if task.split else LAYOUTS
-            raise DataError(f"'{task.name}' has no sentences in its part {part}", where=places[0][0] if places else task.name, hint=hint)
+            of_split = f"at least {FOLDS} sentences of each label, where one file is split"
+            problem = f"'{task.name}' has no sentences in its part {part}"
+            raise DataError(problem, where=start, hint=of_split if task.split else LAYOUTS)
     known = set(task.classes)
-    for part in PARTS[1:]:
+    for part in (DEV, TEST):
         for row in task.parts[part]:
-            if task.labels[row] not in known:
-                path, number = places[row]
-                hint = nearest(task.labels[row], known, f"a classifier cannot learn it; training has {len(known):,} others")
-                raise DataError(f"the label '{task.labels[row]}' of part {part} is not in part tr", where=f"{path}, line {number}", hint=hint)
+            if (label := task.labels[row]) not in known:
+                other = f"a classifier cannot learn it; training has {len(known):,} others"
+                problem = f"the label '{label}' of part {part} is not in part {TRAIN}"
+                where, hint = lines[row].place, nearest(label, known, other)
+                raise DataError(problem, where=where, hint=hint)
     if len(known) < 2:
-        raise DataError(f"'{task.name}' has one label only: there is nothing to tell apart", where=places[0][0])
-    return task
+        raise DataError(f"'{task.name}' has one label only: nothing to learn", where=start)

@@ -1,6 +1,7 @@
-"""Training and decoding speed of several systems, taken in turn in one process, so that the machine's moods hit all alike.
+"""Speed of several systems, timed in turn in one process.
 
-Decoding is beam search in which no sentence may end before a common length: otherwise a system that writes more would seem slower.
+Other load on the machine then slows all systems alike. No sentence of a timed search may end before
+a common length, or a system that writes more would seem slower.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.data.batches import Batch, batch_list, collate, source_batch
-from nmtkit.data.context import contexts
+from nmtkit.analyze.study import Study
+from nmtkit.data.batches import Batch, batch_list, collate
 from nmtkit.data.store import Store
 from nmtkit.models.base import Memory, Model, State
-from nmtkit.models.loading import load_system
 from nmtkit.nn import hardware
 from nmtkit.nn.dropout import seed_dropout
-from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings, TrainSettings, build
 from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import EOS
@@ -33,37 +33,43 @@ from nmtkit.train.plan import common_width
 from nmtkit.translate.beam import search
 
 UPDATES, SENTENCES = 3, 48
+"""What each system does in a round: updates, and sentences of one search."""
 LEAST, MOST, SECONDS = 7, 25, 120.0
-"""Rounds: as many as fit into so many seconds, within these bounds."""
+"""There are as many rounds as fit into SECONDS, at least LEAST and at most MOST."""
 SEED = 1
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Speed of one system, and its time relative to the baseline of the same rounds (median, middle 95 % of the rounds)."""
+    """Speed of one system; None where it is not known.
 
-    train_tokens_per_s: float
-    updates_per_s: float
-    decode_tokens_per_s: float
+    Attributes:
+        train_tokens_per_s, decode_tokens_per_s: target tokens a second.
+        updates_per_s: updates a second.
+        train_ratio, decode_ratio: time relative to the baseline's: median and middle 95 % of the
+            ratios of the rounds.
+        rounds: timed rounds; 0: the speeds are from the logs.
+        device: where it was timed, precision included.
+    """
+
+    train_tokens_per_s: float | None
+    updates_per_s: float | None
+    decode_tokens_per_s: float | None
     train_ratio: Estimate
     decode_ratio: Estimate
-    rounds: int
-    device: str
-    """What it was measured on, precision included."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        ratios = {name: vars(value) for name, value in (("train_ratio", self.train_ratio), ("decode_ratio", self.decode_ratio))}
-        return {**vars(self), **ratios}
+    rounds: int = 0
+    device: str = ""
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Timing:
-        """Read back what `as_json` gave."""
-        return cls(**{**value, **{name: Estimate(**value[name]) for name in ("train_ratio", "decode_ratio")}})
+        """Return the timing that `dataclasses.asdict` described."""
+        ratios = {key: Estimate(**value[key]) for key in ("train_ratio", "decode_ratio")}
+        return cls(**{**value, **ratios})
 
 
 class Endless(Model):
-    """A model whose sentences never end, for searches of equal length."""
+    """A model whose sentences never end."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model.settings, model.vocabularies)
@@ -71,97 +77,120 @@ class Endless(Model):
 
     @property
     def width(self) -> int:
-        """The model's."""
         return self.model.width
 
     def encode(self, batch: Batch) -> Memory:
-        """As the model does."""
         return self.model.encode(batch)
 
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
-        """As the model does."""
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
         return self.model.decode(tgt_in, memory, state)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The model's scores, with none for </s>."""
         scores = self.model.logits(hidden)
         scores[..., EOS] = float("-inf")
         return scores
 
 
-def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int, rounds: int = 0) -> dict[str, Timing]:
-    """Time updates (forward, loss, backward) and beam search of every system, system after system in every round.
+class Bench:
+    """The models of a study, and the work that each of them does in a round.
 
     Args:
-        run: the run; systems: with checkpoints; the first is the baseline of the ratios.
-        set_name: whose sentences are decoded, with the baseline's beam; updates take batches of the training set.
+        study: training and search settings are those of its first system.
         steps: target tokens of every decoded sentence.
-        rounds: measured rounds, 0 = by the time that the one before them takes, which warms everything up.
-    Returns: by system.
+    """
+
+    def __init__(self, study: Study, steps: int) -> None:
+        config = study.run.system(study.systems[0]).read_config()
+        self.training = build(TrainSettings, config.get("train", {}), "train")
+        settings = build(SearchSettings, config.get("search", {}), "search")
+        training = hardware.choose(precision=self.training.precision, width=common_width(config))
+        precision = settings.precision if training.device == "cpu" else "float32"
+        decoding = hardware.choose(training.device, precision).precision
+        self.where = training.describe()
+        if decoding != training.precision:
+            self.where += f", decoding in {decoding}"
+        console.say(f"measuring on: {self.where}")
+        self.device, self.autocast = torch.device(training.device), autocast_arguments(training)
+        self.models = {name: study.model(name, decoding) for name in study.systems}
+        limits = {"max_length_a": 0.0, "max_length_b": steps, "nbest": 1}
+        self.search = settings.model_copy(update=limits)
+        for name, model in self.models.items():
+            if model.reads_spans and study.store.spans is None:
+                console.warn(f"'{name}' reads parses, which {study.set_name} has none of: it decodes with n-grams instead")
+        self.sources = {
+            name: _sources(study.store, self.device, model) for name, model in self.models.items()
+        }
+        self.pairs = Store(study.run.prep / study.run.sets("train")[0].name)
+        lengths, unit = (self.pairs.src_lengths, self.pairs.tgt_lengths), self.training.batch_unit
+        self.batches = batch_list(*lengths, self.training.batch_size, unit, SEED, 0)
+
+    def round(self, number: int, advance: Callable[[float], None]) -> tuple[int, Floats]:
+        """Do the work of a round: the same new batches for every system, as training has new ones.
+
+        Returns: target tokens of the updates; seconds of updates and search, (systems, 2).
+        """
+        first = number * UPDATES
+        drawn = [self.batches[i % len(self.batches)] for i in range(first, first + UPDATES)]
+        seconds: dict[str, tuple[float, float]] = {}
+        for name in list(self.models)[:: 1 if number % 2 else -1]:
+            model = self.models[name]
+            batches = [collate(self.pairs, rows, self.device, model.context_rule) for rows in drawn]
+            updates = partial(_updates, model, batches, self.training, self.autocast)
+            decoding = partial(_decode, model, self.sources[name], self.search)
+            seconds[name] = (_seconds(updates, self.device), _seconds(decoding, self.device))
+            advance(1)
+        tokens = sum(int(self.pairs.tgt_lengths[rows].sum()) for rows in drawn)
+        return tokens, np.array([seconds[name] for name in self.models])
+
+
+def measure_speed(study: Study, steps: int, rounds: int = 0) -> dict[str, Timing]:
+    """Time updates (forward, loss, backward) and beam search of every system, in turn.
+
+    Args:
+        study: systems with checkpoints, the baseline of the ratios first; sentences of its set are
+            decoded, updates take batches of the training set.
+        steps: target tokens of every decoded sentence.
+        rounds: timed rounds; 0 = as many as the time of the first, untimed round allows.
+    Returns: system -> timing.
     Raises: CheckpointError, DataError if a system cannot be loaded.
     """
-    baseline = systems[0].read_config()
-    train, searched = build(TrainSettings, baseline.get("train", {}), "train"), build(SearchSettings, baseline.get("search", {}), "search")
-    chosen = hardware.choose(precision=train.precision, width=common_width(baseline))  # as the baseline was trained
-    decoding = hardware.choose(chosen.device, searched.precision if chosen.device == "cpu" else "float32").precision  # as it is translated with
-    where = f"{chosen.describe()}{f', decoding in {decoding}' if decoding != chosen.precision else ''}"
-    console.say(f"measuring on: {where}")
-    device, autocast = torch.device(chosen.device), autocast_arguments(chosen)
-    models = {s.name: load_system(run, s, device, precision=decoding) for s in systems}
-    searched = searched.model_copy(update={"max_length_a": 0.0, "max_length_b": steps, "nbest": 1})
-    store = Store(run.prep / run.sets("train")[0].name)
-    sources = {name: _sources(run, set_name, device, name, model) for name, model in models.items()}
-    rows = batch_list(store.src_lengths, store.tgt_lengths, train.batch_size, train.batch_unit, SEED, 0)
-    tokens: list[int] = []
-    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
-
-    def one_round(number: int, advance: Callable[[float], None]) -> None:
-        drawn = [rows[(number * UPDATES + i) % len(rows)] for i in range(UPDATES)]  # new ones in every round, as training has them
-        tokens.append(sum(int(store.tgt_lengths[own].sum()) for own in drawn))
-        for name in list(models) if number % 2 else list(models)[::-1]:
-            batches = [collate(store, own, device, models[name].context_rule) for own in drawn]
-            update = _seconds(partial(_updates, models[name], batches, train, autocast), device)
-            spent[name].append((update, _seconds(partial(_decode, models[name], sources[name], searched), device)))
-            advance(1)
-
-    with console.progress("warming up", len(models)) as advance:
-        one_round(0, advance)
-    rounds = rounds or round(min(MOST, max(LEAST, SECONDS / sum(map(sum, (own[0] for own in spent.values()))))))
-    with console.progress("measuring", rounds * len(models)) as advance:
-        for number in range(1, rounds + 1):
-            one_round(number, advance)
-    base = np.array(spent[systems[0].name][1:])
-    decoded = len(sources[systems[0].name].src) * steps
-    return {name: _timing(np.array(pairs[1:]), base, np.array(tokens[1:]), decoded, where) for name, pairs in spent.items()}
+    bench = Bench(study, steps)
+    with console.progress("warming up", len(bench.models)) as advance:
+        _, warm_up = bench.round(0, advance)
+    rounds = rounds or round(min(MOST, max(LEAST, SECONDS / warm_up.sum())))
+    with console.progress("measuring", rounds * len(bench.models)) as advance:
+        timed = [bench.round(number, advance) for number in range(1, rounds + 1)]
+    tokens, seconds = (np.array(column) for column in zip(*timed, strict=True))
+    ratios = np.quantile(seconds / seconds[:, :1], [0.5, 0.025, 0.975], axis=0)
+    decoded = len(bench.sources[study.systems[0]].src) * steps
+    timings = {}
+    for i, name in enumerate(bench.models):
+        update, decoding = seconds[:, i].T
+        timings[name] = Timing(
+            train_tokens_per_s=float(np.median(tokens / update)),
+            updates_per_s=float(np.median(UPDATES / update)),
+            decode_tokens_per_s=float(np.median(decoded / decoding)),
+            train_ratio=Estimate(*ratios[:, i, 0].tolist()),
+            decode_ratio=Estimate(*ratios[:, i, 1].tolist()),
+            rounds=rounds,
+            device=bench.where,
+        )
+    return timings
 
 
-def _timing(pairs: Any, base: Any, tokens: Any, decoded: int, device: str) -> Timing:
-    """From the seconds (rounds, 2) of updates and decoding, the baseline's, the target tokens (rounds) of the updates, those decoded a round."""
-    ratios = [_ratio(pairs[:, i] / base[:, i]) for i in (0, 1)]
-    train, decode = float(np.median(tokens / pairs[:, 0])), float(np.median(decoded / pairs[:, 1]))
-    return Timing(train, UPDATES / float(np.median(pairs[:, 0])), decode, ratios[0], ratios[1], len(pairs), device)
-
-
-def _ratio(values: Any) -> Estimate:
-    low, middle, high = np.quantile(values, [0.025, 0.5, 0.975])
-    return Estimate(float(middle), float(low), float(high))
-
-
-def _sources(run: Run, set_name: str, device: torch.device, name: str, model: Model) -> Batch:
-    """Some sentences of a set, with the spans and the context that a system reads with them."""
-    store, rule = Store(run.prep / set_name), model.context_rule
+def _sources(store: Store, device: torch.device, model: Model) -> Batch:
+    """Return some sentences of a set, with all that a model reads with them."""
     drawn = np.random.default_rng(SEED).permutation(len(store))[:SENTENCES]
-    chosen = sorted(map(int, drawn), key=lambda i: int(store.src_lengths[i]))
-    context = None if rule is None else contexts([store.documents.context(i, rule) for i in chosen], store.src, rule, device, store.tgt)
-    known = store.spans if model.reads_spans else None
-    if model.reads_spans and known is None:
-        console.warn(f"'{name}' reads parses, which {set_name} has none of: it decodes with n-grams instead")
-    spans = None if known is None else [known[i].tolist() for i in chosen]
-    return source_batch([store.src(i) for i in chosen], device, spans, context)
+    by_length = sorted(drawn, key=lambda i: int(store.src_lengths[i]))
+    return collate(store, np.array(by_length), device, model.context_rule)
 
 
-def _updates(model: Model, batches: Sequence[Batch], settings: TrainSettings, autocast: dict[str, Any]) -> None:
-    """Forward and backward as training does them, without the optimiser's step."""
+def _updates(
+    model: Model, batches: Sequence[Batch], settings: TrainSettings, autocast: dict[str, Any]
+) -> None:
+    """Compute forward and backward as training does, without the optimiser's step."""
 
     def logits(hidden: Tensor) -> Tensor:
         with torch.autocast(**autocast):
@@ -173,7 +202,8 @@ def _updates(model: Model, batches: Sequence[Batch], settings: TrainSettings, au
         seed_dropout(SEED, number, 0)
         with torch.autocast(**autocast):
             hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-        loss.backward(logits, hidden, batch, settings.label_smoothing, 1.0, loss.chunk_rows(model.vocabularies.tgt, hidden.device.type))
+        rows = loss.chunk_rows(model.vocabularies.tgt, hidden.device.type)
+        loss.backward(logits, hidden, batch, settings.label_smoothing, 1.0, rows)
         model.zero_grad(set_to_none=True)
 
 
