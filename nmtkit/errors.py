@@ -68,7 +68,7 @@ _WORDINGS = (
     (r"Input should be a valid number.*", "must be a number"),
     (r"Input should be a valid boolean.*", "must be true or false"),
     (r"Input should be a valid string.*", "must be text"),
-    (r"Input should be a valid (list|tuple).*", "must be a list"),
+    (r"Input should be a valid (list|tuple|array).*", "must be a list"),
     (r"Input should be (.*)", r"must be \1"),
     (r"Field required", "is missing"),
     (r"Value error, (.*)", r"\1"),

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -153,6 +153,11 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes as hexadecimal text."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
+    """Return the names of files of a folder that are gone or do not have their SHA-256 any more."""
+    return [name for name, digest in hashes.items() if not (folder / name).is_file() or sha256(folder / name) != digest]
 
 
 @contextlib.contextmanager

@@ -22,23 +22,13 @@ from typing import IO, Any
 import nmtkit
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
+from nmtkit.records import Manifest, TextSet, load
 from nmtkit.settings import SECTIONS, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """What says that a folder is not to be written in."""
 
 NAMES = "use letters, digits, '-', '_' and '.', a letter or a digit first"
-
-
-@dataclass(frozen=True)
-class TextSet:
-    """One prepared set of a run: `train`, `dev`, or a test set under its own name."""
-
-    name: str
-    split: str
-    """train, dev or test."""
-    lines: int
-    references: int = 1
 
 
 @dataclass(frozen=True)
@@ -99,21 +89,19 @@ class Run:
         """The prepared corpus."""
         return self.path / "prep"
 
-    def manifest(self) -> dict[str, Any]:
-        """prep/manifest.json: what was prepared, how, and its fingerprint.
+    def manifest(self) -> Manifest:
+        """Return what was prepared, how, and its fingerprint (prep/manifest.json).
 
-        Raises: DataError if the run was never prepared.
+        Raises: DataError if the run was never prepared, or the file is damaged.
         """
         path = self.prep / "manifest.json"
         if not path.is_file():
             raise DataError("this run is not prepared", where=self.path, hint="nmtkit prep DATASET" + f" --run {self.path}")
-        manifest: dict[str, Any] = files.read_json(path)
-        return manifest
+        return load(Manifest, path)
 
     def sets(self, split: str | None = None) -> list[TextSet]:
         """The prepared sets, of one split or all, in the order of the manifest."""
-        sets = [TextSet(s["name"], s["split"], s["lines"], s.get("references", 1)) for s in self.manifest()["sets"]]
-        return [s for s in sets if split in (None, s.split)]
+        return [s for s in self.manifest().sets if split in (None, s.split)]
 
     def text_set(self, name: str) -> TextSet:
         """A prepared set by name ("test" also finds the only test set).

@@ -14,7 +14,7 @@ from nmtkit.models.variants import VARIANTS
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
 ROOMS = [
-    *("errors", "files", "console", "parallel", "presets", "settings", "fields", "run", "text", "data", "tables", "corpora", "demo"),
+    *("errors", "files", "console", "parallel", "presets", "settings", "fields", "tables", "records", "run", "text", "data", "corpora", "demo"),
     *("prep", "nn", "models", "score", "translate", "export", "train", "analyze", "report", "api", "cli"),
 ]
 FOUND_BY_NAME = "demo"

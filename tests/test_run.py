@@ -12,12 +12,13 @@ import pytest
 
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.run import Run, choose, locked
+from tests.manifests import write_manifest
 
 
 def prepared(folder, name="x", sets=(("train", "train"), ("dev", "dev"), ("test", "test"))):
     prep = folder / name / "prep"
     prep.mkdir(parents=True)
-    (prep / "manifest.json").write_text(json.dumps({"sets": [{"name": n, "split": s, "lines": 3} for n, s in sets]}))
+    write_manifest(prep, [(name, split, 3) for name, split in sets])
     return folder / name
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions
-from nmtkit.analyze.shared.curves import number, records
 from nmtkit.analyze.shared.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.analyze.shared.timing import Timing, measure_speed
 from nmtkit.analyze.study import Study
@@ -20,6 +19,7 @@ from nmtkit.errors import DataError
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
 from nmtkit.nn import hardware
+from nmtkit.records import MetricsLine, TranslationMeta, load, load_lines
 from nmtkit.run import Run, System
 from nmtkit.score import paper as papers
 from nmtkit.settings import SearchSettings, build
@@ -336,15 +336,15 @@ def logged(system: System, set_name: str) -> tuple[float | None, float | None, f
 
     Those of training are medians over the logged stretches, without the first (its warm-up).
     """
-    lines = [line for line in records(system.metrics) if line["kind"] == "train"]
-    lines = [line for line in lines if number(line, "tgt_tokens_per_s")]
-    pairs = [(number(line, "updates"), number(line, "seconds")) for line in lines]
-    updates = [count / seconds for count, seconds in pairs if count is not None and seconds]
-    tokens = [float(line["tgt_tokens_per_s"]) for line in lines]
+    lines: list[MetricsLine] = []
     decoding = None
-    with contextlib.suppress(DataError, KeyError, TypeError, ValueError):  # not translated
-        meta = files.read_json(system.translation(set_name) / "meta.json")
-        decoding = float(meta["speed"]["tokens_per_second"])
+    with contextlib.suppress(DataError):  # not trained here
+        lines = [one for one in load_lines(MetricsLine, system.metrics) if one.tgt_tokens_per_s]
+    with contextlib.suppress(DataError):  # not translated
+        speed = load(TranslationMeta, system.translation(set_name) / "meta.json").speed
+        decoding = speed.tokens_per_second if speed else None
+    tokens = [one.tgt_tokens_per_s or 0.0 for one in lines]
+    updates = [one.updates / one.seconds for one in lines if one.updates and one.seconds]
     return median(tokens), median(updates), decoding
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions, option
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.records import LengthScore
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
-from nmtkit.score.lengths import GroupScore
 from nmtkit.score.stage import source_lengths
 from nmtkit.score.translations import bleu_of, sets_to_score
 from nmtkit.tables.table import Column, Table
@@ -26,7 +26,7 @@ class LengthsOptions(PaperOptions):
 class LengthScores:
     """Scores of every system in every group, by set, and the signature of BLEU."""
 
-    by_set: dict[str, list[GroupScore]]
+    by_set: dict[str, list[LengthScore]]
     signature: str
 
 

@@ -17,7 +17,7 @@ from nmtkit.analyze.shared.expressions import Expression, Match, spaced, transla
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.corpora import generated
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.run import TextSet
+from nmtkit.records import TextSet
 from nmtkit.score.formulas import Array
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.score.significance import wilson
@@ -200,7 +200,7 @@ def expression_list(study: Study, name: str) -> tuple[str, list[str]]:
     if name not in lists:
         return name, list(files.text_lines(Path(name)))
     wanted, manifest = lists[name], study.run.manifest()
-    src, tgt = manifest["src"], manifest["tgt"]
+    src, tgt = manifest.src, manifest.tgt
     if (src, tgt) != (wanted.src, wanted.tgt):
         message = f"the list '{name}' is for {wanted.src}-{wanted.tgt}, and this run is {src}-{tgt}"
         raise ConfigError(message, where="--expressions", hint="--expressions FILE")

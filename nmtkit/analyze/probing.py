@@ -221,7 +221,7 @@ def find_folder(run: Run, where: str) -> Path:
     """
     own = run.prep / "eval" / "probing"
     if where == SENTEVAL:
-        if (language := run.manifest()["src"]) != "en":
+        if (language := run.manifest().src) != "en":
             problem = f"SentEval's sentences are English, the sources of this run are '{language}'"
             hint = "use a run that translates from English, or name a folder of probing files"
             raise ConfigError(problem, where="--probes", hint=hint)

@@ -157,7 +157,7 @@ def inputs(study: Study, options: Options) -> dict[str, Any]:
         for path in (Path(part), *Path(part).glob("*.txt*"), *Path(part).glob("*/*.txt*")):
             if path.is_file():
                 hashes[str(path)] = files.sha256(path)
-    prepared = run.manifest().get("fingerprint")
+    prepared = run.manifest().fingerprint
     facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": study.systems, "options": values, "files": hashes}
     facts |= {"weights": {name: checkpoints.current(run.system(name)) for name in study.systems}, "words": as_words(options.model_dump(mode="json", exclude_defaults=True))}
     result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nmtkit import console, files
 from nmtkit.analyze.analysis import Finding, LeftOut
 from nmtkit.errors import DataError
-from nmtkit.run import Run, TextSet
+from nmtkit.records import TextSet
+from nmtkit.run import Run
 from nmtkit.score.resampling import Draws, Resampling
 from nmtkit.score.translations import compared
 
@@ -76,7 +77,7 @@ class Study:
     @property
     def dataset(self) -> str:
         """The name of the prepared corpus."""
-        return str(self.run.manifest().get("dataset"))
+        return self.run.manifest().dataset
 
     @cached_property
     def device(self) -> torch.device:

@@ -11,6 +11,8 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.records import Manifest, TextRecipe
+from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 
 ABOUT, README, TEXT = "nmtkit.json", "README.md", "text"
@@ -36,9 +38,7 @@ def about(folder: Path) -> dict[str, Any] | None:
 
 def complete(folder: Path, said: dict[str, Any]) -> bool:
     """Whether all files that a folder says it has are there as they were."""
-    with contextlib.suppress(OSError, KeyError, TypeError, AttributeError):
-        return all(files.sha256(folder / name) == digest for name, digest in said["files"].items())
-    return False
+    return bool(said.get("files")) and not files.changed(folder, said["files"])
 
 
 @contextlib.contextmanager
@@ -70,24 +70,24 @@ def writing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def write_text_files(folder: Path, prep: Path, manifest: dict[str, Any]) -> None:
+def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:
     """All that `nmtkit.text.side.TextSide.load(folder)` reads, of a prepared corpus."""
     folder.mkdir()
     for path in sorted(path for pattern in PATTERNS for path in prep.glob(pattern)):
         shutil.copy(path, folder / path.name)
-    files.write_json(folder / "manifest.json", {key: manifest[key] for key in ("src", "tgt", "settings")})
+    TextRecipe(src=manifest.src, tgt=manifest.tgt, settings=manifest.settings).write(folder / "manifest.json")
 
 
-def steps(side: TextSide, settings: dict[str, Any]) -> list[str]:
+def steps(side: TextSide, settings: PrepSettings) -> list[str]:
     """What is done to a raw line of the source before it is subwords, for people."""
     found = ["runs of white space become single spaces, control characters go"]
     if side.moses is None:
         found.append("jieba cuts the sentence into words")
     else:
-        found += ["Moses' punctuation normalisation"] if settings["normalize"] else []
-        hyphens, escapes = (" with aggressive hyphens" if settings["aggressive_hyphens"] else ""), ("" if settings["escape"] else ", without escapes")
+        found += ["Moses' punctuation normalisation"] if settings.normalize else []
+        hyphens, escapes = (" with aggressive hyphens" if settings.aggressive_hyphens else ""), ("" if settings.escape else ", without escapes")
         found.append(f"Moses' tokenizer{hyphens}{escapes} (language {side.lang})")
-    found += ["lowercase"] if settings["lowercase"] else []
+    found += ["lowercase"] if settings.lowercase else []
     found += [f"Moses' truecaser (truecase.{side.lang})"] if side.truecaser else []
     return found + (["BPE of subword-nmt (codes*.bpe; with bpe-vocab.src.txt as its vocabulary filter where there is one)"] if side.bpe else [])
 
@@ -117,7 +117,9 @@ With nmtkit installed, that is:
 
     import ctranslate2
     from pathlib import Path
-    from nmtkit.text.side import TextSide
+    from nmtkit.records import Manifest, TextRecipe
+from nmtkit.settings import PrepSettings
+from nmtkit.text.side import TextSide
 
     source, target = (TextSide.load(Path("text"), side) for side in ("src", "tgt"))
     translator = ctranslate2.Translator(".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,17 @@ def _write(group: Chosen, target: Path, quantization: str, force: bool) -> None:
     manifest, settings = run.manifest(), group.settings
     sides = TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt")
     said: dict[str, Any] = {
-        **{"format": FORMAT, "nmtkit": nmtkit.__version__, "system": group.name, "checkpoints": group.checkpoints(), "quantization": quantization},
-        **{"prep": manifest.get("fingerprint"), "vocabulary": loading.vocabulary_hashes(run), "src": manifest["src"], "tgt": manifest["tgt"]},
+        **{
+            "format": FORMAT,
+            "nmtkit": nmtkit.__version__,
+            "system": group.name,
+            "checkpoints": [asdict(one) for one in group.checkpoints()],
+            "quantization": quantization,
+        },
+        **{"prep": manifest.fingerprint, "vocabulary": loading.vocabulary_hashes(run), "src": manifest.src, "tgt": manifest.tgt},
         **{"positions": max(POSITIONS, settings.max_source + 1, int(settings.max_length_a * (settings.max_source + 1)) + settings.max_length_b)},
         **{"search": {key: getattr(settings, key) for key in ("beam", "length_penalty", "max_length_a", "max_length_b", "max_source")}},
-        **{"text": {"source": folder.steps(sides[0], manifest["settings"]), "target": folder.steps_back(sides[1])}},
+        **{"text": {"source": folder.steps(sides[0], manifest.settings), "target": folder.steps_back(sides[1])}},
     }
     before = folder.about(target)
     if before is not None and not force and {**before, "files": None} == {**said, "files": None} and folder.complete(target, before):

@@ -16,12 +16,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
 
 from nmtkit import console, files
 from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem, NmtkitError, counted
+from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, load
 from nmtkit.run import System
 from nmtkit.settings import SearchSettings, TrainSettings, build
 
@@ -30,10 +31,12 @@ if TYPE_CHECKING:  # torch is imported where tensors are read or written: a repo
 
     Tensors = Mapping[str, Tensor]
 
-FORMAT = 1
 WEIGHTS, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
 PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npz"}
 AGAIN = "move its folder away, and another checkpoint is taken; or train again: nmtkit train --force"
+
+
+R = TypeVar("R")
 
 
 def save(folder: Path, step: int, weights: Tensors, optimizer: Tensors, state: dict[str, Any], about: dict[str, Any]) -> Path:
@@ -63,8 +66,8 @@ def save(folder: Path, step: int, weights: Tensors, optimizer: Tensors, state: d
             save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, temporary / name, {"format": "pt"})
         (temporary / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
         parts = [temporary / name for name in (WEIGHTS, OPTIMIZER, STATE)]
-        described = {path.name: {"bytes": path.stat().st_size, "sha256": _synced_hash(path)} for path in parts}
-        files.write_json(temporary / MANIFEST, {"format": FORMAT, "step": step, **about, "files": described})
+        described = {path.name: FileFacts(path.stat().st_size, _synced_hash(path)) for path in parts}
+        CheckpointManifest(format=1, step=step, **about, files=described).write(temporary / MANIFEST)
         files.sync_folder(temporary)
         _give_name(temporary, final)
     except (OSError, SafetensorError, EnvironmentProblem) as error:
@@ -81,7 +84,7 @@ def _give_name(temporary: Path, final: Path) -> None:
     if final.exists():
         try:
             manifest = read_manifest(final)
-            for name in manifest["files"]:
+            for name in manifest.files:
                 _check_hash(final, name, manifest)
             old = final.with_name(f".old-{final.name}-{os.getpid()}")
         except CheckpointError as error:
@@ -118,7 +121,7 @@ def candidates(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=step_of)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> CheckpointManifest:
     """A checkpoint's manifest, after a look at the sizes of its files.
 
     Raises: CheckpointError if it is no checkpoint of nmtkit, incomplete, truncated, or of another format.
@@ -126,20 +129,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if path.is_file() or path.suffix in PICKLES:
         raise CheckpointError(f"not a checkpoint folder of nmtkit: {path}", hint=_foreign_hint(path))
     try:
-        manifest: dict[str, Any] = files.read_json(path / MANIFEST)
-        described = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
+        manifest = load(CheckpointManifest, path / MANIFEST)
     except DataError as error:
         found = next((p for p in path.glob("*") if p.suffix in PICKLES), path)
-        raise CheckpointError(f"incomplete checkpoint: {error.message}", where=path, hint=_foreign_hint(found)) from None
-    except (KeyError, TypeError, AttributeError, ValueError):
-        raise CheckpointError("the manifest is damaged", where=path / MANIFEST, hint=AGAIN) from None
-    if manifest.get("format") != FORMAT:
-        message = f"checkpoint format {manifest.get('format')!r}, this nmtkit reads {FORMAT}"
-        raise CheckpointError(message, where=path, hint="use the nmtkit that wrote it")
-    for name, (size, _) in described.items():
+        raise CheckpointError(f"incomplete checkpoint: {error.message}", where=path / MANIFEST, hint=_foreign_hint(found)) from None
+    for name, wanted in manifest.files.items():
         actual = (path / name).stat().st_size if (path / name).is_file() else None
-        if actual != size:
-            what = "is missing" if actual is None else f"has {actual} bytes instead of {size}"
+        if actual != wanted.bytes:
+            what = "is missing" if actual is None else f"has {actual} bytes instead of {wanted.bytes}"
             raise CheckpointError(f"truncated checkpoint: {name} {what}", where=path, hint=AGAIN)
     return manifest
 
@@ -150,7 +147,7 @@ def _foreign_hint(path: Path) -> str:
     return AGAIN
 
 
-def _read_tensors(path: Path, name: str, manifest: dict[str, Any], checked: bool = False) -> dict[str, Tensor]:
+def _read_tensors(path: Path, name: str, manifest: CheckpointManifest, checked: bool = False) -> dict[str, Tensor]:
     """Tensors of one file of a checkpoint, its hash checked unless it was.
 
     Raises: CheckpointError if a bit is wrong, or the file is something else (a pickle).
@@ -168,8 +165,8 @@ def _read_tensors(path: Path, name: str, manifest: dict[str, Any], checked: bool
         raise CheckpointError(f"{name} is not a safetensors file: {error}", where=path, hint=hint) from None
 
 
-def _check_hash(path: Path, name: str, manifest: dict[str, Any]) -> None:
-    if name not in manifest["files"] or files.sha256(path / name) != manifest["files"][name]["sha256"]:
+def _check_hash(path: Path, name: str, manifest: CheckpointManifest) -> None:
+    if name not in manifest.files or files.sha256(path / name) != manifest.files[name].sha256:
         raise CheckpointError(f"damaged checkpoint: {name} does not have the hash of its manifest", where=path, hint=AGAIN)
 
 
@@ -184,14 +181,17 @@ def load_weights(path: Path, checked: bool = False) -> dict[str, Tensor]:
     return _read_tensors(path, WEIGHTS, read_manifest(path), checked)
 
 
-def load_training(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """All that continues a training: weights, optimiser tensors, state.
+def load_training(path: Path, record: type[R]) -> tuple[dict[str, Tensor], dict[str, Tensor], R]:
+    """Return all that continues a training: weights, optimiser tensors, and the state, which is of the class `record`.
 
     Raises: CheckpointError if any of it is damaged.
     """
     manifest = read_manifest(path)
     _check_hash(path, STATE, manifest)
-    state: dict[str, Any] = files.read_json(path / STATE)
+    try:
+        state = load(record, path / STATE)
+    except DataError as error:
+        raise CheckpointError(error.message, where=path / STATE, hint=AGAIN) from None
     return _read_tensors(path, WEIGHTS, manifest), _read_tensors(path, OPTIMIZER, manifest), state
 
 
@@ -261,7 +261,7 @@ def current(system: System, average: int | None = None) -> dict[str, str]:
 
 def digests(paths: Sequence[Path]) -> dict[str, str]:
     """Return the SHA-256 of the weights of checkpoints by the names of their folders."""
-    return {path.name: read_manifest(path)["files"][WEIGHTS]["sha256"] for path in paths}
+    return {path.name: read_manifest(path).files[WEIGHTS].sha256 for path in paths}
 
 
 def _average(system: System) -> int:
@@ -301,8 +301,8 @@ def _none_valid(system: System) -> CheckpointError:
 
 
 def _named_best(system: System) -> Path | None:
-    with contextlib.suppress(DataError, KeyError, TypeError):
-        return system.checkpoints / str(files.read_json(system.path / "best.json")["checkpoint"])
+    with contextlib.suppress(DataError):
+        return system.checkpoints / load(BestCheckpoint, system.path / "best.json").checkpoint
     return None
 
 

@@ -62,7 +62,7 @@ def check_vocabulary(path: Path, run: Run) -> None:
 
     Raises: CheckpointError naming the file that differs.
     """
-    then, now = read_manifest(path).get("vocabulary", {}), vocabulary_hashes(run)
+    then, now = read_manifest(path).vocabulary, vocabulary_hashes(run)
     if then == of_ids(then):  # written when codes and truecasers were not recorded yet
         now = of_ids(now)
     odd = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
@@ -74,8 +74,8 @@ def check_vocabulary(path: Path, run: Run) -> None:
 
 def vocabulary_sizes(run: Run) -> Vocabularies:
     """What a model must know of a run's vocabularies."""
-    entry = run.manifest()["vocabulary"]
-    return Vocabularies(int(entry["src"]), int(entry["tgt"]), bool(entry["shared"]))
+    sizes = run.manifest().vocabulary
+    return Vocabularies(sizes.src, sizes.tgt, sizes.shared)
 
 
 def vocabulary_hashes(run: Run) -> dict[str, str]:

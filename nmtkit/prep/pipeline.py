@@ -42,8 +42,9 @@ from nmtkit.prep.encoders import (
 from nmtkit.prep.learn import Models, Words, learn, numbered
 from nmtkit.prep.parse_spans import PARSED, Kept, Parser, parse_text, write_spans
 from nmtkit.prep.parts import Part
-from nmtkit.prep.tally import FORMAT, Tally, as_counts, fingerprint, tools
+from nmtkit.prep.tally import Tally, as_counts, fingerprint, tools
 from nmtkit.prep.workers import Cleaned, Cleaner, Counts, SideCounts, row_chunks
+from nmtkit.records import Cleaning, Manifest, TextRecipe, TextSet, VocabularySizes
 from nmtkit.settings import PrepSettings
 from nmtkit.text.segmented import WordIds
 from nmtkit.text.side import TextSide
@@ -87,7 +88,7 @@ class Pipeline:
         self._vocabulary_sizes = (0, 0)
         self._dropped = (array("q"), array("q"))  # rows dropped by cleaning, and among those kept then, by encoding
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Manifest:
         """Do all of it.
 
         Returns: the manifest, written too.
@@ -101,7 +102,7 @@ class Pipeline:
             if collecting:
                 gc.enable()
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> Manifest:
         train = self.corpus.sets[0]
         parts, counts = self._clean(train)
         start = time.perf_counter()
@@ -121,9 +122,10 @@ class Pipeline:
         for path in {part.path for part in parts} | set(self.folder.glob("train.words.*")):
             path.unlink()
         sets += [self._encode_set(one) for one in self.corpus.sets[1:]]
-        for one, entry in zip(self.corpus.sets, sets, strict=True):
-            self._write_documents(one, entry)
-            self._write_spans(one, entry)
+        sets = [
+            entry.model_copy(update=self._write_documents(one) | self._write_spans(one, entry.lines))
+            for one, entry in zip(self.corpus.sets, sets, strict=True)
+        ]
         for name, path in self.corpus.extras.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, self.folder / name)
@@ -176,7 +178,8 @@ class Pipeline:
             hint = f"no word occurs {self.settings.min_frequency} times: lower it"
             raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
         self._vocabulary_sizes = (len(models.vocabularies[0]), len(models.vocabularies[1]))
-        self._write_start_of_manifest()
+        # What `TextSide.load` needs to know; the whole manifest follows at the end.
+        TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings).write(self.folder / "manifest.json")
         src, tgt = (
             TextSide(language, self.settings, truecasers[side], models.bpe[side])
             for side, language in zip(BOTH, (self.corpus.src, self.corpus.tgt), strict=True)
@@ -188,7 +191,7 @@ class Pipeline:
         console.say(f"truecaser, BPE, vocabulary: from {types:,} words in {seconds:.1f}s")
         return models
 
-    def _encode_train(self, train: SetFiles, parts: Iterable[Part], models: Models, count: int) -> dict[str, Any]:
+    def _encode_train(self, train: SetFiles, parts: Iterable[Part], models: Models, count: int) -> TextSet:
         size = max(self._vocabulary_sizes)
         ids = WordIds([(models.segmented[side], vocabulary) for side, vocabulary in zip(BOTH, models.vocabularies, strict=True)], id_type(size))
         make = functools.partial(TrainEncoder, ids, self.settings.max_subwords)
@@ -210,7 +213,7 @@ class Pipeline:
         self.tally.corpus |= {f"{side}_tokens": int(tokens[i]) for i, side in enumerate(BOTH)}
         return _set_entry(train, self.tally.pairs_kept, tokens, unknown)
 
-    def _encode_set(self, one: SetFiles) -> dict[str, Any]:
+    def _encode_set(self, one: SetFiles) -> TextSet:
         lines = check.total(one.src, self.facts)
         streams = one.sides()
         unknown = np.zeros(2, np.int64)
@@ -233,7 +236,7 @@ class Pipeline:
                 for side, changes in zip(BOTH, encoded.changes, strict=True):
                     changed[side].update(changes)
         counted = {"changed": as_counts(changed), "blank": {stream: count for stream, count in blank.items() if count}}
-        return _set_entry(one, lines, tokens, unknown) | counted
+        return _set_entry(one, lines, tokens, unknown).model_copy(update=counted)
 
     def _map(self, make: Any, chunks: Any, label: str, total: int, jobs: int | None = None, handed_over: list[Any] | None = None) -> Iterator[Any]:
         """`ordered_map` with the progress display."""
@@ -242,11 +245,13 @@ class Pipeline:
                 advance(len(done.dropped) + (done.pairs if isinstance(done, Cleaned) else len(done.lengths) // 2))
                 yield done
 
-    def _write_documents(self, one: SetFiles, entry: dict[str, Any]) -> None:
-        """docs/<set>.txt: where documents start among the lines kept; a document of which nothing is left is left out. How many there are goes
-        into the set's entry of the manifest."""
+    def _write_documents(self, one: SetFiles) -> dict[str, Any]:
+        """docs/<set>.txt: where documents start among the lines kept; a document of which nothing is left is left out.
+
+        Returns: how many there are, for the set's entry of the manifest.
+        """
         if one.docs is None:
-            return
+            return {}
         starts = np.array(read_starts(one.docs, check.total(one.src, self.facts)), np.int64)
         lines = check.total(one.src, self.facts)
         if one.split == "train":
@@ -255,64 +260,60 @@ class Pipeline:
                 lines -= len(dropped)
         starts = np.unique(starts)
         starts = starts[starts < lines]
-        entry["documents"] = len(starts)
         path = documents_file(self.folder, one.name)
         path.parent.mkdir(exist_ok=True)
         files.write_lines(path, [str(start) for start in starts])
+        return {"documents": len(starts)}
 
-    def _write_spans(self, one: SetFiles, entry: dict[str, Any]) -> None:
-        """<set>.spans.*, the phrases of its source by its parses; how many there are goes into the set's entry of the manifest."""
+    def _write_spans(self, one: SetFiles, lines: int) -> dict[str, Any]:
+        """<set>.spans.*, the phrases of its source by its parses.
+
+        Returns: how many there are, for the set's entry of the manifest.
+        """
         dropped = self._dropped if one.split == "train" else ()
         parses = one.parses
         if parses is None and self.parser is not None:
             parses = self.folder / "parses" / f"{one.name}.txt"
             side = TextSide(self.corpus.src, self.settings)
-            with self.tally.timed(f"parsing {one.name}", entry["lines"]):
+            with self.tally.timed(f"parsing {one.name}", lines):
                 parse_text(self.parser, side, _chunks([one.src], max_rows=500), Kept(*dropped), parses)
-        if parses is not None:
-            with self.tally.timed(f"phrases of {one.name}", entry["lines"]):
-                chunks = _chunks([one.src, (parses,)])
-                found = write_spans(self.folder, one.name, chunks, Kept(*dropped), self.jobs if entry["lines"] > 2000 else 1)
-            reasons = ", ".join(f"{found.counts[reason]:,} {reason}, first line {line:,}" for reason, line in found.first.items())
-            if one.parses and not found.counts[PARSED]:  # a model of parses would be one of n-grams and still be called by their name
-                hint = "a line is a bracketed tree of the source's line, such as (S (NP (DT the) (NN fox)) (VP (VBD ran))), or blank"
-                raise DataError(f"the parses of '{one.name}': none of them fits its sentence ({reasons})", where=parses, hint=hint)
-            if found.many_unusable:
-                console.warn(f"parses of {one.name}: many do not fit, and their sentences are cut into n-grams instead ({reasons}): {parses}")
-            entry["parses"], entry["parses_first"] = found.counts, found.first
+        if parses is None:
+            return {}
+        with self.tally.timed(f"phrases of {one.name}", lines):
+            chunks = _chunks([one.src, (parses,)])
+            found = write_spans(self.folder, one.name, chunks, Kept(*dropped), self.jobs if lines > 2000 else 1)
+        reasons = ", ".join(f"{found.counts[reason]:,} {reason}, first line {line:,}" for reason, line in found.first.items())
+        if one.parses and not found.counts[PARSED]:  # a model of parses would be one of n-grams and still be called by their name
+            hint = "a line is a bracketed tree of the source's line, such as (S (NP (DT the) (NN fox)) (VP (VBD ran))), or blank"
+            raise DataError(f"the parses of '{one.name}': none of them fits its sentence ({reasons})", where=parses, hint=hint)
+        if found.many_unusable:
+            console.warn(f"parses of {one.name}: many do not fit, and their sentences are cut into n-grams instead ({reasons}): {parses}")
+        return {"parses": found.counts, "parses_first": found.first}
 
-    def _manifest(self) -> dict[str, Any]:
-        corpus = self.corpus
-        settings = self.settings.model_dump()
-        head = {"format": FORMAT, "dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt, "preset": corpus.preset}
-        return head | {"source": self.identity, "settings": settings}
-
-    def _write_start_of_manifest(self) -> None:
-        """What `TextSide.load` needs to know; the whole manifest follows at the end."""
-        files.write_json(self.folder / "manifest.json", self._manifest())
-
-    def _write_manifest(self, sets: list[dict[str, Any]]) -> dict[str, Any]:
+    def _write_manifest(self, sets: list[TextSet]) -> Manifest:
         hashes = {p.relative_to(self.folder).as_posix(): files.sha256(p) for p in sorted(self.folder.rglob("*")) if p.is_file()}
         hashes.pop("manifest.json", None)
-        tally = self.tally
-        manifest = self._manifest() | {
-            "sets": sets,
-            "vocabulary": {"shared": self.settings.joint_vocab, "src": self._vocabulary_sizes[0], "tgt": self._vocabulary_sizes[1]},
-            "corpus": tally.corpus,
-            "cleaning": {
-                "pairs_in": tally.pairs_in,
-                "pairs_kept": tally.pairs_kept,
-                "dropped": tally.dropped(),
-                "changed": as_counts(tally.changes),
-            },
-            "files": hashes,
-            "inputs": self.corpus.published | check.as_json(self.facts),
-            "tools": tools(self.corpus) | (self.parser.tools if self.parser else {}),
-            "speed": tally.speed,
-            "jobs": self.jobs,
-        }
-        manifest["fingerprint"] = fingerprint(manifest)
-        files.write_json(self.folder / "manifest.json", manifest)
+        corpus, tally = self.corpus, self.tally
+        manifest = Manifest(
+            format=1,
+            dataset=corpus.name,
+            src=corpus.src,
+            tgt=corpus.tgt,
+            preset=corpus.preset,
+            source=self.identity,
+            settings=self.settings,
+            sets=sets,
+            vocabulary=VocabularySizes(self.settings.joint_vocab, *self._vocabulary_sizes),
+            corpus=tally.corpus,
+            cleaning=Cleaning(tally.pairs_in, tally.pairs_kept, tally.dropped(), as_counts(tally.changes)),
+            files=hashes,
+            inputs=corpus.published | check.as_json(self.facts),
+            tools=tools(corpus) | (self.parser.tools if self.parser else {}),
+            speed=tally.speed,
+            jobs=self.jobs,
+            fingerprint=fingerprint(corpus.src, corpus.tgt, self.settings, hashes),
+        )
+        manifest.write(self.folder / "manifest.json")
         return manifest
 
 
@@ -352,8 +353,14 @@ def _tokens(encoded: Encoded) -> tuple[int, int]:
     return int(encoded.lengths[0::2].sum()) - pairs, int(encoded.lengths[1::2].sum()) - pairs
 
 
-def _set_entry(one: SetFiles, lines: int, tokens: Any, unknown: Any) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": one.name, "split": one.split, "lines": lines, "references": 1 + len(one.references)}
-    for i, side in enumerate(BOTH):
-        entry |= {f"{side}_tokens": int(tokens[i]), f"{side}_unknown": int(unknown[i])}
-    return entry
+def _set_entry(one: SetFiles, lines: int, tokens: Any, unknown: Any) -> TextSet:
+    return TextSet(
+        name=one.name,
+        split=one.split,
+        lines=lines,
+        references=1 + len(one.references),
+        src_tokens=int(tokens[0]),
+        src_unknown=int(unknown[0]),
+        tgt_tokens=int(tokens[1]),
+        tgt_unknown=int(unknown[1]),
+    )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nmtkit import console, files, settings
+from nmtkit import console, files
 from nmtkit.corpora.corpus import Corpus, SetFiles, parse_files
 from nmtkit.corpora.document_starts import document_sources, separate
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
@@ -22,6 +22,7 @@ from nmtkit.prep.parsers import load_parser
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import SEED, own_request, parse_identity, registered_request
 from nmtkit.prep.shorten import first_pairs
+from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 
@@ -79,7 +80,8 @@ def prep(
     run = _run_at(run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
-    identity = request.identity(old.get("inputs", {}), chosen) | parse_identity(trees, parser, old.get("inputs", {}))
+    known = old.inputs if old else {}
+    identity = request.identity(known, chosen) | parse_identity(trees, parser, known)
     if old and not force and _up_to_date(run, old, identity, chosen):
         return run
     strict = chosen.on_bad_utf8 == "error"
@@ -129,20 +131,20 @@ def _run_at(folder: Path) -> Run:
     return Run(folder)
 
 
-def _manifest(run: Run) -> dict[str, Any]:
-    """The manifest of what is prepared; empty if nothing is, or if it can't be read."""
+def _manifest(run: Run) -> Manifest | None:
+    """Return what is prepared; None if nothing is, or the manifest can't be read."""
     with contextlib.suppress(DataError):
         return run.manifest()
-    return {}
+    return None
 
 
-def _up_to_date(run: Run, old: dict[str, Any], identity: dict[str, Any], chosen: PrepSettings) -> bool:
+def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], chosen: PrepSettings) -> bool:
     """Whether the prep folder holds what is asked for.
 
     Returns: False if it is damaged and must be made again.
     Raises: ConfigError if it holds something else.
     """
-    before = _flat({"source": old.get("source", {}), "prep": settings.build(PrepSettings, {}, "prep").model_dump() | old.get("settings", {})})
+    before = _flat({"source": old.source, "prep": old.settings.model_dump()})
     after = _flat({"source": identity, "prep": chosen.model_dump()})
     different = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     if different:
@@ -152,11 +154,11 @@ def _up_to_date(run: Run, old: dict[str, Any], identity: dict[str, Any], chosen:
             where="\n  ".join([str(run.prep), *lines]),
             hint="prepare another run with --run DIR, or this one again with --force",
         )
-    missing = [name for name in old.get("files", {}) if not (run.prep / name).is_file()]
+    missing = [name for name in old.files if not (run.prep / name).is_file()]
     if missing:
         console.warn(f"{run.prep / missing[0]} is missing; preparing again")
         return False
-    console.say(f"{run.prep} is up to date ({old['dataset']}, fingerprint {old['fingerprint'][:12]}); --force prepares it again")
+    console.say(f"{run.prep} is up to date ({old.dataset}, fingerprint {old.fingerprint[:12]}); --force prepares it again")
     return True
 
 
@@ -233,64 +235,65 @@ def _publish(work: Path, final: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _warn_of_systems(run: Run, old: dict[str, Any], new: dict[str, Any]) -> None:
+def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:
     names = [system.name for system in run.systems()]
-    if names and old.get("fingerprint") != new["fingerprint"]:
-        change = f"fingerprint {str(old.get('fingerprint'))[:12]} -> {new['fingerprint'][:12]}"
+    before = old.fingerprint if old else "none"
+    if names and before != new.fingerprint:
+        change = f"fingerprint {before[:12]} -> {new.fingerprint[:12]}"
         console.warn(
             f"the corpus changes ({change}): the systems {', '.join(names)} in {run.path / 'systems'} belong to the old one and will be refused; "
             "train them again with --force, or get the old corpus back by preparing it again as it was"
         )
 
 
-def _run_toml(manifest: dict[str, Any], identity: dict[str, Any], seed: int) -> dict[str, Any]:
-    values = {key: manifest[key] for key in ("dataset", "src", "tgt", "preset", "fingerprint")}
-    return values | {key: identity[key] for key in ("size", "seed") if key in identity} | {"prep": manifest["settings"]}
+def _run_toml(manifest: Manifest, identity: dict[str, Any], seed: int) -> dict[str, Any]:
+    values = {key: getattr(manifest, key) for key in ("dataset", "src", "tgt", "preset", "fingerprint")}
+    return values | {key: identity[key] for key in ("size", "seed") if key in identity} | {"prep": manifest.settings.model_dump()}
 
 
-def _report(run: Run, manifest: dict[str, Any], seconds: float) -> None:
+def _report(run: Run, manifest: Manifest, seconds: float) -> None:
     """A short table of what was kept, dropped and changed."""
-    cleaning, vocabulary, corpus = manifest["cleaning"], manifest["vocabulary"], manifest["corpus"]
-    console.say(f"training pairs: {cleaning['pairs_in']:,} in, {cleaning['pairs_kept']:,} kept ({cleaning['pairs_kept'] / cleaning['pairs_in']:.2%})")
-    wide = max(map(len, [*cleaning["dropped"], *(kind for changed in cleaning["changed"].values() for kind in changed)]), default=0)
-    for reason, count in cleaning["dropped"].items():
-        console.say(f"  dropped: {reason:<{wide}} {count['pairs']:>9,}  (source {count['src']:,}, target {count['tgt']:,})")
+    cleaning, vocabulary, (train, *others) = manifest.cleaning, manifest.vocabulary, manifest.sets
+    console.say(f"training pairs: {cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept ({cleaning.pairs_kept / cleaning.pairs_in:.2%})")
+    wide = max(map(len, [*cleaning.dropped, *(kind for changed in cleaning.changed.values() for kind in changed)]), default=0)
+    for reason, pairs in cleaning.dropped.items():
+        console.say(f"  dropped: {reason:<{wide}} {pairs['pairs']:>9,}  (source {pairs['src']:,}, target {pairs['tgt']:,})")
     for side, name in SIDES:
-        for kind, count in cleaning["changed"][side].items():
+        for kind, count in cleaning.changed[side].items():
             console.say(f"  changed: {kind:<{wide}} {count:>9,}  in the {name}")
-    sizes = f"{vocabulary['src']:,}" if vocabulary["shared"] else f"{vocabulary['src']:,} + {vocabulary['tgt']:,}"
-    console.say(f"{corpus['src_tokens']:,} + {corpus['tgt_tokens']:,} subwords, vocabulary {sizes}{' (shared)' * vocabulary['shared']}")
-    for entry in manifest["sets"][1:]:
-        shares = (f"{name} {entry[f'{side}_unknown'] / max(entry[f'{side}_tokens'], 1):.2%}" for side, name in SIDES)
-        console.say(f"  {entry['split']:<5} {entry['name']}: {entry['lines']:,} lines, unknown subwords {', '.join(shares)}")
+    sizes = f"{vocabulary.src:,}" if vocabulary.shared else f"{vocabulary.src:,} + {vocabulary.tgt:,}"
+    console.say(f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords, vocabulary {sizes}{' (shared)' * vocabulary.shared}")
+    for one in others:
+        shares = f"source {one.src_unknown / max(one.src_tokens, 1):.2%}, target {one.tgt_unknown / max(one.tgt_tokens, 1):.2%}"
+        console.say(f"  {one.split:<5} {one.name}: {one.lines:,} lines, unknown subwords {shares}")
         for side, name in SIDES:
-            for kind, count in entry["changed"][side].items():
-                console.say(f"  changed in {entry['name']}: {kind} {count:,}  in the {name}")
-        if entry["blank"]:
-            counts = ", ".join(f"{count:,} of .{stream}" for stream, count in entry["blank"].items())
+            for kind, count in (one.changed or {}).get(side, {}).items():
+                console.say(f"  changed in {one.name}: {kind} {count:,}  in the {name}")
+        if one.blank:
+            counts = ", ".join(f"{count:,} of .{stream}" for stream, count in one.blank.items())
             console.warn(
-                f"{entry['name']} has blank lines ({counts}; {entry['lines']:,} lines each): they are kept, a blank source line is translated "
-                f"as a blank line, and all count in the scores: {run.prep / 'text' / entry['name']}.*"
+                f"{one.name} has blank lines ({counts}; {one.lines:,} lines each): they are kept, a blank source line is translated "
+                f"as a blank line, and all count in the scores: {run.prep / 'text' / one.name}.*"
             )
-    _report_documents(manifest["sets"])
-    for entry in manifest["sets"]:
-        if "parses" in entry:
-            others = (f"{entry['parses'][reason]:,} {reason} (first: line {line:,})" for reason, line in entry["parses_first"].items())
-            console.say(f"  parses of {entry['name']}: {entry['parses'][PARSED]:,} sentences; as n-grams: {', '.join(others) or 'none'}")
-    console.say(f"prepared {run.prep} in {console.duration(seconds)} (preset {manifest['preset']}, fingerprint {manifest['fingerprint'][:12]})")
+    _report_documents(manifest.sets)
+    for one in manifest.sets:
+        if one.parses is not None:
+            reasons = (f"{one.parses[reason]:,} {reason} (first: line {line:,})" for reason, line in (one.parses_first or {}).items())
+            console.say(f"  parses of {one.name}: {one.parses[PARSED]:,} sentences; as n-grams: {', '.join(reasons) or 'none'}")
+    console.say(f"prepared {run.prep} in {console.duration(seconds)} (preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})")
 
 
-def _report_documents(sets: list[dict[str, Any]]) -> None:
-    told = [entry for entry in sets if "documents" in entry]
-    for entry in told:
-        console.say(f"  documents of {entry['name']}: {entry['documents']:,}, of {entry['lines'] / max(entry['documents'], 1):.1f} lines")
-        if entry["documents"] == entry["lines"] > 1:
-            console.warn(f"every line of {entry['name']} is a document of its own, so none has a context: is --docs {entry['name']} the right file?")
-    if not told:
+def _report_documents(sets: list[TextSet]) -> None:
+    known = [one for one in sets if one.documents is not None]
+    for one in known:
+        console.say(f"  documents of {one.name}: {one.documents:,}, of {one.lines / max(one.documents or 0, 1):.1f} lines")
+        if one.documents == one.lines > 1:
+            console.warn(f"every line of {one.name} is a document of its own, so none has a context: is --docs {one.name} the right file?")
+    if not known:
         console.say("  documents: nothing says where they start, so every sentence is one of its own")
         return
-    for entry in sets:
-        if "documents" not in entry and entry["lines"] > 1:
-            name = entry["name"]
-            hint = f"--docs {name}=FILE" + (f", or --docs {name}=blank, if its blank lines separate them" if entry.get("blank") else "")
+    for one in sets:
+        if one.documents is None and one.lines > 1:
+            name = one.name
+            hint = f"--docs {name}=FILE" + (f", or --docs {name}=blank, if its blank lines separate them" if one.blank else "")
             console.warn(f"nothing says where the documents of {name} start, so each of its sentences is one of its own, without a context ({hint})")

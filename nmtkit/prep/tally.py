@@ -16,6 +16,7 @@ import nmtkit
 from nmtkit import console
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.prep.encoders import BOTH
+from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 
 FORMAT = 1
@@ -53,15 +54,15 @@ def as_counts(changes: Mapping[str, Counter[str]]) -> dict[str, dict[str, int]]:
     return {side: dict(sorted(changes[side].items())) for side in BOTH}
 
 
-def fingerprint(manifest: dict[str, Any]) -> str:
+def fingerprint(src: str, tgt: str, settings: PrepSettings, hashes: Mapping[str, str]) -> str:
     """What a trained system depends on: train and dev store, vocabularies, truecasers, BPE and settings; not the test sets."""
     kept = {
         name: value
-        for name, value in manifest["files"].items()
+        for name, value in hashes.items()
         if name.startswith(("vocab.", "codes.", "truecase.", "bpe-vocab.", "train.", "dev.", "docs/train.", "docs/dev."))
     }
-    settings = sorted((key, value) for key, value in manifest["settings"].items() if key not in {"dev", "test"})  # names, not text
-    text = repr((FORMAT, manifest["src"], manifest["tgt"], settings, sorted(kept.items())))
+    values = sorted((key, value) for key, value in settings.model_dump().items() if key not in {"dev", "test"})  # names, not text
+    text = repr((FORMAT, src, tgt, values, sorted(kept.items())))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

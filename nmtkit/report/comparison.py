@@ -6,7 +6,8 @@ import itertools
 import statistics
 from typing import Any
 
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
+from nmtkit.records import Scores, SeedResult
 from nmtkit.report.gathered import DAMAGED, Gathered, Remark, TrainedSystem
 from nmtkit.score import views
 from nmtkit.score.translations import described
@@ -25,7 +26,7 @@ READING = (
 def tables(found: Gathered, set_name: str) -> list[Table]:
     """What a set's scores are read from first: where several seeds were trained, the table of their groups; then that of the systems."""
     result = found.scores[set_name]
-    return [*([views.seeds_table(result)] if views.has_seeds(result) else []), table(found, set_name)]
+    return [*([views.seeds_table(result)] if result.has_seeds else []), table(found, set_name)]
 
 
 def table(found: Gathered, set_name: str) -> Table:
@@ -38,7 +39,7 @@ def table(found: Gathered, set_name: str) -> Table:
     main = views.main_table(result)
     kept = [i for i, column in enumerate(main.columns) if column.key in {"system", "bleu", "delta", "p", "chrf"}]
     trained = {system.name: system for system in found.systems}
-    base, measured = _minutes_an_update(trained.get(result["baseline"])), _measured(found, result)
+    base, measured = _minutes_an_update(trained.get(result.baseline)), _measured(found, result)
     columns = [*(main.columns[i] for i in kept), Column("seed", "seed"), Column("parameters", "parameters, M"), Column("updates", "updates")]
     columns += [Column("minutes", "training, minutes", decimals=1)]
     if measured:
@@ -60,13 +61,13 @@ def table(found: Gathered, set_name: str) -> Table:
     return Table("comparison", main.title, columns, rows, notes)
 
 
-def _measured(found: Gathered, result: dict[str, Any]) -> dict[str, tuple[float, float]]:
+def _measured(found: Gathered, result: Scores) -> dict[str, tuple[float, float]]:
     """The time of an update and of a search beside that of the scores' baseline, by system, where `analyze cost --measure` took it in turns.
 
     Returns: nothing where that is of another baseline, out of date, or cannot be read.
     """
     kept = found.findings.get("cost")
-    if kept is None or kept.late or kept.finding.facts.get("baseline") != result["baseline"]:
+    if kept is None or kept.late or kept.finding.facts.get("baseline") != result.baseline:
         return {}
     try:
         measured = kept.finding.facts["measured"].items()
@@ -85,31 +86,31 @@ def _minutes_an_update(system: TrainedSystem | None) -> float | None:
 
 def _speed(found: Gathered, system: str, set_name: str) -> float | None:
     try:
-        speed = described(found.run.system(system).translation(set_name)).get("speed", {}).get("tokens_per_second")
-    except (DataError, AttributeError):
+        speed = described(found.run.system(system).translation(set_name)).speed
+    except DataError:
         return None
-    return float(speed) if isinstance(speed, (int, float)) else None
+    return None if speed is None else speed.tokens_per_second
 
 
-def verdicts(result: dict[str, Any]) -> list[str]:
+def verdicts(result: Scores) -> list[str]:
     """What a set's scores say of each system, or group of training seeds, against the baseline, a sentence each; the best first."""
-    if views.has_seeds(result) and len(result["seeds"]["groups"]) > 1:
-        return _seed_verdicts(result)
-    if len(result["systems"]) == 1:
-        only = result["systems"][0]
-        return [f"{only['name']} has {only['scores']['bleu']['value']:.2f} BLEU; there is no other system to compare it with."]
+    if result.seeds and result.has_seeds and len(result.seeds.groups) > 1:
+        return _seed_verdicts(result.seeds)
+    if len(result.systems) == 1:
+        only = result.systems[0]
+        return [f"{only.name} has {only.scores['bleu'].value:.2f} BLEU; there is no other system to compare it with."]
     said = []
-    for system in sorted(result["systems"], key=lambda one: -one["scores"]["bleu"]["value"]):
-        if not system["tests"]:
+    for system in sorted(result.systems, key=lambda one: -(one.scores["bleu"].value or 0.0)):
+        if not system.tests:
             continue
-        delta, p = system["differences"]["bleu"], system["tests"][result["test"]]["bleu"]["p"]
+        delta, p = system.differences["bleu"], system.tests[result.test]["bleu"].p
         how = "not clearly different from"
         if p < LEVEL:
-            sure = delta["low"] > 0 or delta["high"] < 0
-            how = ("" if sure else "perhaps ") + ("better than" if delta["value"] > 0 else "worse than")
-        interval = f"[{delta['low']:+.2f}, {delta['high']:+.2f}]"
-        shown = _p(p, views.p_column(result, result["test"], "p", "p"))
-        said.append(f"{system['name']} is {how} {result['baseline']}: {delta['value']:+.2f} BLEU {interval}, {shown}.")
+            sure = (delta.low or 0) > 0 or (delta.high or 0) < 0
+            how = ("" if sure else "perhaps ") + ("better than" if (delta.value or 0) > 0 else "worse than")
+        interval = f"[{delta.low:+.2f}, {delta.high:+.2f}]"
+        shown = _p(p, views.p_column(result, result.test, "p", "p"))
+        said.append(f"{system.name} is {how} {result.baseline}: {delta.value:+.2f} BLEU {interval}, {shown}.")
     return said
 
 
@@ -118,38 +119,34 @@ def _p(value: float, column: Column) -> str:
     return f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
 
 
-def _seed_verdicts(result: dict[str, Any]) -> list[str]:
+def _seed_verdicts(result: SeedResult) -> list[str]:
     """The same of groups of systems that differ in the training seed alone: by their means, and what each pair of equal seeds says."""
-    base, said = result["seeds"]["baseline"], []
-    for group in sorted(result["seeds"]["groups"], key=lambda one: -one["scores"]["bleu"]["mean"]):
-        against = group["against"].get("bleu")
+    said = []
+    for group in sorted(result.groups, key=lambda one: -one.scores["bleu"].mean):
+        against = group.against.get("bleu")
         if against is None:
             continue
-        pairs, p = against["pairs"], against["p_seeds"]
-        clear = [pair["better"] for pair in pairs if pair["p"] < LEVEL]
+        pairs, p = against.pairs, against.p_seeds
+        clear = [pair.better for pair in pairs if pair.p < LEVEL]
         better, worse = sum(clear), len(clear) - sum(clear)
-        of = f"{len(pairs)} pair{'s' if len(pairs) != 1 else ''} of equal seeds"
-        counted = f"better in {better} and worse in {worse} of {of}" if pairs else "no pairs of equal seeds"
-        told = f"{group['name']} ({_seeds(group)}): {against['difference']:+.2f} BLEU to {base} in the mean, {counted} (p < {LEVEL:g})"
+        of = f"{counted(len(pairs), 'pair')} of equal seeds"
+        found = f"better in {better} and worse in {worse} of {of}" if pairs else "no pairs of equal seeds"
+        name = f"{group.name} ({counted(len(group.systems), 'seed')})"
+        told = f"{name}: {against.difference:+.2f} BLEU to {result.baseline} in the mean, {found} (p < {LEVEL:g})"
         said.append(told + (f"; p of the seeds {p:.3f}." if p is not None else "."))
     return said
-
-
-def _seeds(group: dict[str, Any]) -> str:
-    count = len(group["systems"])
-    return f"{count} seed{'s' if count != 1 else ''}"
 
 
 def cautions(found: Gathered) -> list[Remark]:
     """What every reader of the comparison should know: the luck of seeds, unequal budgets, tests of which some turn out well by luck."""
     said = []
-    compared = [result for result in found.scores.values() if len(result["systems"]) > 1]
-    if compared and not any(views.has_seeds(result) for result in compared):
+    compared = [result for result in found.scores.values() if len(result.systems) > 1]
+    if compared and not any(result.has_seeds for result in compared):
         text = "One training a system: no test here says anything of the luck of a training seed."
         used = {system.seed for system in found.systems}
         seed = next(number for number in itertools.count(1) if number not in used)
         said.append(Remark(text, f"nmtkit train --seed {seed} --name NAME && nmtkit score --group-by seed"))
-    tests = sum(bool(system["tests"]) for result in compared for system in result["systems"])
+    tests = sum(bool(system.tests) for result in compared for system in result.systems)
     if tests > 4:
         said.append(Remark(f"{tests} differences are tested: of so many, about {tests * LEVEL:.1f} would have p < {LEVEL:g} by luck alone."))
     updates = {system.name: system.curves.last for system in found.systems if system.curves.last}
@@ -159,11 +156,11 @@ def cautions(found: Gathered) -> list[Remark]:
     return said
 
 
-def details(result: dict[str, Any]) -> list[Table]:
+def details(result: Scores) -> list[Table]:
     """All tables of a set's scores but those by length and by training seed: every metric, every test."""
     return [table for stem, table in views.tables(result).items() if stem != "seeds" and not stem.startswith("lengths")]
 
 
-def by_length(result: dict[str, Any]) -> list[Table]:
+def by_length(result: Scores) -> list[Table]:
     """The tables by length, of a result that has them."""
     return [table for stem, table in views.tables(result).items() if stem.startswith("lengths")]

@@ -15,11 +15,11 @@ from nmtkit.analyze.analysis import Finding, as_words
 from nmtkit.analyze.shared.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
+from nmtkit.records import Manifest, Scores, load
 from nmtkit.run import Run
-from nmtkit.score.evaluate import FORMAT
 
 DAMAGED = (NmtkitError, KeyError, TypeError, ValueError, AttributeError, AssertionError)
-"""What reading a file that another version, or an accident, has written may raise."""
+"""What reading a finding.json that another version, or an accident, has written may raise."""
 OWN_FILES = ("finding.json", "figure.svg", "table.md", "table.tex", "table.csv")
 
 
@@ -62,12 +62,12 @@ class KeptFinding:
 
 @dataclass
 class Gathered:
-    """Everything a report shows; `scores` are the scores.json of each set, the test sets first, and `systems` those that stand in one of them."""
+    """Everything a report shows; `scores` are those of each set, the test sets first, and `systems` those that stand in one of them."""
 
     run: Run
-    manifest: dict[str, Any]
+    manifest: Manifest
     systems: list[TrainedSystem] = field(default_factory=list)
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scores: dict[str, Scores] = field(default_factory=dict)
     findings: dict[str, KeptFinding] = field(default_factory=dict)
     remarks: list[Remark] = field(default_factory=list)
 
@@ -88,7 +88,7 @@ def gather(run: Run) -> Gathered:
     if not found.scores:
         raise _nothing(found)
     _note_unscored(found)
-    compared = {system["name"] for result in found.scores.values() for system in result["systems"]}
+    compared = {name for result in found.scores.values() for name in result.names}
     found.systems = [system for system in found.systems if system.name in compared]
     _read_findings(found, changed)
     return found
@@ -103,9 +103,7 @@ def _nothing(found: Gathered) -> DataError:
         return DataError("nothing to report: the translations of this run are not scored", where=run.path, hint="nmtkit score --by-length")
     if run.systems():
         return DataError("nothing to report: no set of this run is translated", where=run.path, hint="nmtkit translate, then nmtkit score")
-    return DataError(
-        "nothing to report: this run has no trained system", where=run.path, hint="nmtkit train, then nmtkit translate and nmtkit score"
-    )
+    return DataError("nothing to report: this run has no trained system", where=run.path, hint="nmtkit train, then nmtkit translate and nmtkit score")
 
 
 def _changes(run: Run) -> Callable[[Mapping[str, str]], list[str]]:
@@ -161,23 +159,19 @@ def _read_scores(found: Gathered, changed: Callable[[Mapping[str, str]], list[st
     for name in (name for name in order if name in names):
         again = f"nmtkit score --force --set-name {name}"
         try:
-            result = files.read_json(found.run.path / "score" / name / "scores.json")
-            if result.get("format") != FORMAT:
-                found.note(f"score/{name}: written by another version of nmtkit, and left out", again)
-                continue
-            late = changed(result.get("made_from", {}).get("files", {}))
-            found.scores[name] = result
-        except DAMAGED as error:
-            found.note(f"score/{name}: cannot be read, and left out ({error})", again)
+            result = load(Scores, found.run.path / "score" / name / "scores.json")
+        except DataError as error:
+            found.note(f"score/{name}: {error.message}, and left out", again)
             continue
-        if late:
+        found.scores[name] = result
+        if late := changed(result.made_from.files if result.made_from else {}):
             found.note(f"score/{name}: made before these changed: {_some(late)}", score_command(name, result))
 
 
 def _note_unscored(found: Gathered) -> None:
     """Say which systems stand in no table, or not in all."""
     for name, result in found.scores.items():
-        scored = {system["name"] for system in result["systems"]}
+        scored = set(result.names)
         translated = {path.parents[2].name for path in (found.run.path / "systems").glob(f"*/translate/{name}/hyp.txt")}
         again = score_command(name, result)
         if waiting := sorted(translated - scored):
@@ -186,11 +180,11 @@ def _note_unscored(found: Gathered) -> None:
             found.note(f"{name}: not translated: {', '.join(missing)}", f"nmtkit translate --set-name {name} && {again}")
 
 
-def score_command(set_name: str, result: Mapping[str, Any]) -> str:
+def score_command(set_name: str, result: Scores) -> str:
     """The command that scores a set once more in the way of a result, with all systems."""
-    options = ["--set-name", set_name, "--test", result["test"]]
-    options += ["--against", result["baseline"]] if len(result["systems"]) > 1 else []
-    options += ["--buckets", result["by_length"]["buckets"]] if "by_length" in result else []
+    options = ["--set-name", set_name, "--test", result.test]
+    options += ["--against", result.baseline] if len(result.systems) > 1 else []
+    options += ["--buckets", result.by_length.buckets] if result.by_length else []
     return shlex.join(["nmtkit", "score", *options])
 
 

@@ -20,7 +20,7 @@ from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.explorer import data, script_text
 from nmtkit.report.gathered import Gathered, KeptFinding, Remark
 from nmtkit.report.texts import Texts, side_by_side
-from nmtkit.score import lengths, views
+from nmtkit.score import lengths
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, text
 
@@ -68,9 +68,9 @@ class Part:
     def title(self) -> str:
         """What is compared, on which data."""
         manifest = self.found.manifest
-        names = {system["name"] for result in self.found.scores.values() for system in result["systems"]}
+        names = {name for result in self.found.scores.values() for name in result.names}
         what = f"{len(names)} systems" if len(names) > 1 else next(iter(names))
-        return f"{what} on {manifest.get('dataset', self.found.run.path.name)}, {manifest.get('src', '?')} to {manifest.get('tgt', '?')}"
+        return f"{what} on {manifest.dataset}, {manifest.src} to {manifest.tgt}"
 
     def command(self, text: str) -> str:
         """A command as it is to be given for this run."""
@@ -103,7 +103,7 @@ def render(parts: Sequence[Part], **about: str) -> str:
 
 
 def _languages(found: Gathered) -> tuple[str, str]:
-    return str(found.manifest.get("src", "")), str(found.manifest.get("tgt", ""))
+    return found.manifest.src, found.manifest.tgt
 
 
 def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
@@ -210,15 +210,14 @@ def _dotted(name: str) -> Markup:
 def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
     """What is shown of a scored set."""
     result = found.scores[name]
-    groups = result.get("by_length")
-    figure = lengths.figure(views.length_scores(result), groups["unit"], name) if groups else None
+    groups = result.by_length
+    figure = lengths.figure(groups.groups, groups.unit, name) if groups else None
     return {
         "name": name,
-        "result": result,
         "verdicts": comparison.verdicts(result),
         "tables": comparison.tables(found, name),
         "details": comparison.details(result),
-        "paper": Table.from_json(result["paper"]) if "paper" in result else None,
+        "paper": Table.from_json(result.paper) if result.paper else None,
         "by_length": comparison.by_length(result),
         "figure": drawn(figure, f"BLEU by source length on {name}"),
     }

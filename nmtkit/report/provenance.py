@@ -9,6 +9,7 @@ from typing import Any
 
 from nmtkit import console, files
 from nmtkit.errors import DataError
+from nmtkit.records import Manifest
 from nmtkit.report.gathered import Gathered, Remark
 from nmtkit.score.translations import described, unlike_searches
 from nmtkit.tables.table import Column, Table
@@ -17,15 +18,14 @@ MOST_CALLS = 200
 """Calls of stages that are listed, the latest ones."""
 
 
-def corpus(manifest: Mapping[str, Any]) -> Table:
+def corpus(manifest: Manifest) -> Table:
     """The sets of the prepared corpus."""
     columns = [Column("name", "set", left=True), Column("split", "split", left=True), Column("lines", "lines"), Column("references", "references")]
     columns += [Column("src_tokens", "source subwords"), Column("tgt_tokens", "target subwords")]
-    rows = [[one.get(column.key) for column in columns] for one in manifest.get("sets", [])]
-    dropped = manifest.get("cleaning", {}).get("dropped", {})
-    notes = [f"fingerprint of the training data: {manifest['fingerprint']}"] if manifest.get("fingerprint") else []
-    if dropped:
-        notes.append("training pairs left out: " + ", ".join(f"{why} {count:,}" for why, count in dropped.items()))
+    rows = [[getattr(one, column.key) for column in columns] for one in manifest.sets]
+    notes = [f"fingerprint of the training data: {manifest.fingerprint}"]
+    if manifest.cleaning.dropped:
+        notes.append("training pairs left out: " + ", ".join(f"{why} {count['pairs']:,}" for why, count in manifest.cleaning.dropped.items()))
     return Table("corpus", "Prepared corpus", columns, rows, notes)
 
 
@@ -47,7 +47,7 @@ def searches(found: Gathered) -> list[Remark]:
     """In what the searches of a set's translations were not alike, a remark a set."""
     said = []
     for set_name, result in found.scores.items():
-        folders = {one["name"]: found.run.system(one["name"]).translation(set_name) for one in result["systems"]}
+        folders = {name: found.run.system(name).translation(set_name) for name in result.names}
         try:
             unlike = unlike_searches(set_name, folders)
         except DataError:  # a damaged meta.json
@@ -67,8 +67,8 @@ def systems(found: Gathered) -> Table:
         for set_name in found.scores:
             try:
                 meta = described(found.run.system(system.name).translation(set_name))
-                used.append(", ".join(one["name"] for one in meta["checkpoints"]) + f" on {meta['hardware']['name']}")
-            except (DataError, KeyError, TypeError):
+                used.append(", ".join(one.name for one in meta.checkpoints) + f" on {meta.machine}" if meta.checkpoints else None)
+            except DataError:
                 used.append(None)
         rows.append([system.name, system.config.get("variant"), system.seed, *used])
     return Table("systems", "Systems", columns, rows)
@@ -115,8 +115,8 @@ def history(records: list[dict[str, Any]]) -> Table:
 
 def _took(record: Mapping[str, Any]) -> str | None:
     try:
-        start, end = (datetime.strptime(str(record[key]), "%Y-%m-%dT%H:%M:%S%z") for key in ("start", "end"))
-    except (KeyError, ValueError):
+        start, end = (datetime.strptime(str(record.get(key)), "%Y-%m-%dT%H:%M:%S%z") for key in ("start", "end"))
+    except ValueError:
         return None
     return console.duration((end - start).total_seconds())
 

@@ -54,9 +54,8 @@ class Shown:
 def read_texts(found: Gathered, set_name: str) -> Texts | None:
     """The texts of a scored set; None, with a remark, where they do not belong together any more."""
     result, run = found.scores[set_name], found.run
-    names = [system["name"] for system in result["systems"]]
-    names = [result["baseline"], *(name for name in names if name != result["baseline"])]
-    count = result["sentences"]
+    names = [result.baseline, *(name for name in result.names if name != result.baseline)]
+    count = result.sentences
     again = f"nmtkit score --force --set-name {set_name}"
     try:
         sources = list(files.text_lines(run.source(set_name)))
@@ -79,7 +78,7 @@ def read_texts(found: Gathered, set_name: str) -> Texts | None:
     scores, lengths = _sentence_scores(found, set_name, list(outputs), count)
     if not scores:
         found.note(f"{set_name}: sentences.tsv is missing or of other translations, so sentences have no scores", again)
-    return Texts(set_name, result["baseline"], sources, references, outputs, scores, lengths)
+    return Texts(set_name, result.baseline, sources, references, outputs, scores, lengths)
 
 
 def _sentence_scores(found: Gathered, set_name: str, names: Sequence[str], count: int) -> tuple[dict[str, dict[str, list[float]]], list[int] | None]:

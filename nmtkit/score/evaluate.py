@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import nmtkit
 from nmtkit import console
 from nmtkit.errors import DataError
+from nmtkit.records import (
+    DrawnResamples,
+    LengthResult,
+    MetricScore,
+    Scores,
+    SeedGroup,
+    SignificanceTest,
+    SystemScores,
+)
 from nmtkit.score import formulas, lengths, seeds
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
 from nmtkit.score.resampling import Draws, estimate
-from nmtkit.score.seeds import SeedGroup
 from nmtkit.score.significance import TESTS, compare, difference
-from nmtkit.tables.table import plain
-
-FORMAT = 4
-"""Of scores.json; a stored result of another format is computed again."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result as plain values, and the metrics with their sentence statistics by system and key."""
+    """The result, and the metrics with their sentence statistics by system and key."""
 
-    result: dict[str, Any]
+    result: Scores
     metrics: dict[str, dict[str, Metric]] = field(repr=False)
 
 
@@ -84,29 +87,30 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
         console.say(scorer.remark)
     metrics = _metrics(outputs, scorer, task)
     draws, base = task.draws, metrics[task.baseline]
-    result: dict[str, Any] = {
-        "format": FORMAT,
-        "set": task.set_name,
-        "language": task.lang,
-        "sentences": len(task.refs[0]),
-        "references": len(task.refs),
-        "empty_references": sum(not line.strip() for ref in task.refs for line in ref),
-        "baseline": task.baseline,
-        "signatures": {key: metric.signature for key, metric in base.items()},
-        "resampling": {**{k: v for k, v in asdict(draws).items() if k != "sentences"}, "interval": "95% percentile bootstrap"},
-        "test": task.test,
-        "tests": {key: {"name": test.name, "reading": test.reading, "finest": test.finest(draws)} for key, test in TESTS.items()},
-        "version": nmtkit.__version__,
-        "commit": task.commit,
-        "remarks": [scorer.remark] if scorer.remark else [],
-        "systems": [_system(name, own, None if name == task.baseline else base, draws) for name, own in metrics.items()],
-    }
-    if task.seed_groups:
-        result["seeds"] = seeds.summarize(task.seed_groups, metrics, task.baseline, task.test, draws)
+    by_length = None
     if task.src_lengths is not None:
         scores = {name: own["bleu"] for name, own in metrics.items()}
         found = lengths.by_length(scores, task.src_lengths, task.buckets, draws, task.baseline, task.test)
-        result["by_length"] = {"buckets": task.buckets, "unit": task.length_unit, "groups": [lengths.as_json(one) for one in found]}
+        by_length = LengthResult(task.buckets, task.length_unit, found)
+    result = Scores(
+        format=4,
+        set=task.set_name,
+        language=task.lang,
+        sentences=len(task.refs[0]),
+        references=len(task.refs),
+        empty_references=sum(not line.strip() for ref in task.refs for line in ref),
+        baseline=task.baseline,
+        signatures={key: metric.signature for key, metric in base.items()},
+        resampling=DrawnResamples(draws.resamples, draws.trials, draws.ratio, draws.seed, "95% percentile bootstrap"),
+        test=task.test,
+        tests={key: SignificanceTest(test.name, test.reading, test.finest(draws)) for key, test in TESTS.items()},
+        version=nmtkit.__version__,
+        commit=task.commit,
+        remarks=[scorer.remark] if scorer.remark else [],
+        systems=[_system(name, own, None if name == task.baseline else base, draws) for name, own in metrics.items()],
+        seeds=seeds.summarize(task.seed_groups, metrics, task.baseline, task.test, draws) if task.seed_groups else None,
+        by_length=by_length,
+    )
     return Evaluation(result, metrics)
 
 
@@ -124,20 +128,19 @@ def _metrics(outputs: Sequence[Output], scorer: Scorer, task: Task) -> dict[str,
     return metrics
 
 
-def _system(name: str, own: dict[str, Metric], base: dict[str, Metric] | None, draws: Draws) -> dict[str, Any]:
+def _system(name: str, own: dict[str, Metric], base: dict[str, Metric] | None, draws: Draws) -> SystemScores:
     """One system's scores, and its differences and tests against the baseline (None for the baseline itself)."""
     scores = {}
     for key, metric in own.items():
-        value = plain(estimate(metric.value, draws.full.scores(metric)))
-        scores[key] = {"name": metric.name, **value, "signature": metric.signature, "details": metric.details}
-    ratio = estimate(own["bleu"].length_ratio(), draws.full.scores(own["bleu"], formulas.length_ratio))
-    system = {"name": name, "scores": scores, "length_ratio": plain(ratio), "empty_hypotheses": own["bleu"].empty_hypotheses}
-    differences: dict[str, Any] = {}
-    tests: dict[str, Any] = {}
-    if base is not None:
-        differences = {key: plain(difference(metric, base[key], draws)) for key, metric in own.items()}
-        tests = {test: {key: asdict(compare(test, metric, base[key], draws)) for key, metric in own.items()} for test in TESTS}
-    return {**system, "differences": differences, "tests": tests}
+        found = estimate(metric.value, draws.full.scores(metric))
+        scores[key] = MetricScore(metric.name, found.value, found.low, found.high, metric.signature, metric.details)
+    bleu = own["bleu"]
+    ratio = estimate(bleu.length_ratio(), draws.full.scores(bleu, formulas.length_ratio))
+    if base is None:
+        return SystemScores(name, scores, ratio, bleu.empty_hypotheses, {}, {})
+    differences = {key: difference(metric, base[key], draws) for key, metric in own.items()}
+    tests = {test: {key: compare(test, metric, base[key], draws) for key, metric in own.items()} for test in TESTS}
+    return SystemScores(name, scores, ratio, bleu.empty_hypotheses, differences, tests)
 
 
 def sentence_rows(evaluation: Evaluation, src_lengths: Array | None) -> list[str]:
@@ -146,7 +149,7 @@ def sentence_rows(evaluation: Evaluation, src_lengths: Array | None) -> list[str
     header = ["line", *(["src_length"] if src_lengths is not None else []), *(f"{n}.{k}" for n in names for k in ("bleu", "chrf"))]
     columns = [evaluation.metrics[n][k].sentence_scores() for n in names for k in ("bleu", "chrf")]
     rows = ["\t".join(header)]
-    for i in range(evaluation.result["sentences"]):
+    for i in range(evaluation.result.sentences):
         start = [str(i + 1)] + ([str(int(src_lengths[i]))] if src_lengths is not None else [])
         rows.append("\t".join(start + [f"{column[i]:.4f}" for column in columns]))
     return rows

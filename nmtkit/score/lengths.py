@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from nmtkit.errors import ConfigError
+from nmtkit.records import LengthScore
 from nmtkit.score import formulas
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import compare, difference
-from nmtkit.tables.table import Column, Estimate, Table, bar, plain
+from nmtkit.tables.table import Column, Estimate, Table, bar
 
 
 @dataclass(frozen=True)
@@ -55,26 +56,9 @@ FEWEST = 30
 """Sentences a group needs for a p: resamples of fewer are too alike, and would call luck a difference."""
 
 
-@dataclass(frozen=True)
-class GroupScore:
-    """One system in one length group; BLEU and ratio have None in them where the group is empty.
-
-    Difference and p (against the baseline, inside the group) are empty without a baseline and for the baseline itself; p also where the
-    group has fewer than FEWEST sentences.
-    """
-
-    group: str
-    sentences: int
-    system: str
-    bleu: Estimate
-    ratio: Estimate
-    difference: Estimate = Estimate(None)
-    p: float | None = None
-
-
 def by_length(
     scores: dict[str, Metric], lengths: Array, spec: str, draws: Draws, baseline: str | None = None, test: str = "paired_bootstrap"
-) -> list[GroupScore]:
+) -> list[LengthScore]:
     """Corpus BLEU and length ratio of each system in each group, each with the interval of resampling inside the group.
 
     Args:
@@ -93,17 +77,16 @@ def by_length(
         own = replace(draws, sentences=max(1, len(rows)))
         for system in scores:
             if system not in inside:
-                found.append(GroupScore(group.label, 0, system, Estimate(None), Estimate(None)))
+                found.append(LengthScore(group.label, 0, system, None, Estimate(None), Estimate(None), Estimate(None)))
                 continue
             metric = inside[system]
-            ratio = float(formulas.length_ratio(metric.statistics.sum(0)))
             bleu = estimate(metric.value, own.full.scores(metric))
-            ratios = estimate(ratio if np.isfinite(ratio) else None, own.full.scores(metric, formulas.length_ratio))
+            ratio = estimate(float(formulas.length_ratio(metric.statistics.sum(0))), own.full.scores(metric, formulas.length_ratio))
             gap, p = Estimate(None), None
             if baseline is not None and system != baseline:
                 gap = difference(metric, inside[baseline], own)
                 p = compare(test, metric, inside[baseline], own).p if len(rows) >= FEWEST else None
-            found.append(GroupScore(group.label, len(rows), system, bleu, ratios, gap, p))
+            found.append(LengthScore(group.label, len(rows), system, p, bleu, ratio, gap))
     return found
 
 
@@ -116,24 +99,12 @@ COLUMNS = (
 )
 
 
-def row(found: GroupScore) -> list[Any]:
+def row(found: LengthScore) -> list[Any]:
     """A group's cells, in the order of COLUMNS."""
-    return [found.group, found.sentences, found.system, found.bleu, found.ratio]
+    return [found.group, found.sentences, found.system, found.bleu, found.length_ratio]
 
 
-def as_json(found: GroupScore) -> dict[str, Any]:
-    """A group's result as plain values for scores.json; `from_json` reads it back."""
-    named = {"group": found.group, "sentences": found.sentences, "system": found.system, "p": found.p}
-    return named | {"bleu": plain(found.bleu), "length_ratio": plain(found.ratio), "difference": plain(found.difference)}
-
-
-def from_json(row: dict[str, Any]) -> GroupScore:
-    """A group's result as it was before `as_json`."""
-    bleu, ratio, difference = (Estimate(**row[key]) for key in ("bleu", "length_ratio", "difference"))
-    return GroupScore(row["group"], row["sentences"], row["system"], bleu, ratio, difference, row["p"])
-
-
-def table(found: Sequence[GroupScore], title: str, notes: Sequence[str], p: Column | None = None) -> Table:
+def table(found: Sequence[LengthScore], title: str, notes: Sequence[str], p: Column | None = None) -> Table:
     """The groups as a result table.
 
     Args:
@@ -143,10 +114,10 @@ def table(found: Sequence[GroupScore], title: str, notes: Sequence[str], p: Colu
     if p is None:
         return Table("lengths", title, COLUMNS, [row(f) for f in found], notes)
     columns = [*COLUMNS[:4], Column("delta", "Δ [95%]", signed=True, interval=True), p, COLUMNS[4]]
-    return Table("lengths", title, columns, [[*row(f)[:4], f.difference, f.p, f.ratio] for f in found], notes)
+    return Table("lengths", title, columns, [[*row(f)[:4], f.difference, f.p, f.length_ratio] for f in found], notes)
 
 
-def bars(found: Sequence[GroupScore], width: int = 40) -> str:
+def bars(found: Sequence[LengthScore], width: int = 40) -> str:
     """The groups as bars for a terminal (plain text, one line a system and group, a blank line between groups)."""
     top = max((f.bleu.value or 0.0 for f in found), default=0.0)
     names, labels = max((len(f.system) for f in found), default=0), max((len(f.group) for f in found), default=0)
@@ -161,7 +132,7 @@ def bars(found: Sequence[GroupScore], width: int = 40) -> str:
     return "\n".join(lines)
 
 
-def figure(found: Sequence[GroupScore], unit: str, title: str = "") -> str | None:
+def figure(found: Sequence[LengthScore], unit: str, title: str = "") -> str | None:
     """Return the groups as a figure (SVG) with intervals as error bars; None without matplotlib."""
     from nmtkit.tables import figures
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from nmtkit.errors import ConfigError, nearest
+from nmtkit.records import Scores
 from nmtkit.score.metrics import METRICS
 from nmtkit.settings import Section, build, read_toml
 from nmtkit.tables.table import Column, Table
@@ -176,7 +177,7 @@ def asked(path: str, name: str, of: Kind) -> Printed | None:
     return printed(Path(path), name or None, of) if path else None
 
 
-def beside(paper: Printed, result: Mapping[str, Any], dataset: str) -> Table:
+def beside(paper: Printed, result: Scores, dataset: str) -> Table:
     """Paper, measured, difference and signature: one row a printed row and column of scores.
 
     Of the columns, those of this test set are shown, or all where the paper has none of it: then what was measured stands once, and there is no
@@ -185,22 +186,22 @@ def beside(paper: Printed, result: Mapping[str, Any], dataset: str) -> Table:
 
     Args:
         paper: the printed table.
-        result: of a test set, as in scores.json.
+        result: of a test set.
         dataset: the corpus of the run.
     """
     of_scores = [column for column in paper.table.columns if column.kind == "score"]
-    same = [column for column in of_scores if (column.dataset, column.set) == (dataset, result["set"])]
+    same = [column for column in of_scores if (column.dataset, column.set) == (dataset, result.set)]
     found = _rows(paper.table, same or of_scores, _scores(result), bool(same))
-    rows = [[*row, None if row[MEASURED] is None else result["signatures"][column.score]] for row, column in found]
-    title = f"{result['set']}: {paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})")
+    rows = [[*row, None if row[MEASURED] is None else result.signatures[column.score]] for row, column in found]
+    title = f"{result.set}: {paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})")
     return _as_table(title, rows, _notes(paper, of_scores, same, result, dataset))
 
 
-def _scores(result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _scores(result: Scores) -> dict[str, dict[str, float]]:
     """System -> its scores by their keys, and how much more they are than the baseline's, the mean over its seeds."""
-    known = {s["name"]: {key: score["value"] for key, score in s["scores"].items()} for s in result["systems"]}
-    base = other_seeds(result["baseline"], known)
-    means = {key: statistics.fmean(known[name][key] for name in base) for key in known[result["baseline"]]}
+    known = {s.name: {key: score.value or 0.0 for key, score in s.scores.items()} for s in result.systems}
+    base = other_seeds(result.baseline, known)
+    means = {key: statistics.fmean(known[name][key] for name in base) for key in known[result.baseline]}
     gains = {name: {gain_of(key): value - means[key] for key, value in own.items()} for name, own in known.items() if name not in base}
     return {name: own | gains.get(name, {}) for name, own in known.items()}
 
@@ -290,14 +291,14 @@ def _as_table(title: str, rows: list[list[Any]], notes: Sequence[str], decimals:
     return Table("paper", title, columns, rows, list(notes))
 
 
-def _notes(paper: Printed, of_scores: Sequence[PaperColumn], same: Sequence[PaperColumn], result: Mapping[str, Any], dataset: str) -> list[str]:
+def _notes(paper: Printed, of_scores: Sequence[PaperColumn], same: Sequence[PaperColumn], result: Scores, dataset: str) -> list[str]:
     notes = [f"paper: {paper.citation}; {paper.table.metric}"]
     if same:
         notes.append("difference: measured - paper, on the same test set; sizes and updates of a system: its config.toml")
     else:
         theirs = ", ".join(dict.fromkeys(f"{column.dataset} {column.set}" for column in of_scores))
-        notes.append(f"measured on {dataset} {result['set']}, printed of {theirs}: a difference would be one of corpora and mean nothing")
-    baseline = ", ".join(other_seeds(result["baseline"], [system["name"] for system in result["systems"]]))
+        notes.append(f"measured on {dataset} {result.set}, printed of {theirs}: a difference would be one of corpora and mean nothing")
+    baseline = ", ".join(other_seeds(result.baseline, result.names))
     notes.append("measured: mean over the seeds; " + "; ".join(dict.fromkeys(_what(column, baseline) for column in same or of_scores)))
     return [*notes, *paper.table.remarks]
 

@@ -199,6 +199,5 @@ def interval(samples: Array, level: float = 0.95) -> tuple[float, float] | None:
 
 
 def estimate(value: float | None, samples: Array) -> Estimate:
-    """A value with the 95% interval of its resamples."""
-    bounds = interval(samples)
-    return Estimate(value, *bounds) if bounds else Estimate(value)
+    """Return a value (None if it is not finite) with the 95% interval of its resamples."""
+    return Estimate(value if value is not None and math.isfinite(value) else None, *(interval(samples) or ()))

@@ -12,12 +12,19 @@ import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nmtkit.score.lengths import GroupScore
+from nmtkit.records import (
+    LengthScore,
+    SeedDifference,
+    SeedGroup,
+    SeedPair,
+    SeedResult,
+    SeedScores,
+    Spread,
+)
 from nmtkit.score.metrics import METRICS, Metric
 from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare
@@ -28,20 +35,6 @@ LEVEL = 0.05
 _MOST_SPLITS = 200_000
 _MARK = re.compile(r"[-_.]+(s|seed|run)?\d*[-_.]*$")
 """How the mark of a seed begins, at the end of what names share."""
-
-
-@dataclass(frozen=True)
-class SeedGroup:
-    """Systems that differ in nothing but the training seed.
-
-    Attributes:
-        name: what their names begin with alike, without a seed's mark (base-s1, base-s2: base), or the first one's.
-        systems: their names; seeds: of each (None for what was not trained here: ensembles, outside systems).
-    """
-
-    name: str
-    systems: Sequence[str]
-    seeds: Sequence[int | None]
 
 
 def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGroup]:
@@ -68,16 +61,11 @@ def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGr
     return groups
 
 
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, half-range, deviation and what they come from, as plain values.
-
-    Returns: n, mean, half_range ((max - min) / 2), mid_range ((max + min) / 2, the a of papers that write a±b with b the half-range),
-        deviation (of a sample: n - 1; None for one value), low, high.
-    """
+def spread(values: Sequence[float]) -> Spread:
+    """Return mean, half-range and deviation of at least one value."""
     low, high = min(values), max(values)
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    spread = {"half_range": (high - low) / 2, "mid_range": (high + low) / 2, "deviation": deviation}
-    return {"n": len(values), "mean": statistics.fmean(values), **spread, "low": low, "high": high}
+    return Spread(len(values), statistics.fmean(values), (high - low) / 2, (high + low) / 2, deviation, low, high)
 
 
 def permutation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float | None, float]:
@@ -99,7 +87,7 @@ def permutation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float |
     return float((gaps >= gaps[0] - 1e-9).mean()), smallest
 
 
-def summarize(groups: Sequence[SeedGroup], metrics: Mapping[str, Mapping[str, Metric]], baseline: str, test: str, draws: Draws) -> dict[str, Any]:
+def summarize(groups: Sequence[SeedGroup], metrics: Mapping[str, Mapping[str, Metric]], baseline: str, test: str, draws: Draws) -> SeedResult:
     """The groups' scores, and each group against the baseline's.
 
     Args:
@@ -108,28 +96,22 @@ def summarize(groups: Sequence[SeedGroup], metrics: Mapping[str, Mapping[str, Me
         baseline: a system; its group is what the others are compared with.
         test: one of `significance.TESTS`, run on pairs of systems with equal seeds.
         draws: of the test set.
-    Returns: plain values for scores.json.
     """
     base = next(group for group in groups if baseline in group.systems)
     rows = []
     for group in groups:
-        row: dict[str, Any] = {"name": group.name, "systems": list(group.systems), "seeds": list(group.seeds), "scores": {}, "against": {}}
+        row = SeedScores(group.name, group.systems, group.seeds, {}, {})
         for key in metrics[baseline]:
             ours, theirs = ([metrics[name][key].value for name in one.systems] for one in (group, base))
-            row["scores"][key] = spread(ours)
+            row.scores[key] = spread(ours)
             if group is not base:
-                p, smallest = permutation(ours, theirs)
-                row["against"][key] = {
-                    "difference": statistics.fmean(ours) - statistics.fmean(theirs),
-                    "pairs": _pairs(group, base, metrics, key, test, draws),
-                    "p_seeds": p,
-                    "smallest_p_seeds": smallest,
-                }
+                gap = statistics.fmean(ours) - statistics.fmean(theirs)
+                row.against[key] = SeedDifference(gap, _pairs(group, base, metrics, key, test, draws), *permutation(ours, theirs))
         rows.append(row)
-    return {"baseline": base.name, "test": test, "groups": rows}
+    return SeedResult(base.name, test, rows)
 
 
-def _pairs(group: SeedGroup, base: SeedGroup, metrics: Mapping[str, Mapping[str, Metric]], key: str, test: str, draws: Draws) -> list[dict[str, Any]]:
+def _pairs(group: SeedGroup, base: SeedGroup, metrics: Mapping[str, Mapping[str, Metric]], key: str, test: str, draws: Draws) -> list[SeedPair]:
     """The test on the systems of each seed that both groups have."""
     partners = {seed: name for name, seed in zip(base.systems, base.seeds, strict=True) if seed is not None}
     found = []
@@ -138,19 +120,19 @@ def _pairs(group: SeedGroup, base: SeedGroup, metrics: Mapping[str, Mapping[str,
             ours, theirs = metrics[name][key], metrics[partners[seed]][key]
             sign = 1 if ours.higher_is_better else -1
             better = sign * (ours.value - theirs.value) > 0
-            pair = {"seed": seed, "system": name, "baseline": partners[seed], "difference": ours.value - theirs.value, "better": better}
-            found.append({**pair, "p": compare(test, ours, theirs, draws).p})
+            p = compare(test, ours, theirs, draws).p
+            found.append(SeedPair(seed, name, partners[seed], ours.value - theirs.value, better, p))
     return found
 
 
-def table(result: dict[str, Any], title: str, notes: Sequence[str]) -> Table:
+def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
     """One row a group: BLEU with its spread and its difference to the baseline's group, and the means of the other metrics.
 
     Args:
         result: of `summarize`; title, notes: what stands around the table.
     """
-    others = [key for key in result["groups"][0]["scores"] if key != "bleu"]
-    several = len(result["groups"]) > 1
+    others = [key for key in result.groups[0].scores if key != "bleu"]
+    several = len(result.groups) > 1
     columns = [
         Column("system", "system", left=True),
         Column("n", "seeds"),
@@ -163,16 +145,16 @@ def table(result: dict[str, Any], title: str, notes: Sequence[str]) -> Table:
         columns += [Column("p_seeds", "p (seeds)", decimals=3)]
     columns += [Column(key, METRICS[key].header) for key in others]
     rows = []
-    for group in result["groups"]:
-        bleu, against = group["scores"]["bleu"], group["against"].get("bleu")
-        row: list[Any] = [group["name"], bleu["n"], bleu["mean"], bleu["half_range"] if bleu["n"] > 1 else None, bleu["deviation"]]
+    for group in result.groups:
+        bleu, against = group.scores["bleu"], group.against.get("bleu")
+        row: list[Any] = [group.name, bleu.n, bleu.mean, bleu.half_range if bleu.n > 1 else None, bleu.deviation]
         if several:
-            row += [against["difference"], *_significant(against["pairs"]), against["p_seeds"]] if against else [None] * 4
-        rows.append([*row, *(group["scores"][key]["mean"] for key in others)])
+            row += [against.difference, *_significant(against.pairs), against.p_seeds] if against else [None] * 4
+        rows.append([*row, *(group.scores[key].mean for key in others)])
     return Table("seeds", title, columns, rows, [*notes, *_notes(result)])
 
 
-def length_table(result: dict[str, Any], found: Sequence[GroupScore], title: str, notes: Sequence[str]) -> Table:
+def length_table(result: SeedResult, found: Sequence[LengthScore], title: str, notes: Sequence[str]) -> Table:
     """One row a length group and a group of seeds: mean BLEU, its spread, and the mean's difference to the baseline's group.
 
     Args:
@@ -192,37 +174,37 @@ def length_table(result: dict[str, Any], found: Sequence[GroupScore], title: str
     bleu = {(one.group, one.system): one.bleu.value for one in found}
     rows: list[list[Any]] = []
     for label, sentences in dict.fromkeys((one.group, one.sentences) for one in found):
-        values = {group["name"]: [v for name in group["systems"] if (v := bleu[label, name]) is not None] for group in result["groups"]}
+        values = {group.name: [v for name in group.systems if (v := bleu[label, name]) is not None] for group in result.groups}
         for name, of in values.items():
             mean, half_range, delta = None, None, None
             if of:
-                mean, half_range = statistics.fmean(of), spread(of)["half_range"] if len(of) > 1 else None
-                delta = mean - statistics.fmean(values[result["baseline"]]) if name != result["baseline"] else None
+                mean, half_range = statistics.fmean(of), spread(of).half_range if len(of) > 1 else None
+                delta = mean - statistics.fmean(values[result.baseline]) if name != result.baseline else None
             rows.append([label, sentences, name, len(of), mean, half_range, delta])
     return Table("lengths-by-seed", title, columns, rows, [*notes, "half-range: (max - min) / 2 of the seeds"])
 
 
-def _significant(pairs: Sequence[dict[str, Any]]) -> tuple[int | None, int | None]:
+def _significant(pairs: Sequence[SeedPair]) -> tuple[int | None, int | None]:
     """How many of the pairs show the system to be better, and how many pairs there are."""
-    return (sum(pair["better"] and pair["p"] < LEVEL for pair in pairs), len(pairs)) if pairs else (None, None)
+    return (sum(pair.better and pair.p < LEVEL for pair in pairs), len(pairs)) if pairs else (None, None)
 
 
-def _notes(result: dict[str, Any]) -> list[str]:
+def _notes(result: SeedResult) -> list[str]:
     notes = ["half-range: (max - min) / 2; deviation: of a sample (n - 1); the other columns: means over the seeds"]
-    members = [f"{g['name']}: " + ", ".join(f"{s} (seed {seed})" for s, seed in zip(g["systems"], g["seeds"], strict=True)) for g in result["groups"]]
-    notes += [line for line, group in zip(members, result["groups"], strict=True) if len(group["systems"]) > 1]
-    compared = [group["against"]["bleu"] for group in result["groups"] if group["against"]]
+    members = [f"{g.name}: " + ", ".join(f"{s} (seed {seed})" for s, seed in zip(g.systems, g.seeds, strict=True)) for g in result.groups]
+    notes += [line for line, group in zip(members, result.groups, strict=True) if len(group.systems) > 1]
+    compared = [group.against["bleu"] for group in result.groups if group.against]
     if compared:
         notes.append(
-            f"better, p<{LEVEL:g}: of the pairs with equal seeds, those with the system's BLEU higher and p < {LEVEL:g} ({result['test']}); "
+            f"better, p<{LEVEL:g}: of the pairs with equal seeds, those with the system's BLEU higher and p < {LEVEL:g} ({result.test}); "
             "a test inside one seed says nothing of the luck of that seed"
         )
-        limit = ", ".join(sorted({f"{one['smallest_p_seeds']:.2g}" for one in compared}))
+        limit = ", ".join(sorted({f"{one.smallest_p_seeds:.2g}" for one in compared}))
         notes.append(f"p (seeds): exact permutation of the scores between the two groups, two-sided; with so many seeds it cannot be below {limit}")
-    for group in result["groups"]:
-        seeds = [seed for seed in group["seeds"] if seed is not None]
+    for group in result.groups:
+        seeds = [seed for seed in group.seeds if seed is not None]
         if len(set(seeds)) < len(seeds):
-            notes.append(f"{group['name']}: a seed occurs twice, so its spread is too small")
-    if all(len(group["systems"]) == 1 for group in result["groups"]):
+            notes.append(f"{group.name}: a seed occurs twice, so its spread is too small")
+    if not result.several:
         notes.append("no two systems differ in train.seed alone, so every row is one system")
     return notes

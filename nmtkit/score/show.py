@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
+from nmtkit.records import Scores
 from nmtkit.score import lengths
 from nmtkit.score.views import (
-    has_seeds,
-    length_scores,
     length_table,
     main_table,
     seed_length_table,
@@ -19,7 +17,7 @@ from nmtkit.score.views import (
 from nmtkit.tables.table import Column, Table
 
 
-def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool, by_seed: bool = False) -> None:
+def show(results: Sequence[Scores], output_format: str, by_length: bool, by_seed: bool = False) -> None:
     """Print results on stdout in one of the formats; CSV gets a column `set`, JSON is one list.
 
     Args:
@@ -30,39 +28,39 @@ def show(results: Sequence[dict[str, Any]], output_format: str, by_length: bool,
         by_seed: one row a group of training seeds instead of one a system.
     """
     if output_format == "json":
-        print(json.dumps(results, ensure_ascii=False, indent=1))
+        print(json.dumps([result.model_dump() for result in results], ensure_ascii=False, indent=1))
         return
     tables = [
         (result, seeds_table(result) if by_seed else main_table(result), _lengths(result, by_seed) if by_length else None) for result in results
     ]
     if output_format == "csv":
-        _joined([(result["set"], table) for result, table, _ in tables]).print("csv")
+        _joined([(result.set, table) for result, table, _ in tables]).print("csv")
         if by_length:
             print()
-            _joined([(result["set"], table) for result, _, table in tables if table]).print("csv")
-        if any("paper" in result for result in results):
+            _joined([(result.set, table) for result, _, table in tables if table]).print("csv")
+        if any(result.paper for result in results):
             print()
-            _joined([(result["set"], Table.from_json(result["paper"])) for result in results]).print("csv")
+            _joined([(result.set, Table.from_json(result.paper)) for result in results if result.paper]).print("csv")
         return
     for number, (result, table, by) in enumerate(tables):
         if number:
             print()
         table.print(output_format)
-        if len(result["systems"]) > 1 and not by_seed:
+        if len(result.systems) > 1 and not by_seed:
             print()
             significance_table(result, ["bleu"]).print(output_format)
-        if "paper" in result:
+        if result.paper:
             print()
-            Table.from_json(result["paper"]).print(output_format)
+            Table.from_json(result.paper).print(output_format)
         if by:
             print()
             by.print(output_format)
-            if output_format == "table" and by.name == "lengths":
-                print("\n" + lengths.bars(length_scores(result)))
+            if result.by_length and output_format == "table" and by.name == "lengths":
+                print("\n" + lengths.bars(result.by_length.groups))
 
 
-def _lengths(result: dict[str, Any], by_seed: bool) -> Table:
-    return seed_length_table(result) if by_seed and has_seeds(result) else length_table(result)
+def _lengths(result: Scores, by_seed: bool) -> Table:
+    return seed_length_table(result) if by_seed and result.has_seeds else length_table(result)
 
 
 def _joined(tables: Sequence[tuple[str, Table]]) -> Table:

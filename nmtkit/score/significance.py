@@ -12,30 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.records import Comparison
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, Resampling, check_sentences, estimate
 from nmtkit.tables.table import Estimate
 
 _SAME = 1e-9  # Two scores nearer than this are the same number, summed in another order; one n-gram in a million words is 1e-4.
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The outcome of one significance test of a system against a baseline on one metric.
-
-    Attributes:
-        p: as the test defines it.
-        setting: what was drawn, or counted.
-        better, worse, ties: shares of the resamples (sign test: of the sentences) in which the system was better (for TER: lower),
-            worse, equal; None where the test does not ask.
-    """
-
-    p: float
-    setting: str
-    better: float | None = None
-    worse: float | None = None
-    ties: float | None = None
 
 
 @dataclass(frozen=True)

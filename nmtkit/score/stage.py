@@ -13,10 +13,10 @@ import sacrebleu
 import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.run import Run, TextSet, locked
+from nmtkit.records import Manifest, ScoredFrom, Scores, SeedGroup, TextSet, load
+from nmtkit.run import Run, locked
 from nmtkit.score import lengths, paper, seeds
 from nmtkit.score.evaluate import (
-    FORMAT,
     Evaluation,
     Output,
     Task,
@@ -30,7 +30,7 @@ from nmtkit.score.resampling import Draws
 from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
 from nmtkit.score.translations import described, sets_to_score, translated_systems
-from nmtkit.score.views import STEMS, length_scores, tables
+from nmtkit.score.views import STEMS, tables
 from nmtkit.tables.table import SUFFIXES, check_format
 
 __all__ = ["score", "score_files"]
@@ -90,45 +90,41 @@ def score(
             made_from = _made_from(run, chosen, found, manifest, check_baseline(against, list(found)), draws, test)
             result = None if force else _up_to_date(run, chosen, made_from, buckets if by_length else None)
             if result is None:
-                _say_replaced(run.path / "score" / chosen.name, made_from["baseline"], by_length)
+                _say_replaced(run.path / "score" / chosen.name, made_from.baseline, by_length)
                 task = _task(run, chosen, found, manifest, made_from, draws, buckets if by_length else None)
                 result = _score_set(run, chosen, found, replace(task, test=test, commit=record.get("commit")), made_from)
             else:
                 console.say(f"{chosen.name}: scores are up to date (--force computes them again)")
-            if len(result["systems"]) == 1:
-                only = result["systems"][0]["name"]
+            if len(result.systems) == 1:
+                only = result.systems[0].name
                 console.say(f"{chosen.name}: only '{only}' is translated, so there is nothing to compare with; train and translate another system")
-            results.append(result | _beside_printed(run.path / "score" / chosen.name, printed, result, manifest))
+            results.append(_beside_printed(run.path / "score" / chosen.name, printed, result, manifest))
         show(results, output_format, by_length, group_by == "seed")
 
 
 def _say_replaced(folder: Path, baseline: str, by_length: bool) -> None:
     """Say what of an earlier call's scores this one does not have."""
     try:
-        stored = files.read_json(folder / "scores.json")
-        was, grouped = stored["baseline"], "by_length" in stored
-    except (DataError, KeyError, TypeError):
+        stored = load(Scores, folder / "scores.json")
+    except DataError:
         return
-    lost = [f"scores against {was} give way to those against {baseline} (--against)"] if was != baseline else []
-    lost += ["the groups of length are dropped (--by-length)"] if grouped and not by_length else []
+    lost = [f"scores against {stored.baseline} give way to those against {baseline} (--against)"] if stored.baseline != baseline else []
+    lost += ["the groups of length are dropped (--by-length)"] if stored.by_length and not by_length else []
     if lost:
         console.say(f"{folder.name}: {', '.join(lost)}")
 
 
-def _beside_printed(folder: Path, printed: paper.Printed | None, result: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
-    """A paper's numbers beside those of a result, if this call names some: kept in the folder in place of an earlier call's, and as plain values."""
-    before = result.pop("paper", None)
-    if printed is None:
+def _beside_printed(folder: Path, printed: paper.Printed | None, result: Scores, manifest: Manifest) -> Scores:
+    """Return the result with a paper's numbers beside it, if this call names some; they take the place of an earlier call's in the folder."""
+    table = paper.beside(printed, result, manifest.dataset) if printed else None
+    if table is not None:
+        table.write(folder, "paper")
+    else:
         for suffix in SUFFIXES:
             (folder / f"paper.{suffix}").unlink(missing_ok=True)
-        if before is not None:
-            files.write_json(folder / "scores.json", result)
-        return {}
-    table = paper.beside(printed, result, str(manifest.get("dataset")))
-    table.write(folder, "paper")
-    found = {"paper": table.as_json()}
-    if before != found["paper"]:
-        files.write_json(folder / "scores.json", result | found)
+    found = result.model_copy(update={"paper": table and table.as_json()})
+    if found != result:
+        found.write(folder / "scores.json")
     return found
 
 
@@ -141,22 +137,22 @@ def check_grouping(group_by: str | None) -> None:
         raise ConfigError(f"cannot group systems by '{group_by}'", where="--group-by", hint="one of: " + ", ".join(GROUPINGS))
 
 
-def _made_from(run: Run, chosen: TextSet, found: dict[str, Path], manifest: dict[str, Any], baseline: str, draws: Draws, test: str) -> dict[str, Any]:
+def _made_from(run: Run, chosen: TextSet, found: dict[str, Path], manifest: Manifest, baseline: str, draws: Draws, test: str) -> ScoredFrom:
     """Everything a result depends on: equal to the stored one means that the result is up to date."""
     inputs = [*run.references(chosen.name), *(path / name for path in found.values() for name in ("hyp.txt", "hyp.subwords.txt"))]
-    return {
-        "nmtkit": nmtkit.__version__,
-        "sacrebleu": sacrebleu.__version__,
-        "prepared": manifest.get("fingerprint"),
-        "baseline": baseline,
-        "test": test,
-        "draws": asdict(draws),
-        "seeds": [[list(group.systems), list(group.seeds)] for group in seed_groups(run, found)],
-        "files": {str(path.relative_to(run.path)): files.sha256(path) for path in inputs if path.is_file()},
-    }
+    return ScoredFrom(
+        nmtkit=nmtkit.__version__,
+        sacrebleu=sacrebleu.__version__,
+        prepared=manifest.fingerprint,
+        baseline=baseline,
+        test=test,
+        draws=asdict(draws),
+        seeds=[[group.systems, group.seeds] for group in seed_groups(run, found)],
+        files={str(path.relative_to(run.path)): files.sha256(path) for path in inputs if path.is_file()},
+    )
 
 
-def seed_groups(run: Run, found: dict[str, Path]) -> list[seeds.SeedGroup]:
+def seed_groups(run: Run, found: dict[str, Path]) -> list[SeedGroup]:
     """The systems put together by what they were trained and translated with, the training seed aside, and how it was watched.
 
     Args:
@@ -171,7 +167,7 @@ def seed_groups(run: Run, found: dict[str, Path]) -> list[seeds.SeedGroup]:
         config = system.read_config()
         train = dict(config.get("train", {}))
         seed = train.pop("seed", None)
-        search = described(path).get("settings") or config.get("search") or {}
+        search = described(path).settings or config.get("search") or {}
         for key in (*WATCHING, *(KEEPING if search.get("average", 1) == 1 else ())):
             train.pop(key, None)
         config.pop("preset", None)  # only a name: what it sets is compared by itself
@@ -179,17 +175,13 @@ def seed_groups(run: Run, found: dict[str, Path]) -> list[seeds.SeedGroup]:
     return seeds.group_systems(settings)
 
 
-def _up_to_date(run: Run, chosen: TextSet, made_from: dict[str, Any], buckets: str | None) -> dict[str, Any] | None:
-    path = run.path / "score" / chosen.name / "scores.json"
-    if not path.is_file():
-        return None
+def _up_to_date(run: Run, chosen: TextSet, made_from: ScoredFrom, buckets: str | None) -> Scores | None:
     try:
-        stored: dict[str, Any] = files.read_json(path)
+        stored = load(Scores, run.path / "score" / chosen.name / "scores.json")
     except DataError:
         return None
-    groups = stored.get("by_length", {}).get("buckets")
-    same = stored.get("format") == FORMAT and stored.get("made_from") == made_from
-    return stored if same and buckets in (None, groups) else None
+    groups = stored.by_length and stored.by_length.buckets
+    return stored if stored.made_from == made_from and buckets in (None, groups) else None
 
 
 def source_lengths(run: Run, chosen: TextSet) -> Array:
@@ -205,9 +197,7 @@ def source_lengths(run: Run, chosen: TextSet) -> Array:
     return np.asarray(found)
 
 
-def _task(
-    run: Run, chosen: TextSet, found: dict[str, Path], manifest: dict[str, Any], made_from: dict[str, Any], draws: Draws, buckets: str | None
-) -> Task:
+def _task(run: Run, chosen: TextSet, found: dict[str, Path], manifest: Manifest, made_from: ScoredFrom, draws: Draws, buckets: str | None) -> Task:
     """What the systems are measured against: references, raw and as tokens (see `read_outputs`)."""
     from nmtkit.text.side import TextSide
 
@@ -217,10 +207,10 @@ def _task(
         refs=refs,
         tokenized_refs=[[side.cased(line) for line in ref] for ref in refs],
         tokenization=side.tokenization,
-        lang=manifest["tgt"],
-        baseline=made_from["baseline"],
+        lang=manifest.tgt,
+        baseline=made_from.baseline,
         draws=replace(draws, sentences=len(refs[0])),
-        lowercase=bool(manifest.get("settings", {}).get("lowercase")),
+        lowercase=manifest.settings.lowercase,
         seed_groups=seed_groups(run, found),
         src_lengths=source_lengths(run, chosen) if buckets else None,
         length_unit="subwords",
@@ -228,11 +218,11 @@ def _task(
     )
 
 
-def _score_set(run: Run, chosen: TextSet, found: dict[str, Path], task: Task, made_from: dict[str, Any]) -> dict[str, Any]:
+def _score_set(run: Run, chosen: TextSet, found: dict[str, Path], task: Task, made_from: ScoredFrom) -> Scores:
     if task.lowercase:
         console.say(f"{chosen.name}: the corpus was prepared in lower case, so case does not count (case:lc)")
     evaluation = evaluate(read_outputs(run, chosen, found), task)
-    evaluation.result["made_from"] = made_from
+    evaluation = replace(evaluation, result=evaluation.result.model_copy(update={"made_from": made_from}))
     _write(run.path / "score" / chosen.name, evaluation, source_lengths(run, chosen))
     return evaluation.result
 
@@ -282,7 +272,7 @@ def _write(folder: Path, evaluation: Evaluation, src_lengths: Array) -> None:
     files.write_lines(folder / "sentences.tsv", sentence_rows(evaluation, src_lengths))
     for stem, table in tables(result).items():
         table.write(folder, stem)
-    if "by_length" in result and (svg := lengths.figure(length_scores(result), result["by_length"]["unit"], result["set"])):
+    if result.by_length and (svg := lengths.figure(result.by_length.groups, result.by_length.unit, result.set)):
         files.write_text(folder / "lengths.svg", svg)
-    files.write_json(folder / "scores.json", result)  # last: it says that the rest is up to date
-    console.say(f"{result['set']}: written to {folder}")
+    result.write(folder / "scores.json")  # last: it says that the rest is up to date
+    console.say(f"{result.set}: written to {folder}")

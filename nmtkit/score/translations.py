@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
-from nmtkit.run import Run, TextSet
+from nmtkit.records import TextSet, TranslationMeta, load
+from nmtkit.run import Run
 from nmtkit.score.metrics import Metric, Scorer
 
 NOT_THE_SEARCH = ("batch_size", "nbest")
@@ -23,7 +24,7 @@ def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
     Raises: DataError naming the command that is missing.
     """
     if set_names:
-        return list(dict.fromkeys(run.text_set(name) for name in set_names))
+        return list({one.name: one for one in map(run.text_set, set_names)}.values())
     chosen = [s for s in run.sets("test") if _by_system(run, s.name)]
     if not chosen:
         raise _nothing(run, "no test set of this run is translated")
@@ -100,7 +101,7 @@ def scorer_of(run: Run, set_name: str) -> Scorer:
     """Return the metrics against the references of a set of a run."""
     manifest = run.manifest()
     refs = [list(files.text_lines(path)) for path in run.references(set_name)]
-    return Scorer(refs, manifest["tgt"], bool(manifest.get("settings", {}).get("lowercase")))
+    return Scorer(refs, manifest.tgt, manifest.settings.lowercase)
 
 
 def bleu_of(run: Run, chosen: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
@@ -109,31 +110,26 @@ def bleu_of(run: Run, chosen: TextSet, folders: Mapping[str, Path]) -> dict[str,
     return {name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt"))) for name, path in folders.items()}
 
 
-def described(translation: Path) -> dict[str, Any]:
-    """What `translate` wrote down of a translation; empty for one that was made otherwise.
+def described(translation: Path) -> TranslationMeta:
+    """Return what `translate` wrote beside a translation; empty for one that was made otherwise.
 
     Raises: DataError if it is damaged.
     """
     path = translation / "meta.json"
-    found = files.read_json(path) if path.is_file() else {}
-    whole = isinstance(found, dict) and all(isinstance(found.get(key, {}), dict) for key in ("settings", "hardware"))
-    listed = found.get("checkpoints", []) if whole else None
-    if not isinstance(listed, list) or not all(isinstance(one, dict) and {"system", "name"} <= one.keys() for one in listed):
-        raise DataError("what was written down of a translation is damaged", where=path, hint="translate again: nmtkit translate --force")
-    return dict(found)
+    return load(TranslationMeta, path) if path.is_file() else TranslationMeta(format=1)
 
 
 def _is_of_this_text(run: Run, chosen: TextSet, translation: Path) -> bool:
     """Whether the set still has the source that was translated (it may have been prepared anew, with as many lines)."""
-    source = described(translation).get("source")
-    return source is None or bool(source["sha256"] == files.sha256(run.source(chosen.name)))
+    source = described(translation).source
+    return source is None or source.sha256 == files.sha256(run.source(chosen.name))
 
 
 def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path) -> None:
     """Warn if the weights of a system are by now those of other checkpoints than it translated with."""
     meta = described(translation)
-    then = [one["name"] for one in meta.get("checkpoints", []) if one["system"] == name]  # of an ensemble none
-    now = list(checkpoints.current(run.system(name), meta.get("settings", {}).get("average")))
+    then = [one.name for one in meta.checkpoints if one.system == name]  # of an ensemble none
+    now = list(checkpoints.current(run.system(name), meta.settings.get("average")))
     if then and now and then != now:
         hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
         console.warn(f"{chosen.name}: '{name}' was translated with {', '.join(then)}, its weights are now those of {', '.join(now)} ({hint})")
@@ -157,11 +153,11 @@ def unlike_searches(set_name: str, found: dict[str, Path]) -> Unlike | None:
     members: dict[str, list[str]] = {}  # those of an ensemble are several
     for name, path in found.items():
         meta = described(path)
-        used = {**meta.get("settings", {}), "precision": meta.get("hardware", {}).get("precision")}  # what auto came to
-        averaged = Counter(one["system"] for one in meta.get("checkpoints", []))
+        used = {**meta.settings, "precision": meta.precision}
+        averaged = Counter(one.system for one in meta.checkpoints)
         if averaged and "average" in used:
             used["average"] = max(averaged.values())  # fewer than asked for where fewer were kept
-        if meta:
+        if (path / "meta.json").is_file():
             members[name] = list(averaged) or [name]
         for key, value in used.items():
             if value is not None and key not in NOT_THE_SEARCH:

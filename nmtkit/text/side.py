@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Literal, Protocol
+from typing import Literal
 
 from nmtkit.errors import DataError
-from nmtkit.files import read_json, text_lines
+from nmtkit.files import text_lines
+from nmtkit.records import TextRecipe, load
+from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.bpe import Bpe, join
 from nmtkit.text.moses import Moses
@@ -16,39 +17,19 @@ from nmtkit.text.tidy import tidy
 from nmtkit.text.truecase import Truecaser, detruecase
 
 
-class TextSettings(Protocol):
-    """The prep settings that decide how a line is tokenized."""
-
-    @property
-    def normalize(self) -> bool:
-        """Normalise punctuation first."""
-
-    @property
-    def aggressive_hyphens(self) -> bool:
-        """Split words at hyphens."""
-
-    @property
-    def escape(self) -> bool:
-        """Write Moses' escapes."""
-
-    @property
-    def lowercase(self) -> bool:
-        """Lowercase the tokens."""
-
-
 class TextSide:
     """Text of one language, both ways.
 
     Args:
         lang: language code; zh is segmented by jieba, all others are tokenized as Moses does.
-        settings: see TextSettings.
+        settings: of prep: normalize, aggressive_hyphens, escape, lowercase.
         truecaser: applied after tokenization; None for none (then nothing is detruecased either).
         bpe: splits words into subwords; None leaves words whole.
     Attributes:
         tokenization: what makes the words, as signatures of scores name it (`moses-split-hyphens`).
     """
 
-    def __init__(self, lang: str, settings: TextSettings, truecaser: Truecaser | None = None, bpe: Bpe | None = None) -> None:
+    def __init__(self, lang: str, settings: PrepSettings, truecaser: Truecaser | None = None, bpe: Bpe | None = None) -> None:
         self.lang = lang
         self.lowercase = settings.lowercase
         self.truecaser = truecaser
@@ -69,16 +50,12 @@ class TextSide:
         Raises: DataError if the corpus isn't prepared or a file is damaged.
         """
         prep_dir = Path(prep_dir)
-        manifest = read_json(prep_dir / "manifest.json")
-        try:
-            lang, values = manifest[side], manifest["settings"]
-            settings = SimpleNamespace(**{key: values[key] for key in ("normalize", "aggressive_hyphens", "escape", "lowercase", "vocab_threshold")})
-        except (KeyError, TypeError):
-            raise DataError("not the manifest of a prepared corpus", where=prep_dir / "manifest.json", hint="run `nmtkit prep` again") from None
+        recipe = load(TextRecipe, prep_dir / "manifest.json")
+        lang = recipe.src if side == "src" else recipe.tgt
         model = prep_dir / f"truecase.{lang}"
         codes = next((path for path in (prep_dir / f"codes.{side}.bpe", prep_dir / "codes.bpe") if path.exists()), None)
-        bpe = Bpe(codes, _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", settings.vocab_threshold)) if codes else None
-        return cls(lang, settings, Truecaser.load(model) if model.exists() else None, bpe)
+        bpe = Bpe(codes, _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", recipe.settings.vocab_threshold)) if codes else None
+        return cls(lang, recipe.settings, Truecaser.load(model) if model.exists() else None, bpe)
 
     def tokens(self, line: str) -> list[str]:
         """Tidy, tokenize, lowercase (if set) and truecase one raw line.

@@ -44,7 +44,7 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     """
     path = find_source(run, name)
     theirs, own = checkpoints.load_weights(path), loading.weights_of(model)
-    same_vocabulary = loading.of_ids(checkpoints.read_manifest(path).get("vocabulary", {})) == loading.of_ids(loading.vocabulary_hashes(run))
+    same_vocabulary = loading.of_ids(checkpoints.read_manifest(path).vocabulary) == loading.of_ids(loading.vocabulary_hashes(run))
     sizes = {model.vocabularies.src, model.vocabularies.tgt}
     copied, other_shape, of_words = [], [], []
     for key in own.keys() & theirs.keys():
@@ -79,8 +79,8 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
 def _unlike(path: Path, model: Model) -> list[str]:
     """The numbers among a model's settings that the system of a checkpoint has otherwise."""
     try:
-        theirs = System(path.parents[1]).read_config()["model"]
-    except (DataError, KeyError, IndexError):
+        theirs = System(path.parent.parent).read_config().get("model", {})
+    except DataError:
         return []
     own = model.settings.model_dump()
     pairs = {key: (own[key], theirs[key]) for key in own.keys() & theirs.keys() if isinstance(own[key], int) and not isinstance(own[key], bool)}

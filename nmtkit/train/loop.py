@@ -16,6 +16,7 @@ from nmtkit.errors import EnvironmentProblem, Interrupted, NmtkitError, Training
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn.hardware import Hardware
+from nmtkit.records import BestCheckpoint
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train import guard
@@ -324,5 +325,5 @@ def write_best(system: System, state: TrainState, settings: TrainSettings) -> No
         return
     best = state.best
     by = "dev_bleu" if settings.best_by == "dev_bleu" and best.dev_bleu is not None else "dev_loss"
-    values = {"step": best.step, "checkpoint": f"step-{best.step:08d}", "metric": by, "dev_loss": best.dev_loss, "dev_bleu": best.dev_bleu}
-    files.write_json(system.path / "best.json", values)
+    named = f"step-{best.step:08d}"
+    BestCheckpoint(step=best.step, checkpoint=named, metric=by, dev_loss=best.dev_loss, dev_bleu=best.dev_bleu).write(system.path / "best.json")

@@ -59,7 +59,7 @@ def make_plan(
     """
     manifest = run.manifest()
     cls = load_variant(variant)
-    preset = preset or str(manifest.get("preset") or "")
+    preset = preset or manifest.preset
     base = settings.load_preset(preset) if preset else {}
     given = settings.parse_set(assignments)
     if "prep" in given:
@@ -73,7 +73,7 @@ def make_plan(
         variant=variant,
         preset=preset,
         init_from=init_from or "",
-        corpus=str(manifest["fingerprint"]),
+        corpus=manifest.fingerprint,
         model=_plain(model.model_dump()),
         train=settings.build(TrainSettings, merged.get("train", {}), "train"),
         search=settings.build(SearchSettings, merged.get("search", {}), "search"),

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from nmtkit import console, files
-from nmtkit.errors import EnvironmentProblem
+from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.records import MetricsLine, parse
 from nmtkit.run import System
 from nmtkit.train.state import Window
 
@@ -151,8 +152,8 @@ def cut_metrics(system: System, step: int) -> None:
         return
     kept = []
     for line in system.metrics.read_text("utf-8", errors="replace").splitlines():
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            if json.loads(line)["step"] <= step:
+        with contextlib.suppress(DataError):
+            if parse(MetricsLine, line, system.metrics).step <= step:
                 kept.append(line)
     files.write_lines(system.metrics, kept)
 

@@ -22,7 +22,8 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
-from nmtkit.run import Run, System, TextSet
+from nmtkit.records import Manifest, TextSet
+from nmtkit.run import Run, System
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
@@ -132,14 +133,12 @@ def _begin(system: System, plan: Plan, state: TrainState) -> None:
 
 def _check_prepared(run: Run) -> None:
     """Raise DataError naming the first file for training that is not as prep wrote it."""
-    manifest = run.manifest()
     wanted = ("train.", "vocab", *(f"{s.name}." for s in run.sets("dev")))
-    for relative, recorded in manifest["files"].items():
-        if relative.startswith(wanted):
-            path = run.prep / relative
-            if not path.is_file() or files.sha256(path) != recorded:
-                what = "has changed since it was prepared" if path.is_file() else "is missing"
-                raise DataError(f"{relative} {what}", where=path, hint="prepare the run again: nmtkit prep … --force")
+    hashes = {name: digest for name, digest in run.manifest().files.items() if name.startswith(wanted)}
+    for name in files.changed(run.prep, hashes)[:1]:
+        path = run.prep / name
+        what = "has changed since it was prepared" if path.is_file() else "is missing"
+        raise DataError(f"{name} {what}", where=path, hint=Manifest.again)
 
 
 def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fresh: bool) -> tuple[TrainState, Model, Trainer]:
@@ -219,8 +218,7 @@ def newest(system: System) -> tuple[dict[str, torch.Tensor], dict[str, torch.Ten
     """
     for path in reversed(checkpoints.candidates(system.checkpoints)):
         try:
-            weights, moments, values = checkpoints.load_training(path)
-            return weights, moments, TrainState.from_values(values), path
+            return *checkpoints.load_training(path, TrainState), path
         except CheckpointError as error:
             console.warn(f"skipping {path}: {error.message}")
     hint = "nmtkit train --force begins anew"

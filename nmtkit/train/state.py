@@ -72,14 +72,3 @@ class TrainState:
     def values(self) -> dict[str, Any]:
         """As plain values, for JSON; floats keep every bit."""
         return asdict(self)
-
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> TrainState:
-        """The inverse of `values`."""
-        nested = {
-            "best": Best(**values["best"]) if values["best"] else None,
-            "plateau": Plateau(**values["plateau"]),
-            "log": Window(**values["log"]),
-            "loss": Window(**values["loss"]),
-        }
-        return cls(**{**values, **nested})

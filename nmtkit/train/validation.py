@@ -17,7 +17,8 @@ from nmtkit.data.batches import Ids, batch_list, collate
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Model
-from nmtkit.run import Run, TextSet
+from nmtkit.records import TextSet
+from nmtkit.run import Run
 from nmtkit.score import metrics
 from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.text.side import TextSide
@@ -92,12 +93,12 @@ class Validator:
         self._batches = batch_list(self._store.src_lengths, self._store.tgt_lengths, settings.batch_size, settings.batch_unit, 0, 0)
         self._tokens = int(self._store.tgt_lengths.sum())
         self._decoding = settings.dev_bleu or settings.samples > 0
-        own = {name: digest for name, digest in run.manifest()["files"].items() if name.startswith((f"{dev.name}.", f"text/{dev.name}."))}
+        own = {name: digest for name, digest in run.manifest().files.items() if name.startswith((f"{dev.name}.", f"text/{dev.name}."))}
         self._dev_set = hashlib.sha256(json.dumps([sorted(own.items()), settings.dev_sentences]).encode()).hexdigest()[:16]
         if self._decoding:
             self._vocabulary = load_vocabularies(run.prep)[1]
             self._side = TextSide.load(run.prep, "tgt")
-            self._language = str(run.manifest()["tgt"])
+            self._language = run.manifest().tgt
             self._source = list(files.text_lines(run.source(dev.name)))
             self._references = [list(files.text_lines(path)) for path in run.references(dev.name)]
 

@@ -15,6 +15,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import Precision
+from nmtkit.records import UsedCheckpoint
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings
 
@@ -43,13 +44,13 @@ class Chosen:
         """The checkpoints of each system, looked for once: what is written down as translated with is what was loaded."""
         return [checkpoints.choose(system, self.average) for system in self.systems]
 
-    def checkpoints(self) -> list[dict[str, str]]:
+    def checkpoints(self) -> list[UsedCheckpoint]:
         """The checkpoints that `load` reads, each with the hash of its weights.
 
         Raises: CheckpointError if a system has no valid one.
         """
         read = [(system.name, checkpoints.digests(paths)) for system, paths in zip(self.systems, self._paths, strict=True)]
-        return [{"system": system, "name": name, "sha256": digest} for system, digests in read for name, digest in digests.items()]
+        return [UsedCheckpoint(system, name, digest) for system, digests in read for name, digest in digests.items()]
 
     def hardware(self, device: torch.device, forced: bool = False) -> hardware.Hardware:
         """How this machine computes their translations; with `forced`, their scores of given targets, which are float32.

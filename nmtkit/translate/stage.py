@@ -25,7 +25,15 @@ from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
 from nmtkit.parallel import cores
 from nmtkit.prep.check import first_odd_pair
-from nmtkit.run import Run, TextSet, locked
+from nmtkit.records import (
+    SearchSpeed,
+    SourceText,
+    TextSet,
+    TranslationInputs,
+    TranslationMeta,
+    load,
+)
+from nmtkit.run import Run, locked
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate import workers
@@ -176,7 +184,7 @@ class _Stage:
             console.say(found.describe() + (f"; up to {self.jobs} worker processes of one thread each" if self.jobs > 1 else ""))
         if self._sides is None:
             self._sides = TextSide.load(self.run.prep, "src"), TextSide.load(self.run.prep, "tgt")
-        names = [f"{c['system']}/{c['name']}" for c in group.checkpoints()]
+        names = [f"{c.system}/{c.name}" for c in group.checkpoints()]
         try:
             models = group.load(self.device, found.precision)
         except ConfigError as error:  # of a class outside nmtkit that is not to be found, or not as it was
@@ -202,18 +210,18 @@ class _Stage:
                 translator = translator or self.translator(group)
                 self._translate_set(group, text_set, translator, inputs)
 
-    def _inputs(self, group: Chosen, text_set: TextSet) -> dict[str, Any]:
+    def _inputs(self, group: Chosen, text_set: TextSet) -> TranslationInputs:
         """All that the translation follows from."""
-        source = self.run.source(text_set.name)
         beside = {"spans": spans_files(self.run.prep / text_set.name), "docs": (documents_file(self.run.prep, text_set.name),)}
-        return {
-            "format": 1,
-            "set": text_set.name,
-            "settings": group.settings.model_dump(),
-            "checkpoints": group.checkpoints(),
-            "source": {"lines": text_set.lines, "sha256": files.sha256(source)},
-            "prep": self.run.manifest().get("fingerprint"),
-        } | {kind: [files.sha256(path) for path in paths] for kind, paths in beside.items() if all(path.is_file() for path in paths)}
+        return TranslationInputs(
+            format=1,
+            set=text_set.name,
+            settings=group.settings.model_dump(),
+            checkpoints=group.checkpoints(),
+            source=SourceText(text_set.lines, files.sha256(self.run.source(text_set.name))),
+            prep=self.run.manifest().fingerprint,
+            **{kind: [files.sha256(path) for path in paths] for kind, paths in beside.items() if all(path.is_file() for path in paths)},
+        )
 
     def _spans(self, text_set: TextSet) -> Spans | None:
         """How prep cut the sources of a set into parts."""
@@ -223,7 +231,7 @@ class _Stage:
         """Where prep found the documents of a set to start."""
         return starts_of(Documents.beside(self.run.prep, text_set.name, text_set.lines))
 
-    def _translate_set(self, group: Chosen, text_set: TextSet, translator: Translator, inputs: dict[str, Any]) -> None:
+    def _translate_set(self, group: Chosen, text_set: TextSet, translator: Translator, inputs: TranslationInputs) -> None:
         folder = group.translation(text_set.name)
         translator.counts.clear()
         start = time.monotonic()
@@ -246,9 +254,15 @@ class _Stage:
             (folder / NBEST).unlink(missing_ok=True)
         seconds = time.monotonic() - start
         names = [HYP, SUBWORDS] + ([NBEST] if nbest is not None else [])
-        outputs = {name: files.sha256(folder / name) for name in names}
-        meta = {**inputs, "system": group.name, "files": outputs, "counts": dict(translator.counts), "speed": _speed(translator.counts, seconds)}
-        files.write_json(folder / META, {**meta, "hardware": self._hardware, "version": nmtkit.__version__})
+        TranslationMeta(
+            **dict(inputs),
+            system=group.name,
+            files={name: files.sha256(folder / name) for name in names},
+            counts=translator.counts,
+            speed=_speed(translator.counts, seconds),
+            hardware=self._hardware,
+            version=nmtkit.__version__,
+        ).write(folder / META)
         console.say(f"{folder / HYP}: {_summary(translator.counts, seconds)}")
 
     def print_translations(self, group: Chosen, source: str, starts: Starts | None) -> None:
@@ -322,33 +336,28 @@ def _of_outside(group: Chosen, translator: Translator, source: str, starts: Star
     return starts or starts_everywhere
 
 
-def _up_to_date(folder: Path, inputs: dict[str, Any]) -> bool:
-    """Whether the folder holds what would come out again."""
+def _up_to_date(folder: Path, inputs: TranslationInputs) -> bool:
+    """Return True if the translation is up to date: it has these inputs, and its files have not changed."""
     try:
-        meta = files.read_json(folder / META)
-        same = all(meta[key] == json.loads(json.dumps(value)) for key, value in inputs.items())
-        return same and all(files.sha256(folder / name) == digest for name, digest in meta["files"].items())
-    except (DataError, KeyError, TypeError, AttributeError, OSError):
+        outputs = load(TranslationMeta, folder / META).files
+    except DataError:
         return False
+    return load(TranslationInputs, folder / META) == inputs and not files.changed(folder, outputs)
 
 
 def _nbest_line(number: int, translation: Translation) -> str:
     return json.dumps({"line": number, "nbest": [asdict(candidate) for candidate in translation.candidates]}, ensure_ascii=False) + "\n"
 
 
-def _speed(counts: Counter[str], seconds: float) -> dict[str, float]:
+def _speed(counts: Counter[str], seconds: float) -> SearchSpeed:
     seconds = max(seconds, 1e-9)
-    return {
-        "seconds": round(seconds, 3),
-        "sentences_per_second": round(counts["lines"] / seconds, 2),
-        "tokens_per_second": round(counts["tgt_tokens"] / seconds, 1),
-    }
+    return SearchSpeed(round(seconds, 3), round(counts["lines"] / seconds, 2), round(counts["tgt_tokens"] / seconds, 1))
 
 
 def _summary(counts: Counter[str], seconds: float) -> str:
     """The counts as people read them; only what happened."""
     speed = _speed(counts, seconds)
-    rate = speed["sentences_per_second"]
+    rate = speed.sentences_per_second
     said = [f"{counted(counts['lines'], 'line')} in {console.duration(seconds)} ({rate:,.{0 if rate >= 10 else 1}f} sentences/s)"]
     phrases = {
         "empty": "blank, kept blank",

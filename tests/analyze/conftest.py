@@ -9,6 +9,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.run import write_toml
+from tests.manifests import text_set
 from tests.score.conftest import FakeRun, write
 
 SMALL = {"d_model": 32, "d_ff": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1}
@@ -22,7 +23,7 @@ class AnalysedRun(FakeRun):
         super().__init__(path, sets=("test", "other"))
         prep = path / "prep"
         manifest = json.loads((prep / "manifest.json").read_text("utf-8"))
-        manifest["sets"].insert(0, {"name": "train", "split": "train", "lines": 40, "references": 0})
+        manifest["sets"].insert(0, text_set("train", "train", 40, 0))
         manifest["vocabulary"] = {"shared": True, "src": TOKENS, "tgt": TOKENS}
         (prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
         for suffix in ("bin", "idx"):
@@ -39,9 +40,12 @@ class AnalysedRun(FakeRun):
         about = {"vocabulary": loading.vocabulary_hashes(self.run)}
         checkpoints.save(folder / "checkpoints", 1, loading.weights_of(built), {}, {}, about)
         lines = [json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed}) for i, speed in enumerate(speeds, 1)]
-        write(folder / "metrics.jsonl", [*lines, json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), '{"step": 10, "kind": "tra'])
+        cut_off = '{"step": 10, "kind": "tra'  # the process was killed here
+        lines += [json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), cut_off]
+        (folder / "metrics.jsonl").write_text("\n".join(lines), "utf-8")
         if decoding:
-            write(folder / "translate" / "test" / "meta.json", [json.dumps({"speed": {"tokens_per_second": decoding}})])
+            speed = {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": decoding}
+            write(folder / "translate" / "test" / "meta.json", [json.dumps({"format": 1, "speed": speed})])
         return built
 
 

@@ -71,7 +71,7 @@ def system(run, name, variant, **model):
     search = {"beam": 1, "max_length_a": 0.0, "max_length_b": 3}
     write_toml(folder / "config.toml", {"variant": variant, "model": values, "train": {"batch_size": 60}, "search": search})
     torch.manual_seed(1)
-    sizes = run.manifest()["vocabulary"]
+    sizes = run.manifest().model_dump()["vocabulary"]
     built = build_model(variant, values, Vocabularies(sizes["src"], sizes["tgt"], sizes["shared"])).eval()
     with torch.no_grad():
         for weights in built.parameters():

@@ -77,7 +77,7 @@ def test_the_closing_line_of_a_training_that_went_on_is_counted_once(updates, tm
 
 def test_of_updates_made_again_the_later_count(tmp_path):
     first = [train(50, 10.0), train(100, 10.0), dev(100, 5.0), train(150, 10.0), dev(150, 6.0), train(200, 10.0), dev(200, 9.0)]
-    again = [dev(125, 5.5), train(150, 40.0), dev(150, 6.5), '{"step": 200, "kind": "tra', train(200, 50.0)]
+    again = [dev(125, 5.5), train(150, 40.0), dev(150, 6.5), train(200, 50.0)]
     found = curves.read(log(tmp_path / "m", first + again), 50)
     assert [(s.end, s.seconds) for s in found.train] == [(50, 10.0), (100, 10.0), (150, 40.0), (200, 50.0)]
     assert found.measured == [(100, 5.0), (125, 5.5), (150, 6.5)]
@@ -90,9 +90,18 @@ def test_another_distance_of_lines_after_a_restart(tmp_path):
     assert at(found, "minutes", [70, 100, 130]) == pytest.approx([70 / 60, 85 / 60, 100 / 60])
 
 
-def test_what_is_no_measurement_is_passed_over(tmp_path):
-    odd = ["", "no", "[]", '{"step": "5", "kind": "dev"}', '{"step": true, "kind": "dev"}', '{"step": 5, "kind": "other"}', '{"kind": "dev"}']
-    records = [*odd, dev(5, None), dev(6, 3.0, loss=None), {**train(7, None), "nll": "x"}, {"step": 8, "kind": "train"}]
+@pytest.mark.parametrize(
+    "odd", ["", "no", "[]", '{"step": "5", "kind": "dev"}', '{"step": true, "kind": "dev"}', '{"step": 5, "kind": "other"}', '{"kind": "dev"}']
+)
+def test_a_line_that_is_no_measurement_is_named(tmp_path, odd):
+    path = log(tmp_path / "m", [dev(5, None), odd, dev(6, 3.0)])
+    with pytest.raises(DataError, match="damaged: ") as caught:
+        curves.read(path)
+    assert caught.value.where == f"{path}, line 2"
+
+
+def test_what_was_not_measured_is_none(tmp_path):
+    records = [dev(5, None), dev(6, 3.0, loss=None), {**train(7, None), "nll": None}, {"step": 8, "kind": "train"}]
     found = curves.read(log(tmp_path / "m", records))
     assert [(look.step, look.loss, look.bleu) for look in found.dev] == [(5, 2.0, None), (6, None, 3.0)]
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 7, None), (7, 8, None)]

@@ -24,7 +24,7 @@ TRAIN += ["train.batch_size=800", "train.precision=float32", "search.precision=f
 ANALYSES = {
     **{"lengths": [], "cost": [], "agreement": [], "layers": [], "importance": ["--sentences", "30"], "gates": [], "weights": []},
     **{"convergence": [], "context": ["--set-name", "dev"], "examples": ["--sentence", "3"], "phrases": [], "divergence": []},
-    **{"alignment": ["--sentence", "7"], "probing": ["--tasks", "sentence_length,tense"]},
+    **{"alignment": ["--sentence", "7"], "probing": ["--tasks", "sentence_length,past_present"]},
 }
 COMPARED = ("*.safetensors", "hyp*.txt", "nbest.jsonl", "scores.json", "sentences.tsv", "*.md", "*.tex", "*.csv", "*.svg", "finding.json")
 PREPARED = ("*.bin", "*.idx", "vocab*", "codes*", "truecase.*", "*.src", "*.ref*", "*.json")

@@ -111,7 +111,7 @@ def text(run, name, side):
 @pytest.mark.parametrize("name", CORPORA)
 def test_prep_of_everything_registered(look_alikes, folder, tmp_path, name):
     run, _ = prepare(name, folder, tmp_path / "run")
-    manifest, dataset = run.manifest(), look_alikes[name]
+    manifest, dataset = run.manifest().model_dump(), look_alikes[name]
     train, dev, tests, documents = EXPECTED[family(name)]
     assert manifest["cleaning"]["pairs_in"] == train
     assert manifest["cleaning"]["pairs_kept"] > 0.7 * train
@@ -152,7 +152,7 @@ def test_both_directions_are_the_same_text(look_alikes, folder, tmp_path, name):
 def test_pr_s_development_set_comes_with_its_preset_or_by_name(look_alikes, folder, tmp_path):
     run, _ = prepare("wmt14-ende", folder, tmp_path / "pr", "--preset", "pr-base")
     assert {s.name: s.lines for s in run.sets()}["dev"] == 2 * HELD
-    assert run.manifest()["settings"]["dev"] == "newstest2012+2013"
+    assert run.manifest().settings.dev == "newstest2012+2013"
     by_name, _ = prepare(
         "wmt14-ende", folder, tmp_path / "name", "--set", "prep.dev=newstest2012+2013", "--set", "prep.test=newstest2014,newstest2017"
     )
@@ -171,7 +171,7 @@ def test_a_size_takes_the_first_pairs_of_the_training_text(look_alikes, folder, 
     """Of a text in several files too; what is dropped in cleaning counts, and dev and test sets are whole."""
     run, told = prepare(name, folder, tmp_path / "run", "--size", size)
     assert f"training text: {said}" in told
-    manifest, dataset = run.manifest(), look_alikes[name]
+    manifest, dataset = run.manifest().model_dump(), look_alikes[name]
     here = {one: found.path for one, found in published._found(list(dataset.needed()), Finder(dataset.published, folder)).items()}
     whole = unpack(dataset, dataset.choose(), here, tmp_path / "whole")[0]
     for side, paths in (("src", whole.src), ("ref", whole.tgt)):
@@ -191,7 +191,7 @@ def test_a_size_takes_the_first_pairs_of_the_training_text(look_alikes, folder, 
 def test_test_sets_do_not_change_the_fingerprint(look_alikes, folder, tmp_path):
     runs = [prepare("wmt14-ende", folder, tmp_path / "a")[0], prepare("wmt14-ende", folder, tmp_path / "b", "--set", "prep.test=newstest2017")[0]]
     runs.append(prepare("wmt14-ende", folder, tmp_path / "c", "--set", "prep.dev=newstest2012+2013")[0])
-    prints = [run.manifest()["fingerprint"] for run in runs]
+    prints = [run.manifest().fingerprint for run in runs]
     assert prints[0] == prints[1] != prints[2]
 
 
@@ -208,7 +208,7 @@ def test_own_test_sets_beside_those_of_a_data_set(look_alikes, folder, shared, t
     assert [(one.name, one.lines) for one in run.sets("test")] == [("newstest2017", HELD), ("talks", HELD)]
     assert text(run, "talks", "src") == list(text_lines(tmp_path / "talks.en"))
     assert (run.prep / "docs" / "talks.txt").read_text() == "0\n5\n"
-    assert "talks.en" in run.manifest()["inputs"] and "talks.doc" in run.manifest()["inputs"]
+    assert "talks.en" in run.manifest().inputs and "talks.doc" in run.manifest().inputs
     for lang in ("en", "de"):
         (tmp_path / f"talks.{lang}").rename(f"newstest2017.{lang}")
     again = ["prep", "wmt14-ende", "--from-dir", folder, "--run", tmp_path / "b", "--test", "newstest2017.en,newstest2017.de"]
@@ -279,7 +279,7 @@ def test_three_references_are_kept_and_scored(look_alikes, folder, tmp_path):
 
 def test_the_manifest_names_what_the_text_came_from(look_alikes, folder, tmp_path):
     run, _ = prepare("ted-zhen", folder, tmp_path / "run")
-    inputs = run.manifest()["inputs"]
+    inputs = run.manifest().inputs
     archive = inputs["wit3/2015-01/texts/zh/en/zh-en.tgz"]
     assert archive["checksum"].startswith("sha256:") and archive["size"] > 0
     assert inputs["train.src"]["lines"] == TRAIN

@@ -219,7 +219,7 @@ def test_24_a_corpus_of_one_pair_has_the_merges_it_has_and_can_be_trained_on(tmp
     train_files = write(tmp_path / "in", "train", b"banana band bandana\n", b"banane band bandage\n")
     run = prep("mine", train=train_files, dev=train_files, run_dir=tmp_path / "run", preset="tiny", jobs=1, assignments=["prep.merges=5000"])
     said = capsys.readouterr().err
-    learned = run.manifest()["sets"][0]
+    learned = run.manifest().model_dump()["sets"][0]
     assert learned["lines"] == 1
     assert "of 5,000 merges" in said and "has no more" in said
     train(run, assignments=[*SETTINGS, "train.max_steps=2"])
@@ -248,7 +248,7 @@ def test_26_checkpoints_from_before_codes_were_recorded_still_load(run):
     train(run, assignments=[*SETTINGS, "train.max_steps=2"])
     (run.prep / "codes.bpe").write_text("#version: 0.2\na b</w>\n")
     path = checkpoints.find_checkpoints(run.system("transformer"))[-1]
-    assert set(checkpoints.read_manifest(path)["vocabulary"]) == {"vocab.txt"}
+    assert set(checkpoints.read_manifest(path).vocabulary) == {"vocab.txt"}
     loading.load_system(run, run.system("transformer"))
 
 

@@ -17,6 +17,7 @@ from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.run import System, write_toml
 from nmtkit.train.stage import train
+from tests.manifests import write_best
 from tests.train.tiny import make_run, options
 
 SETTINGS = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=100", "train.dev_bleu=false", "train.samples=0")
@@ -44,7 +45,7 @@ def steps(paths):
 def test_save_and_load(tmp_path):
     path = write(tmp_path / "checkpoints", 12)
     assert path.name == "step-00000012"
-    weights, moments, state = checkpoints.load_training(path)
+    weights, moments, state = checkpoints.load_training(path, dict)
     assert weights["a"].tolist() == [[1.0, 1.0]] * 3
     assert weights["b"].dtype == torch.int64
     assert list(moments) == ["exp_avg/a"]
@@ -114,7 +115,7 @@ def test_damage_is_named(victim, damage, tmp_path):
         content[-1] ^= 1
         (path / victim).write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
-        checkpoints.load_training(path)
+        checkpoints.load_training(path, dict)
     assert victim in str(caught.value)
     assert caught.value.exit_code == 2
     assert (path / "manifest.json").exists()  # never deleted silently
@@ -297,7 +298,7 @@ def test_best_and_what_happens_without_it(tmp_path, capsys, monkeypatch):
     for step in (1, 2, 3):
         write(system.checkpoints, step)
     assert checkpoints.choose(system, 1)[0].name == "step-00000003"
-    files.write_json(tmp_path / "best.json", {"checkpoint": "step-00000002"})
+    write_best(tmp_path, "step-00000002")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", hashed := Mock(wraps=files.sha256))
         assert checkpoints.choose(system, 1)[0].name == "step-00000002"
@@ -314,7 +315,7 @@ def test_the_checkpoints_of_a_system(tmp_path, capsys):
             checkpoints.choose(system, average)
     for step in (1, 2, 3):
         write(system.checkpoints, step)
-    files.write_json(tmp_path / "best.json", {"checkpoint": "step-00000001"})
+    write_best(tmp_path, "step-00000001")
     assert [steps(checkpoints.choose(system, k)) for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]
     assert capsys.readouterr().err == ""
     assert steps(checkpoints.choose(system, 5)) == [1, 2, 3]
@@ -337,7 +338,7 @@ def test_the_checkpoints_of_a_system(tmp_path, capsys):
 )
 def test_the_mean_is_of_checkpoints_that_are_equally_far_apart(there, average, chosen, tmp_path, capsys):
     system = trained(tmp_path, every=10, average=average)
-    files.write_json(tmp_path / "best.json", {"checkpoint": f"step-{there[0]:08d}"})
+    write_best(tmp_path, f"step-{there[0]:08d}")
     for step in there:
         write(system.checkpoints, step)
     assert list(checkpoints.current(system)) == [path.name for path in checkpoints.choose(system)]

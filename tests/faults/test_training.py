@@ -82,7 +82,7 @@ def test_a_longer_cosine_is_warned_about(tmp_path, capsys):
 
 
 def test_a_corpus_prepared_anew_is_refused(trained):
-    manifest = trained.manifest()
+    manifest = trained.manifest().model_dump()
     files.write_json(trained.prep / "manifest.json", {**manifest, "fingerprint": "0" * 64})
     with pytest.raises(DataError, match="another preparation"):
         train(trained, assignments=SETTINGS)
@@ -202,7 +202,7 @@ def gradients_of_an_update(run, monkeypatch, memory=None, settings=()):
     with monkeypatch.context() as patch:
         patch.setattr(losses, "backward", small)
         train(run, assignments=[*SETTINGS, "model.dropout=0", "train.max_steps=1", "train.update_size=150", *settings])
-    return checkpoints.load_training(checkpoints.find_checkpoints(run.system("transformer"))[-1])[1]
+    return checkpoints.load_training(checkpoints.find_checkpoints(run.system("transformer"))[-1], dict)[1]
 
 
 def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, capsys):

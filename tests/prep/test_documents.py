@@ -98,7 +98,7 @@ def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
     runs = {
         form: prepared(tmp_path, write_corpus(tmp_path / form, sets, form), f"run-{form}") for form in ("numbers", "ids", "blank", "marker", "markup")
     }
-    manifests = {form: run.manifest() for form, run in runs.items()}
+    manifests = {form: run.manifest().model_dump() for form, run in runs.items()}
     for manifest in manifests.values():
         assert (manifest["files"], manifest["fingerprint"]) == (manifests["blank"]["files"], manifests["blank"]["fingerprint"])
     assert {"train.spans.idx", "news.spans.idx", "text/news.ref1", "docs/news.txt"} <= {*manifests["blank"]["files"]}
@@ -134,7 +134,7 @@ def test_documents_are_renumbered_by_the_lines_kept(tmp_path, monkeypatch):
     settings = stage.PrepSettings(merges=10, max_ratio=40, max_words=80, max_subwords=150)
     work = pipeline.Pipeline(tmp_path / "prep", corpus, check.check_sets(corpus.sets, True), settings, 1)
     manifest = work.run()
-    assert manifest["cleaning"]["dropped"]["too many subwords"]["pairs"] == 1
+    assert manifest.cleaning.dropped["too many subwords"]["pairs"] == 1
     kept = [i for i in range(30) if i not in (0, 1, 2, 12, 20, 29, 25)]
     starts = [int(line) for line in (tmp_path / "prep" / "docs" / "train.txt").read_text().split()]
     assert starts == [kept.index(3), kept.index(13), kept.index(21), kept.index(26)]
@@ -220,7 +220,7 @@ def test_a_file_of_documents_that_does_not_fit(tmp_path, form, message):
 
 def test_other_documents_are_another_corpus(tmp_path, capsys):
     options = write_corpus(tmp_path / "in", corpus(), "numbers")
-    first = prepared(tmp_path, options).manifest()["fingerprint"]
+    first = prepared(tmp_path, options).manifest().fingerprint
     prepared(tmp_path, options)
     prepared(tmp_path, options | {"docs": [told.replace("test=", "news=") for told in options["docs"]]})
     assert capsys.readouterr().err.count("up to date") == 2
@@ -229,20 +229,20 @@ def test_other_documents_are_another_corpus(tmp_path, capsys):
     with pytest.raises(ConfigError, match="prepared differently [(]1 difference:") as caught:
         prepared(tmp_path, options)
     assert "source.sets.news.docs" in caught.value.where
-    assert prepared(tmp_path, options, force=True).manifest()["fingerprint"] == first  # of a test set: no system depends on it
+    assert prepared(tmp_path, options, force=True).manifest().fingerprint == first  # of a test set: no system depends on it
     written(tmp_path / "in" / "dev.doc", [0, 4])
-    assert prepared(tmp_path, options, force=True).manifest()["fingerprint"] != first
+    assert prepared(tmp_path, options, force=True).manifest().fingerprint != first
     with pytest.raises(ConfigError) as caught:
         prepared(tmp_path, options | {"docs": []})
     assert "source.sets.dev.docs" in caught.value.where and "-> -" in caught.value.where
     without = prepared(tmp_path, options | {"docs": []}, force=True)
-    assert not (without.prep / "docs").exists() and "documents" not in without.manifest()["sets"][0]
+    assert not (without.prep / "docs").exists() and "documents" not in without.manifest().model_dump()["sets"][0]
 
 
 def test_blank_lines_are_up_to_date_and_noticed(tmp_path, capsys):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
     run = prepared(tmp_path, options)
-    assert {str(path) for path in options["train"]} <= {*run.manifest()["inputs"]}
+    assert {str(path) for path in options["train"]} <= {*run.manifest().inputs}
     prepared(tmp_path, options)
     assert "up to date" in capsys.readouterr().err
     with pytest.raises(ConfigError) as caught:

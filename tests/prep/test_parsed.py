@@ -94,7 +94,7 @@ def expected_spans(run, rows):
 def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
     sets, options = corpus(tmp_path / "in", sentences)
     run = prepared(tmp_path, options)
-    entries = {entry["name"]: entry for entry in run.manifest()["sets"]}
+    entries = {entry["name"]: entry for entry in run.manifest().model_dump()["sets"]}
     for name in ("train", "news"):
         store = Store(run.prep / name)
         found, reasons = expected_spans(run, sets[name])
@@ -141,7 +141,7 @@ def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_ch
     assert len([line for line in said if "parses of train" in line and "warning" in line and f"not a tree, first line {first}" in line]) == 1
     assert not any("warning" in line for line in said if "parses of news" in line or "parses of dev" in line)
     (report,) = (line for line in said if "parses of train" in line and "warning" not in line)
-    counts = run.manifest()["sets"][0]["parses"]
+    counts = run.manifest().sets[0].parses
     assert f"{counts['not a tree']:,} not a tree (first: line {first})" in report and "1 blank (first: line 9)" in report
     assert f"{counts['other text']:,} other text (first: line" in report and counts["not a tree"] > 100
 
@@ -156,15 +156,15 @@ def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, sentences, capsys):
 
 def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_chunks):
     _, options = corpus(tmp_path / "in", sentences)
-    one, three = (prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest() for jobs in (1, 3))
+    one, three = (prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest().model_dump() for jobs in (1, 3))
     assert one["files"] == three["files"] and one["sets"] == three["sets"] and one["fingerprint"] == three["fingerprint"]
     assert "train.spans.bin" in one["files"]
 
 
 def test_another_file_of_parses_is_another_corpus(tmp_path, sentences):
     _, options = corpus(tmp_path / "in", sentences)
-    first = prepared(tmp_path, options).manifest()
-    assert prepared(tmp_path, options).manifest() == first
+    first = prepared(tmp_path, options).manifest().model_dump()
+    assert prepared(tmp_path, options).manifest().model_dump() == first
     with open(tmp_path / "in" / "train.trees", "r+", encoding="utf-8") as stream:
         stream.write("(X y)")
     with pytest.raises(ConfigError, match="prepared differently"):
@@ -245,14 +245,14 @@ def test_a_parser_parses_what_has_no_file(tmp_path, sentences, monkeypatch):
     options["parses"] = options["parses"][1:]
     run = prepared(tmp_path, options, parser="stanza")
     assert FakePipeline.made[-1][1]["tokenize_pretokenized"] and FakePipeline.made[-1][1]["download_method"] is None
-    assert run.manifest()["tools"]["stanza"] == "9.9"
-    entry = run.manifest()["sets"][0]
+    assert run.manifest().tools["stanza"] == "9.9"
+    entry = run.manifest().model_dump()["sets"][0]
     assert entry["parses"] == {"parsed": entry["lines"]}
     trees = (run.prep / "parses" / "train.txt").read_text("utf-8").split("\n")[:-1]
     assert len(trees) == len(sets["train"]) and trees[0] == trees[36] == ""
     assert not (run.prep / "parses" / "dev.txt").exists()
     again = prepared(tmp_path, options | {"parses": [*options["parses"], f"train={run.prep / 'parses' / 'train.txt'}"]}, "again")
-    assert again.manifest()["files"]["train.spans.bin"] == run.manifest()["files"]["train.spans.bin"]
+    assert again.manifest().files["train.spans.bin"] == run.manifest().files["train.spans.bin"]
 
 
 def test_an_absent_parser_says_how_to_get_it(monkeypatch):

@@ -76,7 +76,7 @@ def test_equals_the_slow_way(tmp_path, small_chunks, values):
     assert [(run.prep / f"truecase.{lang}").exists() for lang in ("en", "de")] == [
         not settings.lowercase and settings.truecase in ("both", side) for side in ("src", "tgt")
     ]
-    manifest = run.manifest()
+    manifest = run.manifest().model_dump()
     assert manifest["vocabulary"] == {"shared": settings.joint_vocab, "src": len(vocabularies[0]), "tgt": len(vocabularies[1])}
     train = manifest["sets"][0]
     assert train["lines"] == len(expected) == manifest["cleaning"]["pairs_kept"]
@@ -98,7 +98,7 @@ def test_dev_and_test_go_the_way_of_translation_and_keep_every_line(tmp_path, sm
         for i, pair in enumerate(test):
             assert getattr(store, name)(i).tolist() == vocabularies[side].encode(text_side.encode(pair[side]))
     assert store.src(0).tolist() == [EOS]
-    assert run.manifest()["sets"][2]["src_unknown"] > 0
+    assert run.manifest().sets[2].src_unknown > 0
 
 
 SEPARATE = {"merges": 60, "joint_vocab": False, "vocab_threshold": 20, "max_words": 8}
@@ -107,7 +107,7 @@ SEPARATE = {"merges": 60, "joint_vocab": False, "vocab_threshold": 20, "max_word
 @pytest.mark.parametrize("values", [{"merges": 60}, SEPARATE], ids=["joint", "separate"])
 def test_the_output_does_not_depend_on_the_number_of_workers(tmp_path, small_chunks, values):
     runs = [prepared(tmp_path, pairs(400), f"run{jobs}", test=pairs(50, 9), jobs=jobs, **values) for jobs in (1, 3)]
-    manifests = [run.manifest() for run in runs]
+    manifests = [run.manifest().model_dump() for run in runs]
     for manifest in manifests:
         del manifest["speed"], manifest["jobs"], manifest["inputs"]
     assert manifests[0] == manifests[1]
@@ -123,19 +123,19 @@ def test_every_drop_is_counted_by_reason_and_side(tmp_path):
     lines = [*good, *bad]
     random.Random(1).shuffle(lines)
     run = prepared(tmp_path, lines, merges=10, max_words=30)
-    assert run.manifest()["cleaning"]["dropped"] == {
+    assert run.manifest().cleaning.dropped == {
         "empty": {"pairs": 3, "src": 2, "tgt": 2},
         "too long": {"pairs": 2, "src": 2, "tgt": 1},
         "ratio": {"pairs": 1, "src": 0, "tgt": 1},
         "word too long": {"pairs": 1, "src": 0, "tgt": 1},
     }
-    assert run.manifest()["cleaning"]["pairs_kept"] == len(Store(run.prep / "train")) == 50
+    assert run.manifest().cleaning.pairs_kept == len(Store(run.prep / "train")) == 50
 
 
 def test_what_was_changed_is_counted_for_each_set(tmp_path, capsys):
     pair, two_spaces = ("\ufeffThe dog.", "Der Hund."), ("The  dog.", "Der Hund.")
     run = prepared(tmp_path, [*pairs(60), pair], test=[pair, two_spaces, ("a", "@@ b")], merges=10)
-    manifest = run.manifest()
+    manifest = run.manifest().model_dump()
     assert manifest["cleaning"]["changed"] == {"src": {"BOM": 1}, "tgt": {}}
     news = {"src": {"BOM": 1, "spaces": 1}, "tgt": {"joiner @@ in the text": 1}}
     assert [entry.get("changed") for entry in manifest["sets"]] == [None, {"src": {}, "tgt": {}}, news]
@@ -153,7 +153,7 @@ def test_nasty_text_is_handled_and_counted(tmp_path):
         ("w " * 100_000, "Der Hund sieht es."),
     ]
     run = prepared(tmp_path, [*pairs(100), *nasty], merges=50, truecase="none")
-    cleaning = run.manifest()["cleaning"]
+    cleaning = run.manifest().model_dump()["cleaning"]
     assert cleaning["dropped"] == {"too long": {"pairs": 1, "src": 1, "tgt": 0}}
     assert cleaning["changed"]["src"] | {"spaces": 0} == {"BOM": 1, "CR at the end": 1, "line separator U+2028": 1, "tab": 1, "spaces": 0}
     assert cleaning["changed"]["tgt"]["joiner @@ in the text"] == 3
@@ -176,18 +176,18 @@ def test_compressed_files_are_read_as_they_are(tmp_path):
     ):
         path.write_bytes(compress(source.read_bytes()))
     run = prep("mine", train=tuple(packed[:2]), dev=tuple(packed[2:]), run_dir=tmp_path / "b", preset="tiny", jobs=1)
-    assert run.manifest()["fingerprint"] == plain.manifest()["fingerprint"]
-    assert run.manifest()["inputs"][str(packed[0])]["sha256"] == sha256(packed[0])
-    assert run.manifest()["inputs"][str(packed[0])]["lines"] == 60
+    assert run.manifest().fingerprint == plain.manifest().fingerprint
+    assert run.manifest().inputs[str(packed[0])]["sha256"] == sha256(packed[0])
+    assert run.manifest().inputs[str(packed[0])]["lines"] == 60
 
 
 def test_bad_utf8_can_be_replaced_or_dropped(tmp_path):
     lines = [*pairs(40), (b"The d\xffg.", b"Der Hund."), (b"The dog.", b"\xc3"), (b"\xe2\x82", b"\xe2\x82")]
     dev = [*pairs(5), (b"The d\xffg.", b"Der Hund.")]
-    dropped = prepared(tmp_path, lines, "drop", dev, merges=10, on_bad_utf8="drop").manifest()
+    dropped = prepared(tmp_path, lines, "drop", dev, merges=10, on_bad_utf8="drop").manifest().model_dump()
     assert dropped["cleaning"]["dropped"]["not UTF-8"] == {"pairs": 3, "src": 2, "tgt": 1}
     assert dropped["sets"][1]["lines"] == 6
-    replaced = prepared(tmp_path, lines, "replace", dev, merges=10, on_bad_utf8="replace").manifest()
+    replaced = prepared(tmp_path, lines, "replace", dev, merges=10, on_bad_utf8="replace").manifest().model_dump()
     assert replaced["cleaning"]["pairs_kept"] == 43
     assert replaced["cleaning"]["changed"]["src"]["lines not UTF-8"] == 2
     assert replaced["sets"][1]["changed"] == {"src": {"lines not UTF-8": 1}, "tgt": {}}
@@ -315,7 +315,7 @@ def test_no_torch_in_a_whole_prep(tmp_path):
 
 def test_multi30k(multi30k_run, shared):
     """Real text: the counts of the published files, the scored text untouched, and subwords that spell the words."""
-    manifest = multi30k_run.manifest()
+    manifest = multi30k_run.manifest().model_dump()
     assert {s.name: s.lines for s in multi30k_run.sets()} == {"train": 29000, "dev": 1014, "test_2016_flickr": 1000, "test_2017_flickr": 1000}
     assert manifest["cleaning"]["dropped"] == {}
     assert manifest["preset"] == "small"

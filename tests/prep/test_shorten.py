@@ -35,9 +35,9 @@ def test_the_text_ends_with_the_document_of_the_last_pair(tmp_path, capsys, form
     capsys.readouterr()
     run = prep("mine", **options, assignments=["prep.merges=10", "prep.max_words=30"], preset="tiny", run_dir=tmp_path / "run", size=size)
     assert said_of(capsys) == f"the first {lines} of 39 pairs ({documents} document{'s' * (documents > 1)})"
-    manifest = run.manifest()
-    assert manifest["files"] == expected.manifest()["files"] and manifest["fingerprint"] == expected.manifest()["fingerprint"]
-    assert (manifest["sets"], manifest["cleaning"]) == (expected.manifest()["sets"], expected.manifest()["cleaning"])
+    manifest = run.manifest().model_dump()
+    assert manifest["files"] == expected.manifest().files and manifest["fingerprint"] == expected.manifest().fingerprint
+    assert (manifest["sets"], manifest["cleaning"]) == (expected.manifest().model_dump()["sets"], expected.manifest().model_dump()["cleaning"])
     assert {"train.spans.idx", "docs/train.txt"} <= {*manifest["files"]}
     assert [path.name for path in run.path.iterdir() if path.name.startswith("prep.")] == []
 
@@ -54,20 +54,20 @@ def test_without_documents_it_ends_after_so_many_pairs(tmp_path, capsys):
     run = prep("mine", train=packed, size=20, run_dir=tmp_path / "run", **options)
     assert said_of(capsys) == "the first 20 of 50 pairs"
     expected = prep("mine", train=write(tmp_path / "in", "less", lines[:20]), run_dir=tmp_path / "less", **options)
-    assert run.manifest()["files"] == expected.manifest()["files"]
-    assert (run.manifest()["cleaning"]["pairs_in"], run.manifest()["cleaning"]["pairs_kept"]) == (20, 19)
+    assert run.manifest().files == expected.manifest().files
+    assert (run.manifest().cleaning.pairs_in, run.manifest().cleaning.pairs_kept) == (20, 19)
     whole = prep("mine", train=train, run_dir=tmp_path / "whole", **options)
     capsys.readouterr()
     for size, told in ((50, "all 50 pairs"), (51, "all 50 pairs, fewer than the 51 asked for")):
         same = prep("mine", train=packed, size=size, run_dir=tmp_path / f"all-{size}", **options)
         assert said_of(capsys) == told
-        assert same.manifest()["files"] == whole.manifest()["files"]
+        assert same.manifest().files == whole.manifest().files
 
 
 def test_another_size_is_another_corpus(tmp_path, capsys):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
     run = prepared(tmp_path, options, size=5)
-    assert run.manifest()["source"]["size"] == tomllib.loads((run.path / "run.toml").read_text("utf-8"))["size"] == 5
+    assert run.manifest().source["size"] == tomllib.loads((run.path / "run.toml").read_text("utf-8"))["size"] == 5
     prepared(tmp_path, options, size=5)
     assert "up to date" in capsys.readouterr().err
     for size, change in ((6, "5 -> 6"), (None, "5 -> -")):
@@ -81,9 +81,9 @@ def test_parses_may_be_of_the_lines_taken_only(tmp_path):
     options = write_corpus(tmp_path / "in", corpus(), "numbers")
     trees = tmp_path / "in" / "train.trees"
     lines = trees.read_text("utf-8").split("\n")[:-1]
-    whole = prepared(tmp_path, options, size=5).manifest()["files"]
+    whole = prepared(tmp_path, options, size=5).manifest().files
     written(trees, lines[:11])
-    assert prepared(tmp_path, options, "taken", size=5).manifest()["files"] == whole
+    assert prepared(tmp_path, options, "taken", size=5).manifest().files == whole
     for size, source in ((5, 11), (99, 39)):
         written(trees, lines[:10])
         with pytest.raises(DataError, match=f"train.trees has 10 lines but the source has {source} [(]train set[)]"):

@@ -109,7 +109,7 @@ def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, fi
     second.write_text("Ein Hund.\n" * 9 + "\u2028\n", "utf-8")
     files["dev"] = write(tmp_path / "in", "dev", [("", ""), ("A dog.", "\t"), ("\u2028", "Ein Hund."), (b"\xef\xbb\xbf \r", "ja"), ("yes", "ja")])
     run = run_prep(tmp_path, files, test=[",".join(map(str, (*test, second)))])
-    assert [entry.get("blank") for entry in run.manifest()["sets"]] == [None, {"src": 3, "ref": 2}, {"ref1": 1}]
+    assert [entry.get("blank") for entry in run.manifest().model_dump()["sets"]] == [None, {"src": 3, "ref": 2}, {"ref1": 1}]
     said = [line for line in capsys.readouterr().err.splitlines() if "has blank lines" in line]
     assert len(said) == 2 and all("warning: " in line for line in said)
     assert "dev has blank lines (3 of .src, 2 of .ref; 5 lines each)" in said[0] and "test has blank lines (1 of .ref1; 10 lines each)" in said[1]
@@ -290,7 +290,7 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
     assert "(preset tiny, fingerprint" in said and "--preset" not in said
     run = prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
     assert "nmtkit: preset small, for fewer than 500,000 training pairs; another one: --preset NAME\n" in capsys.readouterr().err
-    assert tomllib.loads((run.path / "run.toml").read_text("utf-8"))["preset"] == run.manifest()["preset"] == "small"
+    assert tomllib.loads((run.path / "run.toml").read_text("utf-8"))["preset"] == run.manifest().preset == "small"
     assert make_plan(run, "transformer", None, None, [], None).preset == "small"
     prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
     assert "up to date" in capsys.readouterr().err
@@ -356,7 +356,7 @@ def test_other_settings_are_refused_with_old_and_new(tmp_path, files):
     assert "prep.joint_vocab: True -> False" in caught.value.where
     assert "--force" in caught.value.hint and "--run" in caught.value.hint
     assert snapshot(run.path) == before
-    assert run_prep(tmp_path, files, assignments=["prep.truecase=none"], force=True).manifest()["settings"]["truecase"] == "none"
+    assert run_prep(tmp_path, files, assignments=["prep.truecase=none"], force=True).manifest().settings.truecase == "none"
 
 
 def test_another_text_is_refused(tmp_path, files):
@@ -391,11 +391,11 @@ def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys):
 
 
 def test_the_fingerprint_is_that_of_the_training_side(tmp_path, files):
-    first = run_prep(tmp_path, files, "a").manifest()["fingerprint"]
-    assert run_prep(tmp_path, files, "b").manifest()["fingerprint"] == first
-    assert run_prep(tmp_path, files, "c", assignments=["prep.max_words=249"]).manifest()["fingerprint"] != first
+    first = run_prep(tmp_path, files, "a").manifest().fingerprint
+    assert run_prep(tmp_path, files, "b").manifest().fingerprint == first
+    assert run_prep(tmp_path, files, "c", assignments=["prep.max_words=249"]).manifest().fingerprint != first
     write(tmp_path / "in", "train", pairs(60, 1))
-    assert run_prep(tmp_path, files, "d").manifest()["fingerprint"] != first
+    assert run_prep(tmp_path, files, "d").manifest().fingerprint != first
 
 
 def test_run_toml_and_history(tmp_path, files):
@@ -403,7 +403,7 @@ def test_run_toml_and_history(tmp_path, files):
     said = tomllib.loads((run.path / "run.toml").read_text("utf-8"))
     assert (said["dataset"], said["src"], said["tgt"], said["preset"]) == ("mine", "en", "de", "tiny")
     assert said["prep"]["merges"] == 20
-    assert said["fingerprint"] == run.manifest()["fingerprint"]
+    assert said["fingerprint"] == run.manifest().fingerprint
     record = json.loads((run.path / "history.jsonl").read_text("utf-8"))
     assert (record["stage"], record["exit"]) == ("prep", 0)
 
@@ -461,7 +461,7 @@ def test_kill_at_any_time_leaves_no_half_prep(tmp_path, files):
         process.send_signal(signal.SIGKILL)
         killed += process.wait() == -signal.SIGKILL
         if run.prep.exists():
-            manifest = run.manifest()
+            manifest = run.manifest().model_dump()
             assert {name: sha256(run.prep / name) for name in manifest["files"]} == manifest["files"]
     assert killed
     run_prep(tmp_path, files, force=True)
@@ -524,9 +524,9 @@ def test_demo(tmp_path):
     runs = [prep("demo", size=300, seed=seed, run_dir=tmp_path / name, jobs=2) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
     run = runs[0]
     assert {s.name: s.lines for s in run.sets()} == {"train": 300, "dev": 500, "test": 500}
-    assert runs[1].manifest()["files"] == run.manifest()["files"]
-    assert runs[2].manifest()["fingerprint"] != run.manifest()["fingerprint"]
-    assert {"eval/agreement.json", "eval/pronouns.json", "docs/train.txt", "docs/test.txt"} <= set(run.manifest()["files"])
+    assert runs[1].manifest().files == run.manifest().files
+    assert runs[2].manifest().fingerprint != run.manifest().fingerprint
+    assert {"eval/agreement.json", "eval/pronouns.json", "docs/train.txt", "docs/test.txt"} <= set(run.manifest().files)
     assert list((run.prep / "eval" / "probing").glob("*.txt"))
     assert names(run.path) == [".lock", "history.jsonl", "prep", "run.toml"]
     with pytest.raises(ConfigError) as caught:
@@ -545,14 +545,14 @@ def test_own_test_sets_beside_those_of_a_data_set(tmp_path, capsys, monkeypatch)
     tests = [f"{news[0]},{news[1]},{news[1]}", ",".join(map(str, other))]
     options = {"size": 50, "run_dir": tmp_path / "run", "jobs": 1, "assignments": ["prep.merges=20"]}
     told = {"test": tests, "docs": [f"news={tmp_path / 'in' / 'news.doc'}", "other=blank"]}
-    plain = prep("demo", **options | {"run_dir": tmp_path / "plain"}).manifest()
+    plain = prep("demo", **options | {"run_dir": tmp_path / "plain"}).manifest().model_dump()
     run = prep("demo", **options, **told)
     assert [(one.name, one.lines, one.references) for one in run.sets("test")] == [("test", 12, 1), ("news", 10, 2), ("other", 10, 1)]
     assert [(run.prep / "docs" / f"{name}.txt").read_text().split() for name in ("news", "other")] == [["0", "4"], ["0", "1", "2", "3"]]
     assert run.source("news").read_bytes() == news[0].read_bytes() and run.references("other")[0].read_bytes() == other[1].read_bytes().replace(
         b"\n\n", b"\n"
     )
-    manifest = run.manifest()
+    manifest = run.manifest().model_dump()
     assert plain["files"].items() <= manifest["files"].items() and manifest["fingerprint"] == plain["fingerprint"]
     capsys.readouterr()
     prep("demo", **options, **told)

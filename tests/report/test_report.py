@@ -15,13 +15,13 @@ from nmtkit.analyze import ANALYSES, attention
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.report import comparison, explorer, stage, svg
+from nmtkit.records import Comparison, MetricScore, Scores, SignificanceTest, SystemScores
 from nmtkit.report.gathered import analyze_command, gather
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.run import Run
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table
+from nmtkit.tables.table import Column, Estimate, Table
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -74,19 +74,21 @@ def test_numbers_are_those_of_the_scores(reported, undrawn):
     ("low", "p", "said"), [(0.5, 0.01, "own is better than base"), (-0.1, 0.04, "own is perhaps better"), (-0.1, 0.2, "not clearly different from")]
 )
 def test_a_verdict_needs_p_and_interval(low, p, said):
-    result = {"baseline": "base", "test": "t", "tests": {"t": {"finest": 0.001}}, "systems": []}
-    result["systems"].append({"name": "base", "scores": {"bleu": {"value": 20.0}}, "tests": {}})
-    tests = {"t": {"bleu": {"p": p}}}
-    own = {"name": "own", "scores": {"bleu": {"value": 21.0}}, "tests": tests, "differences": {"bleu": {"value": 1.0, "low": low, "high": 2.0}}}
-    result["systems"].append(own)
+    bleus = [{"bleu": MetricScore("BLEU", value, None, None, "", {})} for value in (20.0, 21.0)]
+    base = SystemScores("base", bleus[0], Estimate(1.0), 0, {}, {})
+    own = SystemScores("own", bleus[1], Estimate(1.0), 0, {"bleu": Estimate(1.0, low, 2.0)}, {"t": {"bleu": Comparison(p, "")}})
+    result = Scores.model_construct(baseline="base", test="t", tests={"t": SignificanceTest("", "", 0.001)}, systems=[base, own])
     assert said in comparison.verdicts(result)[0]
-    own["differences"]["bleu"] = {"value": -1.0, "low": -2.0, "high": -low}
+    own.differences["bleu"] = Estimate(-1.0, -2.0, -low)
     assert said.replace("better", "worse") in comparison.verdicts(result)[0]
 
 
 def test_cost_of_training_and_decoding(reported):
     meta = reported.run.path / "systems/own/translate/test/meta.json"
-    meta.write_text(json.dumps({"speed": {"tokens_per_second": 123.4}, "settings": {"beam": 4}, "hardware": {}}), "utf-8")
+    meta.write_text(
+        json.dumps({"format": 1, "settings": {"beam": 4}, "speed": {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": 123.4}}),
+        "utf-8",
+    )
     base = reported.run.path / "systems/base/metrics.jsonl"
     base.write_text(base.read_text("utf-8").replace('"seconds": 30.0', '"seconds": 15.0'), "utf-8")
     found = gather(reported.run)
@@ -243,7 +245,7 @@ def test_what_is_missing_is_said(reported):
     (run / "score/test/sentences.tsv").unlink()
     (run / "systems/own/metrics.jsonl").write_text("not JSON\n", "utf-8")
     for name, beam in (("base", 5), ("own", 4)):
-        (run / "systems" / name / "translate/test/meta.json").write_text(json.dumps({"settings": {"beam": beam}}), "utf-8")
+        (run / "systems" / name / "translate/test/meta.json").write_text(json.dumps({"format": 1, "settings": {"beam": beam}}), "utf-8")
     page = reported.page()
     for said in (
         *(
@@ -278,19 +280,18 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     found = gather(reported.run)
     assert [system.name for system in found.systems] == ["base", "own"]
     assert not any("different numbers of updates" in one.text for one in comparison.cautions(found))
-    systems = found.scores["test"]["systems"]
-    own = next(system for system in systems if system["tests"])
+    systems = found.scores["test"].systems
+    own = next(system for system in systems if system.tests)
     for tested, said in ((4, False), (5, True)):
-        systems[:] = [system for system in systems if not system["tests"]] + [own] * tested
+        systems[:] = [system for system in systems if not system.tests] + [own] * tested
         assert any(f"{tested} differences are tested" in one.text for one in comparison.cautions(found)) is said
 
 
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):
-    result = gather(reported.run).scores["test"]
-    result["test"] = "sign"
-    own = next(system for system in result["systems"] if system["tests"])
-    own["tests"]["sign"]["bleu"]["p"] = 1e-9
-    assert not result["tests"]["sign"]["finest"]
+    result = gather(reported.run).scores["test"].model_copy(update={"test": "sign"})
+    own = next(system for system in result.systems if system.tests)
+    own.tests["sign"]["bleu"] = Comparison(1e-9, "")
+    assert not result.tests["sign"].finest
     assert comparison.verdicts(result)[0].endswith("p < 0.001.")
 
 
@@ -320,13 +321,11 @@ def test_seeds_are_put_together(tmp_path):
     page = made.page()
     assert "by training seed" in page.text and "One training a system" not in page.text
     result = gather(made.run).scores["test"]
-    group = next(one for one in result["seeds"]["groups"] if one["name"] == "b")
-    against = group["against"]["bleu"]
-    better = sum(pair["better"] and pair["p"] < 0.05 for pair in against["pairs"])
-    said = (
-        f"b (2 seeds): {against['difference']:+.2f} BLEU to a in the mean, better in {better} and worse in 0 of 2 pairs of equal seeds (p < 0.05); p"
-    )
-    assert comparison.verdicts(result) == [f"{said} of the seeds {against['p_seeds']:.3f}."] and said in page.text
+    group = next(one for one in result.seeds.groups if one.name == "b")
+    against = group.against["bleu"]
+    better = sum(pair.better and pair.p < 0.05 for pair in against.pairs)
+    said = f"b (2 seeds): {against.difference:+.2f} BLEU to a in the mean, better in {better} and worse in 0 of 2 pairs of equal seeds (p < 0.05); p"
+    assert comparison.verdicts(result) == [f"{said} of the seeds {against.p_seeds:.3f}."] and said in page.text
     assert [table.name for table in comparison.tables(gather(made.run), "test")] == ["seeds", "comparison"]
 
 

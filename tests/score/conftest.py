@@ -1,13 +1,12 @@
 """A prepared run with translations, made by hand: no training needed to test scores."""
 
-import json
 import random
 
 import pytest
 
 from nmtkit.data.store import StoreWriter
 from nmtkit.run import Run, write_toml
-from nmtkit.settings import PrepSettings
+from tests.manifests import write_manifest
 
 WORDS = ["ein", "der", "Hund", "die", "Katze", "läuft", "schläft", "heute", "hier", "dort", "schnell", "langsam", "und", "Haus", "Straße"]
 
@@ -30,11 +29,8 @@ class FakeRun:
         self.run = Run(path)
         rng = random.Random(11)
         self.lines = {}
-        settings = PrepSettings(lowercase=lowercase).model_dump(mode="json")
-        manifest = {"format": 1, "src": "en", "tgt": tgt, "fingerprint": "f1", "settings": settings, "sets": []}
         for name in sets:
             self.lines[name] = [" ".join(rng.choices(WORDS, k=rng.randint(3, 26))) for _ in range(count)]
-            manifest["sets"].append({"name": name, "split": "dev" if name == "dev" else "test", "lines": count, "references": references})
             write(path / "prep" / "text" / f"{name}.src", self.lines[name])
             for i in range(references):
                 write(path / "prep" / "text" / f"{name}.ref{i or ''}", spoil(self.lines[name], 0.2 * i, i))
@@ -42,7 +38,8 @@ class FakeRun:
                 for line in self.lines[name]:
                     ids = [5] * len(line.split()) + [2]
                     store.add(ids, ids)
-        (path / "prep" / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+        entries = [(name, "dev" if name == "dev" else "test", count, references) for name in sets]
+        write_manifest(path / "prep", entries, {"lowercase": lowercase}, tgt=tgt, dataset=path.name)
 
     def add(self, system, share, sets=None, trained=True, seed=None, **settings):
         """A system that gets `share` of the words wrong, trained with this seed and these other settings."""

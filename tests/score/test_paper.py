@@ -7,8 +7,10 @@ import json
 import pytest
 
 from nmtkit.errors import ConfigError
+from nmtkit.records import MetricScore, Scores, SystemScores
 from nmtkit.score import paper
 from nmtkit.score.stage import score
+from nmtkit.tables.table import Estimate
 
 FILE = """
 citation = "Somebody 2020, Something"
@@ -36,12 +38,18 @@ columns = [{ name = "size" }]
 rows = [{ printed = "Base", numbers = { size = 60 } }]
 """
 SCORES = {"base-s1": (26.0, 31.0), "base-s2": (27.0, 32.0), "base-new-s1": (28.5, 33.5), "base-newer": (90.0, 90.0)}
-RESULT = {
-    "set": "news",
-    "baseline": "base-s1",
-    "signatures": {"bleu": "nrefs:1|tok:13a", "tokenized_bleu": "nrefs:1|tok:none"},
-    "systems": [{"name": name, "scores": {"tokenized_bleu": {"value": a}, "bleu": {"value": b}}} for name, (a, b) in SCORES.items()],
-}
+
+
+def scored(value):
+    return MetricScore("", value, None, None, "", {})
+
+
+RESULT = Scores.model_construct(
+    set="news",
+    baseline="base-s1",
+    signatures={"bleu": "nrefs:1|tok:13a", "tokenized_bleu": "nrefs:1|tok:none"},
+    systems=[SystemScores(name, {"tokenized_bleu": scored(a), "bleu": scored(b)}, Estimate(1.0), 0, {}, {}) for name, (a, b) in SCORES.items()],
+)
 
 
 @pytest.fixture
@@ -77,14 +85,14 @@ def test_the_column_of_the_same_test_set_is_compared(file):
 
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
 def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, file):
-    found = paper.beside(paper.printed(file, "one"), {**RESULT, "set": name}, dataset)
+    found = paper.beside(paper.printed(file, "one"), RESULT.model_copy(update={"set": name}), dataset)
     assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
         *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
         *(("Base + New", "Δ", 2.0, None), ("Base + New", "En-De", 28.5, None), ("T5", "En-De", None, None)),
     ]
     assert "another corpus than the paper's" in found.title
     one = paper.Printed("", paper.PaperTable(title="", metric="", columns=[{"name": n, "score": "bleu"} for n in "ab"], rows=[TWICE, ELSEWHERE]))
-    assert [(row[1], row[2], row[5]) for row in rows(paper.beside(one, {**RESULT, "set": name}, dataset))] == [
+    assert [(row[1], row[2], row[5]) for row in rows(paper.beside(one, RESULT.model_copy(update={"set": name}), dataset))] == [
         *(("base", "a", 31.5), ("base", "b", None), ("not in this comparison", "a", None)),
     ]
     said = f"measured on {dataset} {name}, printed of toy-ende news, toy-deen news: a difference would be one of corpora and mean nothing"
@@ -188,9 +196,9 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
     ]
     told = paper.Printed("", paper.PaperTable(title="", metric="", columns=columns, rows=numbers))
     values = {"base-s1": 27.0, "base-s2": 28.0, "base-s3": 29.0, "new-s1": 28.0, "new-s2": 29.0, "new-s3": 30.0, "base-large": 99.0}
-    systems = [{"name": name, "scores": {"bleu": {"value": value}}} for name, value in values.items()]
+    systems = [SystemScores(name, {"bleu": scored(value)}, Estimate(1.0), 0, {}, {}) for name, value in values.items()]
     for baseline in ("base-s1", "base-s3"):
-        result = {"set": "", "baseline": baseline, "signatures": {"bleu": "s"}, "systems": systems}
+        result = Scores.model_construct(set="", baseline=baseline, signatures={"bleu": "s"}, systems=systems)
         found = paper.beside(told, result, "")
         assert [(row[2], row[5], row[6]) for row in rows(found)] == [
             ("BLEU", 29.0, 0.0),

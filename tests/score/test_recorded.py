@@ -92,7 +92,7 @@ def test_recorded_bleu_of_nine_optimiser_runs_and_their_spread(multeval):
         found = seeds.spread([m.value for m in scores[system]])
         selection = statistics.fmean(float(draws.full.scores(m).std()) for m in scores[system])
         ratio = 100 * statistics.fmean(m.length_ratio() for m in scores[system])
-        assert [f"{x:.1f}" for x in (found["mean"], selection, found["deviation"], ratio)] == [bleu, s_sel, s_opt, length]
+        assert [f"{x:.1f}" for x in (found.mean, selection, found.deviation, ratio)] == [bleu, s_sel, s_opt, length]
     # Its p pools the runs: 0.00. Run by run, one of the three differences is luck; and three runs against three can say no more than 0.1.
     p = [compare("sacrebleu_randomization", a, b, draws).p for a, b in zip(scores["sys1"], scores["baseline"], strict=True)]
     assert [value < 0.05 for value in p] == [True, False, True]

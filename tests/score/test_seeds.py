@@ -46,14 +46,14 @@ def test_a_group_is_named_by_what_its_names_share():
 def test_mean_half_range_and_deviation(values):
     found = seeds.spread(values)
     n, mean = len(values), sum(values) / len(values)
-    assert (found["n"], found["low"], found["high"]) == (n, min(values), max(values))
-    assert found["mean"] == pytest.approx(mean)
-    assert found["half_range"] == pytest.approx((max(values) - min(values)) / 2)
-    assert found["mid_range"] == pytest.approx((max(values) + min(values)) / 2)
+    assert (found.n, found.low, found.high) == (n, min(values), max(values))
+    assert found.mean == pytest.approx(mean)
+    assert found.half_range == pytest.approx((max(values) - min(values)) / 2)
+    assert found.mid_range == pytest.approx((max(values) + min(values)) / 2)
     if n == 1:
-        assert found["deviation"] is None
+        assert found.deviation is None
     else:
-        assert found["deviation"] == pytest.approx((sum((v - mean) ** 2 for v in values) / (n - 1)) ** 0.5, abs=1e-9)
+        assert found.deviation == pytest.approx((sum((v - mean) ** 2 for v in values) / (n - 1)) ** 0.5, abs=1e-9)
 
 
 @settings(deadline=None, max_examples=50)
@@ -167,7 +167,9 @@ def test_the_baseline_may_be_any_system_of_its_group(seeded, capsys):
 
 def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, capsys):
     def meta(name, beam):
-        (seeded.run.path / "systems" / name / "translate" / "test" / "meta.json").write_text(json.dumps({"settings": {"beam": beam}}), "utf-8")
+        (seeded.run.path / "systems" / name / "translate" / "test" / "meta.json").write_text(
+            json.dumps({"format": 1, "settings": {"beam": beam}}), "utf-8"
+        )
 
     for name in ("base", "base-2", "base-3"):
         meta(name, 4)

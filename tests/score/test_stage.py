@@ -23,6 +23,7 @@ from nmtkit.score.stage import score, score_files
 from nmtkit.score.translations import unlike_searches
 from nmtkit.score.views import STEMS
 from nmtkit.text.side import TextSide
+from tests.manifests import write_best
 from tests.prep.real import lines as real_lines
 
 from . import slow
@@ -561,7 +562,7 @@ def test_the_page_and_the_help_name_every_metric_and_every_test():
 def translated_as(fake, system, text, checkpoint="step-00000010"):
     """Write down what `translate` would: the text and the checkpoint that a translation is of."""
     source = {"lines": 40, "sha256": hashlib.sha256("".join(line + "\n" for line in text).encode()).hexdigest()}
-    meta = {"source": source, "settings": {"beam": 5}, "checkpoints": [{"system": system, "name": checkpoint, "sha256": "…"}]}
+    meta = {"format": 1, "source": source, "settings": {"beam": 5}, "checkpoints": [{"system": system, "name": checkpoint, "sha256": "…"}]}
     (fake.run.path / "systems" / system / "translate" / "test" / "meta.json").write_text(json.dumps(meta), "utf-8")
 
 
@@ -588,11 +589,11 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
     folder = fake.add("a", 0.3)
     translated_as(fake, "a", fake.lines["test"])
     for name in ("step-00000010", "step-00000020"):
-        manifest = {"format": 1, "files": {"model.safetensors": {"bytes": 0, "sha256": name}}}
+        manifest = {"format": 1, "step": 10, "files": {"model.safetensors": {"bytes": 0, "sha256": name}}}
         write(folder / "checkpoints" / name / "model.safetensors", [])
         write(folder / "checkpoints" / name / "manifest.json", [json.dumps(manifest)])
     for best, said in (("step-00000010", False), ("step-00000020", True)):
-        (folder / "best.json").write_text(json.dumps({"checkpoint": best}))
+        write_best(folder, best)
         score(fake.run, resamples=10)
         assert ("'a' was translated with step-00000010, its weights are now those of step-00000020" in capsys.readouterr().err) is said
     (folder / "config.toml").write_text('variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n')
@@ -604,7 +605,7 @@ def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
     fake = fake_run()
     for name, beam, precision in (("a", 5, "float32"), ("b", 5, "bfloat16"), ("c", 4, "float32")):
         fake.add(name, 0.3)
-        meta = {"settings": {"beam": beam, "batch_size": beam}, "hardware": {"precision": precision}}
+        meta = {"format": 1, "settings": {"beam": beam, "batch_size": beam}, "hardware": {"precision": precision}}
         (fake.run.path / "systems" / name / "translate" / "test" / "meta.json").write_text(json.dumps(meta), "utf-8")
     score(fake.run, resamples=10, systems=["a", "b"])
     told = capsys.readouterr().err
@@ -633,7 +634,11 @@ def test_what_was_really_averaged_is_compared(tmp_path):
     """`--average 99` of one kept checkpoint searched as `--average 1` did; of three it did not."""
 
     def translated(name, asked, kept):
-        meta = {"settings": {"average": asked, "beam": 5}, "checkpoints": [{"system": name, "name": f"step-{i}", "sha256": ""} for i in range(kept)]}
+        meta = {
+            "format": 1,
+            "settings": {"average": asked, "beam": 5},
+            "checkpoints": [{"system": name, "name": f"step-{i}", "sha256": ""} for i in range(kept)],
+        }
         write_json(tmp_path / name / "meta.json", meta)
         return tmp_path / name
 
@@ -646,7 +651,7 @@ def test_what_was_really_averaged_is_compared(tmp_path):
 def test_an_ensemble_is_searched_again_by_a_command_of_its_own(tmp_path):
     for name, systems, beam in (("a", ["a"], 5), ("ensemble-a+b", ["a", "b"], 4)):
         checkpoints = [{"system": system, "name": "step-1", "sha256": ""} for system in systems]
-        write_json(tmp_path / name / "meta.json", {"settings": {"beam": beam, "average": 1}, "checkpoints": checkpoints})
+        write_json(tmp_path / name / "meta.json", {"format": 1, "settings": {"beam": beam, "average": 1}, "checkpoints": checkpoints})
     unlike = unlike_searches("test", {name: tmp_path / name for name in ("a", "ensemble-a+b")})
     assert unlike is not None and unlike.commands == [
         "nmtkit translate --system a --force --set-name test --set search.beam=…",
@@ -654,12 +659,23 @@ def test_an_ensemble_is_searched_again_by_a_command_of_its_own(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("meta", [[], {"settings": None}, {"hardware": None}, {"checkpoints": [{}]}, {"checkpoints": {}}])
-def test_a_damaged_description_of_a_translation_is_named(fake_run, meta):
+@pytest.mark.parametrize(
+    ("meta", "field"),
+    [
+        ([], "damaged: must be an object"),
+        ({"settings": None}, "damaged: 'settings' must be"),
+        ({"hardware": None}, "damaged: 'hardware' must be"),
+        ({"checkpoints": [{}]}, r"damaged: 'checkpoints\.0\.system' is missing"),
+        ({"checkpoints": {}}, "damaged: 'checkpoints' must be a list"),
+        ({"speed": {"tokens_per_second": "12"}}, r"damaged: 'speed\.seconds' is missing"),
+        ({"format": 2}, r"written by another version of nmtkit \(format 2\)"),
+    ],
+)
+def test_a_damaged_description_of_a_translation_is_named(fake_run, meta, field):
     fake = fake_run()
     fake.add("a", 0.3)
     path = fake.run.path / "systems" / "a" / "translate" / "test" / "meta.json"
-    path.write_text(json.dumps(meta), "utf-8")
-    with pytest.raises(DataError, match="what was written down of a translation is damaged") as caught:
+    path.write_text(json.dumps({"format": 1, **meta} if meta else meta), "utf-8")
+    with pytest.raises(DataError, match=field) as caught:
         score(fake.run, resamples=10)
-    assert str(caught.value.where) == str(path)
+    assert str(caught.value.where) == str(path) and "nmtkit translate --force" in caught.value.hint

@@ -140,7 +140,7 @@ class Round:
 
     def check_training(self) -> None:
         """Every pair kept is a line with its own number, in order; every line not kept is empty or above a limit, and counted."""
-        store, manifest = Store(self.run.prep / "train"), self.run.manifest()
+        store, manifest = Store(self.run.prep / "train"), self.run.manifest().model_dump()
         settings = manifest["settings"]
         kept = 0
         for number, raw in enumerate(self.train):

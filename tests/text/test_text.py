@@ -118,9 +118,9 @@ def test_damaged_folders_are_refused(prep: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         TextSide.load(tmp_path, "src")
     (tmp_path / "manifest.json").write_text('{"src": "en"}')
-    with pytest.raises(DataError, match="not the manifest"):
+    with pytest.raises(DataError, match="damaged: 'tgt' is missing"):
         TextSide.load(tmp_path, "src")
-    (tmp_path / "manifest.json").write_text(json.dumps({"src": "en", "settings": {**DEFAULTS, "vocab_threshold": 2}}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 2}}))
     (tmp_path / "codes.bpe").write_bytes((prep / "codes.bpe").read_bytes())
     (tmp_path / "bpe-vocab.src.txt").write_text("good 3\nbad\n")
     with pytest.raises(DataError, match="line 2"):

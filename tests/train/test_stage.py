@@ -61,7 +61,7 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
         "b": {"train": {"lr": 2.0}},
     }
     monkeypatch.setattr(settings, "load_preset", presets.__getitem__)
-    files.write_json(run.prep / "manifest.json", {**run.manifest(), "preset": "a"})
+    files.write_json(run.prep / "manifest.json", {**run.manifest().model_dump(), "preset": "a"})
     config = tmp_path / "my.toml"
     config.write_text("[train]\nlr = 3.0\nwarmup = 7\n[prep]\nmerges = 1\n[search]\nbeam = 9\n")
 
@@ -111,7 +111,7 @@ def test_what_is_written(run):
     train(run, assignments=[*SETTINGS, "train.seed=7", "train.betas=[0.8, 0.9]"])
     config = run.system(VARIANT).read_config()
     assert (config["variant"], config["train"]["seed"], config["train"]["betas"], config["model"]["d_model"]) == (VARIANT, 7, [0.8, 0.9], 16)
-    assert config["corpus"] == run.manifest()["fingerprint"]
+    assert config["corpus"] == run.manifest().fingerprint
     manifest = files.read_json(last(run) / "manifest.json")
     assert (manifest["step"], manifest["variant"], list(manifest["vocabulary"])) == (4, VARIANT, ["vocab.txt"])
     (record,) = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
@@ -195,7 +195,7 @@ def test_accumulated_micro_batches_equal_one_batch(tmp_path):
         run = make_run(tmp_path / str(size), pairs=32, dev=0)
         extra = ("train.batch_unit=sentences", f"train.batch_size={size}", f"train.update_size={update}", "model.dropout=0", "train.max_steps=1")
         train(run, assignments=[*SETTINGS, *extra])
-        moments.append(checkpoints.load_training(last(run))[1])
+        moments.append(checkpoints.load_training(last(run), dict)[1])
     for other in moments[1:]:
         assert all(torch.allclose(moments[0][name], other[name], rtol=1e-4, atol=1e-7) for name in moments[0])
 
@@ -221,7 +221,7 @@ def test_clipping(tmp_path):
     for clip in (0.0, 1e-3):
         run = make_run(tmp_path / str(clip), dev=0)
         train(run, assignments=[*SETTINGS, f"train.clip_norm={clip}", "train.max_steps=1"])
-        moments = checkpoints.load_training(last(run))[1]
+        moments = checkpoints.load_training(last(run), dict)[1]
         results[clip] = torch.cat([t.flatten() / 0.1 for name, t in moments.items() if name.startswith("exp_avg/")])  # m = (1-β1)·g
     assert results[1e-3].norm() == pytest.approx(1e-3, rel=1e-3)
     assert results[0.0].norm() > 0.1
@@ -431,7 +431,7 @@ def test_init_from_another_vocabulary_leaves_words_out(run, tmp_path, capsys):
     other = make_run(tmp_path / "other", dev=0)
     vocabulary = other.prep / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text().replace("a\nb\n", "b\na\n"))
-    manifest = other.manifest()
+    manifest = other.manifest().model_dump()
     manifest["files"]["vocab.txt"] = files.sha256(vocabulary)
     files.write_json(other.prep / "manifest.json", manifest)
     capsys.readouterr()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nmtkit.data.store import StoreWriter
 from nmtkit.run import Run
-from nmtkit.settings import PrepSettings
 from nmtkit.text.vocabulary import Vocabulary
+from tests.manifests import write_manifest
 
 LETTERS = "abcdefghijkl"
 # d=16: a step takes a few milliseconds.
@@ -37,19 +37,14 @@ def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1) -> Run:
             (prep / "text" / f"{name}.src").write_text("".join(" ".join(s) + "\n" for s, _ in lines), "utf-8")
             (prep / "text" / f"{name}.ref").write_text("".join(" ".join(t) + "\n" for _, t in lines), "utf-8")
     hashes = {p.relative_to(prep).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(prep.rglob("*")) if p.is_file()}
-    manifest = {
-        "format": 1,
+    values = {
         "dataset": "tiny",
-        "src": "en",
-        "tgt": "de",
         "preset": "",
-        "settings": PrepSettings.model_validate({"truecase": "none"}).model_dump(),
-        "sets": [{"name": name, "split": split, "lines": len(lines), "references": 1} for name, split, lines in sets],
         "vocabulary": {"shared": True, "src": len(vocabulary), "tgt": len(vocabulary)},
         "files": hashes,
         "fingerprint": hashlib.sha256(json.dumps(hashes).encode()).hexdigest(),
     }
-    (prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_manifest(prep, [(name, split, len(lines)) for name, split, lines in sets], {"truecase": "none"}, **values)
     return Run(path)
 
 

@@ -22,6 +22,7 @@ from nmtkit.run import Run, locked
 from nmtkit.translate import stage
 from nmtkit.translate.chosen import choose, overrides
 from nmtkit.translate.stage import translate
+from tests.manifests import write_best
 
 HERE = Path(__file__).parent
 
@@ -101,7 +102,7 @@ def test_up_to_date_says_so_and_stops(run, capsys):
 
 def test_new_best_checkpoint_is_noticed(run):
     translate(run, systems=["one"], set_names=["test"], jobs=1)
-    files.write_json(run.system("one").path / "best.json", {"checkpoint": "step-00000030"})
+    write_best(run.system("one").path, "step-00000030")
     translate(run, systems=["one"], set_names=["test"], jobs=1)
     meta = files.read_json(run.system("one").translation("test") / "meta.json")
     assert [c["name"] for c in meta["checkpoints"]] == ["step-00000030"]
@@ -112,7 +113,7 @@ def test_average_of_the_last(run):
     meta = files.read_json(run.system("one").translation("test") / "meta.json")
     assert [c["name"] for c in meta["checkpoints"]] == ["step-00000020", "step-00000030"]
     manifest = checkpoints.read_manifest(run.system("one").checkpoints / "step-00000030")
-    assert meta["checkpoints"][1]["sha256"] == manifest["files"]["model.safetensors"]["sha256"]
+    assert meta["checkpoints"][1]["sha256"] == manifest.files["model.safetensors"].sha256
 
 
 def test_each_system_of_an_ensemble_is_averaged_as_its_own_settings_say(run):
@@ -121,7 +122,7 @@ def test_each_system_of_an_ensemble_is_averaged_as_its_own_settings_say(run):
     checkpoints.save(run.system("two").checkpoints, 20, checkpoints.load_weights(run.system("two").checkpoints / "step-00000010"), {}, {}, {})
     for search, read in (({}, ["one 10", "two 10", "two 20"]), ({"average": 1}, ["one 10", "two 10"])):
         (group,) = choose(run, ["one", "two"], ensemble=True, search=search, single=True)
-        assert [f"{found['system']} {int(found['name'][5:])}" for found in group.checkpoints()] == read
+        assert [f"{found.system} {int(found.name[5:])}" for found in group.checkpoints()] == read
 
 
 def test_what_is_written_down_as_loaded_is_what_is_loaded(run):
@@ -129,9 +130,9 @@ def test_what_is_written_down_as_loaded_is_what_is_loaded(run):
     system = run.system("one")
     (group,) = choose(run, ["one"], ensemble=False, search={}, single=True)
     (described,) = group.checkpoints()
-    files.write_json(system.path / "best.json", {"checkpoint": "step-00000030"})
+    write_best(system.path, "step-00000030")
     (model,) = group.load(torch.device("cpu"))
-    assert described["name"] == "step-00000010"
+    assert described.name == "step-00000010"
     stored = checkpoints.load_weights(system.checkpoints / "step-00000010")
     assert all(torch.equal(tensor, stored[name]) for name, tensor in loading.weights_of(model).items())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 import toy_models
@@ -11,8 +9,8 @@ import toy_models
 from nmtkit import files
 from nmtkit.models import checkpoints, loading
 from nmtkit.run import Run, write_toml
-from nmtkit.settings import PrepSettings
 from nmtkit.text.vocabulary import SPECIALS
+from tests.manifests import write_best, write_manifest
 
 WORDS = ["a", "dog", "runs", "over", "the", "green", "meadow", "and", "two", "men", "look", "at", "it", ".", ",", "!", "?", ";", "A", "The", "Two"]
 LINES = ["A dog runs over the meadow.", "", "two men look", "  ", "The dog, the men and the meadow!", "it", "a zebra looks at it"]
@@ -29,7 +27,7 @@ def save_system(run, name, seed, steps=(10,), bias=2.0):
     for step in steps:
         model = toy_models.recurrent(seed + step, size, eos_bias=bias).float()
         checkpoints.save(system.checkpoints, step, loading.weights_of(model), {"x": torch.zeros(1)}, {}, about)
-    files.write_json(system.path / "best.json", {"checkpoint": f"step-{steps[0]:08d}"})
+    write_best(system.path, f"step-{steps[0]:08d}")
     return system
 
 
@@ -42,12 +40,10 @@ def run(tmp_path, monkeypatch):
     files.write_lines(prep / "text" / "test.src", LINES)
     files.write_lines(prep / "text" / "test.ref", LINES)
     files.write_lines(prep / "text" / "other.src", LINES[:3])
-    sets = [{"name": "train", "split": "train", "lines": 5, "references": 1}]
-    sets += [{"name": n, "split": "test", "lines": k, "references": 1} for n, k in (("test", len(LINES)), ("other", 3))]
     size = len(SPECIALS) + len(WORDS)
-    settings = PrepSettings(aggressive_hyphens=False, merges=0).model_dump()
-    manifest = {"format": 1, "src": "en", "tgt": "en", "settings": settings, "sets": sets, "fingerprint": "f0"}
-    (prep / "manifest.json").write_text(json.dumps({**manifest, "vocabulary": {"shared": True, "src": size, "tgt": size}}))
+    sets = [("train", "train", 5), ("test", "test", len(LINES)), ("other", "test", 3)]
+    vocabulary = {"shared": True, "src": size, "tgt": size}
+    write_manifest(prep, sets, {"aggressive_hyphens": False, "merges": 0}, tgt="en", vocabulary=vocabulary, fingerprint="f0")
     save_system(made, "one", seed=1, steps=(10, 20, 30))
     save_system(made, "two", seed=2)
     monkeypatch.setattr("nmtkit.nn.hardware.choose", cheap_choice)  # its measurements change process-wide settings of torch

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit import files
+from nmtkit.records import MetricsLine, load_lines
 from nmtkit.tables.figures import Curve, Panel
 
-KINDS = ("train", "dev")
 AXES = ("updates", "epochs", "minutes", "processor_minutes")
 """Of curves; minutes are of updates alone, without validation, saving and pauses."""
 
@@ -128,58 +123,39 @@ class Curves:
 
 
 def read(path: Path, log_every: int | None = None) -> Curves:
-    """Return the curves in a metrics.jsonl, without lines that are damaged.
+    """Return the curves in a metrics.jsonl, without a last line that was cut off.
 
     Where a training went back to a checkpoint, later lines are dropped: each update counts once.
 
     Args:
         path: the file; a missing one has no curves.
         log_every: updates between two lines, for logs that do not tell it.
+    Raises: DataError for a damaged line.
     """
     train: list[Stretch] = []
     dev: list[Validation] = []
     last = (0, "")
-    for record in records(path):
-        step, kind = record["step"], record["kind"]
+    for line in load_lines(MetricsLine, path) if path.is_file() else ():
+        step, kind = line.step, line.kind
         if step < last[0] or (step, kind) == last:  # a restart
             dev = [v for v in dev if v.step < step]
             train = [s for s in train if s.end < step]
         last = (step, kind)
         if kind == "dev":
-            loss, bleu = number(record, "dev_loss"), number(record, "dev_bleu")
-            dev.append(Validation(step, loss, bleu, record.get("signature")))
+            dev.append(Validation(step, line.dev_loss, line.dev_bleu, line.signature))
         else:
-            begin = _begin(record, train[-1].end if train else 0, log_every)
+            begin = _begin(line, train[-1].end if train else 0, log_every)
             train = [s if s.end <= begin else s.until(begin) for s in train if s.begin < begin]
-            values = (number(record, key) for key in ("seconds", "cpu_seconds", "epoch", "nll"))
-            train.append(Stretch(begin, step, *values))
+            train.append(Stretch(begin, step, line.seconds, line.cpu_seconds, line.epoch, line.nll))
     return Curves(train, dev)
 
 
-def _begin(record: dict[str, Any], before: int, log_every: int | None) -> int:
+def _begin(line: MetricsLine, before: int, log_every: int | None) -> int:
     """Return the update after which the stretch of a line begins."""
-    step: int = record["step"]
-    updates = record.get("updates")
-    if isinstance(updates, int):
-        return max(0, step - max(1, updates))
+    step = line.step
+    if line.updates is not None:
+        return max(0, step - max(1, line.updates))
     return (step - 1) // log_every * log_every if log_every else min(before, step - 1)
-
-
-def records(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the lines of a metrics.jsonl about training and validation, without damaged ones."""
-    for line in files.text_lines(path) if path.is_file() else ():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            record = json.loads(line)
-            if type(record["step"]) is int and record["step"] > 0 and record["kind"] in KINDS:
-                yield record
-
-
-def number(record: dict[str, Any], key: str) -> float | None:
-    """Return a finite number of a line of the log; None if there is none."""
-    value = record.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
 
 
 def panels(curves: Mapping[str, Curves]) -> list[list[Panel]]:

@@ -150,7 +150,7 @@ class Reader:
             "variant": self.config["variant"],
             "model": self.config.get("model", {}),
             "max_source": self.max_source,
-            "prepared": run.manifest().get("fingerprint"),
+            "prepared": run.manifest().fingerprint,
             "vocabulary": loading.vocabulary_hashes(run),
         }
         text = json.dumps(inputs, sort_keys=True, default=str)

@@ -1,0 +1,551 @@
+"""The JSON files that stages write into a run, each as one frozen record.
+
+Nothing else knows the keys of these files. Rules for all records:
+
+- A field without a default must be there, with its type. A file without it, or of another `format`,
+  is refused with a DataError.
+- An unknown key, as another version may write, is ignored, and gone once the file is written anew.
+  An unknown setting of prep is refused: with it the text would be another one.
+- A field with a default is written only where it has another value. So old files without the field
+  can still be read, and are written back as they were.
+- Keys are written in the order of the fields.
+
+state.json is an exception: a training changes its state all the time. So its class is the dataclass
+`nmtkit.train.state.TrainState`; the same `load` reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
+
+from nmtkit import files
+from nmtkit.errors import DataError, plain
+from nmtkit.settings import PrepSettings
+from nmtkit.tables.table import Estimate
+
+R = TypeVar("R")
+
+
+class Part(BaseModel):
+    """Something that a record holds, with optional fields."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, values: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in values(self).items()
+            if fields[name].is_required() or value != fields[name].default
+        }
+
+
+class Record(Part):
+    """A file."""
+
+    again: ClassVar[str | None] = None
+    """What to do where the file is damaged or of another version."""
+    format: int = 1
+
+    def write(self, path: Path) -> None:
+        """Write the file, completely or not at all."""
+        files.write_json(path, self.model_dump())
+
+
+def load(record: type[R], path: Path) -> R:
+    """Read a file.
+
+    Args:
+        record: what it holds: a Record or a dataclass.
+        path: the file.
+    Raises: DataError naming the file, the field, and what to do next.
+    """
+    try:
+        return parse(record, path.read_bytes(), path)
+    except FileNotFoundError:
+        raise DataError(f"no such file: {path}", hint=_again(record)) from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def load_lines(record: type[R], path: Path) -> Iterator[R]:
+    """Read a file of one record a line; a last line that a killed process cut off is left out.
+
+    Raises: DataError as `load`, with the number of the line.
+    """
+    with files.open_binary(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if line.endswith(b"\n"):
+                yield parse(record, line, f"{path}, line {number}")
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(
+    TypeAdapter
+)  # made once a record: the lines of a log are many
+
+
+def _again(record: type) -> str | None:
+    return getattr(record, "again", None)
+
+
+def parse(record: type[R], text: str | bytes, where: object) -> R:
+    """Read the text of a file, or a line of it; `where` names it.
+
+    Raises: DataError as `load`.
+    """
+    try:
+        found: R = _adapter(record).validate_json(text, strict=True)
+        return found
+    except ValidationError as error:
+        wrong = min(
+            error.errors(), key=lambda one: one["loc"] != ("format",)
+        )  # of another version other fields are wrong, too
+        field = ".".join(map(str, wrong["loc"]))
+        message = "the file is damaged: " + (f"'{field}' " if field else "") + plain(wrong["msg"])
+        if field == "format" and wrong["type"] != "missing":
+            message = f"written by another version of nmtkit (format {wrong['input']})"
+        raise DataError(message, where=where, hint=_again(record)) from None
+
+
+# prep/manifest.json
+
+
+class TextSet(Part):
+    """One prepared set: `train`, `dev`, or a test set under its own name."""
+
+    name: str
+    split: str
+    """train, dev or test."""
+    lines: int
+    references: int
+    src_tokens: int
+    src_unknown: int
+    tgt_tokens: int
+    tgt_unknown: int
+    changed: dict[str, dict[str, int]] | None = None
+    """What was changed in the text, by side and kind; of the training text it is in `Cleaning`."""
+    blank: dict[str, int] | None = None
+    """Blank lines by the suffix of their file."""
+    documents: int | None = None
+    """How many documents it has, where anything says so."""
+    parses: dict[str, int] | None = None
+    """Sentences by what came of their parses."""
+    parses_first: dict[str, int] | None = None
+    """The first line of each reason why a sentence has n-grams instead."""
+
+
+@dataclass(frozen=True)
+class VocabularySizes:
+    """Types of each side."""
+
+    shared: bool
+    src: int
+    tgt: int
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What cleaning left of the training text, and why pairs were dropped, by side to blame."""
+
+    pairs_in: int
+    pairs_kept: int
+    dropped: dict[str, dict[str, int]]
+    changed: dict[str, dict[str, int]]
+
+
+class TextRecipe(Record):
+    """How text becomes subwords: the part of the manifest that an exported folder has."""
+
+    again: ClassVar[str] = "nmtkit prep … --force"
+    format: Literal[1] = 1
+    src: str
+    tgt: str
+    settings: PrepSettings
+
+
+class Manifest(Record):
+    """What was prepared, how, and its fingerprint."""
+
+    again: ClassVar[str] = TextRecipe.again
+    format: Literal[1]
+    dataset: str
+    src: str
+    tgt: str
+    preset: str
+    source: dict[str, Any]
+    """What was asked for."""
+    settings: PrepSettings
+    sets: list[TextSet]
+    vocabulary: VocabularySizes
+    corpus: dict[str, int]
+    """Words, types, subwords and merges of the training text."""
+    cleaning: Cleaning
+    files: dict[str, str]
+    """SHA-256 of each file of the folder."""
+    inputs: dict[str, dict[str, Any]]
+    """Size, time and SHA-256 of each file that was read."""
+    tools: dict[str, str]
+    speed: list[dict[str, Any]]
+    jobs: int
+    fingerprint: str
+
+
+# systems/<name>/translate/<set>/meta.json
+
+
+@dataclass(frozen=True)
+class UsedCheckpoint:
+    """A checkpoint that a translation comes from, with the hash of its weights."""
+
+    system: str
+    name: str
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """The text that was translated."""
+
+    lines: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SearchSpeed:
+    """How fast a set was translated."""
+
+    seconds: float
+    sentences_per_second: float
+    tokens_per_second: float
+
+
+class TranslationInputs(Record):
+    """All that a translation follows from; of one made elsewhere little may be known."""
+
+    again: ClassVar[str] = "nmtkit translate --force"
+    format: Literal[1]
+    set: str | None = None
+    settings: dict[str, Any] = {}
+    checkpoints: list[UsedCheckpoint] = []
+    source: SourceText | None = None
+    prep: str | None = None
+    """The fingerprint of the corpus."""
+    spans: list[str] | None = None
+    docs: list[str] | None = None
+
+
+class TranslationMeta(TranslationInputs):
+    """What `translate` writes beside a translation."""
+
+    system: str | None = None
+    files: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    speed: SearchSpeed | None = None
+    hardware: dict[str, Any] = {}
+    version: str | None = None
+
+    @property
+    def machine(self) -> str | None:
+        """The processor it was made on."""
+        return self.hardware.get("name")
+
+    @property
+    def precision(self) -> str | None:
+        """What `search.precision=auto` came to."""
+        return self.hardware.get("precision")
+
+
+# systems/<name>: metrics.jsonl, best.json, checkpoints/step-*/manifest.json
+
+
+class MetricsLine(Record):
+    """One line of metrics.jsonl, with the measurements that are read again (None: not finite)."""
+
+    again: ClassVar[str] = "take that line out of the file"
+    step: PositiveInt
+    kind: Literal["train", "dev"]
+    updates: int | None = None
+    epoch: float | None = None
+    nll: float | None = None
+    tgt_tokens_per_s: float | None = None
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    dev_loss: float | None = None
+    dev_bleu: float | None = None
+    signature: str | None = None
+
+
+class BestCheckpoint(Record):
+    """The checkpoint with the best validation."""
+
+    again: ClassVar[str] = "nmtkit train, which writes it anew"
+    step: int
+    checkpoint: str
+    metric: str
+    dev_loss: float
+    dev_bleu: float | None
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """Size and SHA-256 of a file."""
+
+    bytes: int
+    sha256: str
+
+
+class CheckpointManifest(Record):
+    """What a checkpoint is of, and the files that it must have."""
+
+    format: Literal[1]
+    step: int
+    variant: str | None = None
+    corpus: str | None = None
+    """The fingerprint of the corpus."""
+    vocabulary: dict[str, str] = {}
+    """SHA-256 of the files that lead from text to ids."""
+    files: dict[str, FileFacts]
+
+
+# score/<set>/scores.json
+
+
+@dataclass(frozen=True)
+class MetricScore:
+    """One metric of one system, with its 95% interval."""
+
+    name: str
+    value: float | None
+    low: float | None
+    high: float | None
+    signature: str
+    details: dict[str, Any]
+
+    @property
+    def estimate(self) -> Estimate:
+        """The value with its interval."""
+        return Estimate(self.value, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of one significance test of a system against a baseline on one metric.
+
+    Attributes:
+        p: as the test defines it.
+        setting: what was drawn, or counted.
+        better, worse, ties: shares of the resamples (sign test: of the sentences) in which the
+            system was better (for TER: lower), worse, equal; None where the test does not ask.
+    """
+
+    p: float
+    setting: str
+    better: float | None = None
+    worse: float | None = None
+    ties: float | None = None
+
+
+@dataclass(frozen=True)
+class SystemScores:
+    """One system on a set; the baseline has no differences and tests."""
+
+    name: str
+    scores: dict[str, MetricScore]
+    length_ratio: Estimate
+    empty_hypotheses: int
+    differences: dict[str, Estimate]
+    tests: dict[str, dict[str, Comparison]]
+
+
+@dataclass(frozen=True)
+class SignificanceTest:
+    """A significance test; finest: its smallest p above 0 with these resamples (0: any)."""
+
+    name: str
+    reading: str
+    finest: float
+
+
+@dataclass(frozen=True)
+class DrawnResamples:
+    """What was drawn for intervals and tests."""
+
+    resamples: int
+    trials: int
+    ratio: float
+    seed: int
+    interval: str
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Scores of several seeds.
+
+    Attributes:
+        half_range: (max - min) / 2, the b of papers that write a±b.
+        mid_range: (max + min) / 2, their a.
+        deviation: of a sample: n - 1; None for one value.
+    """
+
+    n: int
+    mean: float
+    half_range: float
+    mid_range: float
+    deviation: float | None
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class SeedPair:
+    """A system against the baseline of the same seed."""
+
+    seed: int
+    system: str
+    baseline: str
+    difference: float
+    better: bool
+    p: float
+
+
+@dataclass(frozen=True)
+class SeedDifference:
+    """A group of seeds against the baseline's.
+
+    Attributes:
+        p_seeds: of an exact permutation test; None: too many splits to count.
+        smallest_p_seeds: the smallest p_seeds that groups of these sizes can have.
+    """
+
+    difference: float
+    pairs: list[SeedPair]
+    p_seeds: float | None
+    smallest_p_seeds: float
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """Systems that differ in nothing but the training seed.
+
+    Attributes:
+        name: what their names begin with, without a seed's mark (base-s1, base-s2: base).
+        systems: their names.
+        seeds: of each; None for an ensemble or an outside system.
+    """
+
+    name: str
+    systems: list[str]
+    seeds: list[int | None]
+
+
+@dataclass(frozen=True)
+class SeedScores(SeedGroup):
+    """Scores of a group by metric, and differences to the baseline's group, which has none."""
+
+    scores: dict[str, Spread]
+    against: dict[str, SeedDifference]
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """All groups of training seeds; baseline: a group, test: whose p the pairs have."""
+
+    baseline: str
+    test: str
+    groups: list[SeedScores]
+
+    @property
+    def several(self) -> bool:
+        """True if some group has two systems or more."""
+        return any(len(group.systems) > 1 for group in self.groups)
+
+
+@dataclass(frozen=True)
+class LengthScore:
+    """One system in one length group; BLEU and ratio have None in them where the group is empty.
+
+    Difference and p are against the baseline inside the group, and empty for the baseline
+    itself. p is empty, too, where the group has too few sentences.
+    """
+
+    group: str
+    sentences: int
+    system: str
+    p: float | None
+    bleu: Estimate
+    length_ratio: Estimate
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class LengthResult:
+    """All length groups; buckets: as asked for, unit: in what sources are measured."""
+
+    buckets: str
+    unit: str
+    groups: list[LengthScore]
+
+
+@dataclass(frozen=True)
+class ScoredFrom:
+    """Everything that scores depend on; if it has not changed, they are up to date."""
+
+    nmtkit: str
+    sacrebleu: str
+    prepared: str
+    baseline: str
+    test: str
+    draws: dict[str, Any]
+    seeds: list[Any]
+    files: dict[str, str]
+
+
+class Scores(Record):
+    """All systems on one test set, side by side."""
+
+    again: ClassVar[str] = "nmtkit score --force"
+    format: Literal[4]
+    set: str
+    language: str
+    sentences: int
+    references: int
+    empty_references: int
+    baseline: str
+    signatures: dict[str, str]
+    resampling: DrawnResamples
+    test: str
+    """Whose p stands in the main table."""
+    tests: dict[str, SignificanceTest]
+    version: str
+    commit: str | None
+    remarks: list[str]
+    systems: list[SystemScores]
+    seeds: SeedResult | None = None
+    by_length: LengthResult | None = None
+    made_from: ScoredFrom | None = None
+    paper: dict[str, Any] | None = None
+    """A paper's numbers beside these, as a table."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Those of the systems."""
+        return [system.name for system in self.systems]
+
+    @property
+    def has_seeds(self) -> bool:
+        """True if some systems differ in the training seed alone."""
+        return self.seeds is not None and self.seeds.several

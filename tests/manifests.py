@@ -1,0 +1,52 @@
+"""The manifest and best.json of a run that a test makes by hand."""
+
+import json
+
+from nmtkit.settings import PrepSettings
+
+
+def text_set(name, split, lines, references=1):
+    """One set of a manifest."""
+    counts = {"src_tokens": 0, "src_unknown": 0, "tgt_tokens": 0, "tgt_unknown": 0}
+    return {"name": name, "split": split, "lines": lines, "references": references, **counts}
+
+
+def write_manifest(prep, sets, settings=None, **values):
+    """Write prep/manifest.json of sets (name, split, lines, references); `values` win."""
+    usual = {
+        "format": 1,
+        "dataset": "mine",
+        "src": "en",
+        "tgt": "de",
+        "preset": "base",
+        "source": {},
+        "settings": PrepSettings.model_validate(settings or {}).model_dump(),
+        "sets": [text_set(*one) for one in sets],
+        "vocabulary": {"shared": True, "src": 100, "tgt": 100},
+        "corpus": {},
+        "cleaning": {
+            "pairs_in": 1,
+            "pairs_kept": 1,
+            "dropped": {},
+            "changed": {"src": {}, "tgt": {}},
+        },
+        "files": {},
+        "inputs": {},
+        "tools": {},
+        "speed": [],
+        "jobs": 1,
+        "fingerprint": "f1",
+    }
+    (prep / "manifest.json").write_text(json.dumps({**usual, **values}), "utf-8")
+
+
+def write_best(folder, checkpoint):
+    """Write best.json of a system: it names a checkpoint."""
+    best = {
+        "step": int(checkpoint.removeprefix("step-")),
+        "checkpoint": checkpoint,
+        "metric": "dev_loss",
+        "dev_loss": 1.0,
+        "dev_bleu": None,
+    }
+    (folder / "best.json").write_text(json.dumps(best), "utf-8")

@@ -1,0 +1,117 @@
+"""Records: written back as they were read; one error names the file, the field, what to do."""
+
+import json
+
+import pytest
+
+from nmtkit.errors import DataError
+from nmtkit.records import (
+    BestCheckpoint,
+    CheckpointManifest,
+    Manifest,
+    MetricsLine,
+    Scores,
+    TextRecipe,
+    TranslationMeta,
+    load,
+    load_lines,
+)
+from nmtkit.score.stage import score
+from nmtkit.translate.stage import translate
+from tests.manifests import write_best
+from tests.ready import add_system, prepare
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that every stage but training has written to."""
+    made = prepare(tmp_path_factory.mktemp("records") / "run")
+    for seed, name in enumerate(("one", "two"), 1):
+        add_system(made, name, "transformer", seed)
+        write_best(made.system(name).path, "step-00000001")
+    translate(made, set_names=["test"], jobs=1, device="cpu")
+    score(made, by_length=True, buckets="9", resamples=10, trials=10)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("record", "pattern"),
+    [
+        (Manifest, "prep/manifest.json"),
+        (TranslationMeta, "systems/*/translate/test/meta.json"),
+        (BestCheckpoint, "systems/*/best.json"),
+        (CheckpointManifest, "systems/*/checkpoints/*/manifest.json"),
+        (Scores, "score/test/scores.json"),
+    ],
+)
+def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
+    found = sorted(run.path.glob(pattern))
+    assert found
+    for path in found:
+        values = json.loads(path.read_text("utf-8"))
+        load(record, path).write(tmp_path / "again.json")
+        again = (tmp_path / "again.json").read_text("utf-8")
+        assert json.loads(again) == values and list(json.loads(again)) == list(values)
+        if record is not BestCheckpoint:  # which the test wrote
+            assert again == path.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fingerprint": None}, "damaged: 'fingerprint' must be text"),
+        ({"vocabulary": {"shared": True, "src": 3}}, r"damaged: 'vocabulary\.tgt' is missing"),
+        ({"jobs": "1"}, "damaged: 'jobs' must be a whole number"),
+        ({"settings": {"merges": 10, "mergers": 9}}, r"damaged: 'settings\.mergers' "),
+        ({"format": 2, "fingerprint": None}, r"written by another version of nmtkit \(format 2\)"),
+    ],
+)
+def test_the_field_that_is_wrong_is_named(run, tmp_path, change, message):
+    path = tmp_path / "manifest.json"
+    path.write_text(
+        json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | change), "utf-8"
+    )
+    with pytest.raises(DataError, match=message) as caught:
+        load(Manifest, path)
+    assert (caught.value.where, caught.value.hint) == (str(path), Manifest.again)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\xff", '{"src": "en"'])
+def test_what_is_no_record_is_refused(tmp_path, text):
+    (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match="damaged: "):
+        load(TextRecipe, tmp_path / "manifest.json")
+    with pytest.raises(DataError, match="no such file: .*gone.json"):
+        load(TextRecipe, tmp_path / "gone.json")
+    with pytest.raises(DataError, match="cannot read .*: Is a directory"):
+        load(TextRecipe, tmp_path)
+
+
+def test_keys_of_another_version_are_passed_over(run, tmp_path):
+    path = tmp_path / "manifest.json"
+    path.write_text(
+        json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | {"news": 1}),
+        "utf-8",
+    )
+    assert load(Manifest, path) == run.manifest()
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_named(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    whole = '{"step": 5, "kind": "train", "nll": 2, "news": []}\n{"step": 5, "kind": "dev"}\n'
+    path.write_text(whole + '{"step": 6, "ki', "utf-8")
+    assert [(line.step, line.kind, line.nll) for line in load_lines(MetricsLine, path)] == [
+        (5, "train", 2.0),
+        (5, "dev", None),
+    ]
+    path.write_text('{"step": 5, "kind": "train"}\n{"step": "6", "kind": "train"}\n', "utf-8")
+    with pytest.raises(DataError, match="damaged: 'step' must be a whole number") as caught:
+        list(load_lines(MetricsLine, path))
+    assert caught.value.where == f"{path}, line 2" and caught.value.hint == MetricsLine.again
+
+
+def test_a_fault_of_the_program_is_not_taken_for_a_damaged_file(run, monkeypatch):
+    """A KeyError of ours must come out as one."""
+    monkeypatch.setattr("nmtkit.score.stage.load", lambda *_: {}["oops"])
+    with pytest.raises(KeyError, match="oops"):
+        score(run, resamples=10, trials=10)
