@@ -16,6 +16,7 @@ from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.records import Comparison, MetricScore, Scores, SignificanceTest, SystemScores
+from nmtkit.report import comparison, explorer, stage, svg
 from nmtkit.report.gathered import analyze_command, gather
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.run import Run
