@@ -24,6 +24,7 @@ from nmtkit.cli.options import (
     set_names_option,
     systems_option,
 )
+from nmtkit.errors import ConfigError
 
 
 def _general(
@@ -125,7 +126,10 @@ class _Analyses(Help, TyperGroup):
         return analysis_command(name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        return super().parse_args(ctx, _name_first(args))
+        args = _name_first(args)
+        if args and args[0].startswith("-") and not {"-h", "--help"} & set(args):
+            raise ConfigError("no analysis is named", where="nmtkit analyze", hint="nmtkit analyze lists them; then: nmtkit analyze NAME …")
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         return args[0], self.get_command(ctx, args[0]), args[1:]

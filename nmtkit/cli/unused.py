@@ -1,6 +1,6 @@
 """Options that would have no effect beside what else was given: refused, and never silently ignored.
 
-One table says it for all commands. What depends on a data set (prep) or on an analysis (analyze) is refused where that is known.
+One table says it for all commands. What depends on a data set (prep) is refused where that is known; analyses have sub-commands.
 """
 
 from __future__ import annotations
@@ -71,18 +71,6 @@ CASES: dict[str, tuple[Case, ...]] = {
             lambda values: not _outside_files(values),
             ("--src", "--lang"),
             "leave it out, or name outside files to score: --hyp FILE --ref FILE",
-        ),
-    ),
-    "analyze": (
-        Case(
-            "without a NAME the analyses are listed",
-            lambda values: values["analysis"] is None,
-            (
-                *("--system", "--set-name", "--buckets", "--measure", "--pairs", "--scores", "--format", "--run", "--force"),
-                *("--sentence", "--layer", "--head", "--gold", "--alignments", "--sentences", "--context", "--score-kind", "--levels", "--removal"),
-                *("--expressions", "--match-case", "--src-tags", "--tgt-tags", "--probes", "--tasks", "--paper", "--table"),
-            ),
-            "name one of them: nmtkit analyze NAME …",
         ),
     ),
     "report": (
