@@ -17,7 +17,7 @@ from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record
 from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.embeddings import Embedder, Embedding
-from nmtkit.nn.linear import Linear
+from nmtkit.nn.linear import Init, Linear
 from nmtkit.nn.masks import visible_positions
 from nmtkit.nn.sublayer import Residual
 
@@ -116,6 +116,16 @@ def _phrases(starts: Tensor, ends: Tensor, columns: int, padded: bool) -> Phrase
     return Phrases((places >= starts) & (places < ends), tokens.masked_fill(~real, 0), real, visible)
 
 
+class HalfOfW1(Linear):
+    """The D of W1's 2·D columns that meet R_t, or R_all, drawn within the bounds of the whole matrix."""
+
+    def draw(self, init: Init) -> None:
+        """See `Linear.draw`."""
+        super().draw(init)
+        with torch.no_grad():
+            self.weight.mul_(math.sqrt(1 / 2 if init == "fan_in" else 2 / 3))  # 1/√2D, not 1/√D; √(6/3D), not √(6/2D)
+
+
 class PhraseGenerator(nn.Module):
     """A vector for each phrase, from the vectors of its tokens.
 
@@ -130,8 +140,8 @@ class PhraseGenerator(nn.Module):
         self.glance, self.residual = s.glance, s.generator == "sigmoid_residual"
         self.attentive = s.attentive
         if s.attentive:
-            self.token = Linear(s.d_model, s.d_model, bias=False)  # W1 [R_t | R_all] + b1 in two halves, the second once a phrase
-            self.summary = Linear(s.d_model, s.d_model)
+            self.token = HalfOfW1(s.d_model, s.d_model, bias=False)  # W1 [R_t | R_all] + b1 in two halves, the second once a phrase
+            self.summary = HalfOfW1(s.d_model, s.d_model)
             self.score = Linear(s.d_model, 1, bias=False)
             self.dropout = Dropout(s.dropout)
 

@@ -264,6 +264,18 @@ def test_without_parses_phrases_are_ngrams():
     assert (parse.reads_spans, ngram.reads_spans) == (True, False)
 
 
+@pytest.mark.parametrize(("init", "bound"), [("fan_in", (1 / 256) ** 0.5), ("xavier", (6 / (256 + 128)) ** 0.5)])
+def test_both_halves_of_w1_are_drawn_as_the_matrix_of_256_inputs_that_it_is(init, bound):
+    torch.manual_seed(0)
+    sizes = {"d_model": 128, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "init": init}
+    model = build_model("pr", sizes, Vocabularies(20, 20, shared=True))
+    for part in model.generators:
+        for half in (part.token, part.summary):
+            assert 0.98 * bound < half.weight.abs().max() <= bound
+            assert abs(float(half.weight.detach().std()) / (bound / 3**0.5) - 1) < 0.03
+        assert (part.summary.bias == 0).all()
+
+
 def generator(**values):
     torch.manual_seed(5)
     made = PhraseGenerator(PhraseSettings(d_model=8, heads=2, **values)).double().eval()
