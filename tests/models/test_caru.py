@@ -11,9 +11,9 @@ from nmtkit import settings
 from nmtkit.analyze.shared import macs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.caru import WITHOUT_EFFECT
+from nmtkit.models.caru import gated
+from nmtkit.models.caru.model import WITHOUT_EFFECT
 from nmtkit.models.variants import build_model, count_parameters, load_variant
-from nmtkit.nn import gated
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.linear import inference, pack

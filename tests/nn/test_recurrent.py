@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nmtkit.models.caru import CARU, CARUCell
 from nmtkit.nn.alignment import AdditiveAttention
-from nmtkit.nn.cells import GRU, LSTM, MGU, CARUCell, loop, tanh
+from nmtkit.nn.cells import GRU, LSTM, MGU, loop, tanh
 from nmtkit.nn.masks import visible_positions
-from nmtkit.nn.recurrent import CARU, Recurrent
+from nmtkit.nn.recurrent import Recurrent
 from nmtkit.nn.repeated import Repeated
 from tests.models.slow import affine, plus, sigmoid, softmax, times
 from tests.models.slow import tanh as slow_tanh

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmtkit.models.caru.cell import CARUCell, FirstStep
 from nmtkit.nn.capture import capturing
-from nmtkit.nn.cells import CARUCell, FirstStep, inputs_loop
+from nmtkit.nn.cells import inputs_loop
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.repeated import Product, Repeated, repeated
 

@@ -15,13 +15,14 @@ from torch.nn import functional as F
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
+from nmtkit.models.caru.caembed import CAEmbed
+from nmtkit.models.caru.cell import CARUCell, FirstStep
+from nmtkit.models.caru.gated import CARUGate, GatedAttention, GRUGate
 from nmtkit.nn.alignment import SITE, AdditiveAttention
-from nmtkit.nn.caembed import CAEmbed
 from nmtkit.nn.capture import capturing, record
-from nmtkit.nn.cells import GRU, LSTM, MGU, CARUCell, Cell, FirstStep, inputs_loop, loop, tanh
+from nmtkit.nn.cells import GRU, LSTM, MGU, Cell, inputs_loop, loop, tanh
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import OutputLayer
-from nmtkit.nn.gated import CARUGate, GatedAttention, GRUGate
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import visible_positions
 from nmtkit.nn.recurrent import Recurrent
