@@ -13,7 +13,7 @@ import torch
 from nmtkit import settings
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, given, ngrams
+from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, ngrams, parsed
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.nn.capture import capture
@@ -137,7 +137,7 @@ def without_idea(case):
     own = model.state_dict()
     base.load_state_dict({name: own[name] for name in base.state_dict()})
     for layer in [*model.encoder, *model.decoder]:
-        layer.phrases.ask = lambda x, *_: x
+        layer.phrases.forward = lambda x, *_: x
     batch = contract.collate(contract.pairs())
     contract.close(contract.full(model, batch), contract.full(base, batch))
 
@@ -230,7 +230,7 @@ def test_phrases_that_come_with_the_batch():
         columns = max(lengths) + draw.randint(0, 3)
         for by_batch in (False, True):
             own = ngrams(torch.tensor(lengths), columns, padded=True, by_batch=by_batch)
-            phrases = given(padded(spans), own, columns)
+            phrases = parsed(padded(spans), own, columns)
             for row in range(len(lengths)):
                 assert as_spans(phrases, row) == (ends_of(spans[row]) or as_spans(own, row))
 

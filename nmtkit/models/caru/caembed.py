@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,9 @@ from nmtkit.nn.capture import capturing
 from nmtkit.nn.cells import inputs_loop
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.repeated import Product, Repeated, repeated
+
+Before = Callable[[int, Tensor], tuple[Tensor, Product]]
+"""Step t and s_{t-1} (R, W) -> u (R, W) before the context, and the cell's state side of it."""
 
 
 class CAEmbed(nn.Module):
@@ -32,63 +34,75 @@ class CAEmbed(nn.Module):
         self.project = Linear(context, width) if context != width else None
         self.cell = CARUCell(width, width, first_step)
 
-    def contexts(self, times: int, dtype: torch.dtype, bias: bool = True) -> Product:
-        """The cell's products of a context, made ready for a loop: (R, context) -> (R, 2W); without its biases where they are added elsewhere."""
-        cell = inputs_loop(self.cell, times, dtype) if bias else Repeated(self.cell.input.weight.to(dtype).mT, times)
-        if self.project is None:
-            return cell
-        project = repeated([self.project], times, dtype)
-        return lambda c: cell(project(c))
-
-    def over_states(self, recent: list[Tensor], opened: list[Tensor], times: int, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """The run over decoder states, made ready for a loop.
+    def loop(
+        self,
+        recent: list[Tensor],
+        opened: list[Tensor],
+        times: int,
+        dtype: torch.dtype,
+        words: Tensor | None = None,
+        added: Tensor | None = None,
+    ) -> Callable[[int, Tensor, Tensor], Tensor]:
+        """Make the run ready for a loop.
 
         Args:
-            recent: the cell's products of up to p-1 earlier states (R, 2W), the oldest first; kept up to date.
-            opened: receives, where somebody captures, how open the gate to the context is (R).
+            recent: the cell's products (R, 2W) of up to p-1 vectors before these steps, the oldest first;
+                kept up to date.
+            opened: receives, if somebody captures, how open the gate to the context is (R).
             times: steps, at most.
             dtype: number type of the products.
-        Returns: s_{t-1} (R, W) and the cell's products of the context (R, 2W) -> u (R, W).
+            words: the cell's products (T, R, 2W) of the steps' words, if these are the vectors v; None =
+                decoder states are.
+            added: the cell's products (T, R, 2W), biases included, of what is added to each context.
+        Returns: step t, s_{t-1} (R, W), c_t -> u (R, W).
         """
-        product = inputs_loop(self.cell, times, dtype)
-        if self.history == 1 and self.cell.input.packed is None:  # a first step reads one half only
-            weight, bias = (p[: self.cell.d_hidden].to(dtype) for p in (self.cell.input.weight, self.cell.input.bias))
-            product = Repeated(weight.mT, times, bias)
-        state = repeated(self.cell.products(), times * self.history, dtype)
+        if words is None:
+            before = self._over_states(recent, times, dtype)
+        else:
+            before = self._over_words(words, recent)
+        contexts = inputs_loop(self.cell, times, dtype)
+        if added is not None:
+            contexts = Repeated(self.cell.input.weight.to(dtype).mT, times)
+        project = None if self.project is None else repeated([self.project], times, dtype)
 
-        def run(s: Tensor, x: Tensor) -> Tensor:
-            vectors = [*recent, product(s).to(s.dtype)]
-            recent[:] = vectors[len(vectors) - min(len(vectors), self.history - 1) :]
-            u = self.cell.first(vectors[0], self.cell.step)
-            for vector in vectors[1:]:
-                u = self.cell.step(vector, u, state)
-            return self._end(x, u, state, opened)
+        def run(t: int, s: Tensor, c: Tensor) -> Tensor:
+            x = contexts(c if project is None else project(c))
+            u, state = before(t, s)
+            x = (x if added is None else added[t] + x).to(u.dtype)
+            n, gate = self.cell.parts(x, u, state)
+            if capturing():
+                opened.append(gate.mean(-1))
+            return torch.lerp(u, n, gate)
 
         return run
 
-    def over_words(self, words: Tensor, recent: list[Tensor], opened: list[Tensor]) -> tuple[torch.dtype, Callable[[int, Tensor], Tensor]]:
-        """The run over target words, all steps at once but for the context.
+    def _over_states(self, recent: list[Tensor], times: int, dtype: torch.dtype) -> Before:
+        cell, product = self.cell, inputs_loop(self.cell, times, dtype)
+        if self.history == 1 and cell.input.packed is None:  # a first step reads one half only
+            weight, bias = (p[: cell.d_hidden].to(dtype) for p in cell.input.parameters())
+            product = Repeated(weight.mT, times, bias)
+        state = repeated([cell.state], times * self.history, dtype)
 
-        Args:
-            words: of the steps to come (T, R, W).
-            recent, opened: as for `over_states`, of words.
-        Returns: the number type of the cell's products; step t from 0 and the products of its context (R, 2W) -> u (R, W).
-        """
-        new = self.cell.inputs(words)
-        dtype = self.cell.input.weight.dtype
-        vectors, before = torch.stack([*recent, *new.unbind(0)]).to(dtype), len(recent)  # (before + T, R, 2W)
-        place = torch.arange(before, len(vectors), device=words.device).view(-1, 1, 1)
-        recent[:] = vectors[len(vectors) - min(len(vectors), self.history - 1) :].unbind(0)
-        u: Any = None
-        for back in reversed(range(self.history)):
-            x = vectors[(place.flatten() - back).clamp_min(0)]  # (T, R, 2W): y_{t-back}; where there is none, u begins anew later
-            fresh = self.cell.first(x, self.cell.step)
-            u = fresh if u is None else torch.where(place == back, fresh, self.cell.step(x, u, self.cell.state))
-        of_u = self.cell.state(u)  # (T, R, 2W)
-        return new.dtype, lambda t, x: self._end(x, u[t], lambda _: of_u[t], opened)
+        def before(_: int, s: Tensor) -> tuple[Tensor, Product]:
+            first, *further = vectors = [*recent, product(s).to(s.dtype)]
+            recent[:] = vectors[max(0, len(vectors) + 1 - self.history) :]
+            u = cell.first(first, cell.step)
+            for vector in further:
+                u = cell.step(vector, u, state)
+            return u, state
 
-    def _end(self, x: Tensor, u: Tensor, state: Product, opened: list[Tensor]) -> Tensor:
-        n, gate = self.cell.parts(x.to(u.dtype), u, state)
-        if capturing():
-            opened.append(gate.mean(-1))
-        return torch.lerp(u, n, gate)
+        return before
+
+    def _over_words(self, words: Tensor, recent: list[Tensor]) -> Before:
+        """All steps at once but for the context."""
+        cell, before = self.cell, len(recent)
+        vectors = torch.stack([*recent, *words]).to(cell.input.weight.dtype)  # (before + T, R, 2W)
+        recent[:] = vectors[max(0, len(vectors) + 1 - self.history) :]
+        place = torch.arange(before, len(vectors), device=words.device)
+        u = cell.first(vectors[(place - self.history + 1).clamp_min(0)], cell.step)  # (T, R, W)
+        for back in reversed(range(self.history - 1)):
+            x = vectors[(place - back).clamp_min(0)]  # y_{t-back}; u begins anew at the first word
+            again = (place == back).view(-1, 1, 1)
+            u = torch.where(again, cell.first(x, cell.step), cell.step(x, u, cell.state))
+        of_u = cell.state(u)  # (T, R, 2W)
+        return lambda t, _: (u[t], lambda _: of_u[t])

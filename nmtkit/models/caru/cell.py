@@ -24,37 +24,31 @@ class CARUCell(Cell):
         input_size: E.
         hidden_size: H; both are named as torch's `nn.GRUCell` has them.
         first_step: what it makes of an input without history: tanh x (the authors' code), or x.
-    Source: Chan, Ke & Im 2020, *CARU: a content-adaptive recurrent unit for the transition of hidden state in NLP*, Eq. 4; the gate z
-        has two biases, as in the authors' code.
+    Source: Chan, Ke & Im 2020, *CARU: a content-adaptive recurrent unit for the transition of hidden
+        state in NLP*, Eq. 4; the gate z has two biases, as in the authors' code.
     """
 
-    blocks = 2
+    blocks = 2  # W, W_zv
+    state: Linear
+    state_side = {"state": 2}  # W_n and W_zh
+    biased = ("input", "state")
 
     def __init__(self, input_size: int, hidden_size: int, first_step: FirstStep = "tanh") -> None:
         super().__init__(input_size, hidden_size)
         self.first_step = first_step
-        self.input = Linear(input_size, 2 * hidden_size, blocks=2)  # W, W_zv
-        self.state = Linear(hidden_size, 2 * hidden_size, blocks=2)
-
-    def products(self) -> tuple[Linear, ...]:
-        """W_n and W_zh in one."""
-        return (self.state,)
 
     @staticmethod
     def step(x: Tensor, h: Tensor, *products: Product) -> Tensor:
-        """See `Cell.step`."""
-        n, gate = CARUCell.parts(x, h, *products)
-        return torch.lerp(h, n, gate)
+        return torch.lerp(h, *CARUCell.parts(x, h, *products))
 
     @staticmethod
-    def parts(x: Tensor, h: Tensor, *products: Product) -> tuple[Tensor, Tensor]:
-        """n and l, (…, R, H) both, from what `step` takes."""
-        (state,) = products
+    def parts(x: Tensor, h: Tensor, state: Product) -> tuple[Tensor, Tensor]:
+        """Return n and l, (…, R, H) both, from what `step` takes."""
         x, of_z = x.chunk(2, dim=-1)
         n, z = state(h).chunk(2, dim=-1)
         return tanh(x + n), torch.sigmoid(x) * torch.sigmoid(of_z + z)
 
     def first(self, x: Tensor, step: Step) -> Tensor:
-        """See `Cell.first`: the word alone, (…, R, 2H) -> (…, R, H); of x it needs the first half only."""
+        """Return the state after the first input, (…, R, 2H) -> (…, R, H); it needs x alone, the first half."""
         x = x[..., : self.d_hidden]
         return tanh(x) if self.first_step == "tanh" else x
