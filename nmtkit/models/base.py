@@ -18,7 +18,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.nn.embeddings import Embedding
-from nmtkit.nn.masks import visible_positions
+from nmtkit.nn.masks import Visible, visible_positions
 from nmtkit.settings import Section
 
 # Nested dicts (and lists) of tensors, rows first (axis 0). Search selects rows by `nmtkit.nn.state`
@@ -140,7 +140,7 @@ class Model(nn.Module, abc.ABC):
         return scores
 
 
-def visible_source(batch: Batch) -> Tensor | None:
+def visible_source(batch: Batch) -> Visible:
     """Return which source positions of a batch are real, bool (B, 1, S); None = all."""
     return visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None
 

@@ -18,6 +18,7 @@ from nmtkit.models.transformer import (
 )
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import recorded_under
+from nmtkit.nn.masks import Visible
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 from nmtkit.text.vocabulary import BOS
@@ -36,7 +37,7 @@ class ContextAwareLayer(EncoderLayer):
         self.context = CrossAttention(*settings.attention_sizes)
         self.gate = GatedSum(settings.d_model)
 
-    def read(self, x: Tensor, visible: Tensor | None, context: Memory) -> Tensor:
+    def read(self, x: Tensor, visible: Visible, context: Memory) -> Tensor:
         """One layer that sees contexts too.
 
         Args:

@@ -15,6 +15,7 @@ from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, T
 from nmtkit.nn.attention import Attention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.linear import Linear
+from nmtkit.nn.masks import Visible
 
 
 class DualContextSettings(TransformerSettings):
@@ -87,7 +88,7 @@ class DualContextAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        visible: Tensor | None = None,
+        visible: Visible = None,
         causal: bool = False,
         cache: Cache | None = None,
         layer: int = 0,

@@ -25,7 +25,7 @@ from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, vis
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record, recorded_under
 from nmtkit.nn.dropout import dropout
-from nmtkit.nn.masks import visible_positions
+from nmtkit.nn.masks import Visible, visible_positions
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 
@@ -64,7 +64,7 @@ class HierarchicalAttention(nn.Module):
         self.gate = GatedSum(width)
         self.norm = nn.LayerNorm(width)
 
-    def remember(self, states: Sequence[Tensor], visible: Tensor | None, rows: Tensor) -> Memory:
+    def remember(self, states: Sequence[Tensor], visible: Visible, rows: Tensor) -> Memory:
         """Return what is read of contexts, computed once.
 
         Args:
@@ -205,7 +205,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         return states, hidden
 
 
-def _visible_target(context: Context) -> Tensor | None:
+def _visible_target(context: Context) -> Visible:
     """Return which positions of contexts' target sides are real, bool (U, 1, N); None = all."""
     if context.tgt_in is None or context.tgt_lengths is None or not context.tgt_padded:
         return None

@@ -31,6 +31,7 @@ from nmtkit.nn.capture import capturing, record, recorded_under
 from nmtkit.nn.cells import GRU, LSTM
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
+from nmtkit.nn.masks import Visible
 from nmtkit.nn.recurrent import Recurrent
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
@@ -63,7 +64,7 @@ SIDE_BY_SIDE = 2048
 """Contexts of sentences that are read at once in a search."""
 
 
-def mean(x: Tensor, visible: Tensor | None) -> Tensor:
+def mean(x: Tensor, visible: Visible) -> Tensor:
     """Return the mean of x (B, S, D) over visible bool (B, 1, S) positions, in 32 bits or more: (B, D); zero where there are none."""
     x = x.float() if x.dtype.itemsize == 2 else x
     if visible is None:
@@ -119,8 +120,8 @@ class InterSentenceAttention(CrossAttention):
         x: Tensor,
         kv: Tensor,
         rows: Tensor,
-        visible: Tensor | None,
-        of_context: Tensor | None,
+        visible: Visible,
+        of_context: Visible,
         everywhere: bool,
     ) -> Tensor:
         """Return what the words of sentences read in their contexts.
@@ -153,10 +154,10 @@ class InterSentenceAttention(CrossAttention):
         self,
         q: Tensor,
         rows: Tensor,
-        visible: Tensor | None,
+        visible: Visible,
         k: Tensor,
         v: Tensor,
-        of_context: Tensor | None,
+        of_context: Visible,
         everywhere: bool,
     ) -> Tensor:
         batch, count = rows.shape
@@ -212,7 +213,7 @@ class AssociatedMemory(nn.Module):
         self,
         states: Tensor,
         embedded: Tensor,
-        visible: Tensor | None,
+        visible: Visible,
         context: Context,
         embedder: Embedder,
     ) -> Tensor:
@@ -260,7 +261,7 @@ class AssociatedMemory(nn.Module):
             self.first_residual(words, partial(self.first, visible=real)) for words, real in pairs
         ]
 
-    def _asking(self, states: Tensor, embedded: Tensor, visible: Tensor | None) -> Tensor:
+    def _asking(self, states: Tensor, embedded: Tensor, visible: Visible) -> Tensor:
         """Return what asks the contexts (B, S, D)."""
         if not self.settings.inter_attention or self.settings.query_from == "encoder":
             return states
@@ -268,7 +269,7 @@ class AssociatedMemory(nn.Module):
         return self.source_residual(embedded, partial(first, visible=visible))
 
 
-def _mean_of_contexts(words: Tensor, rows: Tensor, visible: Tensor | None) -> Tensor:
+def _mean_of_contexts(words: Tensor, rows: Tensor, visible: Visible) -> Tensor:
     """Return the mean over each sentence's contexts (B, J) of the mean of their words (U, M, D): (B, D)."""
     real = (rows >= 0).unsqueeze(-1)  # (B, J, 1)
     means = mean(words, visible)[rows.clamp(min=0)].masked_fill(~real, 0)

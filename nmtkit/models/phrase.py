@@ -20,6 +20,7 @@ from nmtkit.nn.capture import record
 from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.embeddings import Embedder, Embedding
 from nmtkit.nn.linear import Init, Linear
+from nmtkit.nn.masks import Visible
 
 
 class PhraseSettings(TransformerSettings):
@@ -56,7 +57,7 @@ class Phrases(NamedTuple):
     """int64 (B, c, m): their positions, 0 where there is no further token."""
     real: Tensor
     """bool (B, c, m): which of `tokens` there are."""
-    visible: Tensor | None
+    visible: Visible
     """bool (B, 1, c): phrases that have a token; None = all."""
 
 
@@ -197,7 +198,7 @@ class PhraseSublayer(nn.Module):
         self.residual = s.residual()
         self.both = s.combiner_residual == "x+o"
 
-    def forward(self, x: Tensor, h: Tensor, keys: Any, visible: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, h: Tensor, keys: Any, visible: Visible) -> Tensor:
         """Ask phrases.
 
         Args:
@@ -219,7 +220,7 @@ class PhraseEncoderLayer(EncoderLayer):
         self.phrases = PhraseSublayer(settings)
 
     def read(
-        self, x: Tensor, generator: nn.Module, phrases: Phrases, visible: Tensor | None
+        self, x: Tensor, generator: nn.Module, phrases: Phrases, visible: Visible
     ) -> tuple[Tensor, Tensor]:
         """One layer: tokens x (B, S, D) -> (B, S, D), and vectors (B, c, D) of the phrases it has read."""
         h = self.phrases.residual.enter(x)
@@ -235,7 +236,7 @@ class PhraseDecoderLayer(DecoderLayer):
         super().__init__(settings)
         self.phrases = PhraseSublayer(settings)
 
-    def read_source(self, x: Tensor, memory: Memory, visible: Tensor | None) -> Tensor:
+    def read_source(self, x: Tensor, memory: Memory, visible: Visible) -> Tensor:
         h = self.phrases.residual.enter(x)
         return super().read_source(self.phrases(x, h, *memory["phrases"]), memory, visible)
 

@@ -28,7 +28,7 @@ from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
 from nmtkit.nn.linear import Init, Linear
-from nmtkit.nn.masks import visible_positions
+from nmtkit.nn.masks import Visible, visible_positions
 from nmtkit.nn.sublayer import FeedForward, Norm, Residual
 
 
@@ -93,7 +93,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = settings.feed_forward()
         self.feed_forward_residual = settings.residual()
 
-    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, visible: Visible) -> Tensor:
         """x (B, S, D), of which `visible` bool (B, 1, S) is real -> (B, S, D)."""
         x = self.attention_residual(x, lambda h: self.attention(h, visible))
         return self.feed_forward_residual(x, self.feed_forward)
@@ -121,7 +121,7 @@ class DecoderLayer(nn.Module):
         return {"source": self.cross.source(states)}
 
     def forward(
-        self, x: Tensor, memory: Memory, visible: Tensor | None, cache: Cache | None, index: int
+        self, x: Tensor, memory: Memory, visible: Visible, cache: Cache | None, index: int
     ) -> Tensor:
         """One layer of the decoder.
 
@@ -137,7 +137,7 @@ class DecoderLayer(nn.Module):
         x = self.read_source(self.attention_residual(x, attend), memory, visible)
         return self.feed_forward_residual(x, self.feed_forward)
 
-    def read_source(self, x: Tensor, memory: Memory, visible: Tensor | None) -> Tensor:
+    def read_source(self, x: Tensor, memory: Memory, visible: Visible) -> Tensor:
         """Attend to the source, in the residual connection: (R, T, D) -> (R, T, D)."""
         return self.cross_residual(x, lambda h: self.cross(h, memory["source"], visible))
 
@@ -206,7 +206,7 @@ class Transformer(Model):
         visible = visible_source(batch)
         return self.remember(self.through_encoder(self.src_embedder(batch.src), visible), visible)
 
-    def through_encoder(self, x: Tensor, visible: Tensor | None) -> Tensor:
+    def through_encoder(self, x: Tensor, visible: Visible) -> Tensor:
         """Return the encoder's states (B, S, D) for inputs (B, S, D), of which `visible` bool (B, 1, S) are real."""
         # Hooks and captures see all rows together.
         watched = capturing() or any(layer._forward_hooks for layer in self.encoder)
@@ -215,13 +215,13 @@ class Transformer(Model):
             return in_parts(self._layers, x, visible)
         return self._layers(x, visible)
 
-    def _layers(self, x: Tensor, visible: Tensor | None) -> Tensor:
+    def _layers(self, x: Tensor, visible: Visible) -> Tensor:
         for layer in self.encoder:
             x = layer(x, visible)
         states: Tensor = self.encoder_norm(x)
         return states
 
-    def remember(self, states: Tensor, visible: Tensor | None) -> Memory:
+    def remember(self, states: Tensor, visible: Visible) -> Memory:
         """Return the memory of source states (B, S, D): all that the decoder computes of them once."""
         layers = [layer.remember(states) for layer in self.decoder]
         return {"states": states, "visible": visible, "layers": layers}
@@ -238,9 +238,7 @@ class Transformer(Model):
         return self.decoder_norm(x), None if cache is None else {"cache": cache}
 
 
-def in_parts(
-    function: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, visible: Tensor
-) -> Tensor:
+def in_parts(function: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Tensor) -> Tensor:
     """Apply a function of single rows to rows of like length at a time, so that it has little padding.
 
     Args:
@@ -286,7 +284,7 @@ class DocumentTransformer(Transformer):
         return ContextRule(s.context, s.context_size, self.join, s.context_seed)
 
 
-def visible_words(context: Context, more: int = 0) -> Tensor | None:
+def visible_words(context: Context, more: int = 0) -> Visible:
     """Return which positions of contexts, `more` before each, are real, bool (U, 1, more+M); None = all."""
     if not context.padded:
         return None

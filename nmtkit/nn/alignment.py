@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from nmtkit.nn.capture import changed
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import additive
+from nmtkit.nn.masks import Visible, additive
 from nmtkit.nn.repeated import repeated
 
 SITE = "attention"
@@ -58,7 +58,7 @@ class AdditiveAttention(nn.Module):
     def loop(
         self,
         keys: Tensor,
-        visible: Tensor | None,
+        visible: Visible,
         times: int,
         dtype: torch.dtype,
         scale: Scale = None,
@@ -83,7 +83,7 @@ class AdditiveAttention(nn.Module):
         return attend
 
 
-def normalise(scores: Tensor, mask: Tensor | None, scale: Scale) -> Tensor:
+def normalise(scores: Tensor, mask: Visible, scale: Scale) -> Tensor:
     """L1(exp(N·e)) = softmax(N·e), stable for any size of N·e, in at least 32 bits.
 
     Args:

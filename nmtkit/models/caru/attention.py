@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from nmtkit.models.caru.gates import Gate
 from nmtkit.nn.alignment import AdditiveAttention, Scale, normalise
 from nmtkit.nn.capture import capturing, changing
-from nmtkit.nn.masks import additive
+from nmtkit.nn.masks import Visible, additive
 from nmtkit.nn.repeated import repeated
 
 PIECE = 1 << 20
@@ -51,7 +51,7 @@ class GatedAttention(nn.Module):
         self,
         h: Tensor,
         of_h: Tensor,
-        visible: Tensor | None,
+        visible: Visible,
         times: int,
         dtype: torch.dtype,
         scale: Scale = None,
@@ -115,7 +115,7 @@ class GatedAttention(nn.Module):
 
 def _look(
     gate: Gate,
-    mask: Tensor | None,
+    mask: Visible,
     scale: Scale,
     key: Tensor,
     v: Tensor,

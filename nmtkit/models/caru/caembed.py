@@ -56,10 +56,11 @@ class CAEmbed(nn.Module):
             added: the cell's products (T, R, 2W), biases included, of what is added to each context.
         Returns: step t, s_{t-1} (R, W), c_t -> u (R, W).
         """
-        if words is None:
-            before = self._over_states(recent, times, dtype)
-        else:
-            before = self._over_words(words, recent)
+        before = (
+            self._over_states(recent, times, dtype)
+            if words is None
+            else self._over_words(words, recent)
+        )
         contexts = inputs_loop(self.cell, times, dtype)
         if added is not None:
             contexts = Repeated(self.cell.input.weight.to(dtype).mT, times)
