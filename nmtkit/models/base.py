@@ -1,8 +1,10 @@
-"""The contract between a model and everything else: two verbs, `encode` and `decode`, then `logits`.
+"""The contract between a model and all else: two verbs, `encode` and `decode`, then `logits`.
 
-Training, beam search, forced scoring, ensembling and every analysis use only these, so a new model is
-one file. Legend: B sentences, R = B·K rows (K hypotheses per sentence), S source length, T target
-length, D width, V vocabulary.
+Training, beam search, forced scoring, ensembling and every analysis use only these, so a new model
+is one file.
+
+Legend: B sentences, R = B·K rows (K hypotheses per sentence), S source length, T target length,
+D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class Model(nn.Module, abc.ABC):
     """Base of every variant.
 
     A subclass has: a docstring with its citation; `Settings`, its settings class; `paper`, a short
-    citation; `__init__(settings, vocabularies)`; `encode`, `decode`; `output`, or a `logits` of its own.
+    citation; `__init__(settings, vocabularies)`; `encode` and `decode`; and `output`, or `logits`
+    of its own.
     """
 
     Settings: ClassVar[type[ModelSettings]] = ModelSettings
@@ -75,7 +78,7 @@ class Model(nn.Module, abc.ABC):
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
-        """Translate a preset's `model` section to this family's settings; by default the keys it knows.
+        """Translate a preset's `model` section to this family's settings: by default, known keys.
 
         Args:
             sizes: the preset's values (d_model, d_ff, heads, encoder_layers, dropout, tie, …).
@@ -84,21 +87,21 @@ class Model(nn.Module, abc.ABC):
         return {key: value for key, value in sizes.items() if key in cls.Settings.model_fields}
 
     def initialise(self) -> None:
-        """Draw the weights anew where that takes the whole model; by default they stay as drawn."""
+        """Draw the weights anew if that takes the whole model; by default they stay as drawn."""
 
     @property
     def reads_spans(self) -> bool:
-        """True if the model reads `Batch.spans`, so that a training set without them is a mistake."""
+        """True if the model reads `Batch.spans`; a training set must have them then."""
         return False
 
     @property
     def context_rule(self) -> ContextRule | None:
-        """Which sentences it wants in `Batch.context`; None if it reads none."""
+        """Return which sentences it wants in `Batch.context`; None if it reads none."""
         return None
 
     @property
     def beyond_transformer(self) -> str | None:
-        """Why engines for the Transformer of Vaswani et al. cannot compute this model; None if they can."""
+        """Why an engine for plain Transformers cannot compute this model; None if it can."""
         source = f" ({self.paper})" if self.paper else ""
         return f"it is no plain Transformer but {type(self).__name__}{source}"
 
@@ -113,7 +116,8 @@ class Model(nn.Module, abc.ABC):
 
         Args:
             batch: `src` (B, S) token ids, each row ending in </s> and padded with <pad>;
-                `src_lengths` (B); `src_padded` is False if no row is padded, so that no mask is needed.
+                `src_lengths` (B); `src_padded` is False if no row is padded, so that no mask is
+                needed.
         Returns: whatever `decode` needs of the source, rows first (B), including all that can be
             computed once per sentence.
         """
@@ -128,10 +132,10 @@ class Model(nn.Module, abc.ABC):
             tgt_in: (R, T) target ids, <s> first; R = B·K, K neighbouring rows for each sentence of
                 `memory` (in training K = 1).
             memory: from `encode`, B rows.
-            state: None to decode whole targets; {} before the first position, then what the last call
-                returned. A state is used up by the call: go on with the one returned.
-        Returns: hidden (R, T, D), of which position t has seen tgt_in up to t only; and the new state
-            (None if `state` was None), R rows first.
+            state: None to decode whole targets; {} before the first position, then what the last
+                call returned. A state is used up by the call: go on with the one returned.
+        Returns: hidden (R, T, D), of which position t has seen tgt_in up to t only; and the new
+            state (None if `state` was None), R rows first.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -148,7 +152,7 @@ def visible_source(batch: Batch) -> Visible:
 def embedding_tables(
     tie: str, vocabularies: Vocabularies, width: int
 ) -> tuple[Embedding, Embedding, Embedding | None]:
-    """Return the tables (V, D) of the source, of the target, and the one that the output layer shares.
+    """Return the tables (V, D) of source and target, and the one that the output layer shares.
 
     Args:
         tie: none; target: the output layer shares the target's; all: there is one table.

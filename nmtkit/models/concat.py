@@ -14,10 +14,10 @@ from nmtkit.text.vocabulary import PAD
 
 
 class ConcatTransformer(DocumentTransformer):
-    """Tiedemann & Scherrer 2017, *Neural machine translation with extended context*, DiscoMT: their 2+1 model, as a Transformer.
+    """Tiedemann & Scherrer 2017, *Neural machine translation with extended context*, DiscoMT.
 
-    The decoder attends to all of it, and positions run on. A sentence without context is translated as
-    the Transformer would.
+    Their 2+1 model, as a Transformer: the decoder attends to all of it, and positions run on. A
+    sentence without context is translated as the Transformer would.
     """
 
     paper = "Tiedemann & Scherrer 2017"
@@ -28,7 +28,7 @@ class ConcatTransformer(DocumentTransformer):
 
 
 def joined(batch: Batch) -> Batch:
-    """Return the batch whose sources are [context, `BREAK`, source]; a source without context stays as it is."""
+    """Return the batch with sources [context, `BREAK`, source]; without context, the source."""
     context = batch.context
     if context is None:
         return batch

@@ -1,4 +1,4 @@
-"""The context-aware Transformer: the encoder's last layer attends to the source and to a context, and a gate adds the two up."""
+"""The context-aware Transformer: the encoder's last layer attends to source and context, gated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from nmtkit.text.vocabulary import BOS
 
 
 class ContextAwareLayer(EncoderLayer):
-    """g ⊙ self-attention + (1-g) ⊙ attention to the context, g = σ(W_g [both] + b); then feed-forward.
+    """g ⊙ attention to itself + (1-g) ⊙ attention to the context, g = σ(W_g [both] + b).
+
+    Then feed-forward.
 
     Args:
         settings: sizes.
@@ -58,12 +60,13 @@ class ContextAwareLayer(EncoderLayer):
 
 
 class ContextAwareTransformer(DocumentTransformer):
-    """Voita, Serdyukov, Sennrich & Titov 2018, *Context-aware neural machine translation learns anaphora resolution*, ACL.
+    """Voita, Serdyukov, Sennrich & Titov 2018, *Context-aware neural machine translation learns
+    anaphora resolution*, ACL.
 
-    The context, after <s>, goes through the encoder's layers but the last, and then through one of its
-    own. A sentence without context has a gate of 1: it is translated as the Transformer would. Trained
-    so, bit for bit; in a search the Transformer encodes rows of like length together, which rounds
-    otherwise.
+    The context, after <s>, goes through the encoder's layers but the last, and then through one of
+    its own. A sentence without context has a gate of 1: it is translated as the Transformer would.
+    Trained so, bit for bit; in a search the Transformer encodes rows of like length together, which
+    rounds otherwise.
     """
 
     paper = "Voita et al. 2018"

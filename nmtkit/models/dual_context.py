@@ -1,4 +1,4 @@
-"""The dual contextual module: attention to a local summary of each position's neighbours beside attention to the positions themselves."""
+"""The dual contextual module: attention to local summaries beside attention to positions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class DualContextSettings(TransformerSettings):
     layers: str = Field("", pattern=r"^(\d+-\d+)?$")
     """Which layers have it, counted from 1, as 4-6 or 2; empty = all."""
     even_side: Literal["left", "right"] = "left"
-    """Where an encoder's window of even size has one position more; a decoder's never reaches to the right."""
+    """Where an encoder's window of even size has one position more; a decoder's never reaches to
+    the right.
+    """
 
     @field_validator("layers", mode="before")
     @classmethod
@@ -40,7 +42,7 @@ class DualContextSettings(TransformerSettings):
 
 
 class LocalContext(nn.Module):
-    """Each position and its neighbours as one vector: LN(x + Dropout(a ⊙ σ(b))), [a|b] a convolution of width f.
+    """LN(x + Dropout(a ⊙ σ(b))), [a|b] a convolution of width f: a position and its neighbours.
 
     Args:
         settings: of the model.
@@ -67,9 +69,9 @@ class LocalContext(nn.Module):
 class DualContextAttention(Attention):
     """Attention to the local contexts and to the positions, as one attention of 2·H heads.
 
-    The paper's two units of H heads have projections of their own and no output projection; what joins
-    them, [h_l; h_g] W_z, is then the output projection of all heads (models.md 1.3). The first H heads
-    are the local ones.
+    The paper's two units of H heads have projections of their own and no output projection; what
+    joins them, [h_l; h_g] W_z, is then the output projection of all heads (models.md 1.3). The
+    first H heads are the local ones.
 
     Args:
         settings: of the model.
@@ -107,7 +109,7 @@ class DualContextAttention(Attention):
         return self.attend(q.unflatten(-1, (2 * self.heads, -1)), k, v, visible, causal)
 
     def _past(self, x: Tensor, recent: dict[int, Tensor], layer: int) -> Tensor:
-        """Return the inputs (R, before, D) before x, zeros at the start, and remember those before the next."""
+        """Return the inputs (R, before, D) before x; remember those before the next."""
         start = x.new_zeros(x.size(0), self.local.before, x.size(2))
         past = recent.get(layer, start)
         recent[layer] = torch.cat([past, x], dim=1)[:, x.size(1) :]
@@ -115,7 +117,9 @@ class DualContextAttention(Attention):
 
 
 class DualContext(Transformer):
-    """Ampomah, McClean & Hawe 2021, *Dual contextual module for neural machine translation*, Machine Translation 35."""
+    """Ampomah, McClean & Hawe 2021, *Dual contextual module for neural machine translation*,
+    Machine Translation 35.
+    """
 
     Settings = DualContextSettings
     settings: DualContextSettings

@@ -1,8 +1,11 @@
-"""Hierarchical attention networks: each word attends to the words of each context sentence, then to what it read in each; a gate mixes it in.
+"""Hierarchical attention networks: words attend to words of each context sentence, then to these.
 
-A sentence without context is translated as the Transformer would, bit for bit: what is added, its layer
-norm too, is left out for it. Legend: B sentences, K rows of each, T their words, U different contexts of
-a batch, M their length, J of one sentence, H heads, C width of one, D = H·C.
+A word attends to the words of each context sentence, then to what it has read in each, and a gate
+mixes that in. A sentence without context is translated as the Transformer would, bit for bit: what
+is added, its layer norm too, is left out for it.
+
+Legend: B sentences, K rows of each, T their words, U different contexts of a batch, M their length,
+J of one sentence, H heads, C width of one, D = H·C.
 """
 
 from __future__ import annotations
@@ -31,18 +34,24 @@ from nmtkit.nn.sublayer import GatedSum
 
 
 class HierarchicalSettings(DocumentSettings):
-    """A Transformer's, and which sentences are the context of one: the paper's are the three before it."""
+    """A Transformer's, and which sentences are context: the paper's are the three before."""
 
     context_size: int = Field(3, ge=1, le=5)
     """At most so many sentences; where the document has fewer, those it has."""
     side: Literal["encoder", "decoder", "joint"] = "encoder"
-    """Where contexts are read: on the encoder's output, on the decoder's (then what was translated before is the context), or on both."""
+    """Where contexts are read: on the encoder's output, on the decoder's (then what was translated
+    before is the context), or on both.
+    """
     context_gradients: bool = True
-    """What reads the contexts learns from them too; off, as in the authors' code, their states are taken as they are: training costs less."""
+    """What reads the contexts learns from them too; off, as in the authors' code, their states are
+    taken as they are: training costs less.
+    """
 
 
 class HierarchicalAttention(nn.Module):
-    """LN(λ ⊙ h + (1-λ) ⊙ d), d a feed-forward layer on the attention to summaries of context sentences, λ = σ(W [h; d] + b).
+    """LN(λ ⊙ h + (1-λ) ⊙ d), λ = σ(W [h; d] + b), d what h reads in context sentences.
+
+    d is a feed-forward layer on the attention to summaries of the sentences.
 
     Args:
         settings: sizes.
@@ -71,8 +80,8 @@ class HierarchicalAttention(nn.Module):
             states: (U', M', D) of each of the parts of the contexts.
             visible: which positions of all contexts are real, bool (U, 1, M); None = all.
             rows: (B, J), which of them are a sentence's; -1 = none.
-        Returns: rows first (B): keys (B, J, H, C, M), values (B, J, H, M, C), visible (B, J, 1, M) or
-            None, real (B, J).
+        Returns: rows first (B): keys (B, J, H, C, M), values (B, J, H, M, C), visible (B, J, 1, M)
+            or None, real (B, J).
         """
         k, v = self.words.apart(stacked([self.words.kv(part) for part in states]))
         index = rows.clamp(min=0).flatten()
@@ -81,7 +90,7 @@ class HierarchicalAttention(nn.Module):
         return parts | {"real": rows >= 0}
 
     def forward(self, h: Tensor, contexts: Memory) -> Tensor:
-        """h (B·K, T, D) with what the contexts, from `remember`, tell -> (B·K, T, D); h itself without any."""
+        """Mix what contexts tell into h (B·K, T, D) -> (B·K, T, D); h itself without any."""
         real: Tensor = contexts["real"]  # (B, J)
         read = self._read_sentences(h, self._read_words(h, contexts), real)
         read = self.feed_forward_residual(read, self.feed_forward)
@@ -90,9 +99,9 @@ class HierarchicalAttention(nn.Module):
         return torch.where(has.unsqueeze(-1), self.norm(mixed), h)
 
     def _read_words(self, h: Tensor, contexts: Memory) -> Tensor:
-        """Return a summary of each context sentence for each word of h (B·K, T, D): (B, J, K, T, D).
+        """Return a summary of each context sentence for each word of h (B·K, T, D).
 
-        Summaries are finite where there is no sentence.
+        Returns: (B, J, K, T, D); finite where there is no sentence.
         """
         batch, count = contexts["real"].shape
         q = self.words.query(self.words_query_norm(h)).unflatten(-1, (self.words.heads, -1))
@@ -105,10 +114,14 @@ class HierarchicalAttention(nn.Module):
         return summaries.unflatten(0, (batch, count, -1))
 
     def _read_sentences(self, h: Tensor, summaries: Tensor, real: Tensor) -> Tensor:
-        """Attend from each word of h (B·K, T, D) to its own summaries (B, J, K, T, D), of which (B, J) are real.
+        """Attend from each word of h to its own summaries.
 
         A word has at most five keys, of its own: they are multiplied number by number.
 
+        Args:
+            h: (B·K, T, D).
+            summaries: (B, J, K, T, D).
+            real: which of them there are, bool (B, J).
         Returns: (B·K, T, D).
         """
         heads, p = self.sentences.heads, self.sentences.p if self.training else 0.0
@@ -128,15 +141,16 @@ class HierarchicalAttention(nn.Module):
 
 
 class HierarchicalAttentionNetwork(DocumentTransformer):
-    """Miculicich, Ram, Pappas & Henderson 2018, *Document-level neural machine translation with hierarchical attention networks*, EMNLP.
+    """Miculicich, Ram, Pappas & Henderson 2018, *Document-level neural machine translation with
+    hierarchical attention networks*, EMNLP.
 
-    On the encoder's output it reads the encoder's states of context sentences; on the decoder's output
-    the decoder's, while it wrote their target sides. In training those are the set's own; in translation
-    what the system wrote for the sentences before, so that a document is translated sentence after
-    sentence. Where the authors keep the states, they are computed anew, from source and translation: a
-    context sentence is read as the Transformer would, without the context it had itself. The paper's
-    training has two stages, of which the second begins with the Transformer of the first:
-    `nmtkit train --init-from`.
+    On the encoder's output it reads the encoder's states of context sentences; on the decoder's
+    output the decoder's, while it wrote their target sides. In training those are the set's own; in
+    translation what the system wrote for the sentences before, so that a document is translated
+    sentence after sentence. Where the authors keep the states, they are computed anew, from source
+    and translation: a context sentence is read as the Transformer would, without the context it had
+    itself. The paper's training has two stages, of which the second begins with the Transformer of
+    the first: `nmtkit train --init-from`.
     """
 
     Settings = HierarchicalSettings
@@ -148,12 +162,9 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         super().__init__(settings, vocabularies)
         s = settings
         if s.side != "encoder" and s.context != "previous":
-            message, where = (
-                "the decoder reads what was translated before",
-                "model.side, model.context",
-            )
+            message = "the decoder reads what was translated before"
             hint = "--set model.context=previous, or --set model.side=encoder"
-            raise ConfigError(message, where=where, hint=hint)
+            raise ConfigError(message, where="model.side, model.context", hint=hint)
         encoder, decoder = s.side != "decoder", s.side != "encoder"
         self.encoder_context = HierarchicalAttention(s, "encoder_context") if encoder else None
         self.decoder_context = HierarchicalAttention(s, "decoder_context") if decoder else None
@@ -165,7 +176,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         return dataclasses.replace(super().context_rule, targets=targets)
 
     def encode(self, batch: Batch) -> Memory:
-        """See `Transformer.encode`; `earlier` is what the decoder reads of contexts, where there are any."""
+        """See `Transformer.encode`; `earlier` is what the decoder reads of contexts, if any."""
         context, visible = batch.context, visible_source(batch)
         states = self.through_encoder(self.src_embedder(batch.src), visible)
         if context is None:
@@ -191,9 +202,9 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         return hidden, state
 
     def _read(self, context: Context) -> tuple[Tensor, Tensor]:
-        """Return the encoder's states of contexts (U, M, D) and, if the decoder reads contexts, its states (U, N, D).
+        """Return the encoder's states of contexts (U, M, D), and the decoder's (U, N, D).
 
-        Raises: ValueError if the decoder reads them, and there are no target sides.
+        Raises: ValueError if the decoder reads contexts, and they have no target sides.
         """
         visible = visible_words(context)
         states = self.through_encoder(self.src_embedder(context.ids), visible)

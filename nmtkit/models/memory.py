@@ -1,8 +1,10 @@
-"""The associated memory: each source word attends to the words of other sentences of its document, and a gate mixes in what it reads.
+"""The associated memory: source words attend to words of other sentences, and a gate mixes them in.
 
-The paper's equations are read as models.md section 3 has them. A sentence without context is translated
-as the Transformer would, bit for bit. Legend: B sentences, S source length, U different contexts of a
-batch, M their length, J contexts of a sentence, H heads, C width of one, D = H·C.
+The paper's equations are read as models.md section 3 has them. A sentence without context is
+translated as the Transformer would, bit for bit.
+
+Legend: B sentences, S source length, U different contexts of a batch, M their length, J contexts of
+a sentence, H heads, C width of one, D = H·C.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,24 +42,33 @@ from nmtkit.nn.sublayer import GatedSum
 class MemorySettings(DocumentSettings):
     """A Transformer's, and how contexts are read; the defaults are the paper's system.
 
-    Its ablations: without the RNN, context_encoder=none; without inter-sentence attention, inter_attention=false and context=foreign;
-    without both, context_encoder=transformer with these two.
+    Its ablations: without the RNN, context_encoder=none; without inter-sentence attention,
+    inter_attention=false and context=foreign; without both, context_encoder=transformer with these
+    two.
     """
 
     context_join: Join = "concatenate"
-    """Several context sentences are one text with breaks between them (as in the paper's table), or a memory each, weighted."""
+    """Several context sentences are one text with breaks between them (as in the paper's table), or
+    a memory each, weighted.
+    """
     context_encoder: Literal["gru", "lstm", "bigru", "none", "transformer"] = "gru"
-    """What reads a context's embeddings: a recurrent layer, nothing (but positions are added), or as many layers as the source has."""
+    """What reads a context's embeddings: a recurrent layer, nothing (but positions are added), or
+    as many layers as the source has.
+    """
     share_first_attention: bool = True
     """Source and contexts go through one and the same self-attention before they meet."""
     query_from: Literal["embed", "encoder"] = "embed"
-    """What asks the contexts: the source's embeddings after self-attention, or the encoder's states."""
+    """What asks the contexts: the source's embeddings after self-attention, or the encoder's
+    states.
+    """
     inter_attention: bool = True
     """Source words attend to context words; off: all read the mean of the context's words."""
     context_residual: bool = False
     """What asked is added to what was read."""
     memory_scope: Literal["sentence", "batch"] = "sentence"
-    """A sentence's memory is its own contexts, or (if it has any) in training those of all sentences of its batch, else of its document."""
+    """A sentence's memory is its own contexts, or (if it has any) in training those of all
+    sentences of its batch, else of its document.
+    """
 
 
 SIDE_BY_SIDE = 2048
@@ -65,7 +76,10 @@ SIDE_BY_SIDE = 2048
 
 
 def mean(x: Tensor, visible: Visible) -> Tensor:
-    """Return the mean of x (B, S, D) over visible bool (B, 1, S) positions, in 32 bits or more: (B, D); zero where there are none."""
+    """Return the mean of x (B, S, D) over visible positions (B, D), in 32 bits or more.
+
+    It is zero where nothing is visible.
+    """
     x = x.float() if x.dtype.itemsize == 2 else x
     if visible is None:
         return x.mean(1)
@@ -96,7 +110,12 @@ class ContextEncoder(nn.Module):
         self.dropout = Dropout(s.dropout)
 
     def forward(self, context: Context, embedder: Embedder) -> list[Tensor]:
-        """Read contexts by the source's embeddings -> those of like length together, (U', M', D) each."""
+        """Return the words of contexts, those of like length together, (U', M', D) each.
+
+        Args:
+            context: what is read.
+            embedder: the source's.
+        """
         parts = context.of_like_length()
         if self.rnn is None:
             return [self._through_layers(embedder(part.ids), part) for part in parts]
@@ -113,7 +132,7 @@ class ContextEncoder(nn.Module):
 
 
 class InterSentenceAttention(CrossAttention):
-    """Attention to each context by itself; a sentence's contexts weighted by a softmax over their mean raw scores."""
+    """Attention to each context by itself; a softmax over mean raw scores weighs the contexts."""
 
     def read(
         self,
@@ -138,37 +157,31 @@ class InterSentenceAttention(CrossAttention):
         Source: models.md 3.5.
         """
         q = self.query(x).unflatten(-1, (self.heads, -1))  # (B, S, H, C)
-        k, v = self.apart(kv)  # (U, H, M, C) each
-        read = partial(self._read, k=k, v=v, of_context=of_context, everywhere=everywhere)
+        contexts = *self.apart(kv), of_context  # keys, values (U, H, M, C) each
         at_once = everywhere or torch.is_grad_enabled() or capturing()
         if at_once or rows.numel() <= SIDE_BY_SIDE:
-            return read(q, rows, visible)
+            return self._read(q, contexts, rows, visible, everywhere)
         # A long document's contexts, for a batch of sentences, would not fit into memory.
         sentences = []
         for i, count in enumerate((rows >= 0).sum(1).clamp(min=1).tolist()):
             real = None if visible is None else visible[i : i + 1]
-            sentences.append(read(q[i : i + 1], rows[i : i + 1, :count], real))
+            row = rows[i : i + 1, :count]
+            sentences.append(self._read(q[i : i + 1], contexts, row, real, False))
         return torch.cat(sentences)
 
     def _read(
-        self,
-        q: Tensor,
-        rows: Tensor,
-        visible: Visible,
-        k: Tensor,
-        v: Tensor,
-        of_context: Visible,
-        everywhere: bool,
+        self, q: Tensor, contexts: Any, rows: Tensor, visible: Visible, everywhere: bool
     ) -> Tensor:
         batch, count = rows.shape
+        k, _, of_context = contexts
         attend = partial(attention, p=self.p if self.training else 0.0, name=self.name)
         index = rows.clamp(min=0)
         if everywhere:  # keys stay where they are
             asking = q.flatten(0, 1).expand(len(k), -1, -1, -1)  # (U, B·S, H, C)
-            read = attend(asking, k, v, of_context).unflatten(1, (batch, -1)).transpose(0, 1)
+            read = attend(asking, *contexts).unflatten(1, (batch, -1)).transpose(0, 1)
         else:
             asking = q.repeat_interleave(count, dim=0)  # (B·J, S, H, C)
-            picked = select_rows((k, v, of_context), index.flatten())  # (B·J, …) each
+            picked = select_rows(contexts, index.flatten())  # (B·J, …) each
             read = attend(asking, *picked).unflatten(0, (batch, -1))
         if count == 1:  # its weight is 1
             return self.out(read[:, 0])  # of (B, J, S, D)
@@ -228,25 +241,23 @@ class AssociatedMemory(nn.Module):
         Returns: (B, S, D), for a sentence without context its states as they are.
         Source: models.md 3.3-3.6.
         """
+        s, residual = self.settings, self.read_residual
         asking = self._asking(states, embedded, visible)
         with recorded_under("context."):
             parts = self._read_contexts(context, embedder)
         has = context.rows[:, :1] >= 0  # (B, 1)
-        everywhere = self.settings.memory_scope == "batch" and self.training
+        everywhere = s.memory_scope == "batch" and self.training
         everyone = torch.arange(len(context.ids), device=states.device)
         rows = torch.where(has, everyone, -1) if everywhere else context.rows
         of_context = visible_words(context)
-        if self.settings.inter_attention:
+        if s.inter_attention:
             kv = stacked([self.inter.kv(part) for part in parts])
             read = self.inter.read(asking, kv, rows, visible, of_context, everywhere)
         else:
-            read = (
-                _mean_of_contexts(stacked(parts), rows, of_context).unsqueeze(1).expand_as(states)
-            )
-        if self.settings.context_residual:
-            read = self.read_residual.leave(asking, read)
-        else:
-            read = self.read_residual.norm(self.dropout(read))
+            means = _mean_of_contexts(stacked(parts), rows, of_context)
+            read = means.unsqueeze(1).expand_as(states)
+        added = s.context_residual
+        read = residual.leave(asking, read) if added else residual.norm(self.dropout(read))
         read = self.feed_forward_residual(read, self.feed_forward)
         mixed = self.gate.add(states, read, has, "memory.gate")
         return torch.where(has.unsqueeze(-1), mixed, states)
@@ -270,14 +281,16 @@ class AssociatedMemory(nn.Module):
 
 
 def _mean_of_contexts(words: Tensor, rows: Tensor, visible: Visible) -> Tensor:
-    """Return the mean over each sentence's contexts (B, J) of the mean of their words (U, M, D): (B, D)."""
+    """Return the mean over contexts (B, J) of the mean of their words (U, M, D): (B, D)."""
     real = (rows >= 0).unsqueeze(-1)  # (B, J, 1)
     means = mean(words, visible)[rows.clamp(min=0)].masked_fill(~real, 0)
     return (means.sum(1) / real.sum(1).clamp(min=1)).to(words.dtype)
 
 
 class AssociatedMemoryTransformer(DocumentTransformer):
-    """Jiang et al. 2019, *Document-level neural machine translation with inter-sentence attention*, arXiv 1910.14528."""
+    """Jiang et al. 2019, *Document-level neural machine translation with inter-sentence attention*,
+    arXiv 1910.14528.
+    """
 
     Settings = MemorySettings
     settings: MemorySettings
@@ -297,7 +310,7 @@ class AssociatedMemoryTransformer(DocumentTransformer):
 
     @property
     def context_rule(self) -> ContextRule:
-        """See `Model.context_rule`; outside training a batch's memory is a document's, so that no batch matters."""
+        """See `Model.context_rule`; outside training a document is the memory: no batch matters."""
         whole = self.settings.memory_scope == "batch" and not self.training
         return dataclasses.replace(super().context_rule, whole=whole)
 

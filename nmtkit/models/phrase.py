@@ -1,4 +1,4 @@
-"""Source phrase representations: encoder and decoder layers attend to phrases of the source beside its tokens."""
+"""Source phrase representations: layers attend to phrases of the source beside its tokens."""
 
 from __future__ import annotations
 
@@ -29,23 +29,39 @@ class PhraseSettings(TransformerSettings):
     glance: Literal["mean", "max"] = "max"
     """The first view of a phrase: the mean of its tokens or their element-wise maximum."""
     attentive: bool = True
-    """A phrase is what attention from that view finds in its tokens (+Attn); off: the view itself (+Mean, +Max)."""
+    """A phrase is what attention from that view finds in its tokens (+Attn); off: the view itself
+    (+Mean, +Max).
+    """
     transparent: bool = True
-    """Each decoder layer reads its own mixture of all levels' phrases (+TA); off: those of the top level."""
+    """Each decoder layer reads its own mixture of all levels' phrases (+TA); off: those of the top
+    level.
+    """
     combiner_hidden: int = Field(0, ge=0)
-    """Hidden units of the combiner; 0 = 3 * d_model, which fits the paper's table (the authors' code: 4 * d_model)."""
+    """Hidden units of the combiner; 0 = 3 * d_model, which fits the paper's table (the authors'
+    code: 4 * d_model).
+    """
     combiner_residual: Literal["x", "x+o"] = "x"
-    """What is added to the combiner's output: its layer's input, or that and what the phrase attention found (the authors' code)."""
+    """What is added to the combiner's output: its layer's input, or that and what the phrase
+    attention found (the authors' code).
+    """
     generator: Literal["softmax", "sigmoid_residual"] = "softmax"
-    """Weights of a phrase's tokens: a softmax (Eq. 5), or gates whose rest goes to the first view (the authors' code)."""
+    """Weights of a phrase's tokens: a softmax (Eq. 5), or gates whose rest goes to the first view
+    (the authors' code).
+    """
     segmentation: Literal["ngram", "parse"] = "ngram"
-    """Phrases are n-grams, or follow a parse of the source (`nmtkit prep --parses`); sentences without one are cut into n-grams."""
+    """Phrases are n-grams, or follow a parse of the source (`nmtkit prep --parses`); sentences
+    without one are cut into n-grams.
+    """
     phrase_length: Literal["sentence", "batch"] = "sentence"
-    """Phrases are cut by the length of the sentence, or by that of the longest in its batch (the authors' code; then batches matter)."""
+    """Phrases are cut by the length of the sentence, or by that of the longest in its batch (the
+    authors' code; then batches matter).
+    """
     embed_norm: bool = False
     """Layer norm on the sum of embedding and position (the authors' code)."""
     ta_tokens: bool = False
-    """Each decoder layer reads its own mixture of all encoder layers' tokens too (the authors' code)."""
+    """Each decoder layer reads its own mixture of all encoder layers' tokens too (the authors'
+    code).
+    """
 
 
 class Phrases(NamedTuple):
@@ -62,7 +78,7 @@ class Phrases(NamedTuple):
 
 
 def longest_phrase(lengths: Tensor) -> Tensor:
-    """Return the most tokens of a phrase: a sixth of the sentence, but 3 to 8 (Xu et al. 2020, §3.1)."""
+    """Return the most tokens of a phrase: a sixth of the sentence, 3 to 8 (Xu et al., §3.1)."""
     return ((lengths + 5) // 6).clamp(3, 8)
 
 
@@ -77,12 +93,10 @@ def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) 
     Source: Xu et al. 2020, §3.1.
     """
     size = longest_phrase(torch.full_like(lengths, columns) if by_batch else lengths)[:, None]
-    # All counts are known from S alone: 18 tokens make the most phrases (6) until 49 do. A phrase
-    # too many has no token.
-    if by_batch or not padded:
-        count = -(-columns // _longest(columns))
-    else:
-        count = -(-columns // 3) if columns < 18 else max(6, -(-columns // 8))
+    # All counts are known from S alone: of shorter sentences, 18 tokens make the most phrases (6)
+    # until 49 do. A phrase too many has no token.
+    most = -(-columns // 3) if columns < 18 else max(6, -(-columns // 8))
+    count = -(-columns // _longest(columns)) if by_batch or not padded else most
     starts = torch.arange(count, device=lengths.device) * size  # (B, c)
     return _phrases(starts, torch.minimum(starts + size, lengths[:, None]), columns, padded)
 
@@ -91,8 +105,8 @@ def parsed(spans: Tensor, otherwise: Phrases, columns: int) -> Phrases:
     """Return the phrases that a batch brings with it.
 
     Args:
-        spans: (B, c) tokens of each phrase, at most `longest_phrase`; 0 behind the last one. A row of
-            zeros has no phrases.
+        spans: (B, c) tokens of each phrase, at most `longest_phrase`; 0 behind the last one. A row
+            of zeros has no phrases.
         otherwise: the phrases of such rows.
         columns: S.
     """
@@ -110,7 +124,7 @@ def _longest(columns: int) -> int:
 
 
 def _phrases(starts: Tensor, ends: Tensor, columns: int, padded: bool) -> Phrases:
-    """Return phrases from starts and ends (B, c); with padding, a phrase whose end is its start is empty."""
+    """Return phrases from starts and ends (B, c); one that ends where it starts is empty."""
     starts, ends = starts[..., None], ends[..., None]
     positions = torch.arange(columns, device=starts.device)
     tokens = starts + positions[: _longest(columns)]  # (B, c, m)
@@ -121,7 +135,7 @@ def _phrases(starts: Tensor, ends: Tensor, columns: int, padded: bool) -> Phrase
 
 
 class HalfOfW1(Linear):
-    """The D of W1's 2·D columns that meet R_t, or R_all, drawn within the bounds of the whole matrix."""
+    """The D of W1's 2·D columns that meet R_t, or R_all, drawn within the bounds of all W1."""
 
     def draw(self, init: Init) -> None:
         super().draw(init)
@@ -134,7 +148,7 @@ class PhraseGenerator(nn.Module):
 
     Args:
         settings: of the model.
-    Source: Xu et al. 2020, Eqs. 2-5; the score's own bias would cancel in the softmax and is left out.
+    Source: Xu et al. 2020, Eqs. 2-5; the score's own bias cancels in the softmax and is left out.
     """
 
     def __init__(self, settings: PhraseSettings) -> None:
@@ -150,22 +164,21 @@ class PhraseGenerator(nn.Module):
         """x (B, S, D) -> (B, c, D); zero for a phrase without tokens."""
         belongs = phrases.members.to(x.dtype)
         sizes = phrases.members.sum(-1, keepdim=True).clamp(min=1)  # (B, c, 1)
-        maximum = self.settings.glance == "max"
-        glance = self._maximum(x, phrases) if maximum else torch.bmm(belongs / sizes, x)  # Eq. 2
-        if not self.settings.attentive:
+        s = self.settings
+        mean = s.glance == "mean"
+        glance = torch.bmm(belongs / sizes, x) if mean else self._maximum(x, phrases)  # Eq. 2
+        if not s.attentive:
             return glance
         summary = torch.bmm(belongs.transpose(1, 2), self.summary(glance).to(x.dtype))  # (B, S, D)
         hidden = torch.sigmoid(self.dropout(self.token(x) + summary))
         scores = self.score(hidden).transpose(1, 2)  # (B, 1, S), Eq. 3
-        if self.settings.generator == "sigmoid_residual":
+        if s.generator == "sigmoid_residual":
             weights = torch.sigmoid(scores) * phrases.members / sizes
             rest = (1 - weights.sum(-1, keepdim=True)) * glance
             return torch.bmm(weights.to(x.dtype), x) + rest
         scores = scores.float() if scores.dtype == torch.bfloat16 else scores
-        lowest = torch.finfo(scores.dtype).min
-        weights = (
-            scores.masked_fill(~phrases.members, lowest).softmax(-1) * phrases.members
-        )  # Eq. 4
+        scores = scores.masked_fill(~phrases.members, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1) * phrases.members  # Eq. 4
         return torch.bmm(weights.to(x.dtype), x)  # Eq. 5
 
     @staticmethod
@@ -180,7 +193,7 @@ class PhraseGenerator(nn.Module):
 
 
 class PhraseSublayer(nn.Module):
-    """Attention to phrases, combined with what asked: LN(x + Dropout(W4 · Dropout(σ(W3 [x|o] + b3)) + b4)).
+    """Attention to phrases, and LN(x + Dropout(W4 · Dropout(σ(W3 [x|o] + b3)) + b4)) of it.
 
     Args:
         settings: of the model.
@@ -222,7 +235,7 @@ class PhraseEncoderLayer(EncoderLayer):
     def read(
         self, x: Tensor, generator: nn.Module, phrases: Phrases, visible: Visible
     ) -> tuple[Tensor, Tensor]:
-        """One layer: tokens x (B, S, D) -> (B, S, D), and vectors (B, c, D) of the phrases it has read."""
+        """One layer: tokens x (B, S, D) -> (B, S, D), and the phrases (B, c, D) it has read."""
         h = self.phrases.residual.enter(x)
         vectors = generator(h, phrases)
         x = self.phrases(x, h, self.phrases.attention.source(vectors), phrases.visible)
@@ -242,7 +255,9 @@ class PhraseDecoderLayer(DecoderLayer):
 
 
 class PhraseTransformer(Transformer):
-    """Xu, van Genabith, Xiong, Liu & Zhang 2020, *Learning source phrase representations for neural machine translation*, ACL."""
+    """Xu, van Genabith, Xiong, Liu & Zhang 2020, *Learning source phrase representations for neural
+    machine translation*, ACL.
+    """
 
     Settings = PhraseSettings
     settings: PhraseSettings
@@ -276,7 +291,7 @@ class PhraseTransformer(Transformer):
         return PhraseDecoderLayer(self.settings)
 
     def encode(self, batch: Batch) -> Memory:
-        """See `Transformer.encode`; each decoder layer also reads keys and values of its phrases."""
+        """See `Transformer.encode`; a layer's part has keys and values of its phrases, too."""
         visible, columns = visible_source(batch), batch.src.size(1)
         by_batch = self.settings.phrase_length == "batch"
         phrases = ngrams(batch.src_lengths, columns, batch.src_padded, by_batch)
@@ -300,7 +315,7 @@ class PhraseTransformer(Transformer):
         return memory
 
     def _mixed(self, levels: list[Tensor], weights: Tensor | None, name: str) -> Sequence[Tensor]:
-        """Return what each decoder layer reads, (B, ·, D): a mixture of the levels, or the top one (Eq. 6)."""
+        """Return what each decoder layer reads, (B, ·, D): the top level, or mixtures (Eq. 6)."""
         if weights is None:
             return [levels[-1]] * len(self.decoder)
         if self.training:

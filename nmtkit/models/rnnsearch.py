@@ -1,4 +1,4 @@
-"""RNNSearch: a bidirectional GRU that reads, and a GRU that writes and looks back by additive attention."""
+"""RNNSearch: a bidirectional GRU reads; a GRU writes and looks back by additive attention."""
 
 from __future__ import annotations
 
@@ -35,13 +35,17 @@ class RNNSearchSettings(ModelSettings):
     d_embedding: int = Field(620, ge=1)
     """E: width of the embeddings, and of the readout that the output layer reads."""
     d_hidden: int = Field(1000, ge=2, multiple_of=2)
-    """H: width of the decoder's state and of each direction of the encoder; even, for the maxout takes pairs."""
+    """H: width of the decoder's state and of each direction of the encoder; even, for the maxout
+    takes pairs.
+    """
     d_alignment: int = Field(0, ge=0)
     """A: width of the attention's hidden layer; 0 = as wide as the state."""
     dropout: float = Field(0.2, ge=0, lt=1)
     """Dropout on embeddings and on the readout."""
     tie: Literal["none", "target", "all"] = "none"
-    """Which embeddings are one: none, the target's and the output layer's, or the source's too (needs a joint vocabulary)."""
+    """Which embeddings are one: none, the target's and the output layer's, or the source's too
+    (needs a joint vocabulary).
+    """
     softmax_bias: bool = True
     """A bias in the output layer."""
 
@@ -71,7 +75,10 @@ class RecurrentModel(Model):
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
-        """See `Model.adapt`: a width d means embeddings of d and states of 2d, near the parameters of d's Transformer."""
+        """See `Model.adapt`: a width d means embeddings of d and states of 2d.
+
+        That comes near the parameters of d's Transformer.
+        """
         values = super().adapt(sizes)
         if "d_model" in sizes:
             values = {"d_embedding": sizes["d_model"], "d_hidden": 2 * sizes["d_model"]} | values
@@ -84,7 +91,9 @@ class RecurrentModel(Model):
 
 
 class RNNSearch(RecurrentModel):
-    """Bahdanau, Cho & Bengio 2015, *Neural machine translation by jointly learning to align and translate*, ICLR."""
+    """Bahdanau, Cho & Bengio 2015, *Neural machine translation by jointly learning to align and
+    translate*, ICLR.
+    """
 
     Settings = RNNSearchSettings
     settings: RNNSearchSettings
@@ -114,10 +123,10 @@ class RNNSearch(RecurrentModel):
     def encode(self, batch: Batch) -> Memory:
         """See `Model.encode`.
 
-        Returns: the decoder's first state (B, H), keys (B, S, A), visible bool (B, 1, S) or None, and what
-            the source's states h_i give to the cell (B, S, 3H) and to the readout (B, S, H): W Σα_i h_i =
-            Σα_i W h_i, so these products too are made once per sentence. The states themselves only
-            where somebody captures.
+        Returns: the decoder's first state (B, H), keys (B, S, A), visible bool (B, 1, S) or None,
+            and what the source's states h_i give to the cell (B, S, 3H) and to the readout (B, S,
+            H): W Σα_i h_i = Σα_i W h_i, so these products too are made once per sentence. The
+            states themselves only where somebody captures.
         """
         words = self.src_words(batch.src)
         states, last = self.encoder(words, batch.src_lengths, batch.src_padded)
@@ -161,8 +170,8 @@ class RNNSearch(RecurrentModel):
             s: the state before (R, H).
             memory: from `encode`.
             further: whether the state after the last word is wanted.
-        Returns: the state that each word meets (R, T, H), its attention weights (B, K·T, S), the state at
-            the end (R, H).
+        Returns: the state that each word meets (R, T, H), its attention weights (B, K·T, S), the
+            state at the end (R, H).
         """
         states, weights, times = [], [], len(x)
         with torch.autocast(x.device.type, enabled=False):
@@ -177,7 +186,14 @@ class RNNSearch(RecurrentModel):
         return torch.stack(states, dim=1), torch.stack(weights, dim=2).flatten(1, 2), s
 
     def _readout(self, words: Tensor, states: Tensor, alpha: Tensor, source: Tensor) -> Tensor:
-        """Take the maximum of pairs of units: words (R, T, E), states (R, T, H), alpha (B, K·T, S), source (B, S, H) -> (R, T, E)."""
+        """Return what the output layer reads (R, T, E): the maximum of pairs of units, projected.
+
+        Args:
+            words: (R, T, E).
+            states: that the words meet (R, T, H).
+            alpha: (B, K·T, S).
+            source: `to_readout` (B, S, H).
+        """
         units = self.maxout(torch.cat([words.to(source.dtype), states.to(source.dtype)], dim=-1))
         units = units + torch.matmul(alpha, source).view(units.shape)
         return self.readout_dropout(self.readout(torch.maximum(*units.chunk(2, dim=-1))))

@@ -1,4 +1,4 @@
-"""The Transformer: the baseline of every comparison, and the layers that other variants are assembled from."""
+"""The Transformer: the baseline, and the layers that other variants are assembled from."""
 
 from __future__ import annotations
 
@@ -50,15 +50,21 @@ class TransformerSettings(ModelSettings):
     activation_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the feed-forward sublayer's hidden units."""
     norm: Norm = "post"
-    """Layer norm after each residual sum (as in the papers), or before each sublayer and at the end of each stack."""
+    """Layer norm after each residual sum (as in the papers), or before each sublayer and at the end
+    of each stack.
+    """
     tie: Literal["none", "target", "all"] = "all"
-    """Which embeddings are one: none, the target's and the output layer's, or the source's too (needs a joint vocabulary)."""
+    """Which embeddings are one: none, the target's and the output layer's, or the source's too
+    (needs a joint vocabulary).
+    """
     attn_bias: bool = True
     """Biases in the attention projections."""
     softmax_bias: bool = False
     """A bias in the output layer."""
     init: Init = "fan_in"
-    """Initial weights of all matrices but embeddings: uniform within 1/sqrt(inputs), with which post-norm learns much faster, or Xavier's."""
+    """Initial weights of all matrices but embeddings: uniform within 1/sqrt(inputs), with which
+    post-norm learns much faster, or Xavier's.
+    """
 
     @property
     def attention_sizes(self) -> tuple[int, int, float, bool]:
@@ -167,7 +173,7 @@ class Transformer(Model):
         self.name_attentions()
 
     def name_attentions(self) -> None:
-        """Tell attentions the names under which `capture` sees their weights; call it again after adding some."""
+        """Name the attentions for `capture`; to be called again after some were added."""
         for name, module in self.named_modules():
             if isinstance(module, Attention):
                 module.name = name
@@ -207,7 +213,7 @@ class Transformer(Model):
         return self.remember(self.through_encoder(self.src_embedder(batch.src), visible), visible)
 
     def through_encoder(self, x: Tensor, visible: Visible) -> Tensor:
-        """Return the encoder's states (B, S, D) for inputs (B, S, D), of which `visible` bool (B, 1, S) are real."""
+        """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
         # Hooks and captures see all rows together.
         watched = capturing() or any(layer._forward_hooks for layer in self.encoder)
         searching = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
@@ -222,7 +228,7 @@ class Transformer(Model):
         return states
 
     def remember(self, states: Tensor, visible: Visible) -> Memory:
-        """Return the memory of source states (B, S, D): all that the decoder computes of them once."""
+        """Return the memory of source states (B, S, D): what the decoder computes once."""
         layers = [layer.remember(states) for layer in self.decoder]
         return {"states": states, "visible": visible, "layers": layers}
 
@@ -239,10 +245,10 @@ class Transformer(Model):
 
 
 def in_parts(function: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Tensor) -> Tensor:
-    """Apply a function of single rows to rows of like length at a time, so that it has little padding.
+    """Apply a function to rows of like length at a time, to have little work with padding.
 
     Args:
-        function: of some rows x (B', S', D) and of their `visible`, bool (B', 1, S') or None = all.
+        function: of some rows x (B', S', D) and of their `visible`, bool (B', 1, S') or None.
         x: (B, S, D).
         visible: its real positions, which begin each row, bool (B, 1, S).
     Returns: (B, S, D); zeros may stand behind a row's real positions.
@@ -263,11 +269,15 @@ class DocumentSettings(TransformerSettings):
     """A Transformer's, and which sentences are the context of one."""
 
     context: Literal["previous", "next", "random", "foreign"] = "previous"
-    """The nearest sentences before, those after, any of the document, or (for ablations) any of other documents."""
+    """The nearest sentences before, those after, any of the document, or (for ablations) any of
+    other documents.
+    """
     context_size: int = Field(1, ge=1, le=5)
     """At most so many sentences; where the document has fewer, those it has."""
     context_seed: int = Field(1, ge=0)
-    """Of the draw of random and foreign contexts; it does not change with the training's seed, and goes by the document's number in its set."""
+    """Of the draw of random and foreign contexts; it does not change with the training's seed, and
+    goes by the document's number in its set.
+    """
 
 
 class DocumentTransformer(Transformer):
@@ -285,7 +295,12 @@ class DocumentTransformer(Transformer):
 
 
 def visible_words(context: Context, more: int = 0) -> Visible:
-    """Return which positions of contexts, `more` before each, are real, bool (U, 1, more+M); None = all."""
+    """Return which positions of contexts are real, bool (U, 1, more+M); None = all.
+
+    Args:
+        context: of which `ids` is (U, M).
+        more: how many positions stand before each context, all real.
+    """
     if not context.padded:
         return None
     return visible_positions(context.lengths + more, context.ids.size(1) + more)

@@ -1,4 +1,4 @@
-"""The table of variants: a name, where its class lives. Adding a paper to nmtkit is one file and one line here."""
+"""The table of variants: a name, where its class lives. A paper more is one file and one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nmtkit.models.base import Model, Vocabularies
 
 
 class Variant(NamedTuple):
-    """One entry of the table: where its class is (`module:Class`, imported when it is asked for) and what it is, in a line."""
+    """One entry of the table: `module:Class`, imported when asked for; what the variant is."""
 
     target: str
     what: str
@@ -39,15 +39,18 @@ VARIANTS: dict[str, Variant] = {
     ),
     "full-dc": Variant(
         "nmtkit.models.dual_context:FullDualContext",
-        "attention to summaries of each position's neighbours beside the positions, in encoder and decoder",
+        "attention to summaries of each position's neighbours beside the positions, "
+        "in encoder and decoder",
     ),
     "pr": Variant(
         "nmtkit.models.phrase:PhraseTransformer",
-        "attention to source phrases beside source tokens; phrases are n-grams or follow parse trees",
+        "attention to source phrases beside source tokens; "
+        "phrases are n-grams or follow parse trees",
     ),
     "amn": Variant(
         "nmtkit.models.memory:AssociatedMemoryTransformer",
-        "attention to the words of other sentences of the document through an associated memory and a gate",
+        "attention to the words of other sentences of the document "
+        "through an associated memory and a gate",
     ),
     "context-aware": Variant(
         "nmtkit.models.context_aware:ContextAwareTransformer",
@@ -81,10 +84,10 @@ VARIANTS: dict[str, Variant] = {
 
 
 def load_variant(name: str) -> type[Model]:
-    """Return the class of a variant: a name of the table, or `package.module:Class` for one of your own.
+    """Return the class of a variant: a name of the table, or `package.module:Class`.
 
-    Raises: ConfigError if there is no such variant, its module cannot be imported (naming the line), or
-        it is not a Model.
+    Raises: ConfigError if there is no such variant, its module cannot be imported (naming the
+        line), or it is not a Model.
     """
     target = VARIANTS[name].target if name in VARIANTS else name
     module_name, colon, class_name = target.partition(":")
@@ -128,7 +131,7 @@ def _not_imported(name: str, module: str, error: Exception) -> ConfigError:
 
 
 def default_name(variant: str) -> str:
-    """Return the system name for a variant when --name is not given: the variant's, or the class's in lower-case with hyphens."""
+    """Return the default system name: the variant's, or the class's in lower-case with hyphens."""
     name = variant.rpartition(":")[2]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower() if ":" in variant else variant
 
@@ -140,7 +143,8 @@ def build_model(variant: str, values: dict[str, Any], vocabularies: Vocabularies
         variant: a name of the table, or package.module:Class.
         values: the section `model` as plain values; what is left out has the variant's default.
         vocabularies: the sizes of the vocabularies, and whether they are one.
-    Raises: ConfigError for an unknown variant or setting, a bad value, or settings that do not go together.
+    Raises: ConfigError for an unknown variant or setting, a bad value, or settings that do not go
+        together.
     """
     cls = load_variant(variant)
     model = cls(settings.build(cls.Settings, values, "model"), vocabularies)
@@ -153,8 +157,10 @@ def describe(preset: str | None = None, vocab_size: int | None = None) -> list[d
 
     Args:
         preset: whose sizes the parameters are counted with; None = base.
-        vocab_size: V, of each side (one vocabulary where the preset ties all embeddings); None = 32,000.
-    Returns: name, what, paper, parameters, and settings (see `fields.Setting`) of each variant of the table.
+        vocab_size: V, of each side (one vocabulary where the preset ties all embeddings); None =
+            32,000.
+    Returns: name, what, paper, parameters, and settings (see `fields.Setting`) of each variant of
+        the table.
     Raises: ConfigError for an unknown preset.
     """
     sizes = settings.load_preset(preset or "base").get("model", {})

@@ -1,6 +1,7 @@
-"""Additive attention: weights over source positions, from a state and what is kept of each position.
+"""Additive attention: weights over source positions, from a state and what each position keeps.
 
-Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, A width of the alignment layer.
+Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, A width of the
+alignment layer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Scale = Tensor | float | None
 
 
 class AdditiveAttention(nn.Module):
-    """α = softmax(N·e) with e_i = vᵀ tanh(W s + U h_i) over the source positions i, or bounded: e_i = tanh(w s + u h_i), one number.
+    """α = softmax(N·e), e_i = vᵀ tanh(W s + U h_i) over the source positions i.
+
+    Bounded, e_i = tanh(w s + u h_i), one number.
 
     Args:
         d_query: width of s.
@@ -33,8 +36,8 @@ class AdditiveAttention(nn.Module):
         width: A.
         bias: whether W s has a bias.
         bounded: A = 1 and v = 1, which is no parameter.
-    Source: Bahdanau et al. 2015, A.1.2, without biases; bounded: Im & Chan 2024, as their alignment is
-        printed. N = 1, or L1(exp(Nx)) there.
+    Source: Bahdanau et al. 2015, A.1.2, without biases; bounded: Im & Chan 2024, as their alignment
+        is printed. N = 1, or L1(exp(Nx)) there.
     """
 
     def __init__(
@@ -52,7 +55,10 @@ class AdditiveAttention(nn.Module):
         return self.query.weight.new_ones(1) if self.score is None else self.score.weight[0]
 
     def prepare(self, states: Tensor) -> Tensor:
-        """Return U h_i, once per sentence: (B, S, d_source) -> (B, S, A); doubled (see `_Scores`), in the parameters' number type."""
+        """Return U h_i, once per sentence: (B, S, d_source) -> (B, S, A).
+
+        It is doubled (see `_Scores`), and has the parameters' number type.
+        """
         return 2 * self.key(states).to(self.query.weight.dtype)
 
     def loop(

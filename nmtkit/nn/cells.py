@@ -43,7 +43,7 @@ def tanh(x: Tensor) -> Tensor:
 
 
 class Cell(nn.Module, abc.ABC):
-    """A gated recurrent cell, called as torch's `nn.GRUCell` is: v (R, E) or (E), and the state or None.
+    """A gated recurrent cell, called as torch's `nn.GRUCell` is.
 
     A subclass says what its products are, and has a `step`.
 
@@ -53,7 +53,7 @@ class Cell(nn.Module, abc.ABC):
     """
 
     input: Linear
-    """The input-side product; whoever adds another input to the cell adds its product to this one."""
+    """The input-side product; another input of the cell adds its product to this one."""
     blocks: ClassVar[int]
     """G: how many blocks of H numbers the input-side product has."""
     state_side: ClassVar[dict[str, int]]
@@ -90,11 +90,23 @@ class Cell(nn.Module, abc.ABC):
         """
 
     def first(self, x: Tensor, step: Step) -> Tensor:
-        """Return the state after the first input: x (…, R, G·H) -> (…, R, state_blocks·H); by default a step from zeros."""
+        """Return the state after the first input, by default a step from zeros.
+
+        Args:
+            x: (…, R, G·H).
+            step: of the loop.
+        Returns: (…, R, state_blocks·H).
+        """
         return step(x, x.new_zeros(*x.shape[:-1], self.state_blocks * self.d_hidden))
 
     def forward(self, v: Tensor, h: Tensor | None = None) -> Tensor:
-        """One step: v (R, E) or (E), h (R, state_blocks·H) or without rows, None = no history -> the next state."""
+        """One step.
+
+        Args:
+            v: (R, E) or (E).
+            h: (R, state_blocks·H), or without rows; None = no history.
+        Returns: the next state.
+        """
         if v.dim() == 1:
             return self(v.unsqueeze(0), None if h is None else h.unsqueeze(0)).squeeze(0)
         x = self.inputs(v)
@@ -103,10 +115,10 @@ class Cell(nn.Module, abc.ABC):
 
 
 class GRU(Cell):
-    """r = σ(W_r v + U_r h), u = σ(W_u v + U_u h), h̃ = tanh(W v + U (r ⊙ h) + b), h' = (1-u) ⊙ h + u ⊙ h̃.
+    """h' = (1-u) ⊙ h + u ⊙ h̃, u = σ(W_u v + U_u h), h̃ = tanh(W v + U (r ⊙ h) + b).
 
-    The reset gate acts on the state, not on its product as in torch's GRU, whose kernels therefore
-    cannot stand in.
+    r = σ(W_r v + U_r h). The reset gate acts on the state, not on its product as in torch's GRU,
+    whose kernels therefore cannot stand in.
     Source: Cho et al. 2014, Eqs. 5-8; Bahdanau et al. 2015, A.1.1.
     """
 
@@ -130,7 +142,7 @@ class GRU(Cell):
 
 
 class MGU(Cell):
-    """f = σ(W_f v + U_f h + b_f), h̃ = tanh(W v + U (f ⊙ h) + b), h' = (1-f) ⊙ h + f ⊙ h̃.
+    """h' = (1-f) ⊙ h + f ⊙ h̃, f = σ(W_f v + U_f h + b_f), h̃ = tanh(W v + U (f ⊙ h) + b).
 
     Source: Zhou et al. 2016, *Minimal gated unit for recurrent neural networks*, Eqs. 6a-6c.
     """
@@ -147,8 +159,9 @@ class MGU(Cell):
 
 
 class LSTM(Cell):
-    """i, f, o = σ(W v + U h + b), c̃ = tanh(W_c v + U_c h + b_c), c' = f ⊙ c + i ⊙ c̃, h' = o ⊙ tanh c'; its state is [h | c].
+    """h' = o ⊙ tanh c', c' = f ⊙ c + i ⊙ c̃, i, f, o = σ(W v + U h + b); the state is [h | c].
 
+    c̃ = tanh(W_c v + U_c h + b_c).
     Source: Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000.
     """
 
@@ -171,9 +184,9 @@ def loop(cells: Sequence[Cell], times: int | Sequence[int], dtype: torch.dtype) 
     Args:
         cells: N of them.
         times: steps, at most; or R of each step.
-        dtype: number type of the products (under autocast that of the input-side products, while states
-            keep that of the parameters).
-    Returns: (x, h) -> next h; (R, G·H), (R, state_blocks·H) for one cell, and with N in front for several.
+        dtype: number type of the products (under autocast that of the input-side products, while
+            states keep that of the parameters).
+    Returns: (x, h) -> next h, (R, G·H) and (R, state_blocks·H) of one cell; of several, N in front.
     """
     layers = [[getattr(cell, name) for cell in cells] for name in cells[0].state_side]
     products = [repeated(side, times, dtype) for side in layers]
@@ -182,12 +195,13 @@ def loop(cells: Sequence[Cell], times: int | Sequence[int], dtype: torch.dtype) 
 
 
 def inputs_loop(cell: Cell, times: int, dtype: torch.dtype) -> Product:
-    """Make a cell's input-side product ready for a loop in which the input depends on the state: (R, E) -> (R, G·H).
+    """Make a cell's input side ready for a loop in which the input depends on the state.
 
     Args:
         cell: whose.
         times: steps, at most.
         dtype: number type of the product.
+    Returns: (R, E) -> (R, G·H).
     """
     if not torch.is_grad_enabled() and cell.input.packed is not None:
         return cell.inputs

@@ -58,7 +58,7 @@ class Positions(nn.Module):
         self._table = torch.empty(0)
 
     def forward(self, start: int, length: int, like: Tensor) -> Tensor:
-        """Return positions start … start+length-1 as (length, D), of the device and type of `like`."""
+        """Return positions start … start+length-1, (length, D), of `like`'s device and type."""
         end, table = start + length, self._table
         if table.size(0) < end or table.dtype != like.dtype or table.device != like.device:
             # A table made in inference mode could not be used in training later.

@@ -1,6 +1,7 @@
 """A recurrent cell's run over padded sentences, in one direction or in both.
 
-Legend: B sentences, S source length, E width of inputs, H of states, N directions, W words of all sentences.
+Legend: B sentences, S source length, E width of inputs, H of states, N directions, W words of all
+sentences.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from nmtkit.nn.linear import compiled
 from nmtkit.nn.repeated import eager
 
 ROWS = 16
-"""oneDNN compiles a product anew for every number of rows, in the time of several products: its steps have multiples of so many rows."""
+"""oneDNN compiles a product for every number of rows, in the time of several products.
+
+So steps have multiples of so many rows.
+"""
 
 
 class Recurrent(nn.Module):
@@ -43,7 +47,7 @@ class Recurrent(nn.Module):
     def forward(
         self, v: Tensor, lengths: Tensor, padded: bool = True, initial: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Read sentences; padding leaves a state as it is, and no work is done on it (but to fill rows).
+        """Read sentences; padding leaves a state as it is, and costs no work but to fill up rows.
 
         Args:
             v: inputs (B, S, E).
@@ -89,15 +93,16 @@ class Recurrent(nn.Module):
 
 
 class _Words:
-    """The words of padded sentences without the padding: at each step those of the sentences that go on, the longest first.
+    """The words of padded sentences without the padding: at each step those of longer sentences.
 
-    Rows are gathered by `F.embedding`, whose gradient on a CPU does not go row by row.
+    The longest sentence comes first. Rows are gathered by `F.embedding`, whose gradient on a CPU
+    does not go row by row.
 
     Args:
         lengths: (B).
         steps: S.
-        rows: steps have a multiple of so many, the last of them of sentences that have ended; no state
-            of theirs is read again.
+        rows: steps have a multiple of so many, the last of them of sentences that have ended; no
+            state of theirs is read again.
     """
 
     def __init__(self, lengths: Tensor, steps: int, rows: int) -> None:
@@ -113,13 +118,22 @@ class _Words:
         step, end = t[: len(self.going)].unsqueeze(1), (lengths[order] - 1).clamp(min=0)
         first = order * steps  # of each sentence, among all (B·S) positions
         self.read = (first + step.clamp(max=end))[taken], (first + (end - step).clamp(min=0))[taken]
-        """The positions (W) of all rows, step by step, forwards and backwards; behind a sentence that of its last word."""
+        """The positions (W) of all rows, step by step, forwards and backwards.
+
+        Behind a sentence stands its last word's.
+        """
         rank = order.argsort()
         starts = [0, *itertools.accumulate(self.going, initial=batch)][: len(self.going) + 1]
         start = torch.tensor(starts, device=device)
         self.last = start[lengths] + rank
-        """Where the state after each sentence's last word is (B), among those before the first step (B) and after each (W)."""
+        """Where the state after each sentence's last word is (B).
+
+        It is counted among those before the first step (B) and after each (W).
+        """
         count = lengths.unsqueeze(1)
         read = torch.minimum(t + 1, count), torch.where(t < count, count - t, count)
         self.after = [start[words] + rank.unsqueeze(1) for words in read]
-        """Where the state of each position (B, S) is, forwards and backwards; behind a sentence that is its last one."""
+        """Where the state of each position (B, S) is, forwards and backwards.
+
+        Behind a sentence that is its last one.
+        """

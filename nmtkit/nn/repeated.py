@@ -1,4 +1,6 @@
-"""Products with one matrix at every step of a loop over time: the gradient of the matrix is one product too, after the last step.
+"""Products with one matrix at every step of a loop over time.
+
+The gradient of the matrix is one product too, after the last step.
 
 Legend: R rows, N products side by side, T steps.
 """
@@ -28,7 +30,7 @@ def eager(method: Function) -> Function:
 
 
 def keep_eager(model: nn.Module) -> None:
-    """Keep torch.compile out of the loops over time that are marked so: it would unroll them anew for every length."""
+    """Keep torch.compile out of loops marked so: it would unroll them for every length."""
     for module in model.modules():
         for name in dir(type(module)):
             if getattr(getattr(type(module), name), "eager", False):
@@ -38,12 +40,12 @@ def keep_eager(model: nn.Module) -> None:
 class Repeated:
     """y = x·M + b with the same M and b at every step of a loop.
 
-    Backward gives the gradient of each x at once; those of M and b come after all steps, from all x and
-    all gradients of y together.
+    Backward gives the gradient of each x at once; those of M and b come after all steps, from all x
+    and all gradients of y together.
 
     Args:
-        matrix: M (in, out), or (N, in, out) for N products at once; its type is that of the products.
-        times: how often it will be used, at most; or R of each use, where that changes (uses may be left out).
+        matrix: M (in, out), or (N, in, out) for N products at once; of the products' number type.
+        times: how often it will be used, at most; or R of each use (uses may be left out).
         bias: b (out), or (N, 1, out).
     """
 
@@ -74,12 +76,13 @@ class Repeated:
 
 
 def repeated(layers: Sequence[Linear], times: int | Sequence[int], dtype: torch.dtype) -> Product:
-    """Make layers of one shape ready for a loop: (R, in) -> (R, out) for one, (N, R, in) -> (N, R, out) for several side by side.
+    """Make layers of one shape ready for a loop.
 
     Args:
         layers: N of them.
         times: steps, at most; or R of each.
         dtype: number type of the products.
+    Returns: (R, in) -> (R, out) of one layer, (N, R, in) -> (N, R, out) of several side by side.
     """
     first = layers[0]
     if not torch.is_grad_enabled() and first.packed is not None:
@@ -95,7 +98,7 @@ def repeated(layers: Sequence[Linear], times: int | Sequence[int], dtype: torch.
 
 
 class _Uses(torch.autograd.Function):
-    """A place holder for every use of a matrix; together they bring the gradients of all uses to one place."""
+    """A place holder for every use of a matrix; together they collect the gradients of all uses."""
 
     @staticmethod
     def forward(
@@ -125,7 +128,10 @@ class _Uses(torch.autograd.Function):
 
 
 def _filled(tensors: Sequence[Tensor]) -> Tensor:
-    """Return matrices (…, R, D) as one (…, T·R, D), filled up with zeros where the number of rows matters to products of 16 bits."""
+    """Return matrices (…, R, D) as one (…, T·R, D).
+
+    Zeros fill it up where the number of rows matters to products of 16 bits.
+    """
     first = tensors[0]
     narrow = first.device.type == "cpu" and first.dtype.itemsize == 2
     missing = -sum(x.size(-2) for x in tensors) % FILLED if narrow else 0

@@ -1,4 +1,4 @@
-"""The residual connection around every sublayer, the feed-forward sublayer, and the gate between two states."""
+"""The residual connection of sublayers, the feed-forward sublayer, and a gate between states."""
 
 from __future__ import annotations
 

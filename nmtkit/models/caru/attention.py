@@ -1,11 +1,11 @@
-"""Gated attention: at every step the decoder's state refines each source state before it is attended to; keys and values are the refined ones.
+"""Gated attention: at every step the decoder's state refines what it attends to.
 
-What depends on the source alone is computed once per sentence. What a step makes of every source
-position, (B, K, S, W) numbers several times over, is not kept for the backward pass but computed again
-there.
+Keys and values are the refined source states. What depends on the source alone is computed once per
+sentence. What a step makes of every source position, (B, K, S, W) numbers several times over, is
+not kept for the backward pass but computed again there.
 
-Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, H width of the decoder's
-state s, E_h of a source state h_i, W of a refined one g_i, A of the alignment layer.
+Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, H width of the
+decoder's state s, E_h of a source state h_i, W of a refined one g_i, A of the alignment layer.
 """
 
 from __future__ import annotations

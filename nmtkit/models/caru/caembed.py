@@ -1,4 +1,4 @@
-"""CAEmbed: a run of CARU between attention and decoder, over what came before and then the context."""
+"""CAEmbed: a run of CARU from attention to decoder, over what came before and the context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Before = Callable[[int, Tensor], tuple[Tensor, Product]]
 
 
 class CAEmbed(nn.Module):
-    """u = None; for v in [v_{t-p}, …, v_{t-1}, c_t], those that exist: u = CARU(v, u), so that the context counts most.
+    """u = None; for v in [v_{t-p}, …, v_{t-1}, c_t], those that exist: u = CARU(v, u).
+
+    The context comes last, so that it counts most.
 
     Args:
         context: width of c_t.
@@ -46,14 +48,15 @@ class CAEmbed(nn.Module):
         """Make the run ready for a loop.
 
         Args:
-            recent: the cell's products (R, 2W) of up to p-1 vectors before these steps, the oldest first;
-                kept up to date.
+            recent: the cell's products (R, 2W) of up to p-1 vectors before these steps, the oldest
+                first; kept up to date.
             opened: receives, if somebody captures, how open the gate to the context is (R).
             times: steps, at most.
             dtype: number type of the products.
-            words: the cell's products (T, R, 2W) of the steps' words, if these are the vectors v; None =
-                decoder states are.
-            added: the cell's products (T, R, 2W), biases included, of what is added to each context.
+            words: the cell's products (T, R, 2W) of the steps' words, if these are the vectors v;
+                None = decoder states are.
+            added: the cell's products (T, R, 2W), biases included, of what is added to each
+                context.
         Returns: step t, s_{t-1} (R, W), c_t -> u (R, W).
         """
         before = (

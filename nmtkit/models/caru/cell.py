@@ -18,14 +18,16 @@ FirstStep = Literal["tanh", "linear"]
 
 
 class CARUCell(Cell):
-    """x = W v + B, n = tanh(W_n h + B_n + x), l = σ(x) ⊙ σ(W_zh h + W_zv v + B_z), h' = (1-l) ⊙ h + l ⊙ n.
+    """h' = (1-l) ⊙ h + l ⊙ n, n = tanh(W_n h + B_n + x), l = σ(x) ⊙ z, x = W v + B.
+
+    z = σ(W_zh h + W_zv v + B_z).
 
     Args:
         input_size: E.
         hidden_size: H; both are named as torch's `nn.GRUCell` has them.
         first_step: what it makes of an input without history: tanh x (the authors' code), or x.
-    Source: Chan, Ke & Im 2020, *CARU: a content-adaptive recurrent unit for the transition of hidden
-        state in NLP*, Eq. 4; the gate z has two biases, as in the authors' code.
+    Source: Chan, Ke & Im 2020, *CARU: a content-adaptive recurrent unit for the transition of
+        hidden state in NLP*, Eq. 4; the gate z has two biases, as in the authors' code.
     """
 
     blocks = 2  # W, W_zv
@@ -49,6 +51,6 @@ class CARUCell(Cell):
         return tanh(x + n), torch.sigmoid(x) * torch.sigmoid(of_z + z)
 
     def first(self, x: Tensor, step: Step) -> Tensor:
-        """Return the state after the first input, (…, R, 2H) -> (…, R, H); it needs x alone, the first half."""
+        """See `Cell.first`; it needs x alone, the first half: (…, R, 2H) -> (…, R, H)."""
         x = x[..., : self.d_hidden]
         return tanh(x) if self.first_step == "tanh" else x

@@ -1,7 +1,7 @@
-"""How the decoder's state refines the source states, all side by side: by a step of CARU, or of a GRU.
+"""How the decoder's state refines the source states: by a step of CARU, or of a GRU, for each.
 
-Legend: B sentences, K hypotheses a sentence, S source length, H width of the decoder's state s, E_h of a
-source state h_i, W of a refined one g_i.
+Legend: B sentences, K hypotheses a sentence, S source length, H width of the decoder's state s, E_h
+of a source state h_i, W of a refined one g_i.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from torch.nn import functional as F
 from nmtkit.nn.cells import tanh
 from nmtkit.nn.linear import Linear
 
-OPEN = "0 leaves a source word as it was read, 1 puts in its place what the decoder's state makes of it"
+OPEN = (
+    "0 leaves a source word as it was read, "
+    "1 puts in its place what the decoder's state makes of it"
+)
 OPEN_INVERTED = "0 keeps the decoder's state, 1 lets the source word into it"
 
 
@@ -64,10 +67,10 @@ class Gate(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:
-        """Return the gate that lets the new in, mean over its W numbers (for `capture`): as for `mix` -> (B, K, S)."""
+        """Return how open the gate is, mean over its W numbers: as for `mix` -> (B, K, S)."""
 
     def first(self, of_s: Tensor) -> Tensor | None:
-        """Return what g is at every position of the first step (B, K, 1, W), if that is another equation."""
+        """Return g at every position of the first step (B, K, 1, W), if it differs."""
         return None
 
 
@@ -113,11 +116,11 @@ class CARUGate(Gate):
 
 
 class _Mix(torch.autograd.Function):
-    """g = h + l (n - h), where n = 2u - 1, l = w z and [u|z] = σ(a + b), in as few passes over (B, K, S, W) numbers as there can be."""
+    """g = h + l (n - h), n = 2u - 1, l = w z, [u|z] = σ(a + b), in few passes over memory."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-        """h (B, 1, S, W), a (B, 1, S, 2W), b (B, K, 1, 2W), w = σ(x) (B, K, 1, W) -> (B, K, S, W)."""
+        """h (B, 1, S, W), a (B, 1, S, 2W), b (B, K, 1, 2W), w (B, K, 1, W) -> (B, K, S, W)."""
         both = torch.sigmoid_(a + b)
         n, z = both.chunk(2, dim=-1)
         torch.add(n.new_tensor(-1.0), n, alpha=2, out=n)
@@ -146,7 +149,9 @@ def _over_rows(grad: Tensor) -> Tensor:
 
 
 class GRUGate(Gate):
-    """g_i is a GRU's step with history h_i and input s (GAtt), or inverted with history s and input h_i (GAtt-Inv, GRU-Inv; W = H).
+    """g_i is a GRU's step with history h_i and input s (GAtt), or inverted (GAtt-Inv, GRU-Inv).
+
+    Inverted, s is the history and h_i the input, and W = H.
 
     Args:
         d_state: H.
@@ -160,7 +165,7 @@ class GRUGate(Gate):
         self.inverted = inverted
         self.opens = OPEN_INVERTED if inverted else OPEN
         self.width = width = d_state if inverted else d_source
-        # Of the gates r and u, and of the candidate where the side is the input; U of the candidate.
+        # Blocks for the gates r and u, and one for the candidate where the side is the input.
         of_state, of_source = (2, 3) if inverted else (3, 2)
         self.state = Linear(d_state, of_state * width, not inverted, of_state)
         self.source = Linear(d_source, of_source * width, inverted, of_source)

@@ -55,11 +55,13 @@ class CARU(nn.Module):
 
         Args:
             input: (S, B, E), (B, S, E) if batch_first, (S, E) for a single sequence, or packed.
-            hx: the states before (num_layers·N, B, H), without B for a single sequence; None = no history.
-            mask: bool, True = real, of the input's shape without E; the real positions come first. None =
-                all (or as they are packed).
-        Returns: states of the last layer, (…, N·H) of the input's kind, the last state repeated where a
-            sequence is padded; the last states of every layer and direction (num_layers·N, B, H).
+            hx: the states before (num_layers·N, B, H), without B for a single sequence; None = no
+                history.
+            mask: bool, True = real, of the input's shape without E; the real positions come first.
+                None = all (or as they are packed).
+        Returns: states of the last layer, (…, N·H) of the input's kind, the last state repeated
+            where a sequence is padded; the last states of every layer and direction (num_layers·N,
+            B, H).
         Raises: ValueError for a mask with holes, or beside a packed input.
         """
         if isinstance(input, PackedSequence):
@@ -85,7 +87,13 @@ class CARU(nn.Module):
         return turn(states), last
 
     def _read(self, v: Tensor, lengths: Tensor, hx: Tensor | None) -> tuple[Tensor, Tensor]:
-        """v (B, S, E), lengths (B), hx (num_layers·N, B, H) or None -> (B, S, N·H), (num_layers·N, B, H)."""
+        """Read with all layers.
+
+        Args:
+            v: (B, S, E), of which `lengths` (B) are real.
+            hx: (num_layers·N, B, H); None = no history.
+        Returns: as `forward`, sentences first.
+        """
         ends = []
         for index, layer in enumerate(self.layers):
             before = None if hx is None else hx.split(self.directions)[index]

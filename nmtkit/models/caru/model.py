@@ -1,4 +1,7 @@
-"""CARU-gated attention: a recurrent model whose attention, and what goes from it to the decoder, are gated by content-adaptive recurrent units."""
+"""CARU-gated attention: a recurrent model with content-adaptive recurrent units for gates.
+
+A unit gates its attention, and one gates what goes from attention to the decoder.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ Advance = Callable[[int, Tensor, Tensor], Tensor]
 
 
 class CARUAttention(RecurrentModel):
-    """Im & Chan 2024, *Neural machine translation with CARU-embedding layer and CARU-gated attention layer*, Mathematics 12(7)."""
+    """Im & Chan 2024, *Neural machine translation with CARU-embedding layer and CARU-gated
+    attention layer*, Mathematics 12(7).
+    """
 
     Settings = CARUSettings
     settings: CARUSettings
@@ -85,7 +90,7 @@ class CARUAttention(RecurrentModel):
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
-        """See `RecurrentModel.adapt`; the output layer is tied only where it is as wide as embeddings."""
+        """See `RecurrentModel.adapt`; tied only if the output layer is as wide as embeddings."""
         values = super().adapt(sizes)
         readout = values.get("readout", cls.Settings.model_fields["readout"].default)
         linear = "d_model" in sizes and readout == "linear"
@@ -99,9 +104,9 @@ class CARUAttention(RecurrentModel):
     def encode(self, batch: Batch) -> Memory:
         """See `Model.encode`.
 
-        Returns: the decoder's first state (B, state_blocks·H), source states (B, S, E_h), what attention
-            makes of them once per sentence, visible bool (B, 1, S) or None, and N of L1(exp(Nx)) for each
-            sentence (B, 1, 1).
+        Returns: the decoder's first state (B, state_blocks·H), source states (B, S, E_h), what
+            attention makes of them once per sentence, visible bool (B, 1, S) or None, and N of
+            L1(exp(Nx)) for each sentence (B, 1, 1).
         """
         words = self._words(self.src_table.weight, batch.src)
         states, last = self.encoder(words, batch.src_lengths, batch.src_padded)
@@ -120,9 +125,10 @@ class CARUAttention(RecurrentModel):
     def decode(
         self, tgt_in: Tensor, memory: Memory, state: State | None = None
     ) -> tuple[Tensor, State | None]:
-        """See `Model.decode`; the state is that of the cell (R, state_blocks·H), and what CAEmbed reads of earlier steps.
+        """See `Model.decode`.
 
-        c_t from s_{t-1}; u_t of CAEmbed, or c_t; s_t = Cell([e(y_{t-1})|u_t], s_{t-1}).
+        The state is the cell's (R, state_blocks·H), and what CAEmbed reads of earlier steps. c_t
+        from s_{t-1}; u_t of CAEmbed, or c_t; s_t = Cell([e(y_{t-1})|u_t], s_{t-1}).
         """
         words = self._words(self.tgt_table.weight, tgt_in)  # (R, T, E)
         s = state["s"] if state else self.first_states(memory, len(tgt_in))
@@ -168,8 +174,9 @@ class CARUAttention(RecurrentModel):
             memory: from `encode`.
             recent, opened: see `CAEmbed.loop`.
             first: whether nothing was written yet.
-        Returns: the state after the last word; and of each step the states before and after it (R, H), its
-            context (R, E_h), its weights (B, K, S), how open the attention's gate is (B, K, S) or None.
+        Returns: the state after the last word; and of each step the states before and after it (R,
+            H), its context (R, E_h), its weights (B, K, S), how open the attention's gate is (B, K,
+            S) or None.
         """
         hidden, steps = self.settings.d_hidden, []
         dtype, advance = self._advance(words, recent, opened)
@@ -222,14 +229,18 @@ class CARUAttention(RecurrentModel):
 
 
 class GRUInv(CARUAttention):
-    """Zhang, Xiong & Su 2017, *A GRU-gated attention model for neural machine translation*: GAtt-Inv, the state is the history."""
+    """Zhang, Xiong & Su 2017, *A GRU-gated attention model for neural machine translation*:
+    GAtt-Inv, the state is the history.
+    """
 
     Settings = GRUInvSettings
     paper = "Zhang et al. 2017"
 
 
 class GAtt(CARUAttention):
-    """Zhang, Xiong & Su 2017, *A GRU-gated attention model for neural machine translation*: the source state is the history."""
+    """Zhang, Xiong & Su 2017, *A GRU-gated attention model for neural machine translation*: the
+    source state is the history.
+    """
 
     Settings = GAttSettings
     paper = "Zhang et al. 2017"

@@ -24,13 +24,21 @@ class CARUSettings(ModelSettings):
     cell: Literal["caru", "gru", "lstm", "mgu"] = "caru"
     """The recurrent cell of encoder and decoder."""
     bidirectional: bool = False
-    """The encoder reads in both directions; the decoder then begins with tanh(W · last state backwards), else with the encoder's last state."""
+    """The encoder reads in both directions; the decoder then begins with tanh(W · last state
+    backwards), else with the encoder's last state.
+    """
     caatt: bool = True
-    """Gated attention (CAAtt): the decoder's state refines the source states before it attends to them."""
+    """Gated attention (CAAtt): the decoder's state refines the source states before it attends to
+    them.
+    """
     gate: Literal["caru", "gru", "gru-inv"] = "caru"
-    """The cell that refines: CARU, a GRU with the source state as history, or one with the decoder's state as history."""
+    """The cell that refines: CARU, a GRU with the source state as history, or one with the
+    decoder's state as history.
+    """
     caatt_first: Literal["linear", "gated"] = "linear"
-    """CAAtt's first step: W s + B at every position, as printed, or the equation of all other steps."""
+    """CAAtt's first step: W s + B at every position, as printed, or the equation of all other
+    steps.
+    """
     alignment: Literal["additive", "bounded"] = "additive"
     """The score of a source position: vᵀ tanh(W [s|g]), or one tanh as printed, within -1 and 1."""
     attention_norm: Literal["softmax", "l1_exp_nx"] = "l1_exp_nx"
@@ -40,22 +48,31 @@ class CARUSettings(ModelSettings):
     n_constant: float = Field(20.0, gt=0)
     """N where it is constant; with 1 it is the usual softmax."""
     caembed: Literal["off", "state", "embed", "replace"] = "state"
-    """CAEmbed, a run of CARU over what came before and then the context: over decoder states, its end is the context for the decoder's cell;
-    over target embeddings, its end is all the cell reads; over decoder states, its end is the next state and there is no cell."""
+    """CAEmbed, a run of CARU over what came before and then the context: over decoder states, its
+    end is the context for the decoder's cell; over target embeddings, its end is all the cell
+    reads; over decoder states, its end is the next state and there is no cell.
+    """
     history: int = Field(1, ge=1)
     """p: how many earlier vectors CAEmbed reads."""
     first_step: FirstStep = "tanh"
-    """What a CARU cell makes of a first input, without history: tanh x (the authors' code), or x."""
+    """What a CARU cell makes of a first input, without history: tanh x (the authors' code), or x.
+    """
     readout: Literal["linear", "maxout"] = "linear"
-    """What the output layer reads: the new state, or RNNSearch's maxout of word, state before and context, as wide as the embeddings."""
+    """What the output layer reads: the new state, or RNNSearch's maxout of word, state before and
+    context, as wide as the embeddings.
+    """
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on embeddings and on what the output layer reads."""
     tie: Literal["none", "target", "all"] = "none"
-    """Which embeddings are one: none, the target's and the output layer's, or the source's too (needs a joint vocabulary)."""
+    """Which embeddings are one: none, the target's and the output layer's, or the source's too
+    (needs a joint vocabulary).
+    """
     softmax_bias: bool = True
     """A bias in the output layer."""
     initial_weights: Literal["xavier", "normal"] = "xavier"
-    """Initial weights: Xavier-uniform matrices and zero biases, or all of it from N(0, 0.01²), as in the paper."""
+    """Initial weights: Xavier-uniform matrices and zero biases, or all of it from N(0, 0.01²), as
+    in the paper.
+    """
 
     @property
     def width(self) -> int:
@@ -77,7 +94,7 @@ class CARUSettings(ModelSettings):
                 f"the output layer reads {self.width} numbers and an embedding has "
                 f"{self.d_embedding}: they cannot be one"
             )
-            hint = "--set model.tie=none, or model.readout=maxout, or model.d_hidden = model.d_embedding"
+            hint = "--set model.tie=none, or model.readout=maxout, or equal widths"
             raise ConfigError(message, where="model.tie", hint=hint)
         if self.readout == "maxout" and self.d_hidden % 2:
             message = "maxout takes pairs of units: d_hidden must be even"
