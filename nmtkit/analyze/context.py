@@ -22,7 +22,6 @@ from nmtkit.data.documents import ContextRule, Documents, documents_file
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
-from nmtkit.models.documents import DocumentTransformer
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.parallel import cores
 from nmtkit.score.metrics import Metric
@@ -197,7 +196,7 @@ def _ratio(sums: NDArray[Any]) -> NDArray[Any]:
 
 def having_context() -> list[str]:
     """Return the variants of the table that read context."""
-    return [name for name in VARIANTS if issubclass(load_variant(name), DocumentTransformer)]
+    return [name for name in VARIANTS if load_variant(name).context_rule is not Model.context_rule]
 
 
 class Context(Analysis[Options, ContextUse]):

@@ -28,7 +28,6 @@ from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
-from nmtkit.nn.gated import Gate
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, named_bars
@@ -128,8 +127,9 @@ def meanings(models: Mapping[str, Model]) -> list[str]:
     """Return what an open gate does, one text for each meaning, with the systems it holds for."""
     systems: dict[str, list[str]] = {}
     for name, model in models.items():
-        opens = [module.opens for module in model.modules() if isinstance(module, Gate)]
-        for meaning in dict.fromkeys(opens):
+        # Modules with such a gate say it in `opens`.
+        opens = (getattr(module, "opens", "") for module in model.modules())
+        for meaning in dict.fromkeys(filter(None, opens)):
             systems.setdefault(meaning, []).append(name)
     return [f"{meaning} ({', '.join(names)})" for meaning, names in systems.items()]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmtkit.nn.positions import sinusoids
+from nmtkit.nn.embeddings import sinusoids
 
 if TYPE_CHECKING:  # this file can be used without the packages that settings need
     from collections.abc import Mapping

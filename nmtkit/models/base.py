@@ -1,33 +1,38 @@
-"""The contract between a model and everything else: two verbs, `encode` and `decode`, then `logits`.
+"""The contract between a model and all else: two verbs, `encode` and `decode`, then `logits`.
 
-Training, beam search, forced scoring, ensembling and every analysis use only these, so a new model is one file.
-Legend: B sentences, R = B·K rows (K hypotheses per sentence), S source length, T target length, D width, V vocabulary.
+Training, beam search, forced scoring, ensembling and every analysis use only these, so a new model
+is one file.
+
+Legend: B sentences, R = B·K rows (K hypotheses per sentence), S source length, T target length,
+D width, V vocabulary.
 """
 
 from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import Field
+from pydantic import Field, create_model
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.nn.embeddings import Embedding
+from nmtkit.nn.masks import Visible, visible_positions
 from nmtkit.settings import Section
 
-# Nested dicts (and lists) of tensors, rows first (axis 0). Search selects and repeats rows by `nmtkit.nn.state` and looks at nothing
-# else. A leaf that is not a tensor belongs to all rows alike (a step counter), or selects its rows itself (`nmtkit.nn.cache.Cache`).
+# Nested dicts (and lists) of tensors, rows first (axis 0). Search selects rows by `nmtkit.nn.state`
+# and looks at nothing else. A leaf that is not a tensor belongs to all rows alike (a step counter),
+# or selects its rows itself (`nmtkit.nn.cache.Cache`).
 Memory = dict[str, Any]
 State = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """What a model must know of the vocabularies: their sizes, and whether they are one and the same."""
+    """The sizes of the vocabularies, and whether both sides have the same one."""
 
     src: int
     tgt: int
@@ -41,15 +46,30 @@ class ModelSettings(Section):
     """Dropout on embeddings and on the output of every sublayer."""
 
 
+S = TypeVar("S", bound=ModelSettings)
+
+
+def with_defaults(settings: type[S], **defaults: Any) -> type[S]:
+    """Return a settings class with other default values."""
+    fields: dict[str, Any] = {
+        key: (field.annotation, field.merge_field_infos(field, default=value))
+        for key, value in defaults.items()
+        for field in [settings.model_fields[key]]
+    }
+    return create_model(settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields)
+
+
 class Model(nn.Module, abc.ABC):
     """Base of every variant.
 
-    A subclass has: a docstring with its citation; `Settings`, its settings class; `paper`, a short citation;
-    `__init__(settings, vocabularies)`; `encode`, `decode`, `logits`.
+    A subclass has: a docstring with its citation; `Settings`, its settings class; `paper`, a short
+    citation; `__init__(settings, vocabularies)`; `encode` and `decode`; and `output`, or `logits`
+    of its own.
     """
 
     Settings: ClassVar[type[ModelSettings]] = ModelSettings
     paper: ClassVar[str] = ""
+    output: nn.Module
 
     def __init__(self, settings: ModelSettings, vocabularies: Vocabularies) -> None:
         super().__init__()
@@ -58,31 +78,32 @@ class Model(nn.Module, abc.ABC):
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
-        """Translate a preset's `model` section to this family's settings; by default the keys that it knows.
+        """Translate a preset's `model` section to this family's settings: by default, known keys.
 
         Args:
-            sizes: the preset's values (d_model, d_ff, heads, encoder_layers, decoder_layers, dropout, tie, …).
+            sizes: the preset's values (d_model, d_ff, heads, encoder_layers, dropout, tie, …).
         Returns: values for `cls.Settings`.
         """
         return {key: value for key, value in sizes.items() if key in cls.Settings.model_fields}
 
     def initialise(self) -> None:
-        """Draw the weights anew where that takes the whole model; by default they stay as its parts drew them."""
+        """Draw the weights anew if that takes the whole model; by default they stay as drawn."""
 
     @property
     def reads_spans(self) -> bool:
-        """Whether it is made to read `Batch.spans`, so that a training set without them is a mistake."""
+        """True if the model reads `Batch.spans`; a training set must have them then."""
         return False
 
     @property
     def context_rule(self) -> ContextRule | None:
-        """Which sentences it wants in `Batch.context`; None where it reads none."""
+        """Return which sentences it wants in `Batch.context`; None if it reads none."""
         return None
 
     @property
     def beyond_transformer(self) -> str | None:
-        """Why engines that compute the Transformer of Vaswani et al. alone cannot compute this model; None if they can."""
-        return f"it is no plain Transformer but {type(self).__name__}{f' ({self.paper})' if self.paper else ''}"
+        """Why an engine for plain Transformers cannot compute this model; None if it can."""
+        source = f" ({self.paper})" if self.paper else ""
+        return f"it is no plain Transformer but {type(self).__name__}{source}"
 
     @property
     @abc.abstractmethod
@@ -94,39 +115,56 @@ class Model(nn.Module, abc.ABC):
         """Read the source side of a batch.
 
         Args:
-            batch: `src` (B, S) token ids, each row ending in </s> and padded with <pad>; `src_lengths` (B); `src_padded` is False
-                where no row is padded, so that no mask is needed.
-        Returns: whatever `decode` needs of the source, rows first (B), including all that can be computed once per sentence.
+            batch: `src` (B, S) token ids, each row ending in </s> and padded with <pad>;
+                `src_lengths` (B); `src_padded` is False if no row is padded, so that no mask is
+                needed.
+        Returns: whatever `decode` needs of the source, rows first (B), including all that can be
+            computed once per sentence.
         """
 
     @abc.abstractmethod
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
         """Continue targets by one or more positions.
 
         Args:
-            tgt_in: (R, T) target ids, <s> first; R = B·K, K rows in a row for each sentence of `memory` (in training K = 1).
+            tgt_in: (R, T) target ids, <s> first; R = B·K, K neighbouring rows for each sentence of
+                `memory` (in training K = 1).
             memory: from `encode`, B rows.
-            state: None to decode whole targets; {} before the first position, and then what the last call returned, to go on from there.
-                A state is used up by the call: go on with the one returned.
-        Returns: hidden (R, T, D) - position t has seen tgt_in up to t only - and the new state (None if `state` was None), R rows first.
+            state: None to decode whole targets; {} before the first position, then what the last
+                call returned. A state is used up by the call: go on with the one returned.
+        Returns: hidden (R, T, D), of which position t has seen tgt_in up to t only; and the new
+            state (None if `state` was None), R rows first.
         """
 
-    @abc.abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the target vocabulary: (…, D) -> (…, V)."""
+        """Return scores over the target vocabulary: (…, D) -> (…, V)."""
+        scores: Tensor = self.output(hidden)
+        return scores
 
 
-def embedding_tables(tie: str, vocabularies: Vocabularies, width: int) -> tuple[Embedding, Embedding]:
-    """The source's and the target's table of embeddings (V, D), one and the same for tie = "all".
+def visible_source(batch: Batch) -> Visible:
+    """Return which source positions of a batch are real, bool (B, 1, S); None = all."""
+    return visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None
+
+
+def embedding_tables(
+    tie: str, vocabularies: Vocabularies, width: int
+) -> tuple[Embedding, Embedding, Embedding | None]:
+    """Return the tables (V, D) of source and target, and the one that the output layer shares.
 
     Args:
-        tie: none, target or all; whether the output layer shares the target's is up to the model.
+        tie: none; target: the output layer shares the target's; all: there is one table.
         vocabularies: their sizes, and whether they are one.
         width: D.
-    Raises: ConfigError for tie = "all" where each side has a vocabulary of its own.
+    Raises: ConfigError for tie = "all" if each side has a vocabulary of its own.
     """
     if tie == "all" and not vocabularies.shared:
-        message = "tie = 'all' needs one vocabulary for both sides"
-        raise ConfigError(message, where="model.tie", hint="--set model.tie=target, or prepare with --set prep.joint_vocab=true")
+        hint = "--set model.tie=target, or prepare with --set prep.joint_vocab=true"
+        raise ConfigError(
+            "tie = 'all' needs one vocabulary for both sides", where="model.tie", hint=hint
+        )
     source = Embedding(vocabularies.src, width)
-    return source, source if tie == "all" else Embedding(vocabularies.tgt, width)
+    target = source if tie == "all" else Embedding(vocabularies.tgt, width)
+    return source, target, None if tie == "none" else target

@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import torch
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
 from nmtkit.models.base import Memory
-from nmtkit.models.documents import DocumentTransformer
+from nmtkit.models.transformer import DocumentTransformer
 from nmtkit.text.vocabulary import PAD
 
 
 class ConcatTransformer(DocumentTransformer):
-    """Tiedemann & Scherrer 2017, *Neural machine translation with extended context*, DiscoMT: their 2+1 model, as a Transformer.
+    """Tiedemann & Scherrer 2017, *Neural machine translation with extended context*, DiscoMT.
 
-    The decoder attends to all of it, and positions run on. A sentence without context is translated as the Transformer would.
+    Their 2+1 model, as a Transformer: the decoder attends to all of it, and positions run on. A
+    sentence without context is translated as the Transformer would.
     """
 
-    paper: ClassVar[str] = "Tiedemann & Scherrer 2017"
+    paper = "Tiedemann & Scherrer 2017"
 
     def encode(self, batch: Batch) -> Memory:
-        """See `Transformer.encode`; S is the length of both together."""
+        """See `Transformer.encode`; S is the length of context and source together."""
         return super().encode(joined(batch))
 
 
 def joined(batch: Batch) -> Batch:
-    """The batch whose sources are [context, `BREAK`, source]; a source without context stays as it is."""
+    """Return the batch with sources [context, `BREAK`, source]; without context, the source."""
     context = batch.context
     if context is None:
         return batch
     rows = context.rows[:, 0]  # (B); several sentences of context come as one
-    before = context.lengths[rows.clamp(min=0)].masked_fill(rows < 0, 0).unsqueeze(1)  # (B, 1), the break in the place of </s>
+    # (B, 1) words of the context, the break in the place of </s>.
+    before = context.lengths[rows.clamp(min=0)].masked_fill(rows < 0, 0).unsqueeze(1)
     lengths = before + batch.src_lengths.unsqueeze(1)
-    texts = torch.cat([context.ids[rows.clamp(min=0)], batch.src], dim=1)  # (B, M+S), the source begins at M
+    texts = torch.cat([context.ids[rows.clamp(min=0)], batch.src], dim=1)  # (B, M+S)
     places = torch.arange(texts.size(1), device=texts.device)
-    found = torch.where(places < before, places, places - before + context.ids.size(1)).clamp(max=texts.size(1) - 1)
-    ids = texts.gather(1, found).masked_fill(places == before - 1, BREAK).masked_fill(places >= lengths, PAD)
-    return dataclasses.replace(batch, src=ids, src_lengths=lengths.squeeze(1), src_padded=True, context=None)
+    # The source begins at M.
+    from_texts = torch.where(places < before, places, places - before + context.ids.size(1))
+    ids = texts.gather(1, from_texts.clamp(max=texts.size(1) - 1))
+    ids = ids.masked_fill(places == before - 1, BREAK).masked_fill(places >= lengths, PAD)
+    lengths = lengths.squeeze(1)
+    return dataclasses.replace(batch, src=ids, src_lengths=lengths, src_padded=True, context=None)

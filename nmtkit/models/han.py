@@ -1,7 +1,11 @@
-"""Hierarchical attention networks: each word attends to the words of each context sentence, then to what it found in each; a gate mixes it in.
+"""Hierarchical attention networks: words attend to words of each context sentence, then to these.
 
-A sentence without context is translated as the Transformer would, bit for bit: what is added, its layer norm too, is left out for it.
-Legend: B sentences, K rows of each, T their words, U different contexts of a batch, M their length, J of one sentence, H heads, D width.
+A word attends to the words of each context sentence, then to what it has read in each, and a gate
+mixes that in. A sentence without context is translated as the Transformer would, bit for bit: what
+is added, its layer norm too, is left out for it.
+
+Legend: B sentences, K rows of each, T their words, U different contexts of a batch, M their length,
+J of one sentence, H heads, C width of one, D = H·C.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -17,167 +21,190 @@ from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context, stacked
-from nmtkit.data.documents import ContextRule, Join
+from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, State, Vocabularies
-from nmtkit.models.documents import DocumentSettings, DocumentTransformer, visible_words
-from nmtkit.models.transformer import TransformerSettings, visible_source
+from nmtkit.models.base import Memory, State, Vocabularies, visible_source
+from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record, recorded_under
 from nmtkit.nn.dropout import dropout
-from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import visible_positions
-from nmtkit.nn.sublayer import FeedForward, Residual
+from nmtkit.nn.masks import Visible, visible_positions
+from nmtkit.nn.state import select_rows
+from nmtkit.nn.sublayer import GatedSum
 
 
 class HierarchicalSettings(DocumentSettings):
-    """A Transformer's, and which sentences are the context of one: the paper's are the three before it."""
+    """A Transformer's, and which sentences are context: the paper's are the three before."""
 
     context_size: int = Field(3, ge=1, le=5)
     """At most so many sentences; where the document has fewer, those it has."""
     side: Literal["encoder", "decoder", "joint"] = "encoder"
-    """Where contexts are read: on the encoder's output, on the decoder's (then what was translated before is the context), or on both."""
+    """Where contexts are read: on the encoder's output, on the decoder's (then what was translated
+    before is the context), or on both.
+    """
     context_gradients: bool = True
-    """What reads the contexts learns from them too; off, as in the authors' code, their states are taken as they are: training costs less."""
+    """What reads the contexts learns from them too; off, as in the authors' code, their states are
+    taken as they are: training costs less.
+    """
 
 
 class HierarchicalAttention(nn.Module):
-    """LN(λ ⊙ h + (1-λ) ⊙ d), d a feed-forward layer on the attention to summaries of context sentences, λ = σ(W [h; d] + b).
+    """LN(λ ⊙ h + (1-λ) ⊙ d), λ = σ(W [h; d] + b), d what h reads in context sentences.
+
+    d is a feed-forward layer on the attention to summaries of the sentences.
 
     Args:
         settings: sizes.
         name: under which the gate is recorded.
-    Source: Miculicich et al. 2018, Eqs. 2-6; layer norms (of both queries, of summaries, before the feed-forward layer with its residual
-    connection, of the result) as in the authors' code.
+    Source: Miculicich et al. 2018, Eqs. 2-6; layer norms (of both queries, of summaries, before the
+        feed-forward layer with its residual connection, of the result) as in the authors' code.
     """
 
-    def __init__(self, settings: TransformerSettings, name: str) -> None:
+    def __init__(self, settings: HierarchicalSettings, name: str) -> None:
         super().__init__()
-        s = settings
+        s, width = settings, settings.d_model
         self.name = name
-        self.words_query_norm, self.words_norm = nn.LayerNorm(s.d_model), nn.LayerNorm(s.d_model)
-        self.words = CrossAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
-        self.sentences_query_norm = nn.LayerNorm(s.d_model)
-        self.sentences = CrossAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
-        self.feed_forward = FeedForward(s.d_model, s.d_ff, s.activation_dropout)
-        self.feed_forward_residual = Residual(s.d_model, s.dropout, "pre")
-        self.gate = Linear(2 * s.d_model, s.d_model)
-        self.norm = nn.LayerNorm(s.d_model)
+        self.words_query_norm, self.words_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.words = CrossAttention(*s.attention_sizes)
+        self.sentences_query_norm = nn.LayerNorm(width)
+        self.sentences = CrossAttention(*s.attention_sizes)
+        self.feed_forward = s.feed_forward()
+        self.feed_forward_residual = s.residual("pre")
+        self.gate = GatedSum(width)
+        self.norm = nn.LayerNorm(width)
 
-    def remember(self, states: Sequence[Tensor], visible: Tensor | None, rows: Tensor) -> dict[str, Any]:
-        """What is read of contexts, computed once.
+    def remember(self, states: Sequence[Tensor], visible: Visible, rows: Tensor) -> Memory:
+        """Return what is read of contexts, computed once.
 
         Args:
             states: (U', M', D) of each of the parts of the contexts.
             visible: which positions of all contexts are real, bool (U, 1, M); None = all.
             rows: (B, J), which of them are a sentence's; -1 = none.
-        Returns: rows first (B): keys (B, J, H, C, M), values (B, J, H, M, C), visible (B, J, 1, M) or None, real (B, J).
+        Returns: rows first (B): keys (B, J, H, C, M), values (B, J, H, M, C), visible (B, J, 1, M)
+            or None, real (B, J).
         """
         k, v = self.words.apart(stacked([self.words.kv(part) for part in states]))
-        own = rows.clamp(min=0).flatten()
-        keys, values, seen = (t if t is None else t.index_select(0, own).unflatten(0, rows.shape) for t in (k.transpose(2, 3), v, visible))
-        return {"keys": keys, "values": values, "visible": seen, "real": rows >= 0}
+        index = rows.clamp(min=0).flatten()
+        picked = select_rows({"keys": k.transpose(2, 3), "values": v, "visible": visible}, index)
+        parts = {key: t if t is None else t.unflatten(0, rows.shape) for key, t in picked.items()}
+        return parts | {"real": rows >= 0}
 
-    def forward(self, h: Tensor, contexts: dict[str, Any]) -> Tensor:
-        """h (B·K, T, D) with what the contexts, from `remember`, say; of sentences without any, h as it is: (B·K, T, D)."""
+    def forward(self, h: Tensor, contexts: Memory) -> Tensor:
+        """Mix what contexts tell into h (B·K, T, D) -> (B·K, T, D); h itself without any."""
         real: Tensor = contexts["real"]  # (B, J)
-        summaries = self._read_words(h, contexts)
-        read = self._read_sentences(h, summaries, real)
+        read = self._read_sentences(h, self._read_words(h, contexts), real)
         read = self.feed_forward_residual(read, self.feed_forward)
-        gate = torch.sigmoid(self.gate(torch.cat([h, read], dim=-1)))
         has = real[:, :1].repeat_interleave(len(h) // len(real), dim=0)  # (B·K, 1)
-        record(f"{self.name}.gate", gate.mean(-1).masked_fill(~has, torch.nan))
-        return torch.where(has.unsqueeze(-1), self.norm(read + gate * (h - read)), h)
+        mixed = self.gate.add(h, read, has, f"{self.name}.gate")
+        return torch.where(has.unsqueeze(-1), self.norm(mixed), h)
 
-    def _read_words(self, h: Tensor, contexts: dict[str, Any]) -> Tensor:
-        """A summary of each context sentence for each word, from h (B·K, T, D): (B, J, K, T, D); finite where there is no sentence."""
-        batch, sentences = contexts["real"].shape
-        q = self.words.query(self.words_query_norm(h)).unflatten(-1, (self.words.heads, -1))  # (B·K, T, H, C)
-        asking = q.unflatten(0, (batch, 1, -1)).expand(-1, sentences, -1, -1, -1, -1).flatten(0, 2)  # (B·J·K, T, H, C)
+    def _read_words(self, h: Tensor, contexts: Memory) -> Tensor:
+        """Return a summary of each context sentence for each word of h (B·K, T, D).
+
+        Returns: (B, J, K, T, D); finite where there is no sentence.
+        """
+        batch, count = contexts["real"].shape
+        q = self.words.query(self.words_query_norm(h)).unflatten(-1, (self.words.heads, -1))
+        q = q.unflatten(0, (batch, 1, -1))  # (B, 1, K, T, H, C)
+        q = q.expand(-1, count, -1, -1, -1, -1).flatten(0, 2)  # (B·J·K, T, H, C)
         k, v = contexts["keys"].flatten(0, 1).transpose(2, 3), contexts["values"].flatten(0, 1)
-        visible = None if contexts["visible"] is None else contexts["visible"].flatten(0, 1)
-        found: Tensor = self.words_norm(self.words.attend(asking, k, v, visible))
-        return found.unflatten(0, (batch, sentences, -1))
+        visible = contexts["visible"]
+        visible = None if visible is None else visible.flatten(0, 1)
+        summaries: Tensor = self.words_norm(self.words.attend(q, k, v, visible))
+        return summaries.unflatten(0, (batch, count, -1))
 
     def _read_sentences(self, h: Tensor, summaries: Tensor, real: Tensor) -> Tensor:
-        """The attention of each word of h (B·K, T, D) to its own summaries (B, J, K, T, D), of which (B, J) are real: (B·K, T, D).
+        """Attend from each word of h to its own summaries.
 
-        A word has keys of its own, and at most five: they are multiplied number by number.
+        A word has at most five keys, of its own: they are multiplied number by number.
+
+        Args:
+            h: (B·K, T, D).
+            summaries: (B, J, K, T, D).
+            real: which of them there are, bool (B, J).
+        Returns: (B·K, T, D).
         """
         heads, p = self.sentences.heads, self.sentences.p if self.training else 0.0
         q = self.sentences.query(self.sentences_query_norm(h)).unflatten(-1, (heads, -1))
         q = q.unflatten(0, (len(real), 1, -1))  # (B, 1, K, T, H, C)
-        k, v = self.sentences.kv(summaries).unflatten(-1, (2, heads, -1)).unbind(-3)  # (B, J, K, T, H, C) each
+        kv = self.sentences.kv(summaries).unflatten(-1, (2, heads, -1))
+        k, v = kv.unbind(-3)  # (B, J, K, T, H, C) each
         if q.dtype.itemsize == 2:  # as in `attention`
             q, k = q.float(), k.float()
         scores = (q * k).sum(-1) / math.sqrt(q.size(-1))  # (B, J, K, T, H)
-        weights = scores.masked_fill(~real[:, :, None, None, None], torch.finfo(scores.dtype).min).softmax(1)
-        record(self.sentences.name, weights.permute(0, 4, 2, 3, 1).flatten(2, 3))
+        lowest = torch.finfo(scores.dtype).min
+        weights = scores.masked_fill(~real[:, :, None, None, None], lowest).softmax(1)
+        record(self.sentences.name, weights.permute(0, 4, 2, 3, 1).flatten(2, 3))  # (B, H, K·T, J)
         weights = (dropout(weights, p) if p else weights).to(v.dtype)
-        return self.sentences.out((weights.unsqueeze(-1) * v).sum(1).flatten(-2).flatten(0, 1))
+        read = (weights.unsqueeze(-1) * v).sum(1)  # (B, K, T, H, C)
+        return self.sentences.out(read.flatten(-2).flatten(0, 1))
 
 
 class HierarchicalAttentionNetwork(DocumentTransformer):
-    """Miculicich, Ram, Pappas & Henderson 2018, *Document-level neural machine translation with hierarchical attention networks*, EMNLP.
+    """Miculicich, Ram, Pappas & Henderson 2018, *Document-level neural machine translation with
+    hierarchical attention networks*, EMNLP.
 
-    On the encoder's output it reads the encoder's states of context sentences; on the decoder's output the decoder's, while it said their
-    target sides. In training those are the set's own; in translation what the system said of the sentences before, so that a document is
-    translated sentence after sentence. Where the authors keep the states, they are computed anew, from source and translation: a context
-    sentence is read as the Transformer would, without the context it had itself.
-    The paper's training has two stages, of which the second begins with the Transformer of the first: `nmtkit train --init-from`.
+    On the encoder's output it reads the encoder's states of context sentences; on the decoder's
+    output the decoder's, while it wrote their target sides. In training those are the set's own; in
+    translation what the system wrote for the sentences before, so that a document is translated
+    sentence after sentence. Where the authors keep the states, they are computed anew, from source
+    and translation: a context sentence is read as the Transformer would, without the context it had
+    itself. The paper's training has two stages, of which the second begins with the Transformer of
+    the first: `nmtkit train --init-from`.
     """
 
-    Settings: ClassVar[type[TransformerSettings]] = HierarchicalSettings
+    Settings = HierarchicalSettings
     settings: HierarchicalSettings
-    paper: ClassVar[str] = "Miculicich et al. 2018"
+    paper = "Miculicich et al. 2018"
+    join = "parallel"
 
     def __init__(self, settings: HierarchicalSettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
         s = settings
         if s.side != "encoder" and s.context != "previous":
+            message = "the decoder reads what was translated before"
             hint = "--set model.context=previous, or --set model.side=encoder"
-            raise ConfigError("the decoder reads what was translated before", where="model.side, model.context", hint=hint)
-        self.encoder_context = HierarchicalAttention(s, "encoder_context") if s.side != "decoder" else None
-        self.decoder_context = HierarchicalAttention(s, "decoder_context") if s.side != "encoder" else None
+            raise ConfigError(message, where="model.side, model.context", hint=hint)
+        encoder, decoder = s.side != "decoder", s.side != "encoder"
+        self.encoder_context = HierarchicalAttention(s, "encoder_context") if encoder else None
+        self.decoder_context = HierarchicalAttention(s, "decoder_context") if decoder else None
         self.name_attentions()
 
     @property
-    def context_join(self) -> Join:
-        """See `DocumentTransformer.context_join`."""
-        return "parallel"
-
-    @property
     def context_rule(self) -> ContextRule:
-        """See `Model.context_rule`."""
-        return dataclasses.replace(super().context_rule, targets=self.decoder_context is not None)
+        targets = self.decoder_context is not None
+        return dataclasses.replace(super().context_rule, targets=targets)
 
     def encode(self, batch: Batch) -> Memory:
-        """See `Transformer.encode`; `earlier` is what the decoder reads of contexts, where there are any."""
+        """See `Transformer.encode`; `earlier` is what the decoder reads of contexts, if any."""
         context, visible = batch.context, visible_source(batch)
         states = self.through_encoder(self.src_embedder(batch.src), visible)
         if context is None:
             return self.remember(states, visible)
-        with recorded_under("context."), torch.set_grad_enabled(self.settings.context_gradients and torch.is_grad_enabled()):
-            parts = [self._read(part) for part in context.of_like_length()]
+        learning = self.settings.context_gradients and torch.is_grad_enabled()
+        with recorded_under("context."), torch.set_grad_enabled(learning):
+            sources, targets = zip(*map(self._read, context.of_like_length()), strict=True)
         if self.encoder_context is not None:
-            sources = self.encoder_context.remember([source for source, _ in parts], visible_words(context), context.rows)
-            states = self.encoder_context(states, sources)
+            contexts = self.encoder_context.remember(sources, visible_words(context), context.rows)
+            states = self.encoder_context(states, contexts)
         memory = self.remember(states, visible)
         if self.decoder_context is not None:
-            memory["earlier"] = self.decoder_context.remember([target for _, target in parts], _visible_target(context), context.rows)
+            visible = _visible_target(context)
+            memory["earlier"] = self.decoder_context.remember(targets, visible, context.rows)
         return memory
 
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
-        """See `Transformer.decode`."""
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
         hidden, state = super().decode(tgt_in, memory, state)
         if self.decoder_context is not None and "earlier" in memory:
             hidden = self.decoder_context(hidden, memory["earlier"])
         return hidden, state
 
     def _read(self, context: Context) -> tuple[Tensor, Tensor]:
-        """Each context once: the encoder's states (U, M, D) and, if the decoder reads contexts, its states of their target sides (U, N, D).
+        """Return the encoder's states of contexts (U, M, D), and the decoder's (U, N, D).
 
-        Raises: ValueError if the decoder reads them, and there are no target sides.
+        Raises: ValueError if the decoder reads contexts, and they have no target sides.
         """
         visible = visible_words(context)
         states = self.through_encoder(self.src_embedder(context.ids), visible)
@@ -189,8 +216,8 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         return states, hidden
 
 
-def _visible_target(context: Context) -> Tensor | None:
-    """Which positions of contexts' target sides are real, bool (U, 1, N); None = all."""
+def _visible_target(context: Context) -> Visible:
+    """Return which positions of contexts' target sides are real, bool (U, 1, N); None = all."""
     if context.tgt_in is None or context.tgt_lengths is None or not context.tgt_padded:
         return None
     return visible_positions(context.tgt_lengths, context.tgt_in.size(1))

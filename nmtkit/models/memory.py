@@ -1,7 +1,10 @@
-"""The associated memory: each source word attends to the words of other sentences of its document, and a gate mixes in what it reads.
+"""The associated memory: source words attend to words of other sentences, and a gate mixes them in.
 
-The paper's equations are read as models.md section 3 has them. A sentence without context is translated as the Transformer would, bit for bit.
-Legend: B sentences, S source length, U different contexts of a batch, M their length, J contexts of a sentence, H heads, C width of one, D = H·C.
+The paper's equations are read as models.md section 3 has them. A sentence without context is
+translated as the Transformer would, bit for bit.
+
+Legend: B sentences, S source length, U different contexts of a batch, M their length, J contexts of
+a sentence, H heads, C width of one, D = H·C.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,48 +21,65 @@ from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context, stacked
 from nmtkit.data.documents import ContextRule, Join
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies
-from nmtkit.models.documents import DocumentSettings, DocumentTransformer, visible_words
-from nmtkit.models.transformer import EncoderLayer, TransformerSettings, visible_source
+from nmtkit.models.base import Memory, Vocabularies, visible_source
+from nmtkit.models.transformer import (
+    DocumentSettings,
+    DocumentTransformer,
+    EncoderLayer,
+    visible_words,
+)
 from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
 from nmtkit.nn.capture import capturing, record, recorded_under
 from nmtkit.nn.cells import GRU, LSTM
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
-from nmtkit.nn.linear import Linear
+from nmtkit.nn.masks import Visible
 from nmtkit.nn.recurrent import Recurrent
-from nmtkit.nn.sublayer import FeedForward, Residual
+from nmtkit.nn.state import select_rows
+from nmtkit.nn.sublayer import GatedSum
 
 
 class MemorySettings(DocumentSettings):
     """A Transformer's, and how contexts are read; the defaults are the paper's system.
 
-    Its ablations: without the RNN, context_encoder=none; without inter-sentence attention, inter_attention=false and context=foreign;
-    without both, context_encoder=transformer with these two.
+    Its ablations: without the RNN, context_encoder=none; without inter-sentence attention,
+    inter_attention=false and context=foreign; without both, context_encoder=transformer with these
+    two.
     """
 
     context_join: Join = "concatenate"
-    """Several context sentences are one text with breaks between them (as in the paper's table), or a memory each, weighted."""
+    """Several context sentences are one text with breaks between them (as in the paper's table), or
+    a memory each, weighted.
+    """
     context_encoder: Literal["gru", "lstm", "bigru", "none", "transformer"] = "gru"
-    """What reads a context's embeddings: a recurrent layer, nothing (but positions are added), or as many layers as the source has."""
+    """What reads a context's embeddings: a recurrent layer, nothing (but positions are added), or
+    as many layers as the source has.
+    """
     share_first_attention: bool = True
     """Source and contexts go through one and the same self-attention before they meet."""
     query_from: Literal["embed", "encoder"] = "embed"
-    """What asks the contexts: the source's embeddings after self-attention, or the encoder's states."""
+    """What asks the contexts: the source's embeddings after self-attention, or the encoder's
+    states.
+    """
     inter_attention: bool = True
     """Source words attend to context words; off: all read the mean of the context's words."""
     context_residual: bool = False
     """What asked is added to what was read."""
     memory_scope: Literal["sentence", "batch"] = "sentence"
-    """A sentence's memory is its own contexts, or (if it has any) in training those of all sentences of its batch, else of its document."""
+    """A sentence's memory is its own contexts, or (if it has any) in training those of all
+    sentences of its batch, else of its document.
+    """
 
 
 SIDE_BY_SIDE = 2048
 """Contexts of sentences that are read at once in a search."""
 
 
-def mean(x: Tensor, visible: Tensor | None) -> Tensor:
-    """The mean of x (B, S, D) over visible bool (B, 1, S) positions, in 32 bits or more: (B, D); zero where there are none."""
+def mean(x: Tensor, visible: Visible) -> Tensor:
+    """Return the mean of x (B, S, D) over visible positions (B, D), in 32 bits or more.
+
+    It is zero where nothing is visible.
+    """
     x = x.float() if x.dtype.itemsize == 2 else x
     if visible is None:
         return x.mean(1)
@@ -75,26 +95,35 @@ class ContextEncoder(nn.Module):
 
     def __init__(self, settings: MemorySettings) -> None:
         super().__init__()
-        s = settings
+        s, kind = settings, settings.context_encoder
         self.rnn: Recurrent | None = None
-        if s.context_encoder in ("gru", "lstm", "bigru"):
-            both = s.context_encoder == "bigru"
+        if kind in ("gru", "lstm", "bigru"):
+            both = kind == "bigru"
             if both and s.d_model % 2:
-                raise ConfigError("two directions cannot share an odd width", where="model.d_model", hint="make d_model even")
-            self.rnn = Recurrent(LSTM if s.context_encoder == "lstm" else GRU, s.d_model, s.d_model // (1 + both), both)
-        own = s.context_encoder == "transformer"
-        self.layers = nn.ModuleList([EncoderLayer(s) for _ in range(s.encoder_layers if own else 0)])
-        self.norm = nn.LayerNorm(s.d_model) if own and s.norm == "pre" else nn.Identity()
+                message = "two directions cannot share an odd width"
+                raise ConfigError(message, where="model.d_model", hint="make d_model even")
+            cell = LSTM if kind == "lstm" else GRU
+            self.rnn = Recurrent(cell, s.d_model, s.d_model // (1 + both), both)
+        layers = s.encoder_layers if kind == "transformer" else 0
+        self.layers = nn.ModuleList([EncoderLayer(s) for _ in range(layers)])
+        self.norm = s.last_norm() if kind == "transformer" else nn.Identity()
         self.dropout = Dropout(s.dropout)
 
     def forward(self, context: Context, embedder: Embedder) -> list[Tensor]:
-        """Contexts by the source's embeddings -> those of like length together, (U', M', D) each."""
+        """Return the words of contexts, those of like length together, (U', M', D) each.
+
+        Args:
+            context: what is read.
+            embedder: the source's.
+        """
         parts = context.of_like_length()
-        if self.rnn is not None:  # it knows the order of words without positions; one loop reads all, for it has no work with padding
-            states, _ = self.rnn(self.dropout(embedder.table(context.ids)), context.lengths, context.padded)
-            rows = states.split([len(part.ids) for part in parts])
-            return [own[:, : part.ids.size(1)] for part, own in zip(parts, rows, strict=True)]
-        return [self._through_layers(embedder(part.ids), part) for part in parts]
+        if self.rnn is None:
+            return [self._through_layers(embedder(part.ids), part) for part in parts]
+        # A recurrent layer needs no positions, and no parts either: padding costs it nothing.
+        words = self.dropout(embedder.table(context.ids))
+        states, _ = self.rnn(words, context.lengths, context.padded)
+        rows = states.split([len(part.ids) for part in parts])
+        return [x[:, : part.ids.size(1)] for part, x in zip(parts, rows, strict=True)]
 
     def _through_layers(self, x: Tensor, context: Context) -> Tensor:
         for layer in self.layers:
@@ -103,55 +132,71 @@ class ContextEncoder(nn.Module):
 
 
 class InterSentenceAttention(CrossAttention):
-    """Attention to each context by itself; the contexts of a sentence weighted by a softmax over their mean raw scores."""
+    """Attention to each context by itself; a softmax over mean raw scores weighs the contexts."""
 
-    def read(self, x: Tensor, memory: Tensor, rows: Tensor, visible: tuple[Tensor | None, Tensor | None], everywhere: bool) -> Tensor:
-        """What the words of sentences find in their contexts.
+    def read(
+        self,
+        x: Tensor,
+        kv: Tensor,
+        rows: Tensor,
+        visible: Visible,
+        of_context: Visible,
+        everywhere: bool,
+    ) -> Tensor:
+        """Return what the words of sentences read in their contexts.
 
         Args:
             x: (B, S, D), what asks.
-            memory: keys and values of the contexts' words, (U, M, 2·D) from `kv`.
-            rows: (B, J), which contexts are a sentence's; -1 = none. A sentence without any gets something finite.
-            visible: the real positions of x, bool (B, 1, S), and of the memory, bool (U, 1, M); None = all.
-            everywhere: whether J = U, and every sentence asks all contexts in the order of the memory.
+            kv: keys and values of the contexts' words, (U, M, 2·D).
+            rows: (B, J), which contexts are a sentence's; -1 = none. A sentence without any gets
+                something finite.
+            visible: the real positions of x, bool (B, 1, S); None = all.
+            of_context: the real positions of the contexts, bool (U, 1, M); None = all.
+            everywhere: whether J = U, and every sentence asks all contexts in their order.
         Returns: (B, S, D).
         Source: models.md 3.5.
         """
         q = self.query(x).unflatten(-1, (self.heads, -1))  # (B, S, H, C)
-        k, v = self.apart(memory)  # (U, H, M, C)
-        if everywhere or torch.is_grad_enabled() or capturing() or rows.numel() <= SIDE_BY_SIDE:
-            return self._read(q, k, v, rows, visible, everywhere)
-        of_x, of_memory = visible  # a long document's contexts, for a batch of sentences, would not fit into memory
-        found = []
-        for i, own in enumerate(rows):
-            own = own[: max(1, int((own >= 0).sum()))]
-            found.append(self._read(q[i : i + 1], k, v, own.unsqueeze(0), (None if of_x is None else of_x[i : i + 1], of_memory), False))
-        return torch.cat(found)
+        contexts = *self.apart(kv), of_context  # keys, values (U, H, M, C) each
+        at_once = everywhere or torch.is_grad_enabled() or capturing()
+        if at_once or rows.numel() <= SIDE_BY_SIDE:
+            return self._read(q, contexts, rows, visible, everywhere)
+        # A long document's contexts, for a batch of sentences, would not fit into memory.
+        sentences = []
+        for i, count in enumerate((rows >= 0).sum(1).clamp(min=1).tolist()):
+            real = None if visible is None else visible[i : i + 1]
+            row = rows[i : i + 1, :count]
+            sentences.append(self._read(q[i : i + 1], contexts, row, real, False))
+        return torch.cat(sentences)
 
-    def _read(self, q: Tensor, k: Tensor, v: Tensor, rows: Tensor, visible: tuple[Tensor | None, Tensor | None], everywhere: bool) -> Tensor:
-        (of_x, of_memory), (batch, sentences) = visible, rows.shape
-        p = self.p if self.training else 0.0
+    def _read(
+        self, q: Tensor, contexts: Any, rows: Tensor, visible: Visible, everywhere: bool
+    ) -> Tensor:
+        batch, count = rows.shape
+        k, _, of_context = contexts
+        attend = partial(attention, p=self.p if self.training else 0.0, name=self.name)
         index = rows.clamp(min=0)
         if everywhere:  # keys stay where they are
             asking = q.flatten(0, 1).expand(len(k), -1, -1, -1)  # (U, B·S, H, C)
-            found = attention(asking, k, v, of_memory, p=p, name=self.name).unflatten(1, (batch, -1)).transpose(0, 1)  # (B, U, S, D)
+            read = attend(asking, *contexts).unflatten(1, (batch, -1)).transpose(0, 1)
         else:
-            k_own, v_own, seen = (t if t is None else t.index_select(0, index.flatten()) for t in (k, v, of_memory))
-            assert k_own is not None and v_own is not None
-            asking = q.repeat_interleave(sentences, dim=0)  # (B·J, S, H, C)
-            found = attention(asking, k_own, v_own, seen, p=p, name=self.name).unflatten(0, (batch, -1))  # (B, J, S, D)
-        if sentences == 1:  # its weight is 1
-            return self.out(found[:, 0])
+            asking = q.repeat_interleave(count, dim=0)  # (B·J, S, H, C)
+            picked = select_rows(contexts, index.flatten())  # (B·J, …) each
+            read = attend(asking, *picked).unflatten(0, (batch, -1))
+        if count == 1:  # its weight is 1
+            return self.out(read[:, 0])  # of (B, J, S, D)
         # The mean over heads, words and context words of q·k is the product of the means.
-        means = mean(k.transpose(1, 2).flatten(2), of_memory)[index]  # (B, J, D)
-        scores = (mean(q.flatten(2), of_x).unsqueeze(1) * means).sum(-1) / (self.heads * math.sqrt(q.size(-1)))
-        weights = scores.masked_fill(rows < 0, torch.finfo(scores.dtype).min).softmax(-1)  # (B, J)
+        keys = mean(k.transpose(1, 2).flatten(2), of_context)[index]  # (B, J, D)
+        queries = mean(q.flatten(2), visible).unsqueeze(1)  # (B, 1, D)
+        scores = (queries * keys).sum(-1) / (self.heads * math.sqrt(q.size(-1)))
+        lowest = torch.finfo(scores.dtype).min
+        weights = scores.masked_fill(rows < 0, lowest).softmax(-1)  # (B, J)
         record(f"{self.name}_sentences", weights)
-        return self.out((found * weights.to(found.dtype)[..., None, None]).sum(1))
+        return self.out((read * weights.to(read.dtype)[..., None, None]).sum(1))
 
 
 class AssociatedMemory(nn.Module):
-    """Reads the contexts of sentences and mixes what it finds into the encoder's states.
+    """Reads the contexts of sentences and mixes what it reads into the encoder's states.
 
     All its sublayers are post-norm, as printed, also where the Transformer's are pre-norm.
 
@@ -161,25 +206,31 @@ class AssociatedMemory(nn.Module):
 
     def __init__(self, settings: MemorySettings) -> None:
         super().__init__()
-        s = settings
-        self.settings = s
+        s = self.settings = settings
         self.encoder = ContextEncoder(s)
         if s.inter_attention:
-            self.first = SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
-            self.first_residual = Residual(s.d_model, s.dropout, "post")
-            self.inter = InterSentenceAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
+            self.first = SelfAttention(*s.attention_sizes)
+            self.first_residual = s.residual("post")
+            self.inter = InterSentenceAttention(*s.attention_sizes)
             if s.query_from == "embed":
-                separate = not s.share_first_attention
-                self.source_first = SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias) if separate else None
-                self.source_residual = Residual(s.d_model, s.dropout, "post")
-        self.read_residual = Residual(s.d_model, s.dropout, "post")
-        self.feed_forward = FeedForward(s.d_model, s.d_ff, s.activation_dropout)
-        self.feed_forward_residual = Residual(s.d_model, s.dropout, "post")
-        self.gate = Linear(2 * s.d_model, s.d_model)
+                shared = s.share_first_attention
+                self.source_first = None if shared else SelfAttention(*s.attention_sizes)
+                self.source_residual = s.residual("post")
+        self.read_residual = s.residual("post")
+        self.feed_forward = s.feed_forward()
+        self.feed_forward_residual = s.residual("post")
+        self.gate = GatedSum(s.d_model)
         self.dropout = Dropout(s.dropout)
 
-    def forward(self, states: Tensor, embedded: Tensor, visible: Tensor | None, context: Context, embedder: Embedder) -> Tensor:
-        """The encoder's states with what the contexts say.
+    def forward(
+        self,
+        states: Tensor,
+        embedded: Tensor,
+        visible: Visible,
+        context: Context,
+        embedder: Embedder,
+    ) -> Tensor:
+        """Return the encoder's states with what the contexts tell.
 
         Args:
             states: (B, S, D).
@@ -190,66 +241,80 @@ class AssociatedMemory(nn.Module):
         Returns: (B, S, D), for a sentence without context its states as they are.
         Source: models.md 3.3-3.6.
         """
-        s = self.settings
-        of_context = visible_words(context)
+        s, residual = self.settings, self.read_residual
         asking = self._asking(states, embedded, visible)
         with recorded_under("context."):
-            parts = self.encoder(context, embedder)
-            if s.inter_attention:
-                pairs = zip(parts, map(visible_words, context.of_like_length()), strict=True)
-                parts = [self.first_residual(words, partial(self.first, visible=real)) for words, real in pairs]
+            parts = self._read_contexts(context, embedder)
         has = context.rows[:, :1] >= 0  # (B, 1)
         everywhere = s.memory_scope == "batch" and self.training
-        rows = torch.where(has, torch.arange(len(context.ids), device=states.device), -1) if everywhere else context.rows
+        everyone = torch.arange(len(context.ids), device=states.device)
+        rows = torch.where(has, everyone, -1) if everywhere else context.rows
+        of_context = visible_words(context)
         if s.inter_attention:
-            read = self.inter.read(asking, stacked([self.inter.kv(part) for part in parts]), rows, (visible, of_context), everywhere)
+            kv = stacked([self.inter.kv(part) for part in parts])
+            read = self.inter.read(asking, kv, rows, visible, of_context, everywhere)
         else:
-            words = stacked(parts)  # (U, M, D)
-            real = (rows >= 0).unsqueeze(-1)  # (B, J, 1)
-            means = mean(words, of_context)[rows.clamp(min=0)].masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)  # (B, D)
-            read = means.to(words.dtype).unsqueeze(1).expand_as(states)
-        read = self.read_residual.leave(asking, read) if s.context_residual else self.read_residual.norm(self.dropout(read))
+            means = _mean_of_contexts(stacked(parts), rows, of_context)
+            read = means.unsqueeze(1).expand_as(states)
+        added = s.context_residual
+        read = residual.leave(asking, read) if added else residual.norm(self.dropout(read))
         read = self.feed_forward_residual(read, self.feed_forward)
-        gate = torch.sigmoid(self.gate(torch.cat([states, read], dim=-1)))
-        record("memory.gate", gate.mean(-1).masked_fill(~has, torch.nan))
-        return torch.where(has.unsqueeze(-1), read + gate * (states - read), states)
+        mixed = self.gate.add(states, read, has, "memory.gate")
+        return torch.where(has.unsqueeze(-1), mixed, states)
 
-    def _asking(self, states: Tensor, embedded: Tensor, visible: Tensor | None) -> Tensor:
-        """What asks the contexts (B, S, D)."""
+    def _read_contexts(self, context: Context, embedder: Embedder) -> list[Tensor]:
+        """Return the words of each part of the contexts, (U', M', D) each."""
+        parts: list[Tensor] = self.encoder(context, embedder)
+        if not self.settings.inter_attention:
+            return parts
+        pairs = zip(parts, map(visible_words, context.of_like_length()), strict=True)
+        return [
+            self.first_residual(words, partial(self.first, visible=real)) for words, real in pairs
+        ]
+
+    def _asking(self, states: Tensor, embedded: Tensor, visible: Visible) -> Tensor:
+        """Return what asks the contexts (B, S, D)."""
         if not self.settings.inter_attention or self.settings.query_from == "encoder":
             return states
-        own = self.source_first or self.first
-        asking: Tensor = self.source_residual(embedded, lambda h: own(h, visible))
-        return asking
+        first = self.source_first or self.first
+        return self.source_residual(embedded, partial(first, visible=visible))
+
+
+def _mean_of_contexts(words: Tensor, rows: Tensor, visible: Visible) -> Tensor:
+    """Return the mean over contexts (B, J) of the mean of their words (U, M, D): (B, D)."""
+    real = (rows >= 0).unsqueeze(-1)  # (B, J, 1)
+    means = mean(words, visible)[rows.clamp(min=0)].masked_fill(~real, 0)
+    return (means.sum(1) / real.sum(1).clamp(min=1)).to(words.dtype)
 
 
 class AssociatedMemoryTransformer(DocumentTransformer):
-    """Jiang et al. 2019, *Document-level neural machine translation with inter-sentence attention*, arXiv 1910.14528."""
+    """Jiang et al. 2019, *Document-level neural machine translation with inter-sentence attention*,
+    arXiv 1910.14528.
+    """
 
-    Settings: ClassVar[type[TransformerSettings]] = MemorySettings
+    Settings = MemorySettings
     settings: MemorySettings
-    paper: ClassVar[str] = "Jiang et al. 2019"
+    paper = "Jiang et al. 2019"
 
     def __init__(self, settings: MemorySettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
-        if settings.memory_scope == "batch" and settings.context_size > 1 and settings.context_join == "concatenate":
+        s = settings
+        batch_wide = s.memory_scope == "batch"
+        if batch_wide and s.context_size > 1 and s.context_join == "concatenate":
+            hint = "with model.context_size above 1: --set model.context_join=parallel"
             message = "the contexts of a batch are a memory each, and not one text"
-            raise ConfigError(message, where="model.memory_scope", hint="with model.context_size above 1: --set model.context_join=parallel")
-        self.memory = AssociatedMemory(settings)
+            raise ConfigError(message, where="model.memory_scope", hint=hint)
+        self.join = "parallel" if batch_wide else s.context_join
+        self.memory = AssociatedMemory(s)
         self.name_attentions()
 
     @property
-    def context_join(self) -> Join:
-        """See `DocumentTransformer.context_join`."""
-        return "parallel" if self.settings.memory_scope == "batch" else self.settings.context_join
-
-    @property
     def context_rule(self) -> ContextRule:
-        """See `Model.context_rule`; outside training the memory that is a batch's in training is a document's, so that no batch matters."""
-        return dataclasses.replace(super().context_rule, whole=self.settings.memory_scope == "batch" and not self.training)
+        """See `Model.context_rule`; outside training a document is the memory: no batch matters."""
+        whole = self.settings.memory_scope == "batch" and not self.training
+        return dataclasses.replace(super().context_rule, whole=whole)
 
     def encode(self, batch: Batch) -> Memory:
-        """See `Transformer.encode`."""
         visible = visible_source(batch)
         embedded = self.src_embedder(batch.src)
         states = self.through_encoder(embedded, visible)

@@ -1,8 +1,8 @@
-"""RNNSearch: a bidirectional GRU that reads, and a GRU that writes and looks back by additive attention."""
+"""RNNSearch: a bidirectional GRU reads; a GRU writes and looks back by additive attention."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -10,14 +10,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
-from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
+from nmtkit.models.base import (
+    Memory,
+    Model,
+    ModelSettings,
+    State,
+    Vocabularies,
+    embedding_tables,
+    visible_source,
+)
 from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.cells import GRU, loop, tanh
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import visible_positions
 from nmtkit.nn.recurrent import Recurrent
 from nmtkit.nn.repeated import Repeated, eager
 
@@ -28,13 +35,17 @@ class RNNSearchSettings(ModelSettings):
     d_embedding: int = Field(620, ge=1)
     """E: width of the embeddings, and of the readout that the output layer reads."""
     d_hidden: int = Field(1000, ge=2, multiple_of=2)
-    """H: width of the decoder's state and of each direction of the encoder; even, for the maxout takes pairs."""
+    """H: width of the decoder's state and of each direction of the encoder; even, for the maxout
+    takes pairs.
+    """
     d_alignment: int = Field(0, ge=0)
     """A: width of the attention's hidden layer; 0 = as wide as the state."""
     dropout: float = Field(0.2, ge=0, lt=1)
     """Dropout on embeddings and on the readout."""
     tie: Literal["none", "target", "all"] = "none"
-    """Which embeddings are one: none, the target's and the output layer's, or the source's too (needs a joint vocabulary)."""
+    """Which embeddings are one: none, the target's and the output layer's, or the source's too
+    (needs a joint vocabulary).
+    """
     softmax_bias: bool = True
     """A bias in the output layer."""
 
@@ -59,102 +70,130 @@ class Words(nn.Module):
         return self.dropout(F.embedding(ids, self.table.weight) + self.bias)
 
 
-class RNNSearch(Model):
-    """Bahdanau, Cho & Bengio 2015, *Neural machine translation by jointly learning to align and translate*, ICLR."""
-
-    Settings: ClassVar[type[RNNSearchSettings]] = RNNSearchSettings
-    settings: RNNSearchSettings
-    paper: ClassVar[str] = "Bahdanau et al. 2015"
-
-    def __init__(self, settings: RNNSearchSettings, vocabularies: Vocabularies) -> None:
-        super().__init__(settings, vocabularies)
-        s = settings
-        source, target = embedding_tables(s.tie, vocabularies, s.d_embedding)
-        self.src_words = Words(source, s.d_embedding, s.dropout)
-        self.tgt_words = Words(target, s.d_embedding, s.dropout)
-        self.encoder = Recurrent(GRU, s.d_embedding, s.d_hidden, bidirectional=True)
-        self.initial = Linear(s.d_hidden, s.d_hidden)
-        self.attention = AdditiveAttention(s.d_hidden, 2 * s.d_hidden, s.d_alignment or s.d_hidden)
-        self.cell = GRU(s.d_embedding, s.d_hidden)
-        self.cell_context = Linear(2 * s.d_hidden, GRU.blocks * s.d_hidden, bias=False, blocks=GRU.blocks)
-        self.maxout = Linear(s.d_embedding + s.d_hidden, s.d_hidden, bias=False)
-        self.maxout_context = Linear(2 * s.d_hidden, s.d_hidden, bias=False)
-        self.readout = Linear(s.d_hidden // 2, s.d_embedding, bias=False)
-        self.readout_dropout = Dropout(s.dropout)
-        self.output = OutputLayer(vocabularies.tgt, s.d_embedding, target if s.tie != "none" else None, s.softmax_bias)
+class RecurrentModel(Model):
+    """What models with a recurrent decoder share."""
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
-        """See `Model.adapt`: a width d means embeddings of d and states of 2d, which comes near the parameters of d's Transformer."""
-        own = super().adapt(sizes)
+        """See `Model.adapt`: a width d means embeddings of d and states of 2d.
+
+        That comes near the parameters of d's Transformer.
+        """
+        values = super().adapt(sizes)
         if "d_model" in sizes:
-            own = {"d_embedding": sizes["d_model"], "d_hidden": 2 * sizes["d_model"]} | own
-        return own
+            values = {"d_embedding": sizes["d_model"], "d_hidden": 2 * sizes["d_model"]} | values
+        return values
+
+    def first_states(self, memory: Memory, rows: int) -> Tensor:
+        """Return the states (R, ·) that targets begin with, of `initial` (B, ·) in the memory."""
+        initial: Tensor = memory["initial"]
+        return initial.repeat_interleave(rows // len(initial), dim=0)
+
+
+class RNNSearch(RecurrentModel):
+    """Bahdanau, Cho & Bengio 2015, *Neural machine translation by jointly learning to align and
+    translate*, ICLR.
+    """
+
+    Settings = RNNSearchSettings
+    settings: RNNSearchSettings
+    paper = "Bahdanau et al. 2015"
+
+    def __init__(self, settings: RNNSearchSettings, vocabularies: Vocabularies) -> None:
+        super().__init__(settings, vocabularies)
+        s, e, h = settings, settings.d_embedding, settings.d_hidden
+        source, target, tied = embedding_tables(s.tie, vocabularies, e)
+        self.src_words = Words(source, e, s.dropout)
+        self.tgt_words = Words(target, e, s.dropout)
+        self.encoder = Recurrent(GRU, e, h, bidirectional=True)
+        self.initial = Linear(h, h)
+        self.attention = AdditiveAttention(h, 2 * h, s.d_alignment or h)
+        self.cell = GRU(e, h)
+        self.cell_context = Linear(2 * h, GRU.blocks * h, bias=False, blocks=GRU.blocks)
+        self.maxout = Linear(e + h, h, bias=False)
+        self.maxout_context = Linear(2 * h, h, bias=False)
+        self.readout = Linear(h // 2, e, bias=False)
+        self.readout_dropout = Dropout(s.dropout)
+        self.output = OutputLayer(vocabularies.tgt, e, tied, s.softmax_bias)
 
     @property
     def width(self) -> int:
-        """E."""
         return self.settings.d_embedding
 
     def encode(self, batch: Batch) -> Memory:
         """See `Model.encode`.
 
-        Returns: the decoder's first state (B, H), keys (B, S, A), visible bool (B, 1, S) or None, and what the source's states h_i give to
-            the cell (B, S, 3H) and to the readout (B, S, H): W Σα_i h_i = Σα_i W h_i, so these products too are made once per sentence.
-            The states themselves only where somebody captures.
+        Returns: the decoder's first state (B, H), keys (B, S, A), visible bool (B, 1, S) or None,
+            and what the source's states h_i give to the cell (B, S, 3H) and to the readout (B, S,
+            H): W Σα_i h_i = Σα_i W h_i, so these products too are made once per sentence. The
+            states themselves only where somebody captures.
         """
-        states, last = self.encoder(self.src_words(batch.src), batch.src_lengths, batch.src_padded)
+        words = self.src_words(batch.src)
+        states, last = self.encoder(words, batch.src_lengths, batch.src_padded)
         memory = {
             "initial": tanh(self.initial(last[1])),
-            "keys": self.attention.keys(states),
-            "visible": visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None,
+            "keys": self.attention.prepare(states),
+            "visible": visible_source(batch),
             "to_cell": self.cell_context(states),
             "to_readout": self.maxout_context(states),
         }
         return memory | {"states": states} if capturing() else memory
 
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
         """See `Model.decode`; the state is s (R, H).
 
-        c_t = Σα_i h_i with α from s_{t-1}; the readout is of [e(y_{t-1})|s_{t-1}|c_t]; then s_t = GRU([e(y_{t-1})|c_t], s_{t-1}).
+        c_t = Σα_i h_i with α from s_{t-1}; the readout is of [e(y_{t-1})|s_{t-1}|c_t]; then
+        s_t = GRU([e(y_{t-1})|c_t], s_{t-1}).
         """
         words = self.tgt_words(tgt_in)  # (R, T, E)
         x = self.cell.inputs(words.transpose(0, 1))  # (T, R, 3H)
-        start = state["s"] if state else memory["initial"].to(self.cell.bias.dtype).repeat_interleave(len(tgt_in) // len(memory["initial"]), dim=0)
+        start = state["s"] if state else self.first_states(memory, len(tgt_in))
+        start = start.to(self.cell.bias.dtype)
         states, alpha, last = self._steps(x, start, memory, further=state is not None)
         record(SITE, alpha.unsqueeze(1))
         if capturing() and "states" in memory:
-            record(f"{SITE}_context", torch.matmul(alpha, memory["states"].to(alpha.dtype)).view(*tgt_in.shape, -1))
-        return self._readout(words, states, alpha, memory["to_readout"]), None if state is None else {"s": last}
+            context = torch.matmul(alpha, memory["states"].to(alpha.dtype))  # (B, K·T, 2H)
+            record(f"{SITE}_context", context.view(*tgt_in.shape, -1))
+        hidden = self._readout(words, states, alpha, memory["to_readout"])
+        return hidden, None if state is None else {"s": last}
 
     @eager
-    def _steps(self, x: Tensor, s: Tensor, memory: Memory, further: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """The loop over time.
+    def _steps(
+        self, x: Tensor, s: Tensor, memory: Memory, further: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Loop over time.
 
         Args:
             x: the words' side of the cell's input (T, R, 3H).
             s: the state before (R, H).
             memory: from `encode`.
             further: whether the state after the last word is wanted.
-        Returns: the state that each word meets (R, T, H), its attention weights (B, K·T, S), the state at the end (R, H).
+        Returns: the state that each word meets (R, T, H), its attention weights (B, K·T, S), the
+            state at the end (R, H).
         """
-        states, weights = [], []
+        states, weights, times = [], [], len(x)
         with torch.autocast(x.device.type, enabled=False):
-            attend = self.attention.loop(memory["keys"], memory["visible"], len(x), x.dtype)
-            context, step = Repeated(memory["to_cell"], len(x)), loop([self.cell], len(x), x.dtype)
-            for t, x_t in enumerate(x.to(s.dtype).unbind(0), start=1):
+            attend = self.attention.loop(memory["keys"], memory["visible"], times, x.dtype)
+            context = Repeated(memory["to_cell"], times)
+            step = loop([self.cell], times, x.dtype)
+            for t, x_t in enumerate(x.to(s.dtype), start=1):
                 states.append(s)
                 weights.append(attend(s))  # (B, K, S)
-                if t < len(x) or further:
+                if t < times or further:
                     s = step(x_t + context(weights[-1]).view(x_t.shape), s)
         return torch.stack(states, dim=1), torch.stack(weights, dim=2).flatten(1, 2), s
 
     def _readout(self, words: Tensor, states: Tensor, alpha: Tensor, source: Tensor) -> Tensor:
-        """Maxout over pairs of units, then E wide: words (R, T, E), states (R, T, H), alpha (B, K·T, S), source (B, S, H) -> (R, T, E)."""
-        own = self.maxout(torch.cat([words.to(source.dtype), states.to(source.dtype)], dim=-1))
-        first, second = (own + torch.matmul(alpha, source).view(own.shape)).chunk(2, dim=-1)
-        return self.readout_dropout(self.readout(torch.maximum(first, second)))
+        """Return what the output layer reads (R, T, E): the maximum of pairs of units, projected.
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the target vocabulary: (…, E) -> (…, V)."""
-        return self.output(hidden)
+        Args:
+            words: (R, T, E).
+            states: that the words meet (R, T, H).
+            alpha: (B, K·T, S).
+            source: `to_readout` (B, S, H).
+        """
+        units = self.maxout(torch.cat([words.to(source.dtype), states.to(source.dtype)], dim=-1))
+        units = units + torch.matmul(alpha, source).view(units.shape)
+        return self.readout_dropout(self.readout(torch.maximum(*units.chunk(2, dim=-1))))

@@ -1,25 +1,35 @@
-"""The Transformer: the baseline of every comparison, and the layers that other variants are assembled from."""
+"""The Transformer: the baseline, and the layers that other variants are assembled from."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
+from nmtkit.data.context import Context
+from nmtkit.data.documents import ContextRule, Join
 from nmtkit.data.padding import like_length
-from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies, embedding_tables
+from nmtkit.models.base import (
+    Memory,
+    Model,
+    ModelSettings,
+    State,
+    Vocabularies,
+    embedding_tables,
+    visible_source,
+)
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
 from nmtkit.nn.linear import Init, Linear
-from nmtkit.nn.masks import visible_positions
-from nmtkit.nn.sublayer import FeedForward, Residual
+from nmtkit.nn.masks import Visible, visible_positions
+from nmtkit.nn.sublayer import FeedForward, Norm, Residual
 
 
 class TransformerSettings(ModelSettings):
@@ -39,42 +49,39 @@ class TransformerSettings(ModelSettings):
     """Dropout on attention weights."""
     activation_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the feed-forward sublayer's hidden units."""
-    norm: Literal["post", "pre"] = "post"
-    """Layer norm after each residual sum (as in the papers), or before each sublayer and at the end of each stack."""
+    norm: Norm = "post"
+    """Layer norm after each residual sum (as in the papers), or before each sublayer and at the end
+    of each stack.
+    """
     tie: Literal["none", "target", "all"] = "all"
-    """Which embeddings are one: none, the target's and the output layer's, or the source's too (needs a joint vocabulary)."""
+    """Which embeddings are one: none, the target's and the output layer's, or the source's too
+    (needs a joint vocabulary).
+    """
     attn_bias: bool = True
     """Biases in the attention projections."""
     softmax_bias: bool = False
     """A bias in the output layer."""
     init: Init = "fan_in"
-    """Initial weights of all matrices but embeddings: uniform within 1/sqrt(inputs), with which post-norm learns much faster, or Xavier's."""
-
-
-def visible_source(batch: Batch) -> Tensor | None:
-    """Which source positions of a batch are real, bool (B, 1, S); None = all."""
-    return visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None
-
-
-def in_parts(function: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, visible: Tensor) -> Tensor:
-    """A function of each row by itself, called on rows of like length at a time, so that it has little to do for padding.
-
-    Args:
-        function: of some rows x (B', S', D) and their `visible`, bool (B', 1, S') or None = all.
-        x: (B, S, D).
-        visible: its real positions, which begin each row, bool (B, 1, S).
-    Returns: (B, S, D); zeros may stand behind a row's real positions.
+    """Initial weights of all matrices but embeddings: uniform within 1/sqrt(inputs), with which
+    post-norm learns much faster, or Xavier's.
     """
-    lengths, order = visible.sum(-1).flatten().sort(descending=True, stable=True)
-    cuts = [*like_length(lengths.numpy()), len(lengths)]
-    if len(cuts) == 2:
-        return function(x, visible)
-    found = torch.zeros_like(x)
-    for start, end in itertools.pairwise(cuts):
-        rows, longest = order[start:end], int(lengths[start])
-        part = visible[rows, :, :longest] if lengths[end - 1] < longest else None
-        found[rows, :longest] = function(x[rows, :longest], part)
-    return found
+
+    @property
+    def attention_sizes(self) -> tuple[int, int, float, bool]:
+        """Width, heads, dropout and biases of an attention."""
+        return self.d_model, self.heads, self.attention_dropout, self.attn_bias
+
+    def feed_forward(self) -> FeedForward:
+        """Return a new feed-forward sublayer."""
+        return FeedForward(self.d_model, self.d_ff, self.activation_dropout)
+
+    def residual(self, norm: Norm | None = None) -> Residual:
+        """Return a new residual connection, `norm` in place of the model's."""
+        return Residual(self.d_model, self.dropout, norm or self.norm)
+
+    def last_norm(self) -> nn.Module:
+        """Return the layer norm at the end of a stack, which a post-norm stack has not."""
+        return nn.LayerNorm(self.d_model) if self.norm == "pre" else nn.Identity()
 
 
 class EncoderLayer(nn.Module):
@@ -82,18 +89,17 @@ class EncoderLayer(nn.Module):
 
     Args:
         settings: sizes.
-        attention: another one in the place of self-attention, called as that is.
+        attention: what takes the place of self-attention, called in the same way.
     """
 
     def __init__(self, settings: TransformerSettings, attention: Attention | None = None) -> None:
         super().__init__()
-        s = settings
-        self.attention = attention or SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
-        self.attention_residual = Residual(s.d_model, s.dropout, s.norm)
-        self.feed_forward = FeedForward(s.d_model, s.d_ff, s.activation_dropout)
-        self.feed_forward_residual = Residual(s.d_model, s.dropout, s.norm)
+        self.attention = attention or SelfAttention(*settings.attention_sizes)
+        self.attention_residual = settings.residual()
+        self.feed_forward = settings.feed_forward()
+        self.feed_forward_residual = settings.residual()
 
-    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, visible: Visible) -> Tensor:
         """x (B, S, D), of which `visible` bool (B, 1, S) is real -> (B, S, D)."""
         x = self.attention_residual(x, lambda h: self.attention(h, visible))
         return self.feed_forward_residual(x, self.feed_forward)
@@ -104,138 +110,197 @@ class DecoderLayer(nn.Module):
 
     Args:
         settings: sizes.
-        attention: another one in the place of self-attention, called as that is.
+        attention: what takes the place of self-attention, called in the same way.
     """
 
     def __init__(self, settings: TransformerSettings, attention: Attention | None = None) -> None:
         super().__init__()
-        s = settings
-        self.attention = attention or SelfAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
-        self.attention_residual = Residual(s.d_model, s.dropout, s.norm)
-        self.cross = CrossAttention(s.d_model, s.heads, s.attention_dropout, s.attn_bias)
-        self.cross_residual = Residual(s.d_model, s.dropout, s.norm)
-        self.feed_forward = FeedForward(s.d_model, s.d_ff, s.activation_dropout)
-        self.feed_forward_residual = Residual(s.d_model, s.dropout, s.norm)
+        self.attention = attention or SelfAttention(*settings.attention_sizes)
+        self.attention_residual = settings.residual()
+        self.cross = CrossAttention(*settings.attention_sizes)
+        self.cross_residual = settings.residual()
+        self.feed_forward = settings.feed_forward()
+        self.feed_forward_residual = settings.residual()
 
-    def remember(self, states: Tensor) -> dict[str, Any]:
-        """What this layer needs of the encoder's states (B, S, D), computed once per sentence."""
+    def remember(self, states: Tensor) -> Memory:
+        """Return what this layer reads of the encoder's states (B, S, D), once per sentence."""
         return {"source": self.cross.source(states)}
 
-    def forward(self, x: Tensor, own: dict[str, Any], visible: Tensor | None, cache: Cache | None, index: int) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Memory, visible: Visible, cache: Cache | None, index: int
+    ) -> Tensor:
         """One layer of the decoder.
 
         Args:
             x: (R, T, D).
-            own: from `remember`, B rows.
+            memory: from `remember`, B rows.
             visible: bool (B, 1, S), the real source positions.
             cache: the positions before these, None if x is the whole target.
             index: of this layer, in the cache.
         Returns: (R, T, D).
         """
-        x = self.attention_residual(x, lambda h: self.attention(h, causal=True, cache=cache, layer=index))
-        return self.feed_forward_residual(self.read_source(x, own, visible), self.feed_forward)
+        attend = lambda h: self.attention(h, causal=True, cache=cache, layer=index)  # noqa: E731
+        x = self.read_source(self.attention_residual(x, attend), memory, visible)
+        return self.feed_forward_residual(x, self.feed_forward)
 
-    def read_source(self, x: Tensor, own: dict[str, Any], visible: Tensor | None) -> Tensor:
-        """The attention to the source, in its residual connection: (R, T, D) -> (R, T, D)."""
-        return self.cross_residual(x, lambda h: self.cross(h, own["source"], visible))
+    def read_source(self, x: Tensor, memory: Memory, visible: Visible) -> Tensor:
+        """Attend to the source, in the residual connection: (R, T, D) -> (R, T, D)."""
+        return self.cross_residual(x, lambda h: self.cross(h, memory["source"], visible))
 
 
 class Transformer(Model):
     """Vaswani et al. 2017, *Attention is all you need*, NeurIPS.
 
-    A variant overrides `encoder_layer` or `decoder_layer` to put other layers in some places, or `encode` to add to the memory.
+    A variant overrides `encoder_layer` or `decoder_layer` to put other layers in some places, or
+    `encode` to add to the memory.
     """
 
-    Settings: ClassVar[type[TransformerSettings]] = TransformerSettings
+    Settings: ClassVar[type[ModelSettings]] = TransformerSettings
     settings: TransformerSettings
-    paper: ClassVar[str] = "Vaswani et al. 2017"
+    paper = "Vaswani et al. 2017"
 
     def __init__(self, settings: TransformerSettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
         s = settings
-        source, target = embedding_tables(s.tie, vocabularies, s.d_model)
+        source, target, tied = embedding_tables(s.tie, vocabularies, s.d_model)
         self.src_embedder = self.embedder(source)
         self.tgt_embedder = self.embedder(target)
-        self.encoder = nn.ModuleList([self.encoder_layer(i) for i in range(s.encoder_layers)])
-        self.decoder = nn.ModuleList([self.decoder_layer(i) for i in range(s.decoder_layers)])
-        self.encoder_norm = nn.LayerNorm(s.d_model) if s.norm == "pre" else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(s.d_model) if s.norm == "pre" else nn.Identity()
-        self.output = OutputLayer(vocabularies.tgt, s.d_model, target if s.tie != "none" else None, s.softmax_bias)
+        self.encoder: Any = nn.ModuleList(map(self.encoder_layer, range(s.encoder_layers)))
+        self.decoder: Any = nn.ModuleList(map(self.decoder_layer, range(s.decoder_layers)))
+        self.encoder_norm = s.last_norm()
+        self.decoder_norm = s.last_norm()
+        self.output = OutputLayer(vocabularies.tgt, s.d_model, tied, s.softmax_bias)
         self.name_attentions()
 
     def name_attentions(self) -> None:
-        """Tell attentions their names, under which `capture` sees their weights; to be called again by who adds some."""
+        """Name the attentions for `capture`; to be called again after some were added."""
         for name, module in self.named_modules():
             if isinstance(module, Attention):
                 module.name = name
 
     def embedder(self, table: Embedding) -> Embedder:
-        """What a stack reads."""
+        """Return what a stack reads."""
         return Embedder(table, self.settings.d_model, self.settings.dropout)
 
     def encoder_layer(self, index: int) -> EncoderLayer:
-        """The encoder's layer `index` (from 0)."""
+        """Return the encoder's layer `index` (from 0)."""
         return EncoderLayer(self.settings)
 
     def decoder_layer(self, index: int) -> DecoderLayer:
-        """The decoder's layer `index` (from 0)."""
+        """Return the decoder's layer `index` (from 0)."""
         return DecoderLayer(self.settings)
 
     def initialise(self) -> None:
-        """See `Model.initialise`."""
         for module in self.modules():
             if isinstance(module, Linear):
                 module.draw(self.settings.init)
 
     @property
     def width(self) -> int:
-        """D."""
         return self.settings.d_model
 
     @property
     def beyond_transformer(self) -> str | None:
-        """See `Model.beyond_transformer`; what is derived from it computes something else, until it says otherwise."""
         return None if type(self) is Transformer else super().beyond_transformer
 
     def encode(self, batch: Batch) -> Memory:
         """See `Model.encode`.
 
-        Returns: states (B, S, D) of the top layer, visible bool (B, 1, S) or None, and each decoder layer's own part.
+        Returns: states (B, S, D) of the top layer, visible bool (B, 1, S) or None, and what each
+            decoder layer reads.
         """
         visible = visible_source(batch)
         return self.remember(self.through_encoder(self.src_embedder(batch.src), visible), visible)
 
-    def through_encoder(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        """The states of the encoder's top layer (B, S, D) for inputs (B, S, D), of which `visible` bool (B, 1, S) are real."""
-        watched = capturing() or any(layer._forward_hooks for layer in self.encoder)  # who looks on is to see all rows together
-        if visible is None or torch.is_grad_enabled() or x.device.type != "cpu" or watched or torch.compiler.is_compiling():
-            return self._layers(x, visible)
-        return in_parts(self._layers, x, visible)
+    def through_encoder(self, x: Tensor, visible: Visible) -> Tensor:
+        """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
+        # Hooks and captures see all rows together.
+        watched = capturing() or any(layer._forward_hooks for layer in self.encoder)
+        searching = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if visible is not None and searching and x.device.type == "cpu" and not watched:
+            return in_parts(self._layers, x, visible)
+        return self._layers(x, visible)
 
-    def _layers(self, x: Tensor, visible: Tensor | None) -> Tensor:
+    def _layers(self, x: Tensor, visible: Visible) -> Tensor:
         for layer in self.encoder:
             x = layer(x, visible)
         states: Tensor = self.encoder_norm(x)
         return states
 
-    def remember(self, states: Tensor, visible: Tensor | None) -> Memory:
-        """The memory of source states (B, S, D): all that the decoder computes from them, once per sentence."""
-        return {"states": states, "visible": visible, "layers": [cast(DecoderLayer, layer).remember(states) for layer in self.decoder]}
+    def remember(self, states: Tensor, visible: Visible) -> Memory:
+        """Return the memory of source states (B, S, D): what the decoder computes once."""
+        layers = [layer.remember(states) for layer in self.decoder]
+        return {"states": states, "visible": visible, "layers": layers}
 
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
-        """See `Model.decode`; the state holds one `Cache`."""
-        cache: Cache | None = None
-        start = 0
-        if state is not None:
-            cache = state.get("cache") or Cache(len(self.decoder))
-            start = cache.length
-        x = self.tgt_embedder(tgt_in, start)
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        cache = None if state is None else state.get("cache") or Cache(len(self.decoder))
+        x = self.tgt_embedder(tgt_in, 0 if cache is None else cache.length)
         if cache is not None:
             cache.begin(tgt_in.size(0), memory["states"].size(0), tgt_in.size(1), x)
         for index, layer in enumerate(self.decoder):
             x = layer(x, memory["layers"][index], memory["visible"], cache, index)
         return self.decoder_norm(x), None if cache is None else {"cache": cache}
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the target vocabulary: (…, D) -> (…, V)."""
-        return self.output(hidden)
+
+def in_parts(function: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Tensor) -> Tensor:
+    """Apply a function to rows of like length at a time, to have little work with padding.
+
+    Args:
+        function: of some rows x (B', S', D) and of their `visible`, bool (B', 1, S') or None.
+        x: (B, S, D).
+        visible: its real positions, which begin each row, bool (B, 1, S).
+    Returns: (B, S, D); zeros may stand behind a row's real positions.
+    """
+    lengths, order = visible.sum(-1).flatten().sort(descending=True, stable=True)
+    cuts = [*like_length(lengths.numpy()), len(lengths)]
+    if len(cuts) == 2:
+        return function(x, visible)
+    states = torch.zeros_like(x)
+    for start, end in itertools.pairwise(cuts):
+        rows, longest = order[start:end], int(lengths[start])
+        part = visible[rows, :, :longest] if lengths[end - 1] < longest else None
+        states[rows, :longest] = function(x[rows, :longest], part)
+    return states
+
+
+class DocumentSettings(TransformerSettings):
+    """A Transformer's, and which sentences are the context of one."""
+
+    context: Literal["previous", "next", "random", "foreign"] = "previous"
+    """The nearest sentences before, those after, any of the document, or (for ablations) any of
+    other documents.
+    """
+    context_size: int = Field(1, ge=1, le=5)
+    """At most so many sentences; where the document has fewer, those it has."""
+    context_seed: int = Field(1, ge=0)
+    """Of the draw of random and foreign contexts; it does not change with the training's seed, and
+    goes by the document's number in its set.
+    """
+
+
+class DocumentTransformer(Transformer):
+    """A Transformer that reads `Batch.context`, other sentences of the document."""
+
+    Settings = DocumentSettings
+    settings: DocumentSettings
+    join: Join = "concatenate"
+    """How several context sentences come; see `ContextRule`."""
+
+    @property
+    def context_rule(self) -> ContextRule:
+        s = self.settings
+        return ContextRule(s.context, s.context_size, self.join, s.context_seed)
+
+
+def visible_words(context: Context, more: int = 0) -> Visible:
+    """Return which positions of contexts are real, bool (U, 1, more+M); None = all.
+
+    Args:
+        context: of which `ids` is (U, M).
+        more: how many positions stand before each context, all real.
+    """
+    if not context.padded:
+        return None
+    return visible_positions(context.lengths + more, context.ids.size(1) + more)

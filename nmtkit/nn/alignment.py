@@ -1,6 +1,7 @@
-"""Additive attention: weights over source positions, from a state and what is kept of each position.
+"""Additive attention: weights over source positions, from a state and what each position keeps.
 
-Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, A width of the alignment layer.
+Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, A width of the
+alignment layer.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ from torch.autograd.function import once_differentiable
 
 from nmtkit.nn.capture import changed
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import additive
+from nmtkit.nn.masks import Visible, additive
 from nmtkit.nn.repeated import repeated
 
 SITE = "attention"
 """What `capture` calls these weights: a decoder has one such attention."""
 
+Scale = Tensor | float | None
+"""N of L1(exp(Nx)) for each sentence (B, 1, 1), or for all; None = 1, the usual softmax."""
+
 
 class AdditiveAttention(nn.Module):
-    """α = softmax(N·e) with e_i = vᵀ tanh(W s + U h_i) over the source positions i, or bounded: e_i = tanh(w s + u h_i), one number.
+    """α = softmax(N·e), e_i = vᵀ tanh(W s + U h_i) over the source positions i.
+
+    Bounded, e_i = tanh(w s + u h_i), one number.
 
     Args:
         d_query: width of s.
@@ -30,13 +36,16 @@ class AdditiveAttention(nn.Module):
         width: A.
         bias: whether W s has a bias.
         bounded: A = 1 and v = 1, which is no parameter.
-    Source: Bahdanau et al. 2015, A.1.2, without biases; bounded: Im & Chan 2024, as their alignment is printed. N = 1, or L1(exp(Nx)) there.
+    Source: Bahdanau et al. 2015, A.1.2, without biases; bounded: Im & Chan 2024, as their alignment
+        is printed. N = 1, or L1(exp(Nx)) there.
     """
 
-    def __init__(self, d_query: int, d_source: int, width: int, bias: bool = False, bounded: bool = False) -> None:
+    def __init__(
+        self, d_query: int, d_source: int, width: int, bias: bool = False, bounded: bool = False
+    ) -> None:
         super().__init__()
         width = 1 if bounded else width
-        self.query = Linear(d_query, width, bias=bias)
+        self.query = Linear(d_query, width, bias)
         self.key = Linear(d_source, width, bias=False)
         self.score = None if bounded else Linear(width, 1, bias=False)
 
@@ -45,40 +54,48 @@ class AdditiveAttention(nn.Module):
         """(A)."""
         return self.query.weight.new_ones(1) if self.score is None else self.score.weight[0]
 
-    def keys(self, states: Tensor) -> Tensor:
-        """U h_i, once per sentence: (B, S, d_source) -> (B, S, A); doubled (see `_Scores`), and in the parameters' number type."""
+    def prepare(self, states: Tensor) -> Tensor:
+        """Return U h_i, once per sentence: (B, S, d_source) -> (B, S, A).
+
+        It is doubled (see `_Scores`), and has the parameters' number type.
+        """
         return 2 * self.key(states).to(self.query.weight.dtype)
 
     def loop(
-        self, keys: Tensor, visible: Tensor | None, times: int, dtype: torch.dtype, scale: Tensor | float | None = None
+        self,
+        keys: Tensor,
+        visible: Visible,
+        times: int,
+        dtype: torch.dtype,
+        scale: Scale = None,
     ) -> Callable[[Tensor], Tensor]:
         """Make the attention ready for a loop.
 
         Args:
-            keys: from `keys`.
+            keys: from `prepare`.
             visible: bool (B, 1, S), the real source positions; None = all.
             times: steps, at most.
             dtype: number type of the product with the state.
-            scale: N of each sentence (B, 1, 1), or of all; None = 1.
+            scale: N.
         Returns: s (R, d_query) -> weights (B, K, S); uniform where nothing is visible.
         """
         query, v = repeated([self.query], times, dtype), self.v
         mask = None if visible is None else additive(visible, keys.dtype)
 
         def attend(s: Tensor) -> Tensor:
-            scores = _Scores.apply(query(s).to(keys.dtype).view(len(keys), -1, keys.size(2)), keys, v)
-            return normalise(scores, mask, scale)
+            q = query(s).to(keys.dtype).view(len(keys), -1, keys.size(2))  # (B, K, A)
+            return normalise(_Scores.apply(q, keys, v), mask, scale)
 
         return attend
 
 
-def normalise(scores: Tensor, mask: Tensor | None, scale: Tensor | float | None) -> Tensor:
+def normalise(scores: Tensor, mask: Visible, scale: Scale) -> Tensor:
     """L1(exp(N·e)) = softmax(N·e), stable for any size of N·e, in at least 32 bits.
 
     Args:
         scores: e (B, K, S).
         mask: from `masks.additive` (B, 1, S), None = all positions are real.
-        scale: N (B, 1, 1), or one number of all; None = 1, the usual softmax.
+        scale: N.
     Returns: weights (B, K, S), as an open `capture` changes them.
     Source: Im & Chan 2024, L1(exp(Nx)).
     """
@@ -102,8 +119,7 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        q, keys, v = ctx.saved_tensors
-        grad = grads[0]  # (B, K, S)
+        (grad,), (q, keys, v) = grads, ctx.saved_tensors  # grad (B, K, S)
         sigma = _sigmoid_of_sum(q, keys)  # (B, K, S, A)
         dv = torch.mv(sigma.view(-1, len(v)).t(), grad.flatten()).mul_(2)
         slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v)  # d score / d 2k = 2vσ(1-σ)

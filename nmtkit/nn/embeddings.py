@@ -1,4 +1,4 @@
-"""Token embeddings: scaled, with positions; and the output layer that may share their weights."""
+"""Token embeddings with sinusoidal positions, and the output layer that may share their weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.linear import Packable
-from nmtkit.nn.positions import Positions
 
 
 class Embedding(nn.Module):
@@ -29,8 +28,44 @@ class Embedding(nn.Module):
         nn.init.normal_(self.weight, std=width**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Vectors of token ids: (…) -> (…, D)."""
+        """Return the vectors of token ids: (…) -> (…, D)."""
         return F.embedding(ids, self.weight) * self.scale
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), in float64.
+
+    Source: Vaswani et al. 2017, §3.5.
+    """
+    positions = torch.arange(length, dtype=torch.float64).unsqueeze(1)
+    rates = 10_000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    table = torch.empty(length, width, dtype=torch.float64)
+    table[:, 0::2] = torch.sin(positions * rates)
+    table[:, 1::2] = torch.cos(positions * rates[: width // 2])
+    return table
+
+
+class Positions(nn.Module):
+    """A table of sinusoids that grows on demand; it has no parameters and is in no checkpoint.
+
+    Args:
+        width: D.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self._table = torch.empty(0)
+
+    def forward(self, start: int, length: int, like: Tensor) -> Tensor:
+        """Return positions start … start+length-1, (length, D), of `like`'s device and type."""
+        end, table = start + length, self._table
+        if table.size(0) < end or table.dtype != like.dtype or table.device != like.device:
+            # A table made in inference mode could not be used in training later.
+            with torch.inference_mode(False):
+                size = max(256, 1 << (end - 1).bit_length())
+                self._table = table = sinusoids(size, self.width).to(like)
+        return table[start:end]
 
 
 class Embedder(nn.Module):
@@ -51,7 +86,7 @@ class Embedder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        """Inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D)."""
+        """Return the inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D)."""
         vectors = F.embedding(ids, self.table.weight)
         positions = self.positions(start, ids.size(1), vectors)
         return self.dropout(self.norm(torch.add(positions, vectors, alpha=self.table.scale)))

@@ -7,6 +7,9 @@ import functools
 import torch
 from torch import Tensor
 
+Visible = Tensor | None
+"""Which positions may be attended, True = may be; None = all."""
+
 
 def visible_positions(lengths: Tensor, length: int) -> Tensor:
     """Which positions of padded rows are real.

@@ -1,12 +1,14 @@
-"""The residual connection around every sublayer, and the feed-forward sublayer."""
+"""The residual connection of sublayers, the feed-forward sublayer, and a gate between states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
+from nmtkit.nn.capture import record
 from nmtkit.nn.dropout import Dropout, add_dropout
 from nmtkit.nn.linear import Linear
 
@@ -34,11 +36,11 @@ class Residual(nn.Module):
         return self.leave(x, sublayer(self.enter(x)))
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the sublayer reads."""
+        """Return what the sublayer reads."""
         return self.norm(x) if self.pre else x
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """x and the sublayer's output y together."""
+        """Return the sum of x and the sublayer's output y."""
         total = add_dropout(x, y, self.p) if self.training else x + y
         return total if self.pre else self.norm(total)
 
@@ -61,5 +63,30 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) -> (…, D)."""
-        hidden = self.inner(x.flatten(0, -2), relu=True)  # a matrix: written over in place; a view of one would be copied three times in backward
+        # A matrix is written over in place; a view of one would be copied three times in backward.
+        hidden = self.inner(x.flatten(0, -2), relu=True)
         return self.outer(self.dropout(hidden)).view(x.shape)
+
+
+class GatedSum(Linear):
+    """λ ⊙ x + (1-λ) ⊙ y, λ = σ(W [x; y] + b).
+
+    Args:
+        width: D.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(2 * width, width)
+
+    def add(self, x: Tensor, y: Tensor, has: Tensor, name: str) -> Tensor:
+        """Return the sum of a word's own state and of what the word has read elsewhere.
+
+        Args:
+            x, y: the state and what was read, (R, T, D).
+            has: bool (R, 1), the rows that have something to read; the gate of other rows is NaN.
+            name: of the gate, for `capture`.
+        Returns: (R, T, D).
+        """
+        gate = torch.sigmoid(self(torch.cat([x, y], dim=-1)))
+        record(name, gate.mean(-1).masked_fill(~has, torch.nan))
+        return y + gate * (x - y)

@@ -4,9 +4,11 @@
 # PAIRS names another contrastive set (JSON as Lingeval97's, or SOURCES,RIGHT,WRONG), RUN a run with text of your own.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source recipes/phrase/big.sh
 
 corpus "$(at_scale demo demo wmt14-ende)" "$(at_scale tiny demo pr-base)"
 system transformer
 system pr --variant pr
+big big
 compare --test paired_bootstrap
 analysis agreement --pairs "${PAIRS:-$(at_scale "" "" lingeval97)}"

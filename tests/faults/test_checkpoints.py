@@ -53,7 +53,7 @@ def test_save_and_load(tmp_path):
     assert sorted(p.name for p in path.iterdir()) == ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 
 
-@pytest.mark.parametrize("owner, call", [(safetensors.torch, "save_file"), (checkpoints, "_synced_hash"), (checkpoints, "_give_name")])
+@pytest.mark.parametrize("owner, call", [(safetensors.torch, "save_file"), (checkpoints, "_flushed"), (checkpoints, "_give_name")])
 @pytest.mark.parametrize("times", [1, 2])
 def test_killed_while_saving_leaves_the_previous_checkpoint(owner, call, times, tmp_path, monkeypatch, capsys):
     system = System(tmp_path)

@@ -25,7 +25,7 @@ from nmtkit.models.base import Memory, Model, Vocabularies
 from nmtkit.models.loading import put_weights, weights_of
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.dropout import seed_dropout
-from nmtkit.nn.state import repeat_rows, select_rows
+from nmtkit.nn.state import select_rows
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate.beam import search
@@ -296,7 +296,7 @@ def _random_selections(model: Model, batch: Batch, seed: int) -> None:
             index, count = rows[:, torch.randperm(count)[: count - 1]].flatten(), count - 1
         else:  # hypotheses are continued, twice or not at all
             index = rows.gather(1, torch.randint(0, count, rows.shape)).flatten()
-        state = repeat_rows(state, 2) if choice == 2 and seed % 2 and len(index) > len(history) else select_rows(state, index)
+        state = select_rows(state, index)
         history = torch.cat([history[index], torch.randint(3, V, (len(index), 1))], dim=1)
         hidden, state = model.decode(history[:, -1:], memory, state)
         close(model.logits(hidden[:, -1]), model.logits(model.decode(history, memory)[0][:, -1]))
@@ -416,4 +416,4 @@ def memory_is_per_sentence(case: Case) -> None:
     batch = batch_for(model)
     memory: Memory = model.encode(batch)
     tgt_in = torch.randint(3, V, (3 * len(batch.src), 5))
-    close(model.decode(tgt_in, memory)[0], model.decode(tgt_in, repeat_rows(memory, 3))[0])
+    close(model.decode(tgt_in, memory)[0], model.decode(tgt_in, select_rows(memory, torch.arange(len(batch.src)).repeat_interleave(3)))[0])

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import runpy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ from nmtkit import settings
 from nmtkit.analyze.shared import macs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.caru import WITHOUT_EFFECT
+from nmtkit.models.caru import attention
+from nmtkit.models.caru.settings import WITHOUT_EFFECT
 from nmtkit.models.variants import build_model, count_parameters, load_variant
-from nmtkit.nn import gated
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.linear import inference, pack
@@ -360,12 +361,15 @@ def gradients_of(model, batch):
     return [g.clone() for g in torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)]
 
 
+KEEPING = SimpleNamespace(apply=attention._look)
+"""In the place of `attention._Look`: the same step, of which autograd keeps everything for the backward pass."""
+
+
 @pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
-def test_recomputing_changes_no_gradient(variant):
+def test_recomputing_changes_no_gradient(variant, monkeypatch):
     model, batch = small(variant, dropout=0.2).train(), contract.collate(contract.pairs())
-    assert model.attention.recompute
     again = gradients_of(model, batch)
-    model.attention.recompute = False
+    monkeypatch.setattr(attention, "_Look", KEEPING)
     for found, plain in zip(again, gradients_of(model, batch), strict=True):
         torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-14)
 
@@ -426,7 +430,7 @@ def test_weights_that_are_changed_weigh_at_the_first_step_too():
     torch.testing.assert_close(contexts[1], contexts[0] / 4)
 
 
-def test_nothing_of_every_pair_of_positions_is_kept_for_backward():
+def test_nothing_of_every_pair_of_positions_is_kept_for_backward(monkeypatch):
     """Numbers for every source position at every step: T times as many as a sentence has, were they not computed again."""
     model, batch = small(dtype=torch.float32).train(), contract.collate(contract.pairs(count=20, longest=30))
     h, (b, s) = model.settings.d_hidden, batch.src.shape
@@ -445,7 +449,7 @@ def test_nothing_of_every_pair_of_positions_is_kept_for_backward():
         return len(found)
 
     assert large() == 2  # the states of the source and their products, once a sentence
-    model.attention.recompute = False
+    monkeypatch.setattr(attention, "_Look", KEEPING)
     assert large() > 2 * batch.tgt_in.size(1)
 
 
@@ -509,9 +513,9 @@ def test_a_search_in_pieces_finds_the_same(variant, values, monkeypatch):
         memory = model.encode(batch)
         whole = model.decode(tgt_in, memory)[0]
         calls = []
-        look = gated._look
-        monkeypatch.setattr(gated, "_look", lambda *args: calls.append(args) or look(*args))
-        monkeypatch.setattr(gated, "PIECE", 2 * 3 * batch.src.size(1) * model.attention.gate.width)  # two sentences
+        look = attention._look
+        monkeypatch.setattr(attention, "_look", lambda *args, **project: calls.append(args) or look(*args, **project))
+        monkeypatch.setattr(attention, "PIECE", 2 * 3 * batch.src.size(1) * model.attention.gate.width)  # two sentences
         contract.close(model.decode(tgt_in, memory)[0], whole)
     assert len(calls) == -(-len(batch.src) // 2) * (5 - (model.settings.gate == "caru"))
 

@@ -13,7 +13,7 @@ import torch
 from nmtkit import settings
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, given, ngrams
+from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, ngrams, parsed
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.nn.capture import capture
@@ -137,7 +137,7 @@ def without_idea(case):
     own = model.state_dict()
     base.load_state_dict({name: own[name] for name in base.state_dict()})
     for layer in [*model.encoder, *model.decoder]:
-        layer.phrases.ask = lambda x, *_: x
+        layer.phrases.forward = lambda x, *_: x
     batch = contract.collate(contract.pairs())
     contract.close(contract.full(model, batch), contract.full(base, batch))
 
@@ -230,7 +230,7 @@ def test_phrases_that_come_with_the_batch():
         columns = max(lengths) + draw.randint(0, 3)
         for by_batch in (False, True):
             own = ngrams(torch.tensor(lengths), columns, padded=True, by_batch=by_batch)
-            phrases = given(padded(spans), own, columns)
+            phrases = parsed(padded(spans), own, columns)
             for row in range(len(lengths)):
                 assert as_spans(phrases, row) == (ends_of(spans[row]) or as_spans(own, row))
 
@@ -262,6 +262,18 @@ def test_without_parses_phrases_are_ngrams():
     assert torch.equal(contract.full(ngram, parsed), contract.full(ngram, plain))
     assert not torch.allclose(contract.full(parse, parsed)[0], contract.full(parse, plain)[0])
     assert (parse.reads_spans, ngram.reads_spans) == (True, False)
+
+
+@pytest.mark.parametrize(("init", "bound"), [("fan_in", (1 / 256) ** 0.5), ("xavier", (6 / (256 + 128)) ** 0.5)])
+def test_both_halves_of_w1_are_drawn_as_the_matrix_of_256_inputs_that_it_is(init, bound):
+    torch.manual_seed(0)
+    sizes = {"d_model": 128, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "init": init}
+    model = build_model("pr", sizes, Vocabularies(20, 20, shared=True))
+    for part in model.generators:
+        for half in (part.token, part.summary):
+            assert 0.98 * bound < half.weight.abs().max() <= bound
+            assert abs(float(half.weight.detach().std()) / (bound / 3**0.5) - 1) < 0.03
+        assert (part.summary.bias == 0).all()
 
 
 def generator(**values):

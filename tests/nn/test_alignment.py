@@ -36,7 +36,7 @@ def test_scores_equal_their_equations(bounded, scaled):
     attention = shaken(AdditiveAttention(5, 4, 6, bias=True, bounded=bounded))
     states, s = torch.randn(len(LENGTHS), 6, 4, dtype=torch.float64), torch.randn(2 * len(LENGTHS), 5, dtype=torch.float64)
     scale = LENGTHS.double().view(-1, 1, 1) if scaled else None
-    alpha = attention.loop(attention.keys(states), visible_positions(LENGTHS, 6), 1, torch.float64, scale)(s)
+    alpha = attention.loop(attention.prepare(states), visible_positions(LENGTHS, 6), 1, torch.float64, scale)(s)
     w, b, u = (p.tolist() for p in (attention.query.weight, attention.query.bias, attention.key.weight))
     for i, length in enumerate(LENGTHS.tolist()):
         for k in range(2):

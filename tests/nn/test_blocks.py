@@ -8,10 +8,9 @@ import torch
 
 from nmtkit.nn.capture import capture, capturing, record
 from nmtkit.nn.dropout import Dropout, add_dropout, dropout, seed_dropout
-from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
+from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer, Positions, sinusoids
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import future, visible_positions
-from nmtkit.nn.positions import Positions, sinusoids
 from nmtkit.nn.sublayer import FeedForward, Residual
 
 

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nmtkit.models.caru import CARU, CARUCell
 from nmtkit.nn.alignment import AdditiveAttention
-from nmtkit.nn.cells import GRU, LSTM, MGU, CARUCell, loop, tanh
+from nmtkit.nn.cells import GRU, LSTM, MGU, loop, tanh
 from nmtkit.nn.masks import visible_positions
-from nmtkit.nn.recurrent import CARU, Recurrent
+from nmtkit.nn.recurrent import Recurrent
 from nmtkit.nn.repeated import Repeated
 from tests.models.slow import affine, plus, sigmoid, softmax, times
 from tests.models.slow import tanh as slow_tanh
@@ -134,7 +135,7 @@ def test_the_golden_step_of_a_caru_cell():
     x = cell.inputs(torch.ones(1, 1, dtype=torch.float64))
     assert x[0, 0].item() == pytest.approx(0.6)
     h = torch.full((1, 1), 0.8, dtype=torch.float64)
-    n, gate = cell.parts(x, h, *cell.products())
+    n, gate = cell.parts(x, h, cell.state)
     assert (n.item(), gate.item()) == (pytest.approx(0.5649, abs=5e-7), pytest.approx(0.391186, abs=5e-7))
     assert loop([cell], 1, torch.float64)(x, h).item() == cell(torch.ones(1, 1).double(), h).item() == pytest.approx(0.708032, abs=5e-7)
     assert cell(torch.ones(1, 1).double()).item() == pytest.approx(0.537050, abs=5e-7)
@@ -332,7 +333,7 @@ def test_a_loops_graph_is_freed_without_the_garbage_collector():
         h = torch.randn(2, 3)
         for _ in range(4):
             h = product(h).tanh()
-        kept = weakref.ref(product._inputs[2])
+        kept = weakref.ref(product.inputs[2])
         assert kept() is not None
         del product, h
         assert kept() is None
@@ -356,7 +357,7 @@ def slow_weights(attention, s, states):
 def test_additive_attention_equals_its_equation(rows):
     attention = shaken(AdditiveAttention(5, 4, 6))
     states, s = torch.randn(len(LENGTHS), 6, 4, dtype=torch.float64), torch.randn(rows * len(LENGTHS), 5, dtype=torch.float64)
-    attend = attention.loop(attention.keys(states), visible_positions(LENGTHS, 6), 2, torch.float64)
+    attend = attention.loop(attention.prepare(states), visible_positions(LENGTHS, 6), 2, torch.float64)
     alpha = attend(s)
     assert alpha.shape == (len(LENGTHS), rows, 6)
     for b, length in enumerate(LENGTHS.tolist()):
@@ -364,7 +365,7 @@ def test_additive_attention_equals_its_equation(rows):
         for k in range(rows):
             expected = slow_weights(attention, s[b * rows + k].tolist(), states[b, :length].tolist())
             torch.testing.assert_close(alpha[b, k, :length].tolist(), expected, rtol=1e-12, atol=1e-13)
-    blind = attention.loop(attention.keys(states), visible_positions(torch.tensor([4, 0, 6, 3]), 6), 1, torch.float64)(s)
+    blind = attention.loop(attention.prepare(states), visible_positions(torch.tensor([4, 0, 6, 3]), 6), 1, torch.float64)(s)
     torch.testing.assert_close(blind[1], torch.full_like(blind[1], 1 / 6))
 
 
@@ -380,7 +381,7 @@ def test_additive_attention_has_the_gradients_of_its_equation():
                 self.attention = attention
 
             def forward(self):
-                attend = self.attention.loop(self.attention.keys(states), visible_positions(torch.tensor([5, 3]), 5), 2, torch.float64)
+                attend = self.attention.loop(self.attention.prepare(states), visible_positions(torch.tensor([5, 3]), 5), 2, torch.float64)
                 return attend(s) + 2 * attend(s.flip(0)).square()
 
         return torch.func.functional_call(Steps(), {f"attention.{n}": p for n, p in zip(names, parameters, strict=True)}, ())
@@ -392,7 +393,7 @@ def test_attention_keeps_no_numbers_for_every_pair_of_positions():
     """Backward computes the (B, K, S, A) numbers again; kept is what was there anyway, the keys."""
     b, s, a, steps = 3, 5, 64, 4
     attention = AdditiveAttention(8, 8, a)
-    keys = attention.keys(torch.randn(b, s, 8))
+    keys = attention.prepare(torch.randn(b, s, 8))
     large = set()
 
     def pack(tensor):

@@ -15,6 +15,7 @@ from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.score import lengths, paper
 from nmtkit.score.significance import check_test
 from nmtkit.train.plan import make_plan
+from nmtkit.train.schedules import learning_rate
 from tests.recipes.door import ROOT, nothing, run_recipe
 
 DC_WMT, DC_TED, PR = Vocabularies(33432, 33432, True), Vocabularies(32000, 32000, True), Vocabularies(42875, 42875, True)
@@ -42,7 +43,7 @@ FULL = {
     "phrase/table1": (PR, [88.05, 132.66, 264.13, 442.48] * 2, [100_000, 100_000, 300_000, 300_000] * 2),
     "phrase/table2": (PR, [88.05, 128.98, 128.98, 132.66, 132.66, 132.66, 264.13], [100_000] * 6 + [300_000]),
     "phrase/length": (PR, [88.05, 132.66, 264.13], [100_000, 100_000, 300_000]),
-    "phrase/agreement": (PR, [88.05, 132.66], [100_000] * 2),
+    "phrase/agreement": (PR, [88.05, 132.66, 264.13], [100_000, 100_000, 300_000]),
     "caru/table1": (CARU_WMT, [64.28, 68.47, 83.16, *LADDER] * 4, [450_000] * 28),
     "caru/convergence": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS], [58_000] * 6),
     "caru/importance": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS[1:]], [58_000] * 5),
@@ -278,6 +279,17 @@ def test_big_french_has_the_smaller_dropout(tmp_path):
     assert [call[1] for call in done.calls if call[0] == "prep"] == ["wmt14-ende", "wmt14-enfr"]
 
 
+@pytest.mark.parametrize("name", ["length", "agreement"])
+def test_big_at_small_is_twice_as_wide_and_learns_half_as_fast(name, tmp_path):
+    """Captions and the demo corpus have presets of their own, with other sizes and schedules."""
+    done = asked(f"phrase/{name}", tmp_path, SCALE="small")
+    plans = {values["name"]: planned(values) for call in done.calls if call[0] == "train" for values in [understood(call)]}
+    base, big = plans["transformer-s1"], plans["big-s1"]
+    assert [big.model[key] / base.model[key] for key in ("d_model", "d_ff", "heads")] == [2, 2, 2]
+    peaks = [learning_rate(plan.train, plan.model["d_model"], plan.train.warmup) for plan in (base, big)]
+    assert peaks[1] == pytest.approx(peaks[0] / 2, rel=0.02)
+
+
 def test_the_rung_of_parses_needs_parses(parses, tmp_path):
     without = asked("phrase/table2", tmp_path, SCALE="small")
     assert without.code == 0 and "the row +Parsing is left out" in without.stderr
@@ -292,8 +304,8 @@ def test_the_rung_of_parses_needs_parses(parses, tmp_path):
 def test_what_the_caller_may_choose(tmp_path):
     chosen = {"SEEDS": "3 5", "STEPS": 70, "PRESET": "tiny", "FROM_DIR": "/data", "PAIRS": "a,b,c"}
     done = asked("phrase/agreement", tmp_path, SCALE="full", **chosen)
-    assert done.options("train", "--name") == ["transformer-s3", "transformer-s5", "pr-s3", "pr-s5"]
-    assert [planned(understood(call)).train.seed for call in done.calls if call[0] == "train"] == [3, 5, 3, 5]
+    assert done.options("train", "--name") == ["transformer-s3", "transformer-s5", "pr-s3", "pr-s5", "big-s3", "big-s5"]
+    assert [planned(understood(call)).train.seed for call in done.calls if call[0] == "train"] == [3, 5] * 3
     assert {planned(understood(call)).train.max_steps for call in done.calls if call[0] == "train"} == {70}
     assert done.options("prep", "--from-dir") == ["/data"] and done.options("prep", "--preset") == ["tiny"]
     assert all(run.endswith("-tiny-70") for run in done.options("prep", "--run"))  # systems of other budgets have other runs

@@ -37,7 +37,7 @@ TABLES = {
     "phrase/table1": (["transformer", "pr", "big", "big-pr"], []),
     "phrase/table2": (["transformer", "mean", "max", "max-attn", "pr", "parse", "big"], ["cost", "layers"]),
     "phrase/length": (["transformer", "pr", "big"], ["lengths"]),
-    "phrase/agreement": (["transformer", "pr"], ["agreement"]),
+    "phrase/agreement": (["transformer", "pr", "big"], ["agreement"]),
 }
 HALVES = {
     "compare_all": {
@@ -170,7 +170,7 @@ def groups_of_pr(kept):
 def distances(kept):
     found = rows(kept, "agreement")
     assert {str(distance) for distance in range(1, 16)} <= {row["label"] for row in found if row["section"] == "distance, subject-verb"}
-    assert {"transformer-s1", "pr-s1"} <= found[0].keys()
+    assert {"transformer-s1", "pr-s1", "big-s1"} <= found[0].keys()
     assert (kept / "agreement" / "pr-s1.scores").is_file()
 
 
@@ -271,5 +271,5 @@ def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_
 def test_seeds_become_one_row(shared_run, tmp_path):
     done = smoke("phrase/agreement", tmp_path, shared_run, SEEDS="1 2")
     table = shared_run["RUN"] / "recipes" / "phrase" / "agreement" / "score" / "test" / "seeds.md"
-    assert first_column(table) == {"system", "transformer", "pr"}
+    assert first_column(table) == {"system", "transformer", "pr", "big"}
     assert "pr: pr-s1 (seed 1), pr-s2 (seed 2)" in done.stdout

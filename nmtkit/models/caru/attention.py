@@ -1,0 +1,185 @@
+"""Gated attention: at every step the decoder's state refines what it attends to.
+
+Keys and values are the refined source states. What depends on the source alone is computed once per
+sentence. What a step makes of every source position, (B, K, S, W) numbers several times over, is
+not kept for the backward pass but computed again there.
+
+Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, H width of the
+decoder's state s, E_h of a source state h_i, W of a refined one g_i, A of the alignment layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from nmtkit.models.caru.gates import Gate
+from nmtkit.nn.alignment import AdditiveAttention, Scale, normalise
+from nmtkit.nn.capture import capturing, changing
+from nmtkit.nn.masks import Visible, additive
+from nmtkit.nn.repeated import repeated
+
+PIECE = 1 << 20
+"""Numbers (B, K, S, W) of a search's step that are worked on at once."""
+Attend = Callable[[Tensor, bool], tuple[Tensor, Tensor, Tensor | None]]
+"""s (R, H), and whether this is the first step of all -> context (R, W), weights (B, K, S), and, if
+somebody captures, how open the gate is (B, K, S), NaN where it has no say; else None."""
+
+
+class GatedAttention(nn.Module):
+    """c = Σ α_i g_i with α = softmax(N·e(g_i, s)) and g_i what the gate makes of h_i and s.
+
+    Args:
+        gate: refines the source states.
+        attention: of s to the refined states.
+    """
+
+    def __init__(self, gate: Gate, attention: AdditiveAttention) -> None:
+        super().__init__()
+        self.gate, self.attention = gate, attention
+
+    def prepare(self, h: Tensor) -> Tensor:
+        """Return what `loop` needs of source states (B, S, E_h), once per sentence: (B, S, ·)."""
+        return self.gate.prepare(h)
+
+    def loop(
+        self,
+        h: Tensor,
+        of_h: Tensor,
+        visible: Visible,
+        times: int,
+        dtype: torch.dtype,
+        scale: Scale = None,
+    ) -> Attend:
+        """Make the attention ready for a loop.
+
+        Args:
+            h: source states (B, S, E_h).
+            of_h: `prepare` of them.
+            visible: bool (B, 1, S), the real source positions; None = all.
+            times: steps, at most.
+            dtype: number type of the products.
+            scale: N.
+        """
+        gate, wide = self.gate, of_h.dtype
+        state = repeated([gate.state], times, dtype)
+        query = repeated([self.attention.query], times, dtype)
+        h, of_h = h.to(wide).unsqueeze(1), of_h.unsqueeze(1)
+        mask = None if visible is None else additive(visible, wide)
+        fixed = mask, scale, self.attention.key.weight.to(dtype), self.attention.v
+
+        def attend(s: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+            of_s = state(s).to(wide).view(len(h), -1, 1, gate.state.out_features)
+            context = gate.first(of_s) if first else None
+            if context is not None:  # one g for all positions: their scores are equal
+                alpha = normalise(s.new_zeros(*of_s.shape[:2], h.size(2)), mask, None)
+                context = context.squeeze(2)
+                if changing():  # Σ α_i g is g only as long as the weights sum to one
+                    context = context * alpha.sum(-1, keepdim=True)
+                openness = alpha * torch.nan if capturing() else None
+                return context.flatten(0, 1), alpha, openness
+            q, rows = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
+            look = _Look.apply if torch.is_grad_enabled() else self._in_pieces
+            context, alpha = look(gate, *fixed, q, h, of_h, rows, of_s, *gate.inner())
+            openness = gate.openness(of_h, of_s) if capturing() else None
+            return context.flatten(0, 1), alpha, openness
+
+        return attend
+
+    def _in_pieces(self, gate: Gate, *arguments: Any) -> tuple[Tensor, ...]:
+        """`_look` without gradients, a few sentences at a time.
+
+        What many hypotheses make of long sources would not fit into memory, or caches.
+        """
+        _, _, key, _, q, h, *_ = arguments
+        linear = self.attention.key
+        packed = linear.packed is not None and key.dtype == torch.float32
+        project = (lambda x, _: linear(x)) if packed else F.linear
+        numbers = q.size(1) * h.size(2) * gate.width
+        rows = len(q) if changing() else max(1, PIECE // numbers)
+        pieces = []
+        for start in range(0, len(q), rows):
+            # Tensors of more than two axes have sentences first.
+            piece = [
+                x[start : start + rows] if isinstance(x, Tensor) and x.dim() > 2 else x
+                for x in arguments
+            ]
+            pieces.append(_look(gate, *piece, project=project))
+        return tuple(map(torch.cat, zip(*pieces, strict=True)))
+
+
+def _look(
+    gate: Gate,
+    mask: Visible,
+    scale: Scale,
+    key: Tensor,
+    v: Tensor,
+    q: Tensor,
+    *of_gate: Tensor,
+    project: Callable[[Tensor, Tensor], Tensor] = F.linear,
+) -> tuple[Tensor, Tensor]:
+    """One step: scores of the refined states, weights, and their mean.
+
+    Args:
+        gate: whose `mix` gets `of_gate`.
+        mask, scale: see `normalise`.
+        key: the keys' matrix (A, W) in the number type of products.
+        v: (A).
+        q: the query (B, K, 1, A).
+        project: multiplies with `key`.
+    Returns: context (B, K, W), weights (B, K, S).
+    """
+    g = gate.mix(key.dtype, *of_gate)  # (B, K, S, W)
+    low = g.to(key.dtype)
+    # vᵀ tanh(W g + q) + Σv; the softmax does not see Σv.
+    scores = torch.sigmoid(torch.add(2 * q, project(low, key), alpha=2)) @ (2 * v)
+    alpha = normalise(scores, mask, scale)
+    return torch.matmul(alpha.unsqueeze(2).to(low.dtype), low).squeeze(2).to(g.dtype), alpha
+
+
+class _Look(torch.autograd.Function):
+    """`_look`, of which only the weights and what came in are kept for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        ctx.gate, _, ctx.scale, *tensors = arguments
+        context, alpha = _look(*arguments)
+        ctx.save_for_backward(alpha, *tensors)
+        ctx.set_materialize_grads(False)
+        return context, alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        alpha, key, v, q, *of_gate = ctx.saved_tensors
+        needed = ctx.needs_input_grad[-len(of_gate) :]
+        of_gate = [x.detach().requires_grad_(n) for x, n in zip(of_gate, needed, strict=True)]
+        with torch.enable_grad():
+            mixed = ctx.gate.mix(key.dtype, *of_gate)
+        g = mixed.detach()
+        low = g.to(key.dtype)  # (B, K, S, W)
+        dcontext, dalpha = grads
+        if dcontext is None:
+            dcontext = g.new_zeros(*alpha.shape[:2], g.size(-1))
+        of_context = torch.matmul(low, dcontext.to(low.dtype).unsqueeze(-1)).squeeze(-1)
+        of_context = of_context.to(alpha.dtype)
+        dalpha = of_context if dalpha is None else dalpha + of_context
+        dscores = torch._softmax_backward_data(dalpha, alpha, -1, alpha.dtype)
+        dscores = 2 * (dscores if ctx.scale is None else dscores * ctx.scale)  # (B, K, S)
+        sigma = torch.sigmoid_(torch.add(2 * q, F.linear(low, key), alpha=2))  # (B, K, S, A)
+        dv = torch.mv(sigma.flatten(0, 2).t(), dscores.flatten())
+        slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v).mul_(dscores.unsqueeze(-1))
+        dq = slope.sum(2, keepdim=True)
+        slope = slope.to(low.dtype).flatten(0, 2)
+        dkey = torch.mm(slope.t(), low.flatten(0, 2))
+        dg = torch.mm(slope, key).view(low.shape).to(g.dtype)
+        dg.addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
+        wanted = [x for x in of_gate if x.requires_grad]
+        inner = iter(torch.autograd.grad(mixed, wanted, dg, allow_unused=True))
+        of_gate = [next(inner) if x.requires_grad else None for x in of_gate]
+        return None, None, None, dkey, dv, dq, *of_gate

@@ -1,0 +1,112 @@
+"""CAEmbed: a run of CARU from attention to decoder, over what came before and the context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.models.caru.cell import CARUCell, FirstStep
+from nmtkit.nn.capture import capturing
+from nmtkit.nn.cells import inputs_loop
+from nmtkit.nn.linear import Linear
+from nmtkit.nn.repeated import Product, Repeated, repeated
+
+Before = Callable[[int, Tensor], tuple[Tensor, Product]]
+"""Step t and s_{t-1} (R, W) -> u (R, W) before the context, and the cell's state side of it."""
+
+
+class CAEmbed(nn.Module):
+    """u = None; for v in [v_{t-p}, …, v_{t-1}, c_t], those that exist: u = CARU(v, u).
+
+    The context comes last, so that it counts most.
+
+    Args:
+        context: width of c_t.
+        width: W, of the vectors v and of u; a context of another width is projected.
+        history: p.
+        first_step: of its cell.
+    Source: Im & Chan 2024, Algorithm 1, which is an image: rebuilt from the text (models.md 4.5).
+    """
+
+    def __init__(self, context: int, width: int, history: int, first_step: FirstStep) -> None:
+        super().__init__()
+        self.history = history
+        self.project = Linear(context, width) if context != width else None
+        self.cell = CARUCell(width, width, first_step)
+
+    def loop(
+        self,
+        recent: list[Tensor],
+        opened: list[Tensor],
+        times: int,
+        dtype: torch.dtype,
+        words: Tensor | None = None,
+        added: Tensor | None = None,
+    ) -> Callable[[int, Tensor, Tensor], Tensor]:
+        """Make the run ready for a loop.
+
+        Args:
+            recent: the cell's products (R, 2W) of up to p-1 vectors before these steps, the oldest
+                first; kept up to date.
+            opened: receives, if somebody captures, how open the gate to the context is (R).
+            times: steps, at most.
+            dtype: number type of the products.
+            words: the cell's products (T, R, 2W) of the steps' words, if these are the vectors v;
+                None = decoder states are.
+            added: the cell's products (T, R, 2W), biases included, of what is added to each
+                context.
+        Returns: step t, s_{t-1} (R, W), c_t -> u (R, W).
+        """
+        before = (
+            self._over_states(recent, times, dtype)
+            if words is None
+            else self._over_words(words, recent)
+        )
+        contexts = inputs_loop(self.cell, times, dtype)
+        if added is not None:
+            contexts = Repeated(self.cell.input.weight.to(dtype).mT, times)
+        project = None if self.project is None else repeated([self.project], times, dtype)
+
+        def run(t: int, s: Tensor, c: Tensor) -> Tensor:
+            x = contexts(c if project is None else project(c))
+            u, state = before(t, s)
+            x = (x if added is None else added[t] + x).to(u.dtype)
+            n, gate = self.cell.parts(x, u, state)
+            if capturing():
+                opened.append(gate.mean(-1))
+            return torch.lerp(u, n, gate)
+
+        return run
+
+    def _over_states(self, recent: list[Tensor], times: int, dtype: torch.dtype) -> Before:
+        cell, product = self.cell, inputs_loop(self.cell, times, dtype)
+        if self.history == 1 and cell.input.packed is None:  # a first step reads one half only
+            weight, bias = (p[: cell.d_hidden].to(dtype) for p in cell.input.parameters())
+            product = Repeated(weight.mT, times, bias)
+        state = repeated([cell.state], times * self.history, dtype)
+
+        def before(_: int, s: Tensor) -> tuple[Tensor, Product]:
+            first, *further = vectors = [*recent, product(s).to(s.dtype)]
+            recent[:] = vectors[max(0, len(vectors) + 1 - self.history) :]
+            u = cell.first(first, cell.step)
+            for vector in further:
+                u = cell.step(vector, u, state)
+            return u, state
+
+        return before
+
+    def _over_words(self, words: Tensor, recent: list[Tensor]) -> Before:
+        """All steps at once but for the context."""
+        cell, before = self.cell, len(recent)
+        vectors = torch.stack([*recent, *words]).to(cell.input.weight.dtype)  # (before + T, R, 2W)
+        recent[:] = vectors[max(0, len(vectors) + 1 - self.history) :]
+        place = torch.arange(before, len(vectors), device=words.device)
+        u = cell.first(vectors[(place - self.history + 1).clamp_min(0)], cell.step)  # (T, R, W)
+        for back in reversed(range(self.history - 1)):
+            x = vectors[(place - back).clamp_min(0)]  # y_{t-back}; u begins anew at the first word
+            again = (place == back).view(-1, 1, 1)
+            u = torch.where(again, cell.first(x, cell.step), cell.step(x, u, cell.state))
+        of_u = cell.state(u)  # (T, R, 2W)
+        return lambda t, _: (u[t], lambda _: of_u[t])

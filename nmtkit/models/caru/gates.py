@@ -1,0 +1,193 @@
+"""How the decoder's state refines the source states: by a step of CARU, or of a GRU, for each.
+
+Legend: B sentences, K hypotheses a sentence, S source length, H width of the decoder's state s, E_h
+of a source state h_i, W of a refined one g_i.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from nmtkit.nn.cells import tanh
+from nmtkit.nn.linear import Linear
+
+OPEN = (
+    "0 leaves a source word as it was read, "
+    "1 puts in its place what the decoder's state makes of it"
+)
+OPEN_INVERTED = "0 keeps the decoder's state, 1 lets the source word into it"
+
+
+class Gate(nn.Module, abc.ABC):
+    """How a decoder's state s refines the source states h_i, all side by side.
+
+    Args:
+        d_state: H.
+        d_source: E_h.
+    """
+
+    source: Linear
+    """Products of the source states, once per sentence."""
+    state: Linear
+    """Products of the decoder's state, once a step."""
+    width: int
+    """W."""
+    opens: str
+    """What an open gate does, for people."""
+
+    @abc.abstractmethod
+    def prepare(self, h: Tensor) -> Tensor:
+        """Return what h (B, S, E_h) gives once per sentence: (B, S, ·)."""
+
+    def inner(self) -> tuple[Tensor, ...]:
+        """Return the weights of products inside `mix`."""
+        return ()
+
+    @abc.abstractmethod
+    def mix(
+        self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor
+    ) -> Tensor:
+        """Return the refined states g.
+
+        Args:
+            dtype: number type of products.
+            h: source states (B, 1, S, E_h).
+            of_h: from `prepare` (B, 1, S, ·).
+            s: the decoder's state (B, K, 1, H).
+            of_s: `state` of it (B, K, 1, ·).
+            inner: from `inner`.
+        Returns: (B, K, S, W).
+        """
+
+    @abc.abstractmethod
+    def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:
+        """Return how open the gate is, mean over its W numbers: as for `mix` -> (B, K, S)."""
+
+    def first(self, of_s: Tensor) -> Tensor | None:
+        """Return g at every position of the first step (B, K, 1, W), if it differs."""
+        return None
+
+
+class CARUGate(Gate):
+    """g_i = (1-l_i) ⊙ h_i + l_i ⊙ n_i, a CARU step with history h_i and input s.
+
+    x = W s + B, n_i = tanh(x + W_n h_i + B_n), l_i = σ(x) ⊙ σ(W_z [s|h_i] + B_z).
+
+    Args:
+        d_state: H.
+        d_source: E_h, which is W too.
+        linear_first: at the first step g_i = x for every i, as printed.
+    Source: Im & Chan 2024, Eqs. 4 and 5 (CAAtt).
+    """
+
+    opens = OPEN
+
+    def __init__(self, d_state: int, d_source: int, linear_first: bool) -> None:
+        super().__init__()
+        self.width, self.linear_first = d_source, linear_first
+        # W and the half of W_z that meets s, B and B_z; W_n and the other half of W_z; B_n.
+        self.state = Linear(d_state, 2 * d_source, blocks=2)
+        self.source = Linear(d_source, 2 * d_source, bias=False, blocks=2)
+        self.bias = nn.Parameter(torch.zeros(d_source))
+
+    def prepare(self, h: Tensor) -> Tensor:
+        """Return 2(W_n h_i + B_n) and W_zh h_i side by side; doubled, for tanh a = 2σ(2a) - 1."""
+        n, z = self.source(h).to(self.bias.dtype).chunk(2, dim=-1)
+        return torch.cat([2 * (n + self.bias), z], dim=-1)
+
+    def mix(
+        self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor
+    ) -> Tensor:
+        x, z = of_s.chunk(2, dim=-1)
+        return _Mix.apply(h, of_h, torch.cat([2 * x, z], dim=-1), torch.sigmoid(x))
+
+    def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:
+        x, z = of_s.chunk(2, dim=-1)
+        return (torch.sigmoid(x) * torch.sigmoid(z + of_h[..., self.width :])).mean(-1)  # l
+
+    def first(self, of_s: Tensor) -> Tensor | None:
+        return of_s[..., : self.width] if self.linear_first else None  # x
+
+
+class _Mix(torch.autograd.Function):
+    """g = h + l (n - h), n = 2u - 1, l = w z, [u|z] = σ(a + b), in few passes over memory."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        """h (B, 1, S, W), a (B, 1, S, 2W), b (B, K, 1, 2W), w (B, K, 1, W) -> (B, K, S, W)."""
+        both = torch.sigmoid_(a + b)
+        n, z = both.chunk(2, dim=-1)
+        torch.add(n.new_tensor(-1.0), n, alpha=2, out=n)
+        gate = z * w
+        ctx.save_for_backward(h, both, w, gate)
+        return torch.lerp(h.expand_as(gate), n, gate)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,), (h, both, w, gate) = grads, ctx.saved_tensors
+        n, z = both.chunk(2, dim=-1)
+        dboth = torch.empty_like(both)
+        da, dz = dboth.chunk(2, dim=-1)
+        dgate = (n - h).mul_(grad)
+        dw = torch.mul(dgate, z, out=da).sum(-2, keepdim=True)
+        dz.copy_(torch.ops.aten.sigmoid_backward(dgate.mul_(w), z))
+        dn = gate * grad
+        torch.mul(torch.ops.aten.tanh_backward(dn, n), 0.5, out=da)
+        return _over_rows(grad - dn), _over_rows(dboth), dboth.sum(-2, keepdim=True), dw
+
+
+def _over_rows(grad: Tensor) -> Tensor:
+    """Sum over the K rows of a sentence: (B, K, S, ·) -> (B, 1, S, ·)."""
+    return grad if grad.size(1) == 1 else grad.sum(1, keepdim=True)
+
+
+class GRUGate(Gate):
+    """g_i is a GRU's step with history h_i and input s (GAtt), or inverted (GAtt-Inv, GRU-Inv).
+
+    Inverted, s is the history and h_i the input, and W = H.
+
+    Args:
+        d_state: H.
+        d_source: E_h.
+        inverted: which of the two is the history.
+    Source: Zhang, Xiong & Su 2017, *A GRU-gated attention model for neural machine translation*.
+    """
+
+    def __init__(self, d_state: int, d_source: int, inverted: bool) -> None:
+        super().__init__()
+        self.inverted = inverted
+        self.opens = OPEN_INVERTED if inverted else OPEN
+        self.width = width = d_state if inverted else d_source
+        # Blocks for the gates r and u, and one for the candidate where the side is the input.
+        of_state, of_source = (2, 3) if inverted else (3, 2)
+        self.state = Linear(d_state, of_state * width, not inverted, of_state)
+        self.source = Linear(d_source, of_source * width, inverted, of_source)
+        self.candidate = Linear(width, width, bias=False)
+
+    def prepare(self, h: Tensor) -> Tensor:
+        return self.source(h).to(self.candidate.weight.dtype)
+
+    def inner(self) -> tuple[Tensor, ...]:
+        return (self.candidate.weight,)
+
+    def mix(
+        self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor
+    ) -> Tensor:
+        """See `Gate.mix`; here the candidate's product is of every position at every step."""
+        history, new = (s, of_h) if self.inverted else (h, of_s)
+        gates = 2 * self.width
+        reset, update = torch.sigmoid(of_h[..., :gates] + of_s[..., :gates]).chunk(2, dim=-1)
+        product = F.linear((reset * history).to(dtype), inner[0].to(dtype))
+        candidate = tanh(product + new[..., gates:])
+        return torch.lerp(history.expand_as(candidate), candidate, update)
+
+    def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:
+        update = slice(self.width, 2 * self.width)
+        return torch.sigmoid(of_h[..., update] + of_s[..., update]).mean(-1)

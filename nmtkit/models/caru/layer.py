@@ -1,0 +1,102 @@
+"""CARU as a layer to use by itself, in any model.
+
+Legend: B sentences, S source length, E width of inputs, H of states, N directions.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from nmtkit.models.caru.cell import CARUCell, FirstStep
+from nmtkit.nn.dropout import Dropout
+from nmtkit.nn.recurrent import Recurrent
+
+
+class CARU(nn.Module):
+    """Layers of content-adaptive recurrent units, called as torch's `nn.GRU` is.
+
+    Args:
+        input_size: E.
+        hidden_size: H.
+        num_layers: each but the first reads the states of the one below.
+        batch_first: sentences come first in inputs and outputs, (B, S, …) instead of (S, B, …).
+        dropout: on the states that go up to a further layer.
+        bidirectional: N = 2 instead of 1.
+        first_step: see `CARUCell`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        first_step: FirstStep = "tanh",
+    ) -> None:
+        super().__init__()
+        self.batch_first, self.directions = batch_first, 1 + bidirectional
+        cell = functools.partial(CARUCell, first_step=first_step)
+        widths = [input_size, *[self.directions * hidden_size] * (num_layers - 1)]
+        self.layers = nn.ModuleList(
+            [Recurrent(cell, width, hidden_size, bidirectional) for width in widths]
+        )
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor | PackedSequence, Tensor]:
+        """Read sequences; padding leaves a state as it is.
+
+        Args:
+            input: (S, B, E), (B, S, E) if batch_first, (S, E) for a single sequence, or packed.
+            hx: the states before (num_layers·N, B, H), without B for a single sequence; None = no
+                history.
+            mask: bool, True = real, of the input's shape without E; the real positions come first.
+                None = all (or as they are packed).
+        Returns: states of the last layer, (…, N·H) of the input's kind, the last state repeated
+            where a sequence is padded; the last states of every layer and direction (num_layers·N,
+            B, H).
+        Raises: ValueError for a mask with holes, or beside a packed input.
+        """
+        if isinstance(input, PackedSequence):
+            if mask is not None:
+                raise ValueError("a packed input says itself which positions are real")
+            v, lengths = pad_packed_sequence(input, batch_first=True)
+            states, last = self._read(v, lengths.to(v.device), hx)
+            in_order = input.unsorted_indices is None
+            return pack_padded_sequence(states, lengths, True, enforce_sorted=in_order), last
+        if input.dim() == 2:
+            batch = 0 if self.batch_first else 1
+            mask = None if mask is None else mask.unsqueeze(batch)
+            hx = None if hx is None else hx.unsqueeze(1)
+            states, last = self(input.unsqueeze(batch), hx, mask)
+            return states.squeeze(batch), last.squeeze(1)
+        turn = (lambda x: x) if self.batch_first else (lambda x: x.transpose(0, 1))
+        v = turn(input)
+        real = v.new_ones(v.shape[:2], dtype=torch.bool) if mask is None else turn(mask)
+        lengths = real.sum(1)
+        if not torch.equal(real, torch.arange(v.size(1), device=v.device) < lengths.unsqueeze(1)):
+            raise ValueError("the mask has holes: real positions must come before padding")
+        states, last = self._read(v, lengths, hx)
+        return turn(states), last
+
+    def _read(self, v: Tensor, lengths: Tensor, hx: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Read with all layers.
+
+        Args:
+            v: (B, S, E), of which `lengths` (B) are real.
+            hx: (num_layers·N, B, H); None = no history.
+        Returns: as `forward`, sentences first.
+        """
+        ends = []
+        for index, layer in enumerate(self.layers):
+            before = None if hx is None else hx.split(self.directions)[index]
+            v, last = layer(self.dropout(v) if index else v, lengths, initial=before)
+            ends.append(last)
+        return v, torch.cat(ends)

@@ -1,0 +1,246 @@
+"""CARU-gated attention: a recurrent model with content-adaptive recurrent units for gates.
+
+A unit gates its attention, and one gates what goes from attention to the decoder.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmtkit.data.batches import Batch
+from nmtkit.models.base import Memory, State, Vocabularies, embedding_tables, visible_source
+from nmtkit.models.caru.attention import Attend, GatedAttention
+from nmtkit.models.caru.caembed import CAEmbed
+from nmtkit.models.caru.cell import CARUCell
+from nmtkit.models.caru.gates import CARUGate, GRUGate
+from nmtkit.models.caru.settings import CARUSettings, GAttSettings, GRUInvSettings
+from nmtkit.models.rnnsearch import RecurrentModel
+from nmtkit.nn.alignment import SITE, AdditiveAttention
+from nmtkit.nn.capture import capturing, record
+from nmtkit.nn.cells import GRU, LSTM, MGU, Cell, inputs_loop, loop, tanh
+from nmtkit.nn.dropout import Dropout
+from nmtkit.nn.embeddings import OutputLayer
+from nmtkit.nn.linear import Linear
+from nmtkit.nn.recurrent import Recurrent
+from nmtkit.nn.repeated import eager, repeated
+
+CELLS: dict[str, type[Cell]] = {"caru": CARUCell, "gru": GRU, "lstm": LSTM, "mgu": MGU}
+Advance = Callable[[int, Tensor, Tensor], Tensor]
+"""Step t, the state before (R, state_blocks·H) and the context (R, E_h) -> the state after."""
+
+
+class CARUAttention(RecurrentModel):
+    """Im & Chan 2024, *Neural machine translation with CARU-embedding layer and CARU-gated
+    attention layer*, Mathematics 12(7).
+    """
+
+    Settings = CARUSettings
+    settings: CARUSettings
+    paper = "Im & Chan 2024"
+
+    def __init__(self, settings: CARUSettings, vocabularies: Vocabularies) -> None:
+        super().__init__(settings, vocabularies)
+        settings.check()
+        s, e, h = settings, settings.d_embedding, settings.d_hidden
+        kind: Any = CELLS[s.cell]
+        blocks = kind.blocks
+        if s.cell == "caru":
+            kind = functools.partial(kind, first_step=s.first_step)
+        self.src_table, self.tgt_table, tied = embedding_tables(s.tie, vocabularies, e)
+        self.dropout = Dropout(s.dropout)
+        self.encoder = Recurrent(kind, e, h, s.bidirectional)
+        self.initial = Linear(h, h) if s.bidirectional else None
+        self.attention, context = self._attention(2 * h if s.bidirectional else h)
+        # What goes from attention to the decoder's cell, and how wide it is.
+        read = {"off": context, "embed": e}.get(s.caembed, h)
+        embed, replace = s.caembed != "off", s.caembed == "replace"
+        self.embed: Any = CAEmbed(context, read, s.history, s.first_step) if embed else None
+        self.word: Any = Linear(e, h, bias=False) if replace else None
+        self.cell: Any = None if replace else kind(e, h)
+        beside = s.caembed in {"off", "state"}
+        self.cell_context: Any = Linear(read, blocks * h, False, blocks) if beside else None
+        maxout = s.readout == "maxout"
+        self.maxout: Any = Linear(e + h + context, h, bias=False) if maxout else None
+        self.readout: Any = Linear(h // 2, e, bias=False) if maxout else None
+        self.output = OutputLayer(vocabularies.tgt, self.width, tied, s.softmax_bias)
+
+    def _attention(self, source: int) -> tuple[AdditiveAttention | GatedAttention, int]:
+        """Return the attention to source states of a width E_h, and the width of its contexts."""
+        s, h = self.settings, self.settings.d_hidden
+        inverted = s.gate == "gru-inv"
+        width = h if s.caatt and inverted else source
+        plain = AdditiveAttention(h, width, s.alignment_width or h, True, s.alignment == "bounded")
+        if not s.caatt:
+            return plain, width
+        if s.gate == "caru":
+            return GatedAttention(CARUGate(h, source, s.caatt_first == "linear"), plain), width
+        return GatedAttention(GRUGate(h, source, inverted), plain), width
+
+    def initialise(self) -> None:
+        """Draw all weights from N(0, 0.01²), as the paper does, if the settings want that."""
+        if self.settings.initial_weights == "normal":
+            for parameter in self.parameters():
+                nn.init.normal_(parameter, std=0.01)
+
+    @classmethod
+    def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
+        """See `RecurrentModel.adapt`; tied only if the output layer is as wide as embeddings."""
+        values = super().adapt(sizes)
+        readout = values.get("readout", cls.Settings.model_fields["readout"].default)
+        linear = "d_model" in sizes and readout == "linear"
+        untied = linear and values["d_embedding"] != values["d_hidden"]
+        return values | {"tie": "none"} if untied else values
+
+    @property
+    def width(self) -> int:
+        return self.settings.width
+
+    def encode(self, batch: Batch) -> Memory:
+        """See `Model.encode`.
+
+        Returns: the decoder's first state (B, state_blocks·H), source states (B, S, E_h), what
+            attention makes of them once per sentence, visible bool (B, 1, S) or None, and N of
+            L1(exp(Nx)) for each sentence (B, 1, 1).
+        """
+        words = self._words(self.src_table.weight, batch.src)
+        states, last = self.encoder(words, batch.src_lengths, batch.src_padded)
+        start, h = last[-1], self.settings.d_hidden
+        if self.initial is not None:  # an LSTM's memory goes on as it is
+            first = tanh(self.initial(start[:, :h])).to(start.dtype)
+            start = torch.cat([first, start[:, h:]], dim=-1)
+        return {
+            "initial": start,
+            "states": states.to(start.dtype),
+            "once": self.attention.prepare(states),
+            "visible": visible_source(batch),
+            "n": batch.src_lengths.to(start.dtype).view(-1, 1, 1),
+        }
+
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        """See `Model.decode`.
+
+        The state is the cell's (R, state_blocks·H), and what CAEmbed reads of earlier steps. c_t
+        from s_{t-1}; u_t of CAEmbed, or c_t; s_t = Cell([e(y_{t-1})|u_t], s_{t-1}).
+        """
+        words = self._words(self.tgt_table.weight, tgt_in)  # (R, T, E)
+        s = state["s"] if state else self.first_states(memory, len(tgt_in))
+        if self.cell is None:
+            s = s[:, : self.settings.d_hidden]
+        recent: list[Tensor] = list(state["recent"]) if state else []
+        opened: list[Tensor] = []
+        s, steps = self._steps(words.transpose(0, 1), s, memory, recent, opened, first=not state)
+        before, after, contexts, weights, openness = zip(*steps, strict=True)
+        if capturing():
+            record(SITE, torch.stack(weights, dim=2).flatten(1, 2).unsqueeze(1))  # (B, 1, K·T, S)
+            record(f"{SITE}_context", torch.stack(contexts, dim=1))
+            if openness[0] is not None:
+                record(f"{SITE}_gate", torch.stack(openness, dim=2).flatten(1, 2))  # (B, K·T, S)
+            if opened:
+                record("caembed_gate", torch.stack(opened, dim=1))
+        hidden = torch.stack(after, dim=1)  # (R, T, H)
+        if self.maxout is not None:
+            read = [words, torch.stack(before, dim=1), torch.stack(contexts, dim=1)]
+            units = self.maxout(torch.cat(read, dim=-1))
+            hidden = self.readout(torch.maximum(*units.chunk(2, dim=-1)))  # (R, T, E)
+        return self.dropout(hidden), None if state is None else {"s": s, "recent": recent}
+
+    def _words(self, table: Tensor, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, E)."""
+        return self.dropout(F.embedding(ids, table))
+
+    @eager
+    def _steps(
+        self,
+        words: Tensor,
+        s: Tensor,
+        memory: Memory,
+        recent: list[Tensor],
+        opened: list[Tensor],
+        first: bool,
+    ) -> tuple[Tensor, list[Any]]:
+        """Loop over time.
+
+        Args:
+            words: e(y_{t-1}) (T, R, E).
+            s: the state before (R, state_blocks·H).
+            memory: from `encode`.
+            recent, opened: see `CAEmbed.loop`.
+            first: whether nothing was written yet.
+        Returns: the state after the last word; and of each step the states before and after it (R,
+            H), its context (R, E_h), its weights (B, K, S), how open the attention's gate is (B, K,
+            S) or None.
+        """
+        hidden, steps = self.settings.d_hidden, []
+        dtype, advance = self._advance(words, recent, opened)
+        with torch.autocast(words.device.type, enabled=False):
+            attend = self._attend(memory, len(words), dtype)
+            for t in range(len(words)):
+                before = s[:, :hidden]
+                context, alpha, openness = attend(s[:, :hidden], first and t == 0)
+                s = advance(t, s, context)
+                steps.append((before, s[:, :hidden], context, alpha, openness))
+        return s, steps
+
+    def _attend(self, memory: Memory, times: int, dtype: torch.dtype) -> Attend:
+        """Make the attention ready for the loop."""
+        s, h = self.settings, memory["states"]
+        n = memory["n"] if s.n_scale == "length" else s.n_constant
+        scale = None if s.attention_norm == "softmax" else n
+        arguments = memory["once"], memory["visible"], times, dtype, scale
+        if isinstance(self.attention, GatedAttention):
+            return self.attention.loop(h, *arguments)
+        weigh = self.attention.loop(*arguments)
+
+        def attend(state: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+            alpha = weigh(state)  # (B, K, S)
+            return torch.matmul(alpha, h).flatten(0, 1), alpha, None
+
+        return attend
+
+    def _advance(
+        self, words: Tensor, recent: list[Tensor], opened: list[Tensor]
+    ) -> tuple[torch.dtype, Advance]:
+        """Return the number type of products, and what leads from a context to the next state."""
+        times, hidden, wide = len(words), self.settings.d_hidden, words.dtype
+        embed, cell, kind = self.embed, self.cell, self.settings.caembed
+        if kind == "replace":
+            # The word goes with the context into CAEmbed's cell, which makes the next state.
+            x = embed.cell.inputs(self.word(words))  # (T, R, 2H)
+            return x.dtype, embed.loop(recent, opened, times, x.dtype, added=x)
+        x = (embed if kind == "embed" else self).cell.inputs(words)  # (T, R, G·H)
+        dtype, step = x.dtype, loop([cell], times, x.dtype)
+        if kind == "embed":
+            u = embed.loop(recent, opened, times, dtype, words=x)
+            inputs = inputs_loop(cell, times, dtype)
+            return dtype, lambda t, s, c: step(inputs(u(t, s, c)).to(wide), s)
+        x, to_cell = x.to(wide), repeated([self.cell_context], times, dtype)
+        if kind == "off":
+            return dtype, lambda t, s, c: step(x[t] + to_cell(c), s)
+        u = embed.loop(recent, opened, times, dtype)
+        return dtype, lambda t, s, c: step(x[t] + to_cell(u(t, s[:, :hidden], c)), s)
+
+
+class GRUInv(CARUAttention):
+    """Zhang, Xiong & Su 2017, *A GRU-gated attention model for neural machine translation*:
+    GAtt-Inv, the state is the history.
+    """
+
+    Settings = GRUInvSettings
+    paper = "Zhang et al. 2017"
+
+
+class GAtt(CARUAttention):
+    """Zhang, Xiong & Su 2017, *A GRU-gated attention model for neural machine translation*: the
+    source state is the history.
+    """
+
+    Settings = GAttSettings
+    paper = "Zhang et al. 2017"
