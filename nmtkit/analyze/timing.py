@@ -103,8 +103,9 @@ def measure_speed(run: Run, systems: Sequence[System], set_name: str, steps: int
     """
     baseline = systems[0].read_config()
     train, searched = build(TrainSettings, baseline.get("train", {}), "train"), build(SearchSettings, baseline.get("search", {}), "search")
-    chosen = hardware.choose(precision=train.precision, width=common_width(baseline))  # as the baseline was trained
-    decoding = hardware.choose(chosen.device, searched.precision if chosen.device == "cpu" else "float32").precision  # as it is translated with
+    on_cpu = hardware.pick_device("auto").type == "cpu"
+    decoding = hardware.choose(precision=searched.precision if on_cpu else "float32").precision  # as the baseline is translated with
+    chosen = hardware.choose("auto", train.precision, common_width(baseline), train.matmul)  # as it was trained
     where = f"{chosen.describe()}{f', decoding in {decoding}' if decoding != chosen.precision else ''}"
     console.say(f"measuring on: {where}")
     device, autocast = torch.device(chosen.device), autocast_arguments(chosen)
