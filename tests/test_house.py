@@ -14,7 +14,7 @@ from nmtkit.models.variants import VARIANTS
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
 ROOMS = [
-    *("errors", "files", "console", "presets", "settings", "fields", "run"),
+    *("environment", "errors", "files", "console", "presets", "settings", "fields", "run"),
     *("data", "prep", "nn", "models", "score", "translate", "export", "train", "analyze", "report", "api", "cli"),
 ]
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p.name not in {"__init__.py", "__main__.py"} or p.parent != PACKAGE)
@@ -50,6 +50,13 @@ def test_the_import_rule_can_fail():
     assert climbs("nn", "def f():\n    from nmtkit.train import loop") == {"train"}
     assert climbs("data", "from nmtkit import files, cli") == {"cli"}
     assert climbs("train", "import nmtkit.data.store") == set()
+
+
+SETS_A_VARIABLE = re.compile(r"environ(\[[^]]+\] \|?= |\.(setdefault|update|pop)\b| \|= )|putenv")
+
+
+def test_one_file_sets_environment_variables():
+    assert [path.name for path in MODULES if SETS_A_VARIABLE.search(path.read_text("utf-8"))] == ["environment.py"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit import console, files
+from nmtkit import console, environment, files
 from nmtkit.analyze.finding import Finding
 from nmtkit.analyze.looking import one_set
 from nmtkit.analyze.macs import Macs, Parameters, count_macs, count_parameters
@@ -19,7 +19,6 @@ from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.models.loading import build_untrained
-from nmtkit.nn import hardware
 from nmtkit.run import Run, System
 from nmtkit.score import figures
 from nmtkit.score import paper as papers
@@ -72,7 +71,7 @@ def run(run: Run, systems: Sequence[str], *, measure: bool = False, set_names: S
     """
     beside = papers.asked(paper, table, "cost")
     if measure:
-        hardware.room_for_products(len(systems))
+        environment.room_for_products(len(systems))
     store = training_pairs(run)
     src_length, tgt_length = typical_lengths(store)
     set_name = one_set(run, set_names, "decoding speed")

@@ -6,7 +6,6 @@ Facts of the hardware decide, never a timing: the same command gives the same bi
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import re
 import sys
@@ -32,8 +31,6 @@ CPUS: tuple[tuple[str, set[str], str, bool], ...] = (
 )
 # Float32 products of 1,024 terms: an error above this relative to the largest result is not float32 arithmetic (bfloat16 has 4e-3).
 FLOAT32_ERROR = 5e-6
-# What oneDNN keeps by default.
-ONEDNN_PRODUCTS = 1024
 
 
 @dataclass(frozen=True)
@@ -99,14 +96,6 @@ def choose(device: str = "auto", precision: str = "auto", width: int = 256, matm
     torch.set_float32_matmul_precision(matmul)
     narrow = precision == "bfloat16" or (precision == "auto" and _bfloat16_pays(picked, width))
     return Hardware(picked.type, name, torch.get_num_threads(), "bfloat16" if narrow else "float32", matmul, kept)
-
-
-def room_for_products(models: int) -> None:
-    """Let oneDNN keep as many compiled products for several models of one process as each would have in a process of its own.
-
-    To be called before the first product: the library looks once. (More for one model pays little and costs close to a megabyte each.)
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(ONEDNN_PRODUCTS * models))
 
 
 def keep_big_blocks() -> bool:

@@ -21,7 +21,6 @@ from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
 from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.nn import hardware
 from nmtkit.score.tables import Column, Table
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate.beam import search
@@ -223,15 +222,6 @@ def test_slow_systems_have_the_least_rounds(two, monkeypatch):
     assert found["own"].rounds == timing.LEAST
     monkeypatch.setattr(timing, "_seconds", lambda work, device: 3.0)
     assert timing.measure_speed(two.run, [two.run.system(name) for name in ("base", "own")], "test", 5)["own"].rounds == 10
-
-
-def test_products_are_kept_for_every_system(two, monkeypatch):
-    monkeypatch.setattr("os.environ", {})
-    hardware.room_for_products(3)
-    assert os.environ == {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "3072"}
-    os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "5"
-    hardware.room_for_products(3)
-    assert os.environ == {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "5"}
 
 
 def test_measured_searches_have_one_length(two):
