@@ -192,7 +192,7 @@ class LoadedSystem:
             found = self._chosen.hardware(self.device, forced)
             if not self._loaded:
                 self._matmul = found.matmul
-            torch.set_float32_matmul_precision(self._matmul)  # measured once: what is loaded later computes the same way
+            torch.set_float32_matmul_precision(self._matmul)  # what is loaded later computes the same way
             if found.precision not in self._loaded:
                 prep, models = self.run.prep, self._chosen.load(self.device, found.precision)
                 sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")

@@ -124,6 +124,8 @@ class TrainSettings(Section):
     """Clip the global gradient norm; 0 = off."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 where the hardware multiplies it faster, else float32."""
+    matmul: Literal["auto", "highest", "high", "medium"] = "auto"
+    """Path of float32 products (torch.set_float32_matmul_precision); auto: TF32 on a GPU, on a CPU the fastest that is as exact as `highest`."""
     deterministic: bool = False
     """On a GPU, only algorithms that give the same bits every time, and slower ones where need be; a CPU gives the same bits anyway."""
     seed: int = Field(1, ge=0)

@@ -417,3 +417,34 @@ def test_the_examples_of_the_help_cover_the_commands():
     assert all(any(f" {option} " in line for line in preps) for option in ("--parses", "--parser", "--docs", "--from-dir"))
     with pytest.raises(Exception, match="No such option"):
         test_the_examples_of_the_help_can_be_typed("train", "nmtkit train --not-there")
+
+
+MEASURING = """
+import sys
+import torch
+from nmtkit.analyze import cost
+from nmtkit.__main__ import main
+
+def products(*_):  # of 70 shapes, twice; oneDNN makes a few of its own for each
+    weight = torch.randn(16, 16).to_mkldnn()
+    for _ in range(2):
+        print("ROUND", flush=True)
+        for rows in range(1, 71):
+            torch.nn.functional.linear(torch.randn(rows, 16).to_mkldnn(), weight)
+    sys.exit(0)
+
+cost.measure_speed = products
+main()
+"""
+
+
+@pytest.mark.parametrize(("limit", "compiled"), [(None, 0), ("128", 140)])
+def test_measured_systems_keep_their_products_as_each_would_alone(run, limit, compiled):
+    """For two systems 256 products, unless the user has another limit; oneDNN counts."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ONEDNN")} | {"ONEDNN_VERBOSE": "profile_create"}
+    environment |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": limit} if limit else {}
+    command = [sys.executable, "-c", MEASURING, "analyze", "cost", "--measure", "--run", str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    again = done.stdout.split("ROUND\n")[2]
+    assert again.count("create:cache_miss") == compiled and again.count("create:cache_") == 140

@@ -14,7 +14,7 @@ from nmtkit.models.variants import VARIANTS
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
 ROOMS = [
-    *("errors", "files", "console", "parallel", "presets", "settings", "fields", "tables", "records", "run", "text", "data", "corpora", "demo"),
+    *("environment", "errors", "files", "console", "parallel", "presets", "settings", "fields", "tables", "records", "run", "text", "data", "corpora", "demo"),
     *("prep", "nn", "models", "score", "translate", "export", "train", "analyze", "report", "api", "cli"),
 ]
 FOUND_BY_NAME = "demo"
@@ -55,6 +55,13 @@ def test_the_import_rule_can_fail():
     assert climbs("train", "import nmtkit.data.store") == set()
     assert climbs("analyze", "from nmtkit.demo import separable_expressions") == {"demo"}
     assert climbs("demo", "from nmtkit.demo.draw import Draw") == set()
+
+
+SETS_A_VARIABLE = re.compile(r"environ(\[[^]]+\] \|?= |\.(setdefault|update|pop)\b| \|= )|putenv")
+
+
+def test_one_file_sets_environment_variables():
+    assert [path.name for path in MODULES if SETS_A_VARIABLE.search(path.read_text("utf-8"))] == ["environment.py"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit import console, files
+from nmtkit import console, environment, files
 from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions
 from nmtkit.analyze.shared.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.analyze.shared.timing import Timing, measure_speed
@@ -18,7 +18,6 @@ from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
-from nmtkit.nn import hardware
 from nmtkit.records import MetricsLine, TranslationMeta, load, load_lines
 from nmtkit.run import Run, System
 from nmtkit.score import paper as papers
@@ -113,7 +112,7 @@ class Cost(Analysis[CostOptions, Costs]):
 
     def measure(self, study: Study) -> Costs:
         if self.options.measure:
-            hardware.room_for_products(len(study.systems))  # oneDNN reads it at the first product
+            environment.room_for_products(len(study.systems))  # oneDNN reads it at the first product
         store = training_pairs(study.run)
         set_name = study.set_name  # before minutes of counting: it may be unknown
         counts = {}

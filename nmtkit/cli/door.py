@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import nmtkit
+from nmtkit import environment
 from nmtkit.cli.unused import refuse_unused
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, plain
 
@@ -203,15 +204,7 @@ def _stop(number: int, frame: object) -> None:
 
 def main() -> None:
     """Run the command line; errors become three lines on stderr and an exit code (0, 2, 3, 4, 75, 130)."""
-    # Read by OpenMP when torch is loaded. A thread that spins while it waits keeps the other one from the core they share with
-    # another program, and a step takes ten times as long; spinning briefly costs a quiet machine a few per cent with tiny models.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # Read by oneDNN at its first product. It keeps the code it made for each shape, some 0.7 MB a shape, and batches have many shapes: with
-    # its default of 1,024 memory grows by most of a gigabyte over an epoch. What one update uses again is far less.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        # Read when torch is loaded. When a process dies, each of the others would print the stack of its broken connection, call by call.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    environment.prepare()
     _open_streams()
     signal.signal(signal.SIGTERM, _stop)
     for stream in (sys.stdin, sys.stdout, sys.stderr):

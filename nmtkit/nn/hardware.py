@@ -1,15 +1,14 @@
-"""What this machine computes with: device, precision, matrix products, allocator; measured or read from the hardware, and said in one line."""
+"""What this machine computes with: device, number type, path of the products, allocator.
+
+Facts of the hardware decide, never a timing: the same command gives the same bits every time.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import os
 import platform
 import re
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,24 @@ import torch
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.nn.linear import WIDE, Precision
 
-# A path is taken for its speed only if it is faster by this factor, so that noise never decides (the gains meant are 2x).
-CLEARLY = 1.3
+# CPUs: (maker or "", flags, path of float32 products, bfloat16 is faster); the first row that fits holds.
+# `medium` has oneDNN multiply float32. With AMX, and on Arm, oneDNN rounds the factors to bfloat16 first, so that path is out.
+# On AMD's CPUs MKL, torch's default, uses no AVX-512: oneDNN is twice as fast. On Intel's the two are equally fast.
+# Without AMX, Intel's CPUs multiply bfloat16 no faster than float32.
+CPUS: tuple[tuple[str, set[str], str, bool], ...] = (
+    ("", {"amx_bf16"}, "highest", True),
+    ("AuthenticAMD", {"avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}, "medium", True),
+    ("AuthenticAMD", {"avx512bw", "avx512dq", "avx512vl"}, "medium", False),
+    ("", {"asimd", "bf16"}, "highest", True),
+    ("", set(), "highest", False),
+)
 # Float32 products of 1,024 terms: an error above this relative to the largest result is not float32 arithmetic (bfloat16 has 4e-3).
 FLOAT32_ERROR = 5e-6
-# What oneDNN keeps by default.
-ONEDNN_PRODUCTS = 1024
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """The choices made at start-up; kept with a checkpoint, so that a continued training computes with the same arithmetic."""
+    """The choices made at start-up; kept with a checkpoint, so that a training continued with other arithmetic warns of it."""
 
     device: str
     """cpu or cuda."""
@@ -37,7 +43,7 @@ class Hardware:
     threads: int
     precision: Precision
     matmul: str
-    """torch.set_float32_matmul_precision: highest, high (TF32 on a GPU) or medium (oneDNN's float32 on some CPUs)."""
+    """Argument of torch.set_float32_matmul_precision: highest, high (TF32 on a GPU) or medium (oneDNN's products on a CPU)."""
     keeps_blocks: bool
     """Whether the C allocator was told to keep big blocks."""
 
@@ -70,40 +76,26 @@ def pick_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
-def choose(device: str = "auto", precision: str = "auto", width: int = 256, remembered: dict[str, Any] | None = None) -> Hardware:
+def choose(device: str = "auto", precision: str = "auto", width: int = 256, matmul: str = "auto") -> Hardware:
     """Choose for this machine, and set torch and the allocator accordingly.
 
     Args:
         device: auto, cpu or cuda.
-        precision: auto, float32 or bfloat16; auto takes bfloat16 only where this hardware multiplies it clearly faster.
+        precision: auto, float32 or bfloat16; auto takes bfloat16 only where this hardware multiplies it faster.
         width: D of the model; a narrow model gains nothing from bfloat16 on a CPU.
-        remembered: `values()` of an earlier start: on the same machine its measured choices are kept, for the same bits.
+        matmul: auto, highest, high or medium; auto takes the fastest path of float32 products that is as exact, TF32 on a GPU.
     Raises: ConfigError, EnvironmentProblem as `pick_device`.
     """
     picked = pick_device(device)
-    name = torch.cuda.get_device_name(picked) if picked.type == "cuda" else _cpu_name()
-    threads = torch.get_num_threads()
+    on_cpu = picked.type == "cpu"
+    name = _cpu_name() if on_cpu else torch.cuda.get_device_name(picked)
     torch.set_flush_denormal(True)  # Adam's moments of words not seen for long would end as numbers that a CPU is very slow with
-    kept = keep_big_blocks() if picked.type == "cpu" else False
-    old = remembered or {}
-    same = (old.get("device"), old.get("name"), old.get("threads")) == (picked.type, name, threads)
-    matmul = old["matmul"] if same else "high" if picked.type == "cuda" else _matmul_path()
+    kept = on_cpu and keep_big_blocks()
+    if matmul == "auto":
+        matmul = _float32_path() if on_cpu else "high"
     torch.set_float32_matmul_precision(matmul)
-    if precision != "auto":
-        chosen: Precision = "bfloat16" if precision == "bfloat16" else "float32"
-    elif same:
-        chosen = old["precision"]
-    else:
-        chosen = "bfloat16" if _bfloat16_pays(picked, width) else "float32"
-    return Hardware(picked.type, name, threads, chosen, matmul, kept)
-
-
-def room_for_products(models: int) -> None:
-    """Let oneDNN keep as many compiled products for several models of one process as each would have in a process of its own.
-
-    To be called before the first product: the library looks once. (More for one model pays little and costs close to a megabyte each.)
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(ONEDNN_PRODUCTS * models))
+    narrow = precision == "bfloat16" or (precision == "auto" and _bfloat16_pays(picked, width))
+    return Hardware(picked.type, name, torch.get_num_threads(), "bfloat16" if narrow else "float32", matmul, kept)
 
 
 def keep_big_blocks() -> bool:
@@ -121,65 +113,35 @@ def keep_big_blocks() -> bool:
     return all([mallopt(-3, 1 << 30), mallopt(-1, 2**31 - 1), mallopt(-2, 64 << 20)])
 
 
-@functools.cache  # measured once in a process: all that it compares is computed alike
-def _matmul_path() -> str:
-    return measured_matmul_path()
+def _float32_path() -> str:
+    """The path of `CPUS`, if torch's and oneDNN's versions here multiply float32 on it."""
+    path = _cpu_facts()[0]
+    return path if path == "highest" or _is_float32(path) else "highest"
 
 
-def measured_matmul_path() -> str:
-    """`medium` where this CPU has a clearly faster path for products of float32 that is as exact, else `highest`."""
-    x, w = _operands(torch.float32)
+def _is_float32(path: str) -> bool:
+    """True if products on a path are as exact as float32 is."""
+    generator = torch.Generator().manual_seed(1)
+    x, w = (torch.randn(512, 1024, generator=generator) for _ in range(2))
     exact = x.double() @ w.double().T
     before = torch.get_float32_matmul_precision()
-
-    def product(path: str) -> torch.Tensor:
-        torch.set_float32_matmul_precision(path)
-        return x @ w.T
-
+    torch.set_float32_matmul_precision(path)
     try:
-        error = float((product("medium") - exact).abs().max() / exact.abs().max())
-        gain = _gain(lambda: product("highest"), lambda: product("medium"))
+        return float((x @ w.T - exact).abs().max() / exact.abs().max()) < FLOAT32_ERROR
     finally:
         torch.set_float32_matmul_precision(before)
-    return "medium" if error < FLOAT32_ERROR and gain > CLEARLY else "highest"
 
 
 def _bfloat16_pays(device: torch.device, width: int) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return width >= WIDE and _cpu_gains()
+    return width >= WIDE and _cpu_facts()[1]
 
 
-@functools.cache
-def _cpu_gains() -> bool:
-    if not {"avx512_bf16", "amx_bf16", "bf16"} & _cpu_flags():
-        return False
-    x, w = _operands(torch.float32)
-    x16, w16 = _operands(torch.bfloat16)
-    return _gain(lambda: x @ w.T, lambda: x16 @ w16.T) > CLEARLY
-
-
-def _gain(slow: Callable[[], object], fast: Callable[[], object]) -> float:
-    """How many times faster the second is: CPU time of one thread, in turn, so that other work on the machine hardly matters."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        times = [(_seconds(slow), _seconds(fast)) for _ in range(7)]
-    finally:
-        torch.set_num_threads(threads)
-    return min(t for t, _ in times) / min(t for _, t in times)
-
-
-def _operands(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x, w = (torch.randn(512, 1024, generator=generator) for _ in range(2))
-    return x.to(dtype), w.to(dtype)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return max(1e-9, time.process_time() - start)
+def _cpu_facts() -> tuple[str, bool]:
+    """The path of float32 products on this CPU, and whether it multiplies bfloat16 faster."""
+    maker, flags = _cpu_info("vendor_id"), set((_cpu_info("flags") or _cpu_info("Features")).split())
+    return next((path, bfloat16) for of, needed, path, bfloat16 in CPUS if of in {"", maker} and needed <= flags)
 
 
 def _cpu_info(key: str) -> str:
@@ -192,7 +154,3 @@ def _cpu_info(key: str) -> str:
 
 def _cpu_name() -> str:
     return _cpu_info("model name") or platform.processor() or platform.machine()
-
-
-def _cpu_flags() -> set[str]:
-    return set((_cpu_info("flags") or _cpu_info("Features")).split())

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.utils.deterministic
 
+from nmtkit import environment
 from nmtkit.errors import ConfigError
 from nmtkit.nn.hardware import pick_device
 
@@ -78,13 +79,13 @@ def _workspace() -> Iterator[None]:
         raise ConfigError(message, where=SETTING, hint=f"unset it, or set it to {WORKSPACES[0]}")
     if given is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise ConfigError(f"CUDA has started without {WORKSPACE}", where=SETTING, hint=f"set it to {WORKSPACES[0]} before this process starts")
-    os.environ[WORKSPACE] = given or WORKSPACES[0]
+    environment.set_default(WORKSPACE, WORKSPACES[0])
     try:
         yield
     finally:
         # CUDA that has started goes on with it, and the next training in this process must find it.
-        if given is None and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            os.environ.pop(WORKSPACE, None)
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            environment.take_back(WORKSPACE)
 
 
 @contextlib.contextmanager

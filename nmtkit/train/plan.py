@@ -14,12 +14,12 @@ from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings, TrainSettings
 
 # Settings that may change when a training goes on: they decide how long it lasts, what is kept and shown, never what an update does
-# (`deterministic`: nothing but how it is rounded, as another GPU would).
+# (`deterministic`, `matmul`: nothing but how it is rounded, as another GPU would).
 HARMLESS = {
     f"train.{key}"
     for key in (
         *("max_steps", "max_minutes", "patience", "log_every", "samples"),
-        *("checkpoint_every", "keep_checkpoints", "dev_bleu", "dev_sentences", "best_by", "deterministic"),
+        *("checkpoint_every", "keep_checkpoints", "dev_bleu", "dev_sentences", "best_by", "deterministic", "matmul"),
     )
 }
 
@@ -133,6 +133,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
     Raises: ConfigError with a table of key, old, new; DataError if the corpus is not the one it was trained on.
     """
     old = system.read_config()
+    old.pop("hardware", None)  # no setting: of the machine that trained it
     if not plan.init_from:
         plan = Plan(**{**vars(plan), "init_from": old.get("init_from", "")})
     if old.get("corpus") != plan.corpus:

@@ -127,7 +127,7 @@ def _begin(system: System, plan: Plan, state: TrainState) -> None:
         _clear(system)
     elif state.step > plan.train.max_steps:  # which asks for less than was done: the schedule was that of the longer training
         values["train"]["max_steps"] = system.read_config()["train"]["max_steps"]
-    runs.write_toml(system.config, values)
+    runs.write_toml(system.config, {**values, "hardware": state.hardware})  # what `auto` came to
     write_best(system, state, plan.train)
 
 
@@ -149,8 +149,8 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
     weights, moments, state, path = ({}, {}, TrainState(), None) if fresh else newest(system)
     width = common_width(plan.values())
     device = ranks.device(device)
-    chosen = ranks.first_does(lambda: machines.choose(device, plan.train.precision, width, state.hardware).values())
-    hardware = machines.choose(device, plan.train.precision, width, chosen)  # on machines alike the choice of the first rank
+    hardware = machines.choose(device, plan.train.precision, width, plan.train.matmul)
+    chosen = ranks.first_does(hardware.values)
     machine = hardware.describe() + describe(plan.train.deterministic, hardware.device)
     opening = [f"nmtkit {nmtkit.__version__}, torch {torch.__version__}: {machine}"]
     console.say(machine)

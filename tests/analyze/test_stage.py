@@ -23,7 +23,6 @@ from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
 from nmtkit.data.spans import SpansWriter
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.nn import hardware
 from nmtkit.settings import SearchSettings, build
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS
@@ -284,15 +283,6 @@ def test_slow_systems_have_the_least_rounds(two, monkeypatch):
     assert found["own"].rounds == timing.LEAST
     monkeypatch.setattr(timing, "_seconds", lambda work, device: 3.0)
     assert timing.measure_speed(study(two, "base", "own"), 5)["own"].rounds == 10
-
-
-def test_products_are_kept_for_every_system(two, monkeypatch):
-    monkeypatch.setattr("os.environ", {})
-    hardware.room_for_products(3)
-    assert os.environ == {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "3072"}
-    os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "5"
-    hardware.room_for_products(3)
-    assert os.environ == {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "5"}
 
 
 def test_measured_searches_have_one_length(two):

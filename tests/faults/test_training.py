@@ -300,33 +300,88 @@ def test_the_choice_is_said_in_one_line(tmp_path, capsys):
     assert "1 thread, float32" in line
 
 
-def test_the_same_arithmetic_is_kept_when_continuing(monkeypatch):
-    first = hardware.choose("cpu")
-    remembered = {**first.values(), "matmul": "medium", "precision": "bfloat16"}
+LYING_CLOCK = """
+import itertools, json, sys, time
+import torch
+from nmtkit.nn import hardware
+calls, late = itertools.count(), int(sys.argv[1])
+def clock():  # every second stretch of time seems nine times as long as the one before it, or the other way round
+    pair, end = divmod(next(calls), 2)
+    return end * (9.0 if pair % 2 == late else 1.0)
+time.process_time = time.perf_counter = time.thread_time = time.monotonic = clock
+found = hardware.choose("cpu")
+assert torch.get_float32_matmul_precision() == found.matmul
+print(json.dumps(found.values()))
+"""
+
+
+def test_no_choice_depends_on_a_clock():
+    """The same command computes the same bits, whatever else the machine does meanwhile."""
+    found = [subprocess.run([sys.executable, "-c", LYING_CLOCK, late], capture_output=True, text=True, check=True).stdout for late in "01"]
+    assert found[0] == found[1] and '"matmul"' in found[0]
+
+
+ZEN3 = "fpu avx2 fma"
+ZEN4 = f"{ZEN3} avx512f avx512bw avx512dq avx512vl avx512_bf16"
+SAPPHIRE_RAPIDS = f"{ZEN4} amx_bf16 amx_tile"
+
+
+@pytest.mark.parametrize(
+    ("maker", "flags", "matmul", "precision"),
+    [
+        ("AuthenticAMD", ZEN4, "medium", "bfloat16"),
+        ("AuthenticAMD", ZEN4.replace("avx512_bf16", ""), "medium", "float32"),
+        ("AuthenticAMD", ZEN3, "highest", "float32"),
+        ("AuthenticAMD", SAPPHIRE_RAPIDS, "highest", "bfloat16"),
+        ("GenuineIntel", SAPPHIRE_RAPIDS, "highest", "bfloat16"),
+        ("GenuineIntel", ZEN4, "highest", "float32"),
+        ("", "fp asimd sve bf16", "highest", "bfloat16"),
+        ("", "fp asimd", "highest", "float32"),
+        ("", "", "highest", "float32"),
+    ],
+)
+def test_facts_of_the_processor_decide(maker, flags, matmul, precision, monkeypatch):
+    info = {"vendor_id": maker, "model name": "a CPU", "Features" if "asimd" in flags else "flags": flags}
+    monkeypatch.setattr(hardware, "_cpu_info", lambda key: info.get(key, ""))
+    exact = set()
+    monkeypatch.setattr(hardware, "_is_float32", lambda path: exact.add(path) or True)
     before = torch.get_float32_matmul_precision()
     try:
-        again = hardware.choose("cpu", remembered=remembered)
-        assert (again.matmul, again.precision) == ("medium", "bfloat16")
-        assert torch.get_float32_matmul_precision() == "medium"
-        elsewhere = hardware.choose("cpu", remembered={**remembered, "name": "another CPU"})
-        assert elsewhere == first
-        assert hardware.choose("cpu", precision="float32", remembered=remembered).precision == "float32"
+        found = hardware.choose("cpu")
+        assert (found.matmul, found.precision) == (matmul, precision) and exact == {matmul} - {"highest"}
+        assert hardware.choose("cpu", width=64).precision == "float32"
+        assert torch.get_float32_matmul_precision() == matmul
+        found = hardware.choose("cpu", "float32", matmul="high")
+        assert (found.matmul, found.precision, torch.get_float32_matmul_precision()) == ("high", "float32", "high")
+        monkeypatch.setattr(hardware, "_is_float32", lambda path: False)
+        assert hardware.choose("cpu").matmul == "highest"
     finally:
         torch.set_float32_matmul_precision(before)
 
 
-def test_a_path_that_is_not_float32_is_never_taken(monkeypatch):
-    monkeypatch.setattr(hardware, "_gain", lambda slow, fast: 10.0)
-    assert hardware.measured_matmul_path() == "medium"  # on a CPU without bfloat16 units it is float32
-    monkeypatch.setattr(hardware, "FLOAT32_ERROR", 0.0)
-    assert hardware.measured_matmul_path() == "highest"
+def test_a_path_that_rounds_the_factors_is_not_float32(monkeypatch):
+    assert hardware._is_float32("highest")
+    product = torch.Tensor.__matmul__
+
+    def rounding(x, w):
+        return product(x.bfloat16().float(), w.bfloat16().float()) if x.dtype == torch.float32 else product(x, w)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
+    assert not hardware._is_float32("highest")
 
 
-def test_speeds_are_measured_once_in_a_process(monkeypatch):
-    """What one process compares is computed alike, whatever else the machine does meanwhile."""
-    first = hardware.choose("cpu")
-    monkeypatch.setattr(hardware, "_gain", lambda slow, fast: pytest.fail("measured again"))
-    assert hardware.choose("cpu") == first
+def test_the_choice_stands_beside_the_settings(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", dev=0)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for matmul in ("medium", "highest"):  # rounding alone differs, so a training may go on with another
+            steps = {"medium": 2, "highest": 4}[matmul]
+            train(run, assignments=[*SETTINGS, f"train.matmul={matmul}", f"train.max_steps={steps}"])
+            config = run.system("transformer").read_config()
+            assert config["train"]["matmul"] == config["hardware"]["matmul"] == torch.get_float32_matmul_precision() == matmul
+            assert config["train"]["precision"] == "auto" and config["hardware"]["precision"] == "float32"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 # 36: curves never double

@@ -105,9 +105,11 @@ class Bench:
         config = study.run.system(study.systems[0]).read_config()
         self.training = build(TrainSettings, config.get("train", {}), "train")
         settings = build(SearchSettings, config.get("search", {}), "search")
-        training = hardware.choose(precision=self.training.precision, width=common_width(config))
-        precision = settings.precision if training.device == "cpu" else "float32"
-        decoding = hardware.choose(training.device, precision).precision
+        on_cpu = hardware.pick_device("auto").type == "cpu"
+        decoding = hardware.choose(precision=settings.precision if on_cpu else "float32").precision
+        training = hardware.choose(  # last, since it sets how float32 is multiplied
+            "auto", self.training.precision, common_width(config), self.training.matmul
+        )
         self.where = training.describe()
         if decoding != training.precision:
             self.where += f", decoding in {decoding}"
