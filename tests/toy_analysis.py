@@ -37,7 +37,6 @@ class FrequentWords(Analysis[FrequentWordsOptions, WordCounts]):
 
     name = "frequent-words"
     title = "the most frequent words"
-    shows = "which words each system writes most often"
     examples = ("--words 3",)
     sets = "one"
     Options = FrequentWordsOptions

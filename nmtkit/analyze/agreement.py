@@ -101,7 +101,6 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
 
     name = "agreement"
     title = "right forms preferred to wrong ones"
-    shows = "right forms preferred to wrong ones, by kind of error, distance and frequency"
     examples = ("--pairs lingeval97", "--pairs pronouns --context true,none,foreign")
     sets = "none"
     Options = AgreementOptions

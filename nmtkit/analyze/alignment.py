@@ -174,7 +174,6 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
 
     name = "alignment"
     title = "attention and word alignment"
-    shows = "the attention of a sentence pair, and its alignment error rate on gold sets"
     examples = ("--sentence 7 --layer 3 --head 2", "--gold enfr.gold,enfr.src-tgt")
     Options = AlignmentOptions
 

@@ -3,7 +3,6 @@
     class Words(Analysis[Options, dict[str, int]]):
         name = "words"
         title = "words of the translations"
-        shows = "how many words each system writes"
         sets = "one"
 
         def measure(self, study):
@@ -53,6 +52,20 @@ class PaperOptions(Options):
 def option(default: Any, metavar: str, **limits: Any) -> Any:
     """Return the default of an option whose value is shown as `metavar` in the help; `limits` are pydantic's (ge, …)."""
     return Field(default, json_schema_extra={"metavar": metavar}, **limits)
+
+
+def flag(key: str) -> str:
+    """Return an option as it is typed."""
+    return "--" + key.replace("_", "-")
+
+
+def as_words(options: Mapping[str, Any]) -> list[str]:
+    """Return options with their values as they are typed."""
+    words: list[str] = []
+    for key, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        words += [flag(key)] if value is True else [word for one in values for word in (flag(key), str(one))]
+    return words
 
 
 class LeftOut(NmtkitError):
@@ -170,8 +183,6 @@ class Analysis(ABC, Generic[O, R]):
     """As it is typed: `nmtkit analyze NAME`; findings are kept in analyze/NAME/."""
     title: ClassVar[str]
     """The title of its findings."""
-    shows: ClassVar[str]
-    """What it shows, for the list of analyses."""
     examples: ClassVar[Sequence[str]] = ()
     """Command lines for its help, without `nmtkit analyze NAME`."""
     sets: ClassVar[Literal["none", "one", "some"]] = "one"

@@ -19,7 +19,7 @@ from nmtkit.data.batches import collate
 from nmtkit.data.spans import Spans
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
-from nmtkit.score.translations import bleu_of
+from nmtkit.score.translations import bleu_of, translated_systems
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary, load_vocabularies
 
@@ -71,8 +71,8 @@ class Translated:
 
 
 def lines_that_differ(study: Study, count: int) -> list[int]:
-    """Return the lines on which the systems' sentence BLEU lies farthest apart, the first ones among equals, in order."""
-    scores = bleu_of(study.run, study.text_set, study.translations())
+    """Return the lines on which sentence BLEU of all systems lies farthest apart, the first ones among equals, in order."""
+    scores = bleu_of(study.run, study.text_set, translated_systems(study.run, study.text_set, []))
     bleu = np.stack([metric.sentence_scores() for metric in scores.values()])
     spread = bleu.max(0) - bleu.min(0)
     return sorted(np.argsort(-spread, kind="stable")[:count].tolist())
@@ -121,7 +121,6 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
 
     name = "attention"
     title = "what systems attend to in their translations"
-    shows = "what systems attend to in their own translations, for the report's sentence explorer"
     examples = ("--sentences 50",)
     Options = AttentionOptions
 

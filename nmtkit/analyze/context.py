@@ -205,7 +205,6 @@ class Context(Analysis[Options, ContextUse]):
 
     name = "context"
     title = "whether the context is used"
-    shows = "whether the other sentences that systems read are used: loss and BLEU without, and with others"
     examples = ("--set-name dev",)
 
     def measure(self, study: Study) -> ContextUse:

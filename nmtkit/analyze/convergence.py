@@ -73,7 +73,6 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
 
     name = "convergence"
     title = "dev BLEU reached, by updates, epochs and training time"
-    shows = "loss and dev BLEU by updates, epochs and time, and what it took to reach a BLEU"
     examples = ("--levels 20,25,30",)
     sets = "none"
     Options = ConvergenceOptions

@@ -103,7 +103,6 @@ class Cost(Analysis[CostOptions, Costs]):
 
     name = "cost"
     title = "Parameters, arithmetic and speed"
-    shows = "parameters, multiply-accumulates, training and decoding speed beside the baseline's"
     examples = ("--measure --system baseline --system mine",)
     Options = CostOptions
     paper = "cost"

@@ -157,7 +157,6 @@ class Divergence(Analysis[Options, Divergences]):
 
     name = "divergence"
     title = "divergence of local and global attention"
-    shows = "how far local and global attention are from each other, layer by layer"
     examples = ("--system dc-2 --system dc-5",)
 
     def measure(self, study: Study) -> Divergences:

@@ -50,7 +50,6 @@ class Examples(Analysis[ExamplesOptions, Example]):
 
     name = "examples"
     title = "one sentence, translated by all"
-    shows = "a sentence as all systems translate it, and how often which of them is ahead"
     examples = ("--sentence 7",)
     Options = ExamplesOptions
     paper = "sentence"

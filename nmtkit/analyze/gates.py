@@ -182,7 +182,6 @@ class Gates(Analysis[GatesOptions, GateMeans]):
 
     name = "gates"
     title = "how open gates are, by word"
-    shows = "how open content-adaptive gates are, by word, frequency and part of speech"
     examples = ("--src-tags test.en.pos",)
     Options = GatesOptions
 

@@ -138,7 +138,6 @@ class Importance(Analysis[ImportanceOptions, Importances]):
 
     name = "importance"
     title = "what attention weights say about what matters"
-    shows = "whether source positions with more attention matter more to the next word (ΔJS, Δα)"
     examples = ("--set-name dev --removal raw --sentences 200",)
     Options = ImportanceOptions
 

@@ -34,7 +34,6 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
 
     name = "layers"
     title = "encoder levels that each decoder layer reads"
-    shows = "which encoder levels each decoder layer reads, where a mixture of them is learned"
     sets = "none"
 
     def measure(self, study: Study) -> dict[str, dict[str, Shares]]:

@@ -35,7 +35,6 @@ class Lengths(Analysis[LengthsOptions, LengthScores]):
 
     name = "lengths"
     title = "BLEU and output length by source length"
-    shows = "BLEU and output length by the length of the source"
     examples = ("--buckets 10,20,40",)
     sets = "some"
     Options = LengthsOptions

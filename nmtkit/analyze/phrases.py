@@ -117,7 +117,6 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
 
     name = "phrases"
     title = "multi-word expressions translated as the reference does"
-    shows = "multi-word expressions translated as the reference does"
     examples = ("--expressions verbs.tsv",)
     sets = "some"
     Options = PhrasesOptions

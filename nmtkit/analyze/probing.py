@@ -111,7 +111,6 @@ class Probing(Analysis[ProbingOptions, Probes]):
 
     name = "probing"
     title = "what can be read off a sentence's vector"
-    shows = "what classifiers read off the encoder's mean state: length, words, syntax, tense, …"
     examples = ("--probes senteval --tasks tree_depth,word_content --layer 3",)
     sets = "none"
     Options = ProbingOptions

@@ -13,11 +13,11 @@ from typing import Any
 import nmtkit
 from nmtkit import console, files, settings
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.analysis import Analysis, Finding, Options
+from nmtkit.analyze.analysis import Analysis, Finding, Options, as_words, flag
 from nmtkit.analyze.study import Study, kept
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
-from nmtkit.run import Run, locked
+from nmtkit.run import Run, code_commit, locked
 from nmtkit.score import paper as papers
 from nmtkit.tables.table import check_format
 
@@ -29,7 +29,7 @@ def find(name: str) -> type[AnyAnalysis]:
 
     Raises: ConfigError naming the nearest one.
     """
-    target = ANALYSES.get(name, name)
+    target = ANALYSES[name].target if name in ANALYSES else name
     module, colon, cls = target.partition(":")
     try:
         if not colon:
@@ -39,6 +39,11 @@ def find(name: str) -> type[AnyAnalysis]:
         if name in ANALYSES:
             raise
         raise ConfigError(f"cannot import the analysis '{name}': {error}", where="nmtkit analyze", hint="package.module:Class") from error
+
+
+def shows(name: str) -> str:
+    """Return what an analysis shows, in one line."""
+    return ANALYSES[name].shows if name in ANALYSES else (find(name).__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 def having(option: str) -> list[str]:
@@ -58,20 +63,6 @@ def check_options(cls: type[AnyAnalysis], values: dict[str, Any]) -> Options:
     return settings.build(cls.Options, values, f"analyze {cls.name}")
 
 
-def flag(option: str) -> str:
-    """Return an option as it is typed."""
-    return "--" + option.replace("_", "-")
-
-
-def words_of(options: Options) -> list[str]:
-    """Return the options that are not at their default as they are typed."""
-    words = []
-    for key, value in options.model_dump(mode="json", exclude_defaults=True).items():
-        values = value if isinstance(value, list) else [value]
-        words += [flag(key)] if value is True else [word for one in values for word in (flag(key), str(one))]
-    return words
-
-
 def analyze(
     run: Run,
     name: str,
@@ -89,36 +80,50 @@ def analyze(
         name: of ANALYSES, or `package.module:Class`.
         systems: only these, the baseline first (default: all, the one trained first leads).
         set_names: only these (default: the analysis' own).
-        output_format: table, json, md, tex or csv, on stdout; empty: nothing is printed.
+        output_format: table, json, md, tex or csv, on stdout.
         force: repeat an analysis that is up to date.
         options: of the analysis.
     Raises: ConfigError for an unknown analysis, system, set or option; DataError if there is nothing to analyse.
     """
-    if output_format:
-        check_format(output_format)
+    check_format(output_format)
     cls = find(name)
     analysis = cls(check_options(cls, options))
+    study = _study(run, cls, systems, set_names)
+    with run.recorded("analyze") as record:
+        record["analysis"] = cls.name
+        current(analysis, study, force).print(output_format)
+
+
+def _study(run: Run, cls: type[AnyAnalysis], systems: Sequence[str], set_names: Sequence[str]) -> Study:
     if set_names and cls.sets == "none":
         raise ConfigError(f"`analyze {cls.name}` reads no set of the run", where="--set-name", hint="leave it out")
     run.manifest()
     chosen = [run.find_system(s).name for s in systems] or [s.name for s in run.systems()]
     if not chosen:
         raise DataError("nothing to analyse: this run has no trained system", where=run.path, hint="nmtkit train")
-    folder = run.path / "analyze" / cls.name
-    with run.recorded("analyze") as record, locked(run.path, "analyze", shared=True), locked(folder, "analyze"):
-        record["analysis"] = cls.name
-        study = Study(run, cls.name, chosen, list(set_names))
+    if cls.sets == "one" and len(set_names) > 1:
+        message = f"`analyze {cls.name}` reads one set, not {', '.join(set_names)}"
+        raise ConfigError(message, where="--set-name", hint="name one of them")
+    return Study(run, cls.name, chosen, list(set_names))
+
+
+def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding:
+    """Return the finding of an analysis, kept in analyze/NAME/: the kept one if it is up to date.
+
+    Raises: as `Analysis.measure`.
+    """
+    run, name = study.run, analysis.name
+    folder = run.path / "analyze" / name
+    with locked(run.path, "analyze", shared=True), locked(folder, "analyze"):
         made_from = inputs(study, analysis.options)
-        earlier = None if force or analysis.repeats else kept(run, cls.name)
+        earlier = None if force or analysis.repeats else kept(run, name)
         if earlier is not None and earlier[1] == made_from:
-            console.say(f"{cls.name}: up to date (--force repeats it)")
-            finding = earlier[0]
-        else:
-            finding = measured(analysis, study)
-            finding.facts.update({"version": nmtkit.__version__, "commit": record["commit"]})
-            finding.write(folder, made_from)
-        if output_format:
-            finding.print(output_format)
+            console.say(f"{name}: up to date (--force repeats it)")
+            return earlier[0]
+        finding = measured(analysis, study)
+        finding.facts.update({"version": nmtkit.__version__, "commit": code_commit()})
+        finding.write(folder, made_from)
+        return finding
 
 
 def measured(analysis: AnyAnalysis, study: Study) -> Finding:
@@ -154,6 +159,6 @@ def inputs(study: Study, options: Options) -> dict[str, Any]:
                 hashes[str(path)] = files.sha256(path)
     prepared = run.manifest().fingerprint
     facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": study.systems, "options": values, "files": hashes}
-    facts |= {"weights": {name: checkpoints.current(run.system(name)) for name in study.systems}, "words": words_of(options)}
+    facts |= {"weights": {name: checkpoints.current(run.system(name)) for name in study.systems}, "words": as_words(options.model_dump(mode="json", exclude_defaults=True))}
     result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
     return result

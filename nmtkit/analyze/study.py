@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nmtkit import console, files
 from nmtkit.analyze.analysis import Finding, LeftOut
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import DataError
 from nmtkit.records import TextSet
 from nmtkit.run import Run
 from nmtkit.score.resampling import Draws, Resampling
@@ -56,11 +56,8 @@ class Study:
     def set_name(self) -> str:
         """The one set that is read: the one named, else the first test set, else dev, else any.
 
-        Raises: ConfigError if several are named, or none of that name.
+        Raises: ConfigError if there is none of that name.
         """
-        if len(self.set_names) > 1:
-            message = f"`analyze {self.analysis}` reads one set, not {', '.join(self.set_names)}"
-            raise ConfigError(message, where="--set-name", hint="name one of them")
         if self.set_names:
             return self.run.text_set(self.set_names[0]).name
         return [*self.run.sets("test"), *self.run.sets("dev"), *self.run.sets()][0].name

@@ -110,7 +110,6 @@ class Weights(Analysis[WeightsOptions, SentenceWeights]):
 
     name = "weights"
     title = "what each source word weighs in gated attention"
-    shows = "what each source word of a sentence weighs in gated attention: attention times gate"
     examples = ("--sentence 7",)
     Options = WeightsOptions
 

@@ -66,10 +66,11 @@ def analysis_command(name: str) -> Any:
     parameters = [*own, *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in general)]
     vars(call)["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    call.__doc__ = f"{cls.shows[0].upper()}{cls.shows[1:]}."
+    shows = stage.shows(name)
+    call.__doc__ = f"{shows[0].upper()}{shows[1:]}."
     single = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
     lines = [f"nmtkit analyze {' '.join([name, example])}".rstrip() for example in cls.examples or [""]]
-    single.command(name, cls=_AnalysisCommand, epilog=examples(*lines), short_help=cls.shows)(call)
+    single.command(name, cls=_AnalysisCommand, epilog=examples(*lines), short_help=shows)(call)
     return get_command(single)
 
 
@@ -156,6 +157,6 @@ app.add_typer(group, name="analyze")
 def analyze(ctx: typer.Context) -> None:
     """Look inside the systems: table, figure and one sentence on how to read them."""
     if ctx.invoked_subcommand is None:
-        from nmtkit.analyze import ANALYSES, stage
+        from nmtkit.analyze import ANALYSES
 
-        console.print_table("", ["<analysis", "<what it shows"], [[name, stage.find(name).shows] for name in ANALYSES])
+        console.print_table("", ["<analysis", "<what it shows"], [[name, entry.shows] for name, entry in ANALYSES.items()])

@@ -11,7 +11,7 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.analysis import Finding, as_words
 from nmtkit.analyze.shared.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
@@ -224,7 +224,10 @@ def analyze_command(name: str, made_from: Mapping[str, Any], systems: Sequence[s
     compared, options = list(made_from.get("systems", systems)), made_from.get("options") or {}
     words = [word for system in compared for word in ("--system", system)] if compared != list(systems) else []
     words += [word for set_name in options.get("set_names", ()) for word in ("--set-name", set_name)]
-    return shlex.join(["nmtkit", "analyze", name, *words, *made_from.get("words", ())])
+    if "words" not in made_from:  # a finding of nmtkit 0.1: all options, at their default or not
+        given = {key: value for key, value in options.items() if key != "set_names" and value not in ("", [], False, 0)}
+        made_from = {**made_from, "words": as_words(given)}
+    return shlex.join(["nmtkit", "analyze", name, *words, *made_from["words"]])
 
 
 def _some(names: list[str], most: int = 3) -> str:

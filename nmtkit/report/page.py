@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import nmtkit
 from nmtkit import console
-from nmtkit.analyze import ANALYSES, stage
+from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.shared.curves import panels
 from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.explorer import data, script_text
@@ -127,7 +127,7 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
         "learning": _learning(found, drawn),
         "length_finding": _finding("lengths", found.findings["lengths"], drawn) if "lengths" in own else None,
         "findings": [_finding(name, kept_one, drawn) for name, kept_one in found.findings.items() if name not in own],
-        "undone": {name: stage.find(name).shows for name in ANALYSES if name not in found.findings},
+        "undone": {name: entry.shows for name, entry in ANALYSES.items() if name not in found.findings},
         "shown": side_by_side(part.texts[0]) if part.texts else [],
         "shown_set": part.texts[0] if part.texts else None,
         "texts": part.texts,

@@ -98,9 +98,11 @@ def _compute_attention(run: Run, names: Sequence[str], sentences: int, force: bo
     """Run `analyze attention` for those of the systems that the run has."""
     known = [system.name for system in run.systems()]
     if systems := [name for name in dict.fromkeys(names) if name in known]:
-        from nmtkit.analyze.stage import analyze
+        from nmtkit.analyze.attention import Attention, AttentionOptions
+        from nmtkit.analyze.stage import current
+        from nmtkit.analyze.study import Study
 
-        analyze(run, "attention", systems=systems, output_format="", force=force, sentences=sentences)
+        current(Attention(AttentionOptions(sentences=sentences)), Study(run, Attention.name, systems, []), force)
 
 
 def _digest(found: Sequence[Gathered], options: list[object]) -> str:

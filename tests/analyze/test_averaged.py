@@ -25,8 +25,8 @@ CASES = {
     **{"weights": ("gatt", {})},
 }
 """Analyses that load a model: a system that they can look at, and options."""
-WITHOUT = {"lengths", "convergence", "examples", "phrases"}
-"""Analyses of translations and logs."""
+WITHOUT = {"lengths", "convergence", "examples", "phrases", "attention"}
+"""Analyses of translations and logs; attention, which needs translations, is tested with the page below."""
 AVERAGED = ["step-00000002", "step-00000003"]
 
 

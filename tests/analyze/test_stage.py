@@ -49,7 +49,7 @@ def test_a_command_has_the_options_of_its_analysis_and_the_general_ones(name):
     general = {name for name, panel in panels.items() if panel == GENERAL}
     assert {*panels} - general == {*stage.find(name).Options.model_fields}
     assert general >= {"systems", "set_names", "output_format", "run", "force", "quiet", "debug"}
-    assert all(param.help for param in options) and stage.find(name).shows
+    assert all(param.help for param in options) and stage.shows(name)
 
 
 def study(analysed, *systems):
@@ -166,14 +166,14 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, capsy
         assert (row["train_mmac"] * 1e6, row["step_mmac"] * 1e6) == pytest.approx((expected.train, expected.step))
     decoded = []
     monkeypatch.setattr(timing, "_decode", lambda model, batch, settings: decoded.append((model.reads_spans, batch)))
-    systems = [analysed.run.system(name) for name in models]
-    timing.measure_speed(analysed.run, systems, "test", 5, rounds=1)
+    systems = list(models)
+    timing.measure_speed(Study(analysed.run, "cost", systems, ["test"]), 5, rounds=1)
     assert all(batch.spans is None for _, batch in decoded)
     assert "'parse' reads parses, which test has none of: it decodes with n-grams instead" in capsys.readouterr().err
     for suffix in ("bin", "idx"):
         (analysed.run.prep / f"test.spans.{suffix}").write_bytes((analysed.run.prep / f"train.spans.{suffix}").read_bytes())
     decoded.clear()
-    timing.measure_speed(analysed.run, systems, "test", 5, rounds=1)
+    timing.measure_speed(Study(analysed.run, "cost", systems, ["test"]), 5, rounds=1)
     assert "n-grams instead" not in capsys.readouterr().err
     drawn = [batch for reads, batch in decoded if reads][0]
     in_order = sorted(range(len(lengths)), key=lambda i: lengths[i])

@@ -67,7 +67,7 @@ class ReportedRun(FakeRun):
     def finding(self, name, title, figure=FIGURE, rows=3, made_from=None, facts=None):
         columns = [Column("system", "system", left=True), Column("value", "value", interval=True)]
         table = Table(name, f"The table of {name}", columns, [[f"s{i}", Estimate(float(i), i - 0.5, i + 0.5)] for i in range(rows)], ["a note"])
-        found = Finding(name, title, table, f"How {name} is read.", figure, facts=facts or {"seed": 1})
+        found = Finding(table, f"How {name} is read.", figure, facts=facts or {"seed": 1}, name=name, title=title)
         found.write(self.run.path / "analyze" / name, made_from or {"systems": ["base", "own"], "files": {}})
 
     def page(self, **options):

@@ -1,12 +1,13 @@
 """The page in a real browser: nothing loaded, nothing complained of; sorting, filters, keyboard, contrast, phone, print, and life without scripts."""
 
+import dataclasses
 import json
 import os
 
 import pytest
 
+from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.report import explorer, page
-from nmtkit.report.explorer import SentenceAttention, SystemAttention
 from nmtkit.report.gathered import gather
 from nmtkit.report.texts import read_texts
 from nmtkit.run import Run
@@ -55,7 +56,7 @@ def written(tmp_path_factory):
     again = {4: SentenceAttention(["ein", "</s>"], ["c", "</s>"], [[0.2, 0.8], [0.3, 0.7]]), 6: weights[4]}
     attention = [SystemAttention("own", "last but one", "test", weights), SystemAttention("base", "last but one", "test", again)]
     path = made.run.path / "index.html"
-    path.write_text(page.render([page.Part(found, texts, kept, step, attention)], **ABOUT), "utf-8")
+    path.write_text(page.render([page.Part(found, texts, kept, step, [dataclasses.asdict(one) for one in attention])], **ABOUT), "utf-8")
     return path
 
 

@@ -1,5 +1,6 @@
 """The report of a small run: all that the stages wrote is in the page, nothing in it is markup, and what is missing is said."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.analyze import ANALYSES
+from nmtkit.analyze import ANALYSES, attention
 from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.records import Comparison, MetricScore, Scores, SignificanceTest, SystemScores
-from nmtkit.report import attention, comparison, explorer, stage, svg
-from nmtkit.report.explorer import SentenceAttention, SystemAttention
+from nmtkit.report import comparison, explorer, stage, svg
 from nmtkit.report.gathered import analyze_command, gather
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.run import Run
@@ -118,6 +119,7 @@ def test_cost_of_training_and_decoding(reported):
             {"options": {"pairs": "a b,c", "scores": ["x", "y"], "score_kind": "nll", "measure": True, "head": 3}},
             "nmtkit analyze agreement --pairs 'a b,c' --scores x --scores y --score-kind nll --measure --head 3",
         ),
+        ({"options": {"pairs": "x", "score_kind": "auto"}, "words": ["--pairs", "x"]}, "nmtkit analyze agreement --pairs x"),
     ],
 )
 def test_a_finding_is_made_again_as_it_was_made(made_from, expected):
@@ -154,7 +156,7 @@ def test_a_papers_numbers_stand_on_the_page_as_tables(reported, tmp_path):
     """Those beside scores, and those beside a finding; and what stands in backticks is code."""
     beside = Table("paper", "Table 7, printed and measured", [Column("row", "row", left=True)], [["<b>Ours</b>"]], [])
     own = Table("cost", "Cost", [Column("system", "system", left=True)], [["base"]], [])
-    made = Finding("cost", "cost", own, "Then `nmtkit analyze <x>` it.", None).beside(beside)
+    made = Finding(own, "Then `nmtkit analyze <x>` it.", name="cost", title="cost").beside(beside)
     made.write(reported.run.path / "analyze" / "cost", {"systems": ["base", "own"], "files": {}})
     scores = reported.run.path / "score" / "test" / "scores.json"
     scores.write_text(json.dumps(json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}), "utf-8")
@@ -218,7 +220,7 @@ def test_without_scores_the_next_command_is_named(tmp_path, missing):
         shutil.rmtree(made.run.path / "prep")
     with pytest.raises(DataError) as error:
         stage.report(made.run)
-    assert f"first: nmtkit {missing}" in error.value.hint and error.value.exit_code == 2
+    assert f"nmtkit {missing}" in error.value.hint and error.value.exit_code == 2
     assert not (made.run.path / "report" / "index.html").exists()
 
 
@@ -236,7 +238,7 @@ def test_what_is_missing_is_said(reported):
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
-    reported.finding("weights", "weights", made_from={"systems": ["base"], "files": {}, "checkpoints": {"../base": {}}})
+    reported.finding("weights", "weights", made_from={"systems": ["base"], "files": {}, "weights": {"../base": {}}})
     reported.finding("alignment", "alignment", made_from={"systems": ["base"], "files": {"systems/own/metrics.jsonl": "0"}})
     reported.add("later", 0.5, sets=[])
     (run / "systems/later/config.toml").write_text("variant = ", "utf-8")
@@ -266,7 +268,7 @@ def test_what_is_missing_is_said(reported):
 
 def test_attention_of_a_system_that_is_not_scored_is_refused(reported):
     reported.add("later", 0.5, sets=[])
-    with pytest.raises(DataError, match="no scored translation by 'later'"):
+    with pytest.raises(DataError, match="none of later has a translation of test"):
         stage.report(reported.run, attention=["later"])
 
 
@@ -398,7 +400,7 @@ def test_runs_that_make_no_page_together(reported, second):
 
 def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeypatch):
     one = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[0.9, 0.1], [0.0, 1.0]])
-    monkeypatch.setattr(attention, "of_system", lambda run, name, set_name, lines: SystemAttention(name, "layer", set_name, {lines[0]: one}))
+    monkeypatch.setattr(attention, "attention_of", lambda study, name, lines: SystemAttention(name, "layer", study.set_name, {lines[0]: one}))
     for system, expected in (("third", [False, True]), ("own", [True, True])):
         page = reported.page(also=[second.run], attention=[system])
         assert ["attention" in json.loads(data)["sets"][0] for data in page.datas] == expected
@@ -427,18 +429,11 @@ def test_the_page_stays_small():
     kept, step = explorer.kept_lines([texts])
     weights = [[1 / 40] * 40 for _ in range(40)]
     looks = SystemAttention("s1", "layer", "test", {i: SentenceAttention(["w"] * 40, ["w"] * 40, weights) for i in range(200)})
-    assert step == 1 and len(explorer.script_text(explorer.data([texts], kept, ("en", "de"), [looks]))) < 3_500_000
+    assert step == 1 and len(explorer.script_text(explorer.data([texts], kept, ("en", "de"), [dataclasses.asdict(looks)]))) < 3_500_000
     many = [long_texts(8000, 25, 6), long_texts(8000, 25, 6, "other")]
     kept, step = explorer.kept_lines(many)
     assert step > 1 and len(explorer.script_text(explorer.data(many, kept, ("en", "de"), []))) < 1.1 * explorer.MOST
     assert kept["other"][:2] == [0, step]
-
-
-def test_attention_is_of_the_sentences_that_differ_most():
-    texts = long_texts(50, 5, 2)
-    texts.scores["bleu"] = {"s0": [0.0] * 50, "s1": [float(i % 10) for i in range(50)]}
-    assert explorer.lines_that_differ(texts, range(50), 3) == [9, 19, 29]
-    assert explorer.lines_that_differ(texts, range(0, 50, 2), 2) == [8, 18]
 
 
 def test_differences_are_marked():

@@ -13,6 +13,7 @@ from nmtkit.analyze.context import Replaced, conditions
 from nmtkit.analyze.shared import context_reading, recording
 from nmtkit.analyze.shared.context_reading import Example, Reading
 from nmtkit.analyze.shared.words import read_words
+from nmtkit.analyze.study import Study
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store
@@ -110,7 +111,7 @@ def test_the_table_by_hand(run, capsys):
     system(run, "plain", "transformer")
     stage.analyze(run, "context")
     out, err = capsys.readouterr()
-    assert "left out, for no context is read by plain" in err and "amn, context-aware, han, concat" in err
+    assert "left out: plain: it reads no context" in err
     assert (run.path / "analyze/context/figure.svg").is_file()
     assert "doc, line " in out and "nats from its context" in out and "memory.gate, the most frequent source words" in out
     found, store = finding(run, "context"), Store(run.prep / "dev")
@@ -147,8 +148,8 @@ def test_the_own_context_is_that_of_translate_and_other_ones_change_translations
     system(run, "doc", "concat")
     translate(run, systems=["doc"], set_names=["dev"], jobs=1, assignments=["search.precision=float32"])
     outputs = []
-    original = context.Scorer.score
-    monkeypatch.setattr(context.Scorer, "score", lambda self, key, hyps: outputs.append(hyps) or original(self, key, hyps))
+    original = Scorer.score
+    monkeypatch.setattr(Scorer, "score", lambda self, key, hyps: outputs.append(hyps) or original(self, key, hyps))
     stage.analyze(run, "context", set_names=["dev"])
     assert outputs[1] == (run.system("doc").translation("dev") / "hyp.txt").read_text("utf-8").split("\n")[:-1]
     assert outputs[1] != outputs[2] != outputs[4]
@@ -246,18 +247,18 @@ def test_what_amn_and_concat_read_by_hand():
 def test_the_same_text_is_shown_once_and_only_what_gains(run):
     model, store = system(run, "doc", "amn"), Store(run.prep / "dev")
     with_context = [i for i in range(len(store)) if store.documents.context(i, model.context_rule)]
-    subject, gains = context._subject(run, "dev"), np.zeros(len(store))
+    reader, gains = context.Reader(Study(run, "context", ["doc"], ["dev"])), np.zeros(len(store))
     gains[with_context[:3]] = [1.0, 3.0, -2.0]
-    titles = [one.title for one in context._examples(subject, "doc", model, gains)]
+    titles = [one.title for one in reader.examples("doc", model, gains)]
     assert titles == [
         f"doc, line {with_context[1] + 1}: +3.00 nats from its context",
         f"doc, line {with_context[0] + 1}: +1.00 nats from its context",
     ]
     twice = with_context[1]
-    subject.store.src, original = lambda i: original(twice if i in with_context[:2] else i), subject.store.src
+    reader.store.src, original = lambda i: original(twice if i in with_context[:2] else i), reader.store.src
     before = {i: store.documents.context(i, ContextRule()) for i in range(len(store))} | {with_context[0]: [twice - 1]}
-    subject.store.documents.context = lambda i, rule: before[i]
-    assert [one.title for one in context._examples(subject, "doc", model, gains)] == titles[:1]
+    reader.store.documents.context = lambda i, rule: before[i]
+    assert [one.title for one in reader.examples("doc", model, gains)] == titles[:1]
 
 
 def test_words_of_an_example_are_sums_and_means_of_their_subwords():
@@ -294,14 +295,14 @@ def test_html_is_escaped_and_stands_alone():
 
 def test_without_readers_or_documents_it_is_said(run, analysed):
     system(run, "plain", "transformer")
-    with pytest.raises(DataError, match="no context is read by plain") as error:
+    with pytest.raises(DataError, match="plain: it reads no context") as error:
         stage.analyze(run, "context")
     assert error.value.hint == "variants that read one: amn, context-aware, han, concat" and "context" in ANALYSES
     analysed.system("doc", "amn", SMALL)
     with pytest.raises(DataError, match="the set 'test' has no documents") as error:
         stage.analyze(analysed.run, "context")
     assert "--docs test=FILE" in error.value.hint
-    with pytest.raises(ConfigError, match="not of test, other"):
+    with pytest.raises(ConfigError, match="reads one set, not test, other"):
         stage.analyze(analysed.run, "context", set_names=["test", "other"])
 
 
@@ -327,7 +328,7 @@ def test_two_scores_of_zero_have_no_p():
     own, other = (scorer.score("bleu", lines) for lines in (["x y", "z"], ["u", "v w"]))
     assert own.value == other.value == 0
     measured = [
-        context.Measured(bleu, scorer.score("chrf", ["a b", text]), 1, Estimate(None), Estimate(None)) for bleu, text in ((own, "f"), (other, "g h"))
+        context.Condition(bleu, scorer.score("chrf", ["a b", text]), 1, Estimate(None), Estimate(None)) for bleu, text in ((own, "f"), (other, "g h"))
     ]
     row = context._rows("doc", dict(zip((context.OWN, context.NONE), measured, strict=True)), Draws(2, resamples=20, trials=20))[1]
     tests = len(context.P_VALUES)
