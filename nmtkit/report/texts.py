@@ -87,11 +87,11 @@ def _sentence_scores(found: Gathered, set_name: str, names: Sequence[str], count
     try:
         header, *rows = [line.split("\t") for line in files.text_lines(path)]
         columns = dict(zip(header, zip(*rows, strict=True), strict=True))
-        if len(rows) != count:
+        if len(rows) != count or not {f"{name}.{score}" for name in names for score in SCORES} <= columns.keys():
             return {}, None
         scores = {score: {name: [float(value) for value in columns[f"{name}.{score}"]] for name in names} for score in SCORES}
         lengths = [int(value) for value in columns["src_length"]] if "src_length" in columns else None
-    except (DataError, ValueError, KeyError):
+    except (DataError, ValueError):
         return {}, None
     return scores, lengths
 
