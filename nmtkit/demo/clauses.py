@@ -7,9 +7,8 @@ from typing import Any
 
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.lexicon import Slot, Verb, Word, entries, fitting
-from nmtkit.demo.nominals import PERSON, Nominals, weighted
+from nmtkit.demo.nominals import Nominals, weighted
 
-PLACE, SURFACE, FREQUENT = frozenset({"place"}), frozenset({"surface"}), frozenset({"frequent"})
 POSITION = {"lie", "stand", "sit", "hang"}
 SIMPLE = {"past", "pres"}
 COPULAS = weighted("be 5, look, become, stay")
@@ -27,7 +26,7 @@ def relativised(classes: frozenset[str], subject: bool) -> list[tuple[Verb, Slot
         return [(verb, None) for verb in fitting("verbs", classes)]
     gaps: dict[Verb, Slot | None] = {
         verb: slot
-        for verb in fitting("verbs", PERSON)
+        for verb in fitting("verbs", "person")
         for slot in reversed(verb.slots)
         if slot.role in {"acc", "dat", "pp"} and slot.nouns & classes
     }
@@ -40,16 +39,16 @@ class Clauses(Nominals):
     def __init__(self, seed: int, stream: int = 0) -> None:
         super().__init__(seed, stream)
         self.base, self.negation = "past", 0.14
-        self.agents: list[Verb] = fitting("verbs", PERSON)
-        clausal = frozenset({"that", "if", "to"})
-        self.verbs = [verb for verb in entries("verbs") if not verb.classes & clausal]
+        self.agents: list[Verb] = fitting("verbs", "person")
+        clausal = fitting("verbs", "that if to")
+        self.verbs = [verb for verb in entries("verbs") if verb not in clausal]
         self.copulas: dict[str, Verb] = {verb.en.base: verb for verb in entries("copulas")}
         self.describable = [
             noun
             for noun in entries("nouns")
             if len(fitting("adjectives", noun.classes)) > 2 and "mass" not in noun.classes
         ]
-        personal = fitting("adjectives", PERSON)
+        personal = fitting("adjectives", "person")
         self.personal = [adjective for adjective in personal if adjective.en not in UNPREDICATED]
 
     def agent(self, levels: int = 1) -> NP:
@@ -58,12 +57,12 @@ class Clauses(Nominals):
         if roll < 0.36:
             return self.named()
         if roll < 0.42:
-            pair = [self.named(), self.plain(PERSON, "definite", plural=0.1)]
+            pair = [self.named(), self.plain("person", "definite", plural=0.1)]
             pair[1].det = "the"
             return NP(parts=pair)
         if roll < 0.57:
             return self.pronoun()
-        return self.filled_out(self.plain(PERSON, plural=0.35), levels)
+        return self.filled_out(self.plain("person", plural=0.35), levels)
 
     def filled_out(self, np: NP, levels: int) -> NP:
         """Return a noun phrase with modifiers, more of them with more levels."""
@@ -111,7 +110,7 @@ class Clauses(Nominals):
 
     def onto(self, owner: str) -> NP:
         """Return a surface that something is put on or into."""
-        np = self.plain(SURFACE, "definite", owner, plural=0.05)
+        np = self.plain("surface", "definite", owner, plural=0.05)
         english, german = np.noun.place
         return np.after({"in": "into"}.get(english, english), german, "a")
 
@@ -120,7 +119,7 @@ class Clauses(Nominals):
         if slot.role == "city":
             return self.city("to", "nach")
         if slot.role == "dir":
-            return self.plain(PLACE, "definite", owner, plural=0.05).after("to", "zu", "d")
+            return self.plain("place", "definite", owner, plural=0.05).after("to", "zu", "d")
         if slot.role == "loc":
             kind = "any" if not clause.negated and self.chance(0.4) else "definite"
             return self.local(self.plain(slot.nouns, kind, owner, plural=0.1))
@@ -140,7 +139,7 @@ class Clauses(Nominals):
         if person and self.chance(0.15):
             np = self.named()
             same = clause.subject.name is np.name
-            return self.plain(PERSON, "definite", owner) if same else np
+            return self.plain("person", "definite", owner) if same else np
         negated = "negated" if slot.role == "acc" and alone else "definite"
         np = self.plain(slot.nouns, negated if clause.negated else "any", owner)
         return self.filled_out(np, int(level == 0)) if level < 2 and np.det != "any" else np
@@ -163,8 +162,8 @@ class Clauses(Nominals):
     def adverb_for(self, clause: Clause) -> Any:
         """Return an adverb of frequency or manner, if one reads well."""
         if clause.tense in SIMPLE and self.chance(0.5):
-            return self.pick(fitting("adverbs", FREQUENT))
-        manners = fitting("adverbs", frozenset({clause.tense}))
+            return self.pick(fitting("adverbs", "frequent"))
+        manners = fitting("adverbs", clause.tense)
         if clause.tense == "perf":
             return manners[0]
         lively = clause.subject.human and not clause.verb.stative and clause.tense in SIMPLE
@@ -173,7 +172,7 @@ class Clauses(Nominals):
     def times_of(self, clause: Clause) -> list[Word]:
         """Return the time adverbials that go with a clause's tense."""
         tense = {"pastprog": "past"}.get(clause.tense, clause.tense)
-        return fitting("times", frozenset({tense}))
+        return fitting("times", tense)
 
     def adverbials(self, clause: Clause, level: int) -> None:
         """Draw adverb, place and time, where they read well."""
@@ -185,7 +184,7 @@ class Clauses(Nominals):
         movable = clause.subject.human and not clause.negated and not fixed
         if movable and level < 2 and not clause.heavy and self.chance(0.18):
             owner = self.owner_of(clause.subject)
-            clause.place = self.local(self.plain(PLACE, "definite", owner, plural=0.05))
+            clause.place = self.local(self.plain("place", "definite", owner, plural=0.05))
         self.settle_tense(clause)
         times = [] if clause.modal and clause.tense == "pres" else self.times_of(clause)
         if times and not clause.adverb and self.chance(0.14 if level else 0.34):
@@ -235,7 +234,7 @@ class Clauses(Nominals):
         elif subject is None:
             noun = self.pick(self.describable)
             subject = self.filled_out(self.plain(noun.classes, plural=0.35), levels)
-        classes = subject.noun.classes if subject.noun else PERSON
+        classes = subject.noun.classes if subject.noun else "person"
         options = fitting("adjectives", classes) if subject.noun else self.personal
         unused = [adjective for adjective in options if adjective not in subject.adjectives]
         adjective = self.pick(unused or self.personal)
@@ -247,7 +246,7 @@ class Clauses(Nominals):
             clause.degree = self.pick(entries("degrees"))
         often = clause.verb.en.base == "be" and not clause.negated and tense in SIMPLE
         if often and self.chance(0.1):
-            clause.adverb = self.pick(fitting("adverbs", FREQUENT))
+            clause.adverb = self.pick(fitting("adverbs", "frequent"))
         return clause
 
     def any_clause(self, tense: str, level: int = 0, subject: NP | None = None) -> Clause:

@@ -1,11 +1,11 @@
-"""What is drawn (noun phrases, clauses) and what it is realised as (trees of words).
+"""What is drawn: noun phrases and clauses.
 
 A clause is drawn once and realised in both languages, so a pair is parallel by construction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,6 @@ from nmtkit.demo.lexicon import Adjective, Slot, Verb, Word
 
 SINGULAR, PLURAL = 0, 1
 QUANTIFIED = {"every", "all", "some", "many", "several", "no", "bare"}
-CLOSING = {",", ".", "?"}
 AGREEMENTS = {"I": 0, "we": 2, "they": 2}
 
 
@@ -28,7 +27,7 @@ class NP:
     noun: Any = None
     number: int = SINGULAR
     det: str = "the"
-    wanted: frozenset[str] = frozenset()
+    wanted: str | frozenset[str] = ""
     pronoun: str = ""
     gender: str = ""
     name: Word | None = None
@@ -109,66 +108,3 @@ class Clause:
     def past(self) -> bool:
         """True if its finite verb is a past form."""
         return self.tense in {"past", "pastprog", "plup"}
-
-
-@dataclass(eq=False, slots=True)
-class Leaf:
-    """A word: its form, its tag, and its lexicon entry (or the name of a function word).
-
-    Tags are the Penn Treebank's in both languages. German takes VBD and VBP for finite verbs, VB
-    for infinitives, RP for separated prefixes.
-    """
-
-    form: str
-    tag: str
-    lex: Any = None
-
-
-@dataclass(eq=False, slots=True)
-class Node:
-    """A constituent; `info`: the noun phrase or clause that it realises."""
-
-    label: str
-    kids: list[Any]
-    info: Any = None
-
-    def nodes(self) -> Iterator[Node]:
-        """Yield this node and all below it, from the left."""
-        yield self
-        for kid in self.kids:
-            if isinstance(kid, Node):
-                yield from kid.nodes()
-
-    def collect(self, words: list[Leaf]) -> None:
-        """Append all words below, from the left."""
-        for kid in self.kids:
-            if kid.__class__ is Leaf:
-                words.append(kid)
-            else:
-                kid.collect(words)
-
-    def depth(self) -> int:
-        """Return the constituents on the longest way to a word; its part of speech is one."""
-        return 1 + max(kid.depth() if isinstance(kid, Node) else 1 for kid in self.kids)
-
-
-def leaves(tree: Node) -> list[Leaf]:
-    """Return the words of a tree, from the left, without commas before other punctuation."""
-    words: list[Leaf] = []
-    tree.collect(words)
-    followed = zip(words, words[1:] + words[-1:], strict=True)
-    return [leaf for leaf, after in followed if leaf.form != "," or after.form not in CLOSING]
-
-
-def spelled(words: list[Leaf]) -> str:
-    """Return words separated by spaces, the first one capitalised."""
-    sentence = " ".join([leaf.form for leaf in words])
-    return sentence[0].upper() + sentence[1:]
-
-
-def text(words: list[Leaf]) -> str:
-    """Return a sentence as written: punctuation and the genitive's 's joined to the word before."""
-    written = spelled(words)
-    for joined in (",", ".", "?", "'s"):
-        written = written.replace(" " + joined, joined)
-    return written

@@ -9,44 +9,27 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nmtkit.demo.constituents import CLOSING, PLURAL, Clause, Leaf, Node, leaves, text
+from nmtkit.demo.constituents import PLURAL, Clause
 from nmtkit.demo.corpus import Pair, Writer
+from nmtkit.demo.german import ENDINGS, GERMAN
 from nmtkit.demo.lexicon import FINITE, entries, fitting
-from nmtkit.demo.realise import ENDINGS, GERMAN
+from nmtkit.demo.realise import CLOSING, Leaf, Node, leaves, text
 
 DISTANCES = range(1, 17)
 NICHT, KEIN = "polarity_particle_nicht_del", "polarity_particle_kein_del"
 GENDERS = {"m": "masculine", "f": "feminine", "n": "neuter"}
-CASES = {label: case for case, label in GERMAN.labels.items()}
+LABELS = list(GERMAN.labels.values())
 # verbs that form their perfect with sein or haben, by region or meaning
 EITHER_AUXILIARY = {"schwimmen", "folgen", "liegen", "stehen", "sitzen", "hängen"}
-THAT = frozenset({"that"})
 FINITE_TAGS = {"VBD", "VBP"}
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
-    """One wrong translation; `lemma`: the word whose training frequency is reported."""
-
-    type: str
-    contrastive: str
-    distance: int | None = None
-    lemmas: tuple[str, ...] = ()
-
-    def record(self, counts: Counter[str]) -> dict[str, Any]:
-        """Return the error as Lingeval97 writes it."""
-        record: dict[str, Any] = {"type": self.type, "contrastive": self.contrastive}
-        if self.distance is not None:
-            record["distance"] = self.distance
-        if self.lemmas:
-            record["frequency"] = min(counts[lemma] for lemma in self.lemmas)
-        return record
-
-
+Error = dict[str, Any]
+"""One wrong translation as Lingeval97 writes it, but for the lemmas of its frequency."""
 Found = tuple[Pair, list[Error], Pair | None]
 
 
@@ -56,20 +39,22 @@ def position(pair: Pair, word: Leaf) -> int:
     return sum(leaf.form.count(" ") + 1 for leaf in before if leaf.form not in CLOSING)
 
 
-def error(kind: str, pair: Pair, wrong: Leaf, form: str, *others: Any) -> Error:
+def error(kind: str, pair: Pair, wrong: Leaf, form: str) -> Error:
     """Return the error of one wrong word.
 
     Args:
         form: what stands for the word, "" if it is left out.
-        others: the word that it depends on, and the lemmas that frequencies are of.
     """
     words = [replace(leaf, form=form) if leaf is wrong else leaf for leaf in pair.words]
-    contrastive = text([leaf for leaf in words if leaf.form])
-    if not others:
-        return Error(kind, contrastive)
-    word, *lemmas = others
+    return {"type": kind, "contrastive": text([leaf for leaf in words if leaf.form])}
+
+
+def agreement_error(
+    kind: str, pair: Pair, wrong: Leaf, form: str, word: Leaf, *lemmas: str
+) -> Error:
+    """Return the error of a word that depends on another one."""
     distance = abs(position(pair, word) - position(pair, wrong))
-    return Error(kind, contrastive, distance, tuple(lemmas))
+    return error(kind, pair, wrong, form) | {"distance": distance, "frequency": lemmas}
 
 
 def find(node: Node, tags: set[str], *fields: str) -> Leaf | None:
@@ -97,11 +82,13 @@ def subject_verb(pair: Pair, node: Node) -> Error | None:
     head, finite = find(subject, {"NN"}), find(node, FINITE_TAGS, "LK", "RK")
     if head is None or finite is None:
         return None
-    wrong, *others = GERMAN.verbs(clause, 3 - clause.subject.agreement)
-    joined = node.label == "SSUB" and not others
-    form = clause.verb.de.prefix + wrong.form if joined else wrong.form
+    auxiliary = isinstance(finite.lex, str)
+    forms = FINITE[finite.lex] if auxiliary else finite.lex.de.finite
+    form = forms[3 * clause.past + 3 - clause.subject.agreement]
+    if node.label == "SSUB" and not auxiliary:
+        form = clause.verb.de.prefix + form
     lemmas = (clause.subject.noun.lemma, clause.verb.lemma)
-    return error("subj_verb_agreement", pair, finite, form, head, *lemmas)
+    return agreement_error("subj_verb_agreement", pair, finite, form, head, *lemmas)
 
 
 def polarity(pair: Pair, node: Node) -> Error | None:
@@ -125,7 +112,7 @@ def auxiliary(pair: Pair, node: Node) -> Error | None:
         return None
     other = "haben" if finite.lex == "sein" else "sein"
     form = FINITE[other][FINITE[finite.lex].index(finite.form)]
-    return error("auxiliary", pair, finite, form, participle, lemma)
+    return agreement_error("auxiliary", pair, finite, form, participle, lemma)
 
 
 class Contrast(Writer):
@@ -139,7 +126,7 @@ class Contrast(Writer):
 
     def noun_phrase(self, pair: Pair, node: Node) -> Error | None:
         """Return a singular definite article of another gender."""
-        if node.label not in CASES:
+        if node.label not in LABELS:
             return None
         np, article, head = node.info, find(node, {"DT"}), find(node, {"NN"})
         if article is None or head is None:
@@ -148,9 +135,10 @@ class Contrast(Writer):
         # "der Jungen" is German of a young woman
         if article.lex != "the" or np.number == PLURAL or singular in {plural, "Junge"}:
             return None
-        articles = ENDINGS["def"][CASES[node.label]][:3]
+        first = 4 * LABELS.index(node.label)
+        articles = ENDINGS["def"][first : first + 3]
         wrong = self.pick([form for form in articles if form != article.form])
-        return error("np_agreement", pair, article, wrong, head, np.noun.lemma)
+        return agreement_error("np_agreement", pair, article, wrong, head, np.noun.lemma)
 
     def particle(self, pair: Pair, node: Node) -> Error | None:
         """Return a separable prefix that the verb never takes."""
@@ -160,7 +148,7 @@ class Contrast(Writer):
         verb = prefix.lex
         every = set().union(*self.prefixes.values())
         wrong = self.pick(sorted(every - self.prefixes[verb.de.simple] - {""}))
-        return error("verb_particle", pair, prefix, wrong, finite, verb.lemma)
+        return agreement_error("verb_particle", pair, prefix, wrong, finite, verb.lemma)
 
     def far_subject(self, distance: int) -> Clause:
         """Return a sentence whose subject and verb are about `distance` apart."""
@@ -169,7 +157,7 @@ class Contrast(Writer):
         if distance != 2 and self.chance(0.35):
             return clause
         clause.front = ""
-        verb = (self.someone(), self.pick(fitting("verbs", THAT)))
+        verb = (self.someone(), self.pick(fitting("verbs", "that")))
         return Clause(*verb, self.base, content=("that", clause))
 
     def collect(
@@ -198,7 +186,7 @@ class Contrast(Writer):
             nodes = list(pair.de.nodes())
             found = [rule(pair, node) for rule in rules for node in nodes]
             for wrong in filter(None, found):
-                key = wrong.type if wrong.type in wanted else wrong.distance
+                key = wrong["type"] if wrong["type"] in wanted else wrong["distance"]
                 if wanted.get(key) and len(errors) < most:
                     wanted[key] -= 1
                     errors.append(wrong)
@@ -242,7 +230,11 @@ class Contrast(Writer):
             lemma = next(noun.lemma for noun in nouns if "thing" in noun.classes)
             right = GENDERS[pair.gender]
             errors = [
-                Error(f"{name}_for_{right}", with_gender(pair, gender), lemmas=(lemma,))
+                {
+                    "type": f"{name}_for_{right}",
+                    "contrastive": with_gender(pair, gender),
+                    "frequency": [lemma],
+                }
                 for gender, name in GENDERS.items()
                 if name != right
             ]
@@ -270,5 +262,8 @@ def records(found: list[Found], counts: Counter[str]) -> list[dict[str, Any]]:
         if context:
             record |= {"context_src": context.source, "context_ref": context.target}
             record["gender"] = GENDERS[pair.gender]
-        records.append(record | {"errors": [wrong.record(counts) for wrong in errors]})
+        for wrong in errors:
+            if "frequency" in wrong:
+                wrong["frequency"] = min(counts[lemma] for lemma in wrong["frequency"])
+        records.append(record | {"errors": errors})
     return records

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from nmtkit.demo.constituents import Clause, leaves, text
-from nmtkit.demo.realise import ENGLISH, GERMAN
+from nmtkit.demo.constituents import Clause
+from nmtkit.demo.english import ENGLISH
+from nmtkit.demo.german import GERMAN
+from nmtkit.demo.realise import leaves, text
 from nmtkit.demo.sentences import Sentences
 from nmtkit.files import writing
 

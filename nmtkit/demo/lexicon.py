@@ -10,36 +10,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
-
-Rules = Sequence[tuple[str, str]]
-# (end of a word, what replaces it): the first rule that fits holds
-PLURAL = ((r"(s|x|z|ch|sh|o)$", r"\1es"), (r"([^aeiou])y$", r"\1ies"), ("$", "s"))
-PAST = (("e$", "ed"), (r"([^aeiou])y$", r"\1ied"), ("$", "ed"))
-PROGRESSIVE = (("ie$", "ying"), ("ee$", "eeing"), ("e$", "ing"), ("$", "ing"))
-GENITIVE = (
-    ("(s|ß|x|z|sch)$", r"\1es"),
-    ("^([^aeiouyäöü]*[aeiouyäöü]+[^aeiouyäöü]+)$", r"\1es"),  # one syllable
-    ("$", "s"),
-)
-ADJECTIVE_STEM = (("hoch$", "hoh"), ("el$", "l"), ("euer$", "eur"), ("e$", ""), ("$", ""))
-FIRST_PERSON = (("eln$", "le"), ("ern$", "ere"), ("..$", "e"))
-VERB_STEM = (("(e[lr])n$", r"\1"), ("..$", ""))
-NO_GE = re.compile(r"^(be|er|ver|zer|ent|emp|ge|miss|wider|unter)|ieren$")
-E_INSERTION = re.compile(r"([td]|ch[nm]|[^aeiouäöülrhmn][nm])$")
-
-
-def inflect(word: str, rules: Rules) -> str:
-    """Return a word with the ending of the first rule that fits."""
-    for end, ending in rules:
-        inflected, fits = re.subn(end, ending, word, count=1, flags=re.IGNORECASE)
-        if fits:
-            break
-    return inflected
-
 
 # table -> lines: what is left of the equals sign, right of it, and behind the colon
 TABLES = {
@@ -49,22 +22,30 @@ TABLES = {
     ).items()
 }
 FINITE = {verb: forms.split() for verb, forms, _ in TABLES["finite"]}
+NO_GE = re.compile(r"^(be|er|ver|zer|ent|emp|ge|miss|wider|unter)|ieren$")
+E_INSERTION = re.compile(r"([td]|ch[nm]|[^aeiouäöülrhmn][nm])$")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+def inflect(word: str, rules: str) -> str:
+    """Return a word with the ending that a table of rules gives it."""
+    for end, ending, _ in TABLES[rules]:
+        if re.search(end, word, re.IGNORECASE):
+            return re.sub(end, ending.strip("-"), word, count=1, flags=re.IGNORECASE)
+    raise KeyError(word)
+
+
 class Word:
-    """An entry in both languages; uninflected, if it is of this class itself.
+    """An entry in both languages, read from a line; uninflected, if it is of this class itself.
 
     `lemma`: the German dictionary form; `classes`: what it goes with, or what goes with it.
     """
 
-    en: Any
-    de: Any
-    lemma: str
-    classes: frozenset[str]
+    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
+        self.index, self.lemma, self.classes = index, right, frozenset(tags.split())
+        self.en: Any = left
+        self.de: Any = right
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Noun(Word):
     """A noun with its numbers and German cases.
 
@@ -72,77 +53,65 @@ class Noun(Word):
     preposition of being there.
     """
 
-    gender: str
-    place: tuple[str, str]
-    index: int
+    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
+        super().__init__(index, left, right, re.sub(r"\w+:\w+", "", tags))
+        singular, _, plural = left.partition("/")
+        self.en = (singular, plural or inflect(singular, "plural"))
+        article, base, *forms = re.split(",? ", right)
+        self.gender = {"der": "m", "die": "f", "das": "n"}[article]
+        self.de = noun_forms(base, self.gender, *forms)
+        self.lemma = self.de["n"][0]
+        self.place = [*re.findall(r"(\w+):(\w+)", tags), ("in", "in")][0]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Adjective(Word):
     """An adjective: comparatives ("" if none), German `stem`, `rank` in a row of adjectives."""
 
-    comparative: tuple[str, str]
-    stem: str
-    rank: int
+    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
+        rank, _, classes = tags.partition(" ")
+        super().__init__(index, left, right, classes)
+        (self.en, _, more), (self.de, _, mehr) = left.partition(" "), right.partition(" ")
+        self.lemma, self.rank, self.comparative = self.de, int(rank), (more, mehr)
+        self.stem = inflect(self.de, "adjective_stem")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Slot:
-    """What a verb or a noun takes: `role` and the classes of `nouns` that may fill it.
+    """What a verb takes, or a noun of some `classes`: `role` and the classes of its `nouns`.
 
-    Roles: acc dat to pp loc dir on city. A preposition comes in both languages with its `case`.
-    `classes`: those of the noun that the slot belongs to.
+    Roles: acc dat to pp loc dir on city, place gen. A preposition comes in both languages with its
+    `case`.
     """
 
-    role: str
-    en: str
-    de: str
-    case: str
-    nouns: frozenset[str]
-    classes: frozenset[str] = frozenset()
+    def __init__(self, index: int, left: str, right: str, tags: str = "") -> None:
+        head, _, nouns = right.partition(":")
+        *english, german, role = ["", *head.split()]
+        self.de = german.strip("-")
+        self.en = "to" if role == "to" else " ".join(english).strip(" -")
+        self.role = "pp" if self.de else role
+        self.case = {"acc": "a", "dat": "d", "to": "d", "gen": "g"}.get(role, "")
+        self.nouns, self.classes = frozenset(nouns.split()), frozenset([left])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class EnglishVerb:
-    """The forms of an English verb; `finite`: six forms."""
-
-    base: str
-    finite: Sequence[str]
-    participle: str
-    ing: str
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class GermanVerb:
-    """The forms of a German verb; `simple`: the infinitive without its separable `prefix`."""
-
-    prefix: str
-    simple: str
-    infinitive: str
-    zu: str
-    finite: Sequence[str]
-    participle: str
-    sein: bool
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class Verb(Word):
     """A verb with one frame. `classes`: its subjects' classes, or that, if, to for a clause.
 
     `shifts`: its English particle may follow the object; `stative`: it has no progressive.
     """
 
-    particle: str
-    shifts: bool
-    stative: bool
-    reflexive: bool
-    slots: Sequence[Slot]
-    index: int
-
-    @property
-    def english_name(self) -> str:
-        """The English base form with its particle: "look up"."""
-        return f"{self.en.base} {self.particle}".strip()
+    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
+        subjects, _, slots = tags.partition(" > ")
+        super().__init__(index, left, right, subjects)
+        name, *parts = left.split()
+        base, self.particle, marks = re.findall(r"(\w+)\.?(\w*)(.*)", name)[0]
+        infinitive, *german = (part for part in right.split() if part[0] != "(")
+        self.en = EnglishVerb(base, parts, "*" in marks)
+        self.de = GermanVerb(infinitive, german, "(sein)" in right)
+        self.lemma = self.de.infinitive
+        self.shifts = bool(self.particle) and "!" not in marks
+        self.stative, self.reflexive = "+" in marks, "(sich)" in right
+        self.slots = [Slot(at, "", text) for at, text in enumerate(slots.split(", ")) if text]
+        prepositions = [slot.en for slot in self.slots if slot.role == "pp"]
+        self.english_name = " ".join(filter(None, [base, self.particle, *prepositions]))
 
 
 def noun_forms(singular: str, gender: str, plural: str, genitive: str = "") -> dict[str, Any]:
@@ -153,7 +122,7 @@ def noun_forms(singular: str, gender: str, plural: str, genitive: str = "") -> d
     """
     nominative, _, weak = singular.partition("~")
     oblique = nominative + weak
-    genitive = genitive or (oblique if weak or gender == "f" else inflect(nominative, GENITIVE))
+    genitive = genitive or (oblique if weak or gender == "f" else inflect(nominative, "genitive"))
     dative = plural if plural[-1] in "ns" else plural + "n"
     return {
         "n": (nominative, plural),
@@ -163,111 +132,65 @@ def noun_forms(singular: str, gender: str, plural: str, genitive: str = "") -> d
     }
 
 
-def english_verb(base: str, parts: Sequence[str] = (), doubles: bool = False) -> EnglishVerb:
-    """Return the forms of a verb from its base form; `parts`: past and participle, if irregular."""
-    root = base + base[-1] * doubles
-    past, participle = parts or (inflect(root, PAST),) * 2
-    finite = FINITE.get(base) or (base, inflect(base, PLURAL), base, past, past, past)
-    return EnglishVerb(base, finite, participle, inflect(root, PROGRESSIVE))
+class EnglishVerb:
+    """The forms of an English verb: `base`, six `finite` ones, `participle`, `ing`.
+
+    Args:
+        parts: past and participle, if irregular. doubles: True if the last consonant doubles.
+    """
+
+    def __init__(self, base: str, parts: Sequence[str] = (), doubles: bool = False) -> None:
+        root = base + base[-1] * doubles
+        past, self.participle = parts or [inflect(root, "past")] * 2
+        regular = [base, inflect(base, "plural"), base, past, past, past]
+        self.base, self.finite = base, FINITE.get(base, regular)
+        self.ing = inflect(root, "progressive")
 
 
-def german_verb(infinitive: str, parts: Sequence[str] = (), sein: bool = False) -> GermanVerb:
-    """Return the forms of a verb from its infinitive.
+class GermanVerb:
+    """The forms of a German verb; `simple`: the infinitive without its separable `prefix`.
 
     Args:
         infinitive: "prefix|infinitive" for a separable verb.
         parts: third person singular, preterite and participle of a strong verb, without prefix.
         sein: True if the perfect takes sein.
     """
-    prefix, _, simple = infinitive.rpartition("|")
-    stem = inflect(simple, VERB_STEM)
-    linked = stem + "e" * bool(E_INSERTION.search(stem))
-    ge = "" if NO_GE.search(simple) else "ge"
-    third, past, participle = parts or (linked + "t", linked + "te", ge + linked + "t")
-    plural = past + ("n" if past.endswith("e") else "en")
-    regular = (inflect(simple, FIRST_PERSON), third, simple, past, past, plural)
-    zu = f"{prefix}zu{simple}" if prefix else f"zu {simple}"
-    finite = FINITE.get(simple) or regular
-    return GermanVerb(prefix, simple, prefix + simple, zu, finite, prefix + participle, sein)
 
-
-def _noun(index: int, left: str, right: str, tags: str) -> Noun:
-    singular, _, plural = left.partition("/")
-    article, base, *forms = re.split(",? ", right)
-    gender = {"der": "m", "die": "f", "das": "n"}[article]
-    de = noun_forms(base, gender, *forms)
-    place = re.findall(r"(\w+):(\w+)", tags) or [("in", "in")]
-    classes = frozenset(tag for tag in tags.split() if ":" not in tag)
-    en = (singular, plural or inflect(singular, PLURAL))
-    return Noun(en, de, de["n"][0], classes, gender, place[0], index)
-
-
-def _adjective(index: int, left: str, right: str, tags: str) -> Adjective:
-    en, _, more = left.partition(" ")
-    de, _, mehr = right.partition(" ")
-    rank, *classes = tags.split()
-    stem = inflect(de, ADJECTIVE_STEM)
-    return Adjective(en, de, de, frozenset(classes), (more, mehr), stem, int(rank))
-
-
-def _slot(text: str) -> Slot:
-    head, _, classes = text.partition(":")
-    *prepositions, role = head.split()
-    en, de = prepositions or ("to" if role == "to" else "", "")
-    case = {"acc": "a", "dat": "d", "to": "d"}.get(role, "")
-    return Slot("pp" if prepositions else role, en.strip("-"), de, case, frozenset(classes.split()))
-
-
-def _modifier(index: int, left: str, right: str, tags: str) -> Slot:
-    de, _, case = right.partition(" ")
-    head, _, nouns = tags.partition(" > ")
-    return Slot("", left, de, case, frozenset(nouns.split()), frozenset([head]))
-
-
-def _verb(index: int, left: str, right: str, frame: str) -> Verb:
-    name, *parts = left.split()
-    base, particle, marks = re.findall(r"(\w+)\.?(\w*)(.*)", name)[0]
-    infinitive, *german = (part for part in right.split() if part[0] != "(")
-    de = german_verb(infinitive, german, "(sein)" in right)
-    subjects, _, slots = frame.partition(" > ")
-    return Verb(
-        english_verb(base, parts, "*" in marks),
-        de,
-        de.infinitive,
-        frozenset(subjects.split()),
-        particle,
-        bool(particle) and "!" not in marks,
-        "+" in marks,
-        "(sich)" in right,
-        [_slot(text) for text in slots.split(", ") if text],
-        index,
-    )
-
-
-def _word(index: int, left: str, right: str, tags: str) -> Word:
-    return Word(left, right, right, frozenset(tags.split()))
+    def __init__(self, infinitive: str, parts: Sequence[str] = (), sein: bool = False) -> None:
+        self.prefix, _, self.simple = infinitive.rpartition("|")
+        self.infinitive, self.sein = self.prefix + self.simple, sein
+        self.zu = (self.prefix + "zu" if self.prefix else "zu ") + self.simple
+        stem = inflect(self.simple, "verb_stem")
+        stem += "e" * bool(E_INSERTION.search(stem))
+        ge = "" if NO_GE.search(self.simple) else "ge"
+        third, past, participle = parts or (stem + "t", stem + "te", ge + stem + "t")
+        plural = past + ("n" if past.endswith("e") else "en")
+        first = inflect(self.simple, "first_person")
+        regular = [first, third, self.simple, past, past, plural]
+        self.finite, self.participle = FINITE.get(self.simple, regular), self.prefix + participle
 
 
 READERS: dict[str, Any] = {
-    "nouns": _noun,
-    "adjectives": _adjective,
-    "verbs": _verb,
-    "copulas": _verb,
-    "modifiers": _modifier,
+    "nouns": Noun,
+    "adjectives": Adjective,
+    "verbs": Verb,
+    "copulas": Verb,
+    "modifiers": Slot,
 }
 
 
 @cache
 def entries(name: str) -> list[Any]:
     """Return the entries of a table, in its order."""
-    read = READERS.get(name, _word)
+    read = READERS.get(name, Word)
     return [read(index, *line) for index, line in enumerate(TABLES[name])]
 
 
 @cache
-def fitting(name: str, classes: frozenset[str]) -> list[Any]:
+def fitting(name: str, classes: str | frozenset[str]) -> list[Any]:
     """Return the entries of a table that share a class with `classes`, in the table's order."""
-    return [entry for entry in entries(name) if entry.classes & classes]
+    wanted = classes.split() if isinstance(classes, str) else classes
+    return [entry for entry in entries(name) if not entry.classes.isdisjoint(wanted)]
 
 
 def separable_expressions() -> list[tuple[str, list[str], str]]:
@@ -285,21 +208,18 @@ def separable_expressions() -> list[tuple[str, list[str], str]]:
         prefix, en, de = verb.de.prefix, verb.en, verb.de
         if not prefix:
             continue
-        preposition = next((slot.en for slot in verb.slots if slot.role == "pp"), "")
-        name = f"{verb.english_name} {preposition}".strip() + f" = {de.infinitive}"
-        finite = [
-            [f"{form} ... {prefix} $", f"{form} ... {prefix} und", prefix + form]
-            for form in de.finite
-        ]
+        apart = f" ... {prefix}"
+        finite = [[f"{form}{apart} $", f"{form}{apart} und", prefix + form] for form in de.finite]
         present, past = sum(finite[:3], []), sum(finite[3:], [])
-        pairs = [(form, present) for form in en.finite[:3]]
-        pairs += [(form, [*past, de.participle]) for form in (en.finite[3], en.participle)]
+        phrases = [(form, present) for form in en.finite[:3]]
+        phrases += [(form, [*past, de.participle]) for form in (en.finite[3], en.participle)]
         # "did not look up": schlug ... nach
-        pairs += [(en.base, [de.infinitive, de.zu, *present, *past]), (en.ing, present + past)]
-        shifts = verb.shifts and any(slot.role == "acc" for slot in verb.slots)
-        for form, german in pairs:
-            for gap in (" ", " ...10 ") if shifts else (" ",):
-                phrase = f"{form}{gap}{verb.particle}".strip() + f" {preposition}".rstrip()
+        phrases += [(en.base, [de.infinitive, de.zu, *present, *past]), (en.ing, present + past)]
+        around = verb.shifts and any(slot.role == "acc" for slot in verb.slots)
+        for form, german in phrases:
+            for gap in ("", " ...10") if around else ("",):
+                phrase = form + gap + verb.english_name.removeprefix(en.base)
+                name = f"{verb.english_name} = {de.infinitive}"
                 accepted, _ = expressions.setdefault(phrase, ([], name))
                 accepted += [words for words in dict.fromkeys(german) if words not in accepted]
     return [(phrase, german, name) for phrase, (german, name) in expressions.items()]

@@ -20,7 +20,6 @@ def weighted(text: str) -> list[str]:
     return [found[1] for found in words if found for _ in range(int(found[2] or 1))]
 
 
-PERSON, CITY = frozenset({"person"}), frozenset({"city"})
 DETERMINERS = {
     "definite": weighted("the 4, my, this"),
     "mass": weighted("the, bare 2"),
@@ -71,7 +70,11 @@ class Nominals(Draw):
         self.cast: list[Word] = entries("names")[:3]
 
     def plain(
-        self, classes: frozenset[str], kind: str = "any", owner: str = "my", plural: float = 0.3
+        self,
+        classes: str | frozenset[str],
+        kind: str = "any",
+        owner: str = "my",
+        plural: float = 0.3,
     ) -> NP:
         """Return a noun phrase of determiner, adjectives, noun.
 
@@ -119,7 +122,7 @@ class Nominals(Draw):
 
     def modifier(self, option: Slot) -> NP:
         """Return a prepositional phrase or a genitive that follows a noun."""
-        if option.nouns == CITY:
+        if "city" in option.nouns:
             return self.city(option.en, option.de)
         genitive = option.case == "g"
         kind = "definite" if genitive or self.chance(0.6) else "any"
@@ -127,9 +130,9 @@ class Nominals(Draw):
         np = self.plain(option.nouns, kind, owner, 0.2 if genitive else 0.25)
         if genitive:
             np.owner = None
-        if option.de == "place":
+        if option.role == "place":
             return self.local(np)
-        return np.after(option.en, option.de.strip("-"), option.case)
+        return np.after(option.en, option.de, option.case)
 
     def modify(self, np: NP, levels: int) -> None:
         """Put a modifier behind a noun phrase, and others inside it, `levels` deep at most."""

@@ -3,9 +3,6 @@
 SentEval: Conneau et al. 2018. The labels come from the derivation, not from a parser. Two readings
 differ from SentEval's: top constituents have no commas, and a coordination may be recognised by its
 pronoun or its "then", because the clauses of a grammar have no other order in time.
-
-A task is a function of a sentence and a stream of choices. It returns the label and the text, which
-may be changed, or None if the sentence is no example.
 """
 
 from __future__ import annotations
@@ -14,157 +11,146 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nmtkit.demo.constituents import CLOSING, NP, PLURAL, Clause, Leaf, Node, leaves, spelled
-from nmtkit.demo.lexicon import Noun, entries
-from nmtkit.demo.realise import ENGLISH
+from nmtkit.demo.constituents import NP, PLURAL, Clause
+from nmtkit.demo.english import ENGLISH
+from nmtkit.demo.lexicon import Noun, entries, fitting
+from nmtkit.demo.nominals import weighted
+from nmtkit.demo.realise import CLOSING, Leaf, Node, leaves, spelled
 from nmtkit.demo.sentences import THIRD_PERSON, Sentences
 from nmtkit.files import writing
 
 PARTS = ("tr", "va", "te")
 BINS = (range(5, 9), range(9, 13), range(13, 17), range(17, 21), range(21, 26), range(26, 29))
 LENGTHS = {length: str(at) for at, lengths in enumerate(BINS) for length in lengths}
-DEPTHS = ("5", "6", "7", "8", "9", "10")
-TOPS = (
-    *("NP_VP_.", "NP_ADVP_VP_.", "ADVP_NP_VP_.", "PP_NP_VP_.", "NP_NP_VP_.", "SBAR_NP_VP_."),
-    *("CC_NP_VP_.", "S_CC_S_.", "WHADVP_SQ_.", "VBD_NP_VP_.", "OTHER"),
+DEPTHS = weighted("5, 6, 7, 8, 9, 10")
+TOPS = weighted(
+    "NP_VP_., NP_ADVP_VP_., ADVP_NP_VP_., PP_NP_VP_., NP_NP_VP_., SBAR_NP_VP_., CC_NP_VP_., "
+    "S_CC_S_., WHADVP_SQ_., VBD_NP_VP_., OTHER"
 )
+# task -> the entry whose index decides the partition
+KEYS: dict[str, Callable[[Any], Any]] = {
+    "past_present": lambda sentence: sentence.clause.verb,
+    "subj_number": lambda sentence: sentence.clause.subject.noun,
+    "obj_number": lambda sentence: sentence.object.noun,
+}
 Example = tuple[str, str] | None
-Make = Callable[[Any, Sentences], Example]
 
 
 class Sentence:
-    """A drawn sentence with its English tree, text and tokens."""
+    """A drawn English sentence. Each task is a method, named as SentEval names the task.
 
-    def __init__(self, clause: Clause) -> None:
-        self.clause, self.tree = clause, ENGLISH.sentence(clause)
+    A task returns the label and the text, which may be changed, or None if the sentence is no
+    example.
+
+    Args:
+        draw: the stream of choices.
+        content: the words of the task word_content.
+    """
+
+    def __init__(self, clause: Clause, draw: Sentences, content: set[str]) -> None:
+        self.clause, self.draw, self.content = clause, draw, content
+        self.tree = ENGLISH.sentence(clause)
         self.text = spelled(leaves(self.tree))
         self.tokens = self.text.split(" ")
-
-    @property
-    def object(self) -> NP | None:
-        """The main clause's direct object."""
-        return next((np for slot, np in self.clause.filled if slot.role == "acc"), None)
+        self.object = next((np for slot, np in clause.filled if slot.role == "acc"), None)
 
     def labelled(self, label: str | None) -> Example:
         """Return an example with the sentence unchanged, None without a label."""
         return (label, self.text) if label else None
 
+    def sentence_length(self) -> Example:
+        """Return the bin of the number of tokens."""
+        return self.labelled(LENGTHS.get(len(self.tokens)))
 
-def sentence_length(sentence: Sentence, draw: Sentences) -> Example:
-    """Return the bin of the number of tokens."""
-    return sentence.labelled(LENGTHS.get(len(sentence.tokens)))
+    def tree_depth(self) -> Example:
+        """Return the depth of the tree, parts of speech included, the root not."""
+        depth = str(self.tree.depth() - 1)
+        return self.labelled(depth if depth in DEPTHS else None)
 
+    def top_constituents(self) -> Example:
+        """Return the constituents under the topmost clause."""
+        kids = self.tree.kids[0].kids
+        names = [kid.tag if isinstance(kid, Leaf) else kid.label for kid in kids]
+        label = "_".join(name for name in names if name != ",")
+        return self.labelled(label if label in TOPS else "OTHER")
 
-def tree_depth(sentence: Sentence, draw: Sentences) -> Example:
-    """Return the depth of the tree, parts of speech included, the root not."""
-    depth = str(sentence.tree.depth() - 1)
-    return sentence.labelled(depth if depth in DEPTHS else None)
+    def word_content(self) -> Example:
+        """Return which one of some words the sentence holds."""
+        found = [token for token in self.tokens if token in self.content]
+        return self.labelled(found[0] if len(found) == 1 else None)
 
+    def bigram_shift(self) -> Example:
+        """Return two neighbours swapped, or not; never the first word or punctuation."""
+        words = self.tokens
+        places = [
+            at
+            for at in range(1, len(words) - 2)
+            if words[at] != words[at + 1] and CLOSING.isdisjoint(words[at : at + 2])
+        ]
+        if not places or self.draw.chance(0.5):
+            return self.labelled("O" if places else None)
+        at = self.draw.pick(places)
+        return "I", " ".join([*words[:at], words[at + 1], words[at], *words[at + 2 :]])
 
-def top_constituents(sentence: Sentence, draw: Sentences) -> Example:
-    """Return the constituents under the topmost clause."""
-    kids = sentence.tree.kids[0].kids
-    names = [kid.tag if isinstance(kid, Leaf) else kid.label for kid in kids]
-    label = "_".join(name for name in names if name != ",")
-    return sentence.labelled(label if label in TOPS else "OTHER")
+    def past_present(self) -> Example:
+        """Return the tense of the main verb, where it carries the ending itself."""
+        clause, verb = self.clause, self.clause.verb.en
+        compound = clause.modal or clause.negated or clause.question or clause.second
+        if compound or verb.base == verb.finite[3]:
+            return None
+        return self.labelled({"past": "PAST", "pres": "PRES"}.get(clause.tense))
 
+    def number(self, np: NP | None) -> Example:
+        """Return the number of a common noun in a sentence of one main clause."""
+        if np is None or np.noun is None or self.clause.second:
+            return None
+        return self.labelled("NNS" if np.number == PLURAL else "NN")
 
-def word_content(nouns: set[str]) -> Make:
-    """Return the task of which one of some nouns a sentence holds."""
+    def subj_number(self) -> Example:
+        """Return the number of the main clause's subject."""
+        return self.number(self.clause.subject)
 
-    def task(sentence: Sentence, draw: Sentences) -> Example:
-        found = [token for token in sentence.tokens if token in nouns]
-        return sentence.labelled(found[0] if len(found) == 1 else None)
+    def obj_number(self) -> Example:
+        """Return the number of the main clause's direct object."""
+        return self.number(self.object)
 
-    return task
+    def odd_man_out(self) -> Example:
+        """Return the direct object replaced by a noun that the verb does not admit, or not."""
+        np = self.object
+        if np is None or not np.wanted or np.modifiers:
+            return None
+        if self.draw.chance(0.5):
+            return self.labelled("O")
+        right, odd = np.noun, self.draw.pick(entries("nouns"))
+        if odd in fitting("nouns", np.wanted) or "mass" in odd.classes:
+            return None
+        np.noun = odd
+        changed = spelled(leaves(ENGLISH.sentence(self.clause)))
+        np.noun = right
+        return "C", changed
 
-
-def bigram_shift(sentence: Sentence, draw: Sentences) -> Example:
-    """Return two neighbours swapped, or not; never the first word or punctuation."""
-    words = sentence.tokens
-    places = [
-        at
-        for at in range(1, len(words) - 2)
-        if words[at] != words[at + 1] and CLOSING.isdisjoint(words[at : at + 2])
-    ]
-    if not places:
-        return None
-    if draw.chance(0.5):
-        return sentence.labelled("O")
-    at = draw.pick(places)
-    return "I", " ".join([*words[:at], words[at + 1], words[at], *words[at + 2 :]])
-
-
-def past_present(sentence: Sentence, draw: Sentences) -> Example:
-    """Return the tense of the main verb, where it carries the ending itself."""
-    clause, verb = sentence.clause, sentence.clause.verb.en
-    compound = clause.modal or clause.negated or clause.question or clause.second
-    if compound or verb.base == verb.finite[3]:
-        return None
-    return sentence.labelled({"past": "PAST", "pres": "PRES"}.get(clause.tense))
-
-
-def number(np: NP | None, sentence: Sentence) -> Example:
-    """Return the number of a common noun in a sentence of one main clause."""
-    if np is None or np.noun is None or sentence.clause.second:
-        return None
-    return sentence.labelled("NNS" if np.number == PLURAL else "NN")
-
-
-def subj_number(sentence: Sentence, draw: Sentences) -> Example:
-    """Return the number of the main clause's subject."""
-    return number(sentence.clause.subject, sentence)
-
-
-def obj_number(sentence: Sentence, draw: Sentences) -> Example:
-    """Return the number of the main clause's direct object."""
-    return number(sentence.object, sentence)
-
-
-def odd_man_out(sentence: Sentence, draw: Sentences) -> Example:
-    """Return the direct object replaced by a noun that the verb does not admit, or not."""
-    np = sentence.object
-    if np is None or not np.wanted or np.modifiers:
-        return None
-    if draw.chance(0.5):
-        return sentence.labelled("O")
-    right, odd = np.noun, draw.pick(entries("nouns"))
-    if odd.classes & np.wanted or "mass" in odd.classes:
-        return None
-    np.noun = odd
-    changed = Sentence(sentence.clause).text
-    np.noun = right
-    return "C", changed
-
-
-def coordination_inversion(sentence: Sentence, draw: Sentences) -> Example:
-    """Return two clauses in order or swapped, where the second takes up the first's subject."""
-    first, second = sentence.clause, sentence.clause.second
-    if not second or first.subject.pronoun or second[1].subject.pronoun not in THIRD_PERSON:
-        return None
-    if draw.chance(0.5):
-        return sentence.labelled("O")
-    before, *between, after, stop = sentence.tree.kids[0].kids
-    return "I", spelled(leaves(Node("ROOT", [after, *between, before, stop])))
+    def coordination_inversion(self) -> Example:
+        """Return two clauses in order or swapped, where the second takes up the first's subject."""
+        first, second = self.clause.subject, self.clause.second
+        if not second or first.pronoun or second[1].subject.pronoun not in THIRD_PERSON:
+            return None
+        if self.draw.chance(0.5):
+            return self.labelled("O")
+        before, *between, after, stop = self.tree.kids[0].kids
+        return "I", spelled(leaves(Node("ROOT", [after, *between, before, stop])))
 
 
 class Task:
     """One probing task that is being filled.
 
     Args:
-        key: the entry whose index decides the partition, None for any.
+        name: SentEval's.
         labels: its classes, each of which gets an equal share of every partition.
         sizes: examples of tr, va, te.
     """
 
-    def __init__(
-        self,
-        make: Make,
-        labels: tuple[str, ...],
-        sizes: list[int],
-        key: Callable[[Sentence], Any] | None = None,
-    ) -> None:
-        self.make, self.key = make, key
+    def __init__(self, name: str, labels: list[str], sizes: list[int]) -> None:
+        self.name = name
         self.left = {
             (part, label): size // len(labels) + (at < size % len(labels))
             for part, size in zip(PARTS, sizes, strict=True)
@@ -174,26 +160,25 @@ class Task:
         self.missing = sum(self.left.values())
         self.seen: set[str] = set()
 
-    def offer(self, sentence: Sentence, draw: Sentences) -> None:
+    def offer(self, sentence: Sentence) -> None:
         """Take an example from a sentence if there is room for it; a sentence is used once."""
-        example = None if sentence.text in self.seen else self.make(sentence, draw)
+        example = None if sentence.text in self.seen else getattr(sentence, self.name)()
         if example is None:
             return
         label, text = example
-        if self.key:
-            parts = PARTS[max(0, self.key(sentence).index * 7 % 10 - 7) :][:1]
+        if self.name in KEYS:
+            parts = PARTS[max(0, KEYS[self.name](sentence).index * 7 % 10 - 7) :][:1]
         else:
-            roll = draw.random()
+            roll = sentence.draw.random()
             parts = (
                 PARTS if roll < 0.8 else ("va", "te", "tr") if roll < 0.9 else ("te", "va", "tr")
             )
-        for part in parts:
-            if self.left.get((part, label)):
-                self.left[part, label] -= 1
-                self.missing -= 1
-                self.seen.add(sentence.text)
-                self.rows[part].append(f"{part}\t{label}\t{text}\n")
-                return
+        part = next((part for part in parts if self.left.get((part, label))), None)
+        if part:
+            self.left[part, label] -= 1
+            self.missing -= 1
+            self.seen.add(sentence.text)
+            self.rows[part].append(f"{part}\t{label}\t{text}\n")
 
 
 def content_nouns(number: int) -> list[Noun]:
@@ -207,12 +192,12 @@ def content_nouns(number: int) -> list[Noun]:
     return nouns[:: max(1, len(nouns) // number)][:number]
 
 
-def draw_for(task: str, grammar: Sentences, content: list[Noun]) -> Clause:
+def draw_for(task: str, grammar: Sentences, nouns: list[Noun]) -> Clause:
     """Return a sentence of any kind, or of a kind that documents have too seldom for a task."""
     if grammar.chance(0.4):
         return grammar.sentence()
     if task == "word_content":
-        return grammar.about(grammar.pick(content))
+        return grammar.about(grammar.pick(nouns))
     if task == "coordination_inversion":
         return grammar.coordinated(anaphoric=True)
     if task == "top_constituents":
@@ -239,37 +224,32 @@ def write_probing(folder: Path, seed: int, size: int) -> None:
     scale = min(size, 100_000) / 20_000
     sizes = [max(60, round(2000 * scale)), *[max(20, round(300 * scale))] * 2]
     grammar = Sentences(seed, 5)
-    content = content_nouns(max(20, min(100, sizes[0] // 20)))
-    names = tuple(noun.en[0] for noun in content)
-    kinds: dict[str, tuple[Make, tuple[str, ...]]] = {
-        "sentence_length": (sentence_length, tuple("012345")),
-        "word_content": (word_content(set(names)), names),
-        "tree_depth": (tree_depth, DEPTHS),
-        "top_constituents": (top_constituents, TOPS),
-        "bigram_shift": (bigram_shift, ("I", "O")),
-        "past_present": (past_present, ("PAST", "PRES")),
-        "subj_number": (subj_number, ("NN", "NNS")),
-        "obj_number": (obj_number, ("NN", "NNS")),
-        "odd_man_out": (odd_man_out, ("C", "O")),
-        "coordination_inversion": (coordination_inversion, ("I", "O")),
+    nouns = content_nouns(max(20, min(100, sizes[0] // 20)))
+    words = [noun.en[0] for noun in nouns]
+    labels = {
+        "sentence_length": list("012345"),
+        "word_content": words,
+        "tree_depth": DEPTHS,
+        "top_constituents": TOPS,
+        "bigram_shift": ["I", "O"],
+        "past_present": ["PAST", "PRES"],
+        "subj_number": ["NN", "NNS"],
+        "obj_number": ["NN", "NNS"],
+        "odd_man_out": ["C", "O"],
+        "coordination_inversion": ["I", "O"],
     }
-    keys = {
-        "past_present": lambda sentence: sentence.clause.verb,
-        "subj_number": lambda sentence: sentence.clause.subject.noun,
-        "obj_number": lambda sentence: sentence.object.noun,
-    }
-    tasks = {
-        name: Task(make, labels, sizes, keys.get(name)) for name, (make, labels) in kinds.items()
-    }
+    content = set(words)
+    tasks = [Task(name, classes, sizes) for name, classes in labels.items()]
     for _ in range(12 * sum(sizes)):
-        waiting = [name for name, task in tasks.items() if task.missing]
+        waiting = [task for task in tasks if task.missing]
         if not waiting:
             break
         grammar.open_document()
-        sentence = Sentence(draw_for(grammar.pick(waiting), grammar, content))
-        for name in waiting:
-            tasks[name].offer(sentence, grammar)
-    for name, task in tasks.items():
-        with writing(folder / f"{name}.txt") as stream:
+        clause = draw_for(grammar.pick(waiting).name, grammar, nouns)
+        sentence = Sentence(clause, grammar, content)
+        for task in waiting:
+            task.offer(sentence)
+    for task in tasks:
+        with writing(folder / f"{task.name}.txt") as stream:
             for part in PARTS:
                 stream.writelines(grammar.shuffled(task.rows[part]))

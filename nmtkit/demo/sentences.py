@@ -7,10 +7,10 @@ antecedent's gender, so only the sentence before decides the pronoun.
 
 from __future__ import annotations
 
-from nmtkit.demo.clauses import FREQUENT, Clauses
+from nmtkit.demo.clauses import Clauses
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.lexicon import Noun, Verb, Word, entries, fitting
-from nmtkit.demo.nominals import PERSON, weighted
+from nmtkit.demo.nominals import weighted
 
 CONJUNCTIONS = {
     "past": weighted(
@@ -21,8 +21,7 @@ CONJUNCTIONS = {
 }
 THIRD_PERSON = {"he", "she", "they"}
 PLACES = {"loc", "dir", "on", "city"}
-THING, CARRIED = frozenset({"thing"}), frozenset({"carried"})
-FAR = frozenset({"key", "text", "kin", "owner", "part", "plant", "surface"})
+FAR = "key text kin owner part plant surface"
 CARRYING = {
     *("sell", "find", "lose", "forget", "need", "steal", "choose", "keep", "describe", "look for"),
     *("look at", "bring along", "take along", "wrap up", "throw away"),
@@ -39,7 +38,7 @@ class Sentences(Clauses):
     def __init__(self, seed: int, stream: int = 0) -> None:
         super().__init__(seed, stream)
         self.carriers, self.handlers = self.called(ANTECEDENT_VERBS), self.called(IT_VERBS)
-        self.brief = [verb for verb in self.called(BRIEF_VERBS) if not verb.slots]
+        self.brief = self.called(BRIEF_VERBS)
 
     def called(self, names: set[str]) -> list[Verb]:
         """Return the verbs that have one of some English names."""
@@ -118,7 +117,7 @@ class Sentences(Clauses):
 
     def reported(self) -> Clause:
         """Return saying, knowing, asking: a main clause with a complement clause."""
-        verb = self.pick(fitting("verbs", frozenset({"that", "if"})))
+        verb = self.pick(fitting("verbs", "that if"))
         kind = self.pick(sorted(verb.classes, reverse=True))
         main = Clause(self.agent(), verb, self.base)
         quantified = main.subject.quantified
@@ -135,7 +134,7 @@ class Sentences(Clauses):
 
     def controlled(self) -> Clause:
         """Return trying, promising, forgetting: a main clause with a zu-infinitive."""
-        verb = self.pick(fitting("verbs", frozenset({"to"})))
+        verb = self.pick(fitting("verbs", "to"))
         main = Clause(self.agent(), verb, self.pick((self.base, self.base, "perf")))
         if main.subject.heavy:
             main.subject.modifiers = ()
@@ -207,9 +206,9 @@ class Sentences(Clauses):
         """Return a person without anything else in the phrase that "it" could mean."""
         if self.chance(0.55):
             return self.named()
-        np = self.plain(PERSON, plural=0.25)
+        np = self.plain("person", plural=0.25)
         while np.noun.gender == "n":  # a child, a girl: German says es of them, too
-            np = self.plain(PERSON, plural=0.25)
+            np = self.plain("person", plural=0.25)
         np.det = "the" if np.det in {"his", "her", "their"} else np.det
         return np
 
@@ -224,7 +223,7 @@ class Sentences(Clauses):
         subject = clause.subject
         for slot in verb.slots:
             if "thing" in slot.nouns:
-                things = [noun for noun in fitting("nouns", THING) if noun.gender == gender]
+                things = [noun for noun in fitting("nouns", "thing") if noun.gender == gender]
                 thing = self.pick(things)
                 determiners = ("the", "the", "a", "a", "this", self.owner_of(subject))
                 np = NP(thing, det=self.pick(determiners))
@@ -254,7 +253,7 @@ class Sentences(Clauses):
         """Return "It was very heavy" and the like, as a main or a subordinate clause."""
         verb = self.copulas[self.pick(("be", "be", "be", "look"))]
         clause = Clause(it, verb, self.base)
-        clause.adjective = self.pick(fitting("adjectives", CARRIED))
+        clause.adjective = self.pick(fitting("adjectives", "carried"))
         clause.degree = self.pick(entries("degrees")) if self.chance(0.6) else None
         clause.negated = self.chance(0.15)
         if level:
@@ -282,7 +281,7 @@ class Sentences(Clauses):
             clause.adjunct = (conjunction, reason)
         frequent = verb is not belong and not clause.negated and self.chance(0.3)
         if frequent and clause.tense == self.base:
-            clause.adverb = self.pick(fitting("adverbs", FREQUENT))
+            clause.adverb = self.pick(fitting("adverbs", "frequent"))
         self.settle_tense(clause)
         return clause
 

@@ -7,8 +7,8 @@ verbs may stand.
 
 from functools import cache
 
-from nmtkit.demo.constituents import Leaf, Node, leaves
 from nmtkit.demo.lexicon import FINITE, Verb, entries
+from nmtkit.demo.realise import Leaf, Node, leaves
 
 CASES = "nadg"
 # the definite article, case by case: masculine, feminine, neuter, plural

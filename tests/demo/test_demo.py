@@ -9,11 +9,11 @@ import pytest
 import sacrebleu
 
 from nmtkit.demo import generate, separable_expressions
-from nmtkit.demo.constituents import leaves
 from nmtkit.demo.contrast import with_gender
 from nmtkit.demo.corpus import Pair, Writer
 from nmtkit.demo.lexicon import entries
 from nmtkit.demo.nominals import Draw
+from nmtkit.demo.realise import leaves
 from nmtkit.demo.sentences import Sentences
 from nmtkit.errors import ConfigError
 

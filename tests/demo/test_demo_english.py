@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from nmtkit.demo.constituents import Leaf, Node, leaves
 from nmtkit.demo.corpus import Writer
-from nmtkit.demo.lexicon import PLURAL, english_verb, entries, inflect
+from nmtkit.demo.lexicon import EnglishVerb, entries, inflect
+from nmtkit.demo.realise import Leaf, Node, leaves
 
 BE_HAVE_DO = {
     **{
@@ -240,7 +240,7 @@ def test_tense_is_never_ambiguous(drawn):
     ],
 )
 def test_regular_verb_forms(verb, doubles, expected):
-    forms = english_verb(verb, doubles=doubles)
+    forms = EnglishVerb(verb, doubles=doubles)
     assert f"{forms.finite[1]} {forms.finite[3]} {forms.ing}" == expected
     assert forms.participle == forms.finite[3]
 
@@ -254,4 +254,4 @@ def test_plurals():
         "box": "boxes",
         "house": "houses",
     }
-    assert {word: inflect(word, PLURAL) for word in plurals} == plurals
+    assert {word: inflect(word, "plural") for word in plurals} == plurals

@@ -7,10 +7,10 @@ import zipfile
 
 import pytest
 
-from nmtkit.demo.constituents import Leaf, Node, leaves, text
 from nmtkit.demo.corpus import Writer
-from nmtkit.demo.lexicon import Verb, german_verb, noun_forms
-from nmtkit.demo.realise import GERMAN
+from nmtkit.demo.german import GERMAN
+from nmtkit.demo.lexicon import GermanVerb, Verb, noun_forms
+from nmtkit.demo.realise import Leaf, Node, leaves, text
 from tests.demo import demo_checker as checker
 
 
@@ -323,7 +323,7 @@ CONJUGATION = {
 
 @pytest.mark.parametrize("key", CONJUGATION, ids=lambda key: key[0])
 def test_conjugation_against_forms_written_by_hand(key):
-    forms = german_verb(key[1] if len(key) > 1 else key[0], key[2:])
+    forms = GermanVerb(key[1] if len(key) > 1 else key[0], key[2:])
     spoken = [*forms.finite, forms.participle, forms.zu.replace(" ", "|")]
     assert " ".join(spoken) == CONJUGATION[key]
     assert forms.infinitive == key[0]
