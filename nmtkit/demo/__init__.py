@@ -1,11 +1,53 @@
 """The embedded `demo` data set: a seeded English-German grammar that needs no network.
 
-`generate` writes everything; `dictionary` and `separable_verbs` show the lexicon. How it is made: tables (`words`, `verbs`)
-become a lexicon with all forms; `nominals`, `grammar` and `sentences` draw what is said, `pronouns` what "it" stands for;
-`speak_en` and `speak_de` say it as trees; `corpus` makes documents of it, `pairs` and `probing` the evaluation sets.
+Tables become a lexicon with all forms (`lexicon`). Noun phrases (`nominals`), clauses (`clauses`)
+and sentences (`sentences`) are drawn as `constituents` and realised as trees in both languages
+(`realise`). Sentences become documents (`corpus`), contrastive pairs (`contrast`) and probing files
+(`probing`).
 """
 
-from nmtkit.demo.data_set import generate
-from nmtkit.demo.glossary import dictionary, separable_expressions, separable_verbs
+from __future__ import annotations
 
-__all__ = ["dictionary", "generate", "separable_expressions", "separable_verbs"]
+from pathlib import Path
+
+from nmtkit.demo.contrast import Contrast, records
+from nmtkit.demo.corpus import Writer, write_split
+from nmtkit.demo.lexicon import separable_expressions
+from nmtkit.demo.probing import write_probing
+from nmtkit.errors import ConfigError
+from nmtkit.files import write_json
+
+__all__ = ["generate", "separable_expressions"]
+
+
+def generate(
+    out_dir: Path, size: int = 20000, dev: int = 500, test: int = 500, seed: int = 1
+) -> None:
+    """Write the demo data set: raw text, document starts, contrastive pairs, probing files.
+
+    Args:
+        out_dir: folder for `{train,dev,test}.{en,de,docs}`, `agreement.en-de.json`,
+            `pronouns.en-de.json` and `probing/*.txt`.
+        size: sentence pairs of train, which is streamed, so any size fits in memory.
+        dev: sentence pairs of dev.
+        test: sentence pairs of test.
+        seed: the same seed gives the same bytes on every machine.
+    Raises: ConfigError for a size below 1. EnvironmentProblem if the folder cannot be written.
+    """
+    if min(size, dev, test) < 1:
+        sizes = f"size {size}, dev {dev}, test {test}"
+        message = f"a demo split needs at least one sentence pair: {sizes}"
+        raise ConfigError(message, hint="raise --size")
+    folder = Path(out_dir)
+    held: set[str] = set()
+    for stream, (name, number) in enumerate({"test": test, "dev": dev}.items(), start=1):
+        writer = Writer(seed, stream, held)
+        documents = list(writer.documents(number))
+        write_split(folder, name, documents)
+        writer.hold(*(pair for document in documents for pair in document))
+    contrast = Contrast(seed, 4, held)
+    agreement, pronouns = contrast.agreement(size), contrast.pronouns(size)
+    lemmas = write_split(folder, "train", Writer(seed, 3, held).documents(size))
+    write_json(folder / "agreement.en-de.json", records(agreement, lemmas))
+    write_json(folder / "pronouns.en-de.json", records(pronouns, lemmas))
+    write_probing(folder / "probing", seed, size)

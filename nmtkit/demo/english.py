@@ -1,80 +1,111 @@
-"""English inflection: plurals, verb forms, comparatives, a or an. Strings in, strings out."""
+"""English as constituents, in the labels of the Penn Treebank."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
-BE = (("am", "is", "are"), ("was", "was", "were"))
-HAVE = (("have", "has", "have"), ("had", "had", "had"))
-DO = (("do", "does", "do"), ("did", "did", "did"))
-MODALS = {"can": ("can", "could"), "must": ("must", "had to"), "want": ("want", "wanted")}
-COMPARATIVES = {"clever": "cleverer", "quiet": "quieter", "simple": "simpler"}
+from nmtkit.demo.constituents import NP, Clause
+from nmtkit.demo.lexicon import FINITE
+from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser
 
-# pronoun -> subject form, object form
-PRONOUNS = {"I": ("I", "me"), "we": ("we", "us"), "he": ("he", "him"), "she": ("she", "her"), "they": ("they", "them"), "it": ("it", "it")}
+VOWEL = re.compile("(?!uni|use|one|eu)([aeiou]|hon|hour)")  # a sound with "an" before it
 
 
-def plural(noun: str) -> str:
-    """The plural of a regular noun."""
-    if re.search(r"(s|x|z|ch|sh|o)$", noun):
-        return noun + "es"
-    return noun[:-1] + "ies" if re.search(r"[^aeiou]y$", noun) else noun + "s"
+class English(Realiser):
+    """English as constituents."""
+
+    side = 0
+    labels = {}
+
+    def determiner(self, np: NP, case: str) -> tuple[Any, str]:
+        if np.owner:
+            return Node("NP", [self.word(np.owner, "NNP"), Leaf("'s", "POS")]), ""
+        form = DETERMINERS[np.det][0][np.number]
+        if form == "a" and VOWEL.match(np.adjectives[0].en if np.adjectives else np.noun.en[0]):
+            form = "an"
+        return form and Leaf(form, "DT", np.det), ""
+
+    def attached(self, phrase: Node, modifier: Node) -> Node:
+        return Node("NP", [phrase, modifier], phrase.info)
+
+    def relative(self, clause: Clause, np: NP) -> Node:
+        pronoun = Leaf("who" if np.human else "that", "WP")
+        subject = clause.gap and self.noun_phrase(clause.subject, "n")
+        body = Node("S", [subject, *self.predicate(clause)])
+        return Node("SBAR", [Node("WHNP", [pronoun]), body], clause)
+
+    def verbs(self, clause: Clause) -> list[Leaf]:
+        finite, *others = super().verbs(clause)
+        full = clause.modal == "want" or (clause.modal == "must" and clause.past)
+        if full:
+            others.insert(0, Leaf("to", "TO"))
+        if not (clause.negated or clause.question):
+            return [finite, *others]
+        base = {"want": "want", "must": "have"}.get(clause.modal, clause.verb.en.base)
+        if not full and (others or base == "be"):
+            return [finite, *others]
+        do = FINITE["do"][3 * clause.past + clause.subject.agreement]
+        return [Leaf(do, finite.tag, "do"), Leaf(base, "VB", finite.lex), *others]
+
+    def complements(self, clause: Clause) -> list[Any]:
+        """Return what follows the main verb: objects, particle, complements and adverbials."""
+        bare: list[Any] = []
+        prepositional: list[Any] = []
+        for slot, filler in clause.filled:
+            if slot is not clause.gap:
+                (prepositional if filler.preposition else bare).append(self.phrase(filler, "a"))
+            elif slot.en:
+                prepositional.append(Leaf(slot.en, "IN", slot.en))
+        verb = clause.verb
+        particle = verb.particle and Node("PRT", [Leaf(verb.particle, "RP", verb)])
+        order = (*bare, particle) if clause.shifted else (particle, *bare)
+        predicate = clause.adjective and self.adjective_phrase(clause)
+        place = clause.place and self.phrase(clause.place)
+        time = clause.front != "time" and self.time(clause)
+        return [*order, *prepositional, predicate, place, time, *self.dependents(clause)]
+
+    def infinitive(self, clause: Clause) -> Node:
+        verb = Node("VP", [Leaf(clause.verb.en.base, "VB", clause.verb), *self.complements(clause)])
+        return Node("S", [Node("VP", [Leaf("to", "TO"), verb])])
+
+    def subordinate(self, conjunction: str, clause: Clause) -> Node:
+        body = Node("S", [self.noun_phrase(clause.subject, "n"), *self.predicate(clause)])
+        return Node("SBAR", [self.function(conjunction), body], clause)
+
+    def time(self, clause: Clause) -> Any:
+        if clause.time is None:
+            return None
+        first, *others = clause.time.en.split()
+        label = "PP" if first in {"in", "on", "at", "after"} else "NP" if others else "ADVP"
+        return Node(label, [self.word(clause.time)])
+
+    def predicate(self, clause: Clause, asked: bool = False) -> list[Any]:
+        """Return adverb and verb phrase; a question has its finite verb elsewhere."""
+        finite, *others = self.verbs(clause)
+        adverb = clause.adverb and Node("ADVP", [self.word(clause.adverb)])
+        negation: Any = clause.negated and self.function("not")
+        if finite.form == "can" and negation:
+            finite.form, negation = "cannot", None
+        inside = self.complements(clause)
+        for word in reversed(others):
+            inside = [Node("VP", [word, *inside])]
+        if asked:
+            return inside
+        if others or clause.verb.en.base == "be":
+            return [Node("VP", [finite, negation, adverb, *inside])]
+        return [adverb, Node("VP", [finite, negation, *inside])]
+
+    def main_clause(self, clause: Clause) -> Node:
+        subject = self.noun_phrase(clause.subject, "n")
+        predicate = self.predicate(clause, bool(clause.question))
+        if not clause.question:
+            lead = clause.lead and self.function(clause.lead)
+            return Node("S", [lead, *self.opening(clause), subject, *predicate], clause)
+        body = Node("SQ", [self.verbs(clause)[0], subject, *predicate], clause)
+        if clause.question == "yn":
+            return body
+        return Node("SBARQ", [Node("WHADVP", [self.function(clause.question)]), body], clause)
 
 
-def third_person(verb: str) -> str:
-    """The third person singular of a verb's present."""
-    return plural(verb)
-
-
-def past(verb: str, doubles: bool) -> str:
-    """The past form and participle of a regular verb."""
-    if verb.endswith("e"):
-        return verb + "d"
-    if re.search(r"[^aeiou]y$", verb):
-        return verb[:-1] + "ied"
-    return verb + (verb[-1] if doubles else "") + "ed"
-
-
-def progressive(verb: str, doubles: bool) -> str:
-    """The -ing form."""
-    if verb.endswith("ie"):
-        return verb[:-2] + "ying"
-    if verb.endswith("e") and not verb.endswith("ee"):
-        return verb[:-1] + "ing"
-    return verb + (verb[-1] if doubles else "") + "ing"
-
-
-def comparative(adjective: str) -> str:
-    """The comparative: a suffix for short words, "more" elsewhere."""
-    if adjective in COMPARATIVES:
-        return COMPARATIVES[adjective]
-    if adjective.endswith("y"):
-        return adjective[:-1] + "ier"
-    if len(re.findall(r"[aeiou]+", adjective.removesuffix("e"))) > 1:
-        return "more " + adjective
-    if re.search(r"[^aeiou][aeiou][bdgt]$", adjective):
-        return adjective + adjective[-1] + "er"
-    return adjective.removesuffix("e") + "er"
-
-
-def article(following: str) -> str:
-    """ "a" or "an", by the sound that the next word begins with."""
-    if re.match(r"(uni|use|one|eu)", following):
-        return "a"
-    return "an" if re.match(r"([aeiou]|hon|hour)", following) else "a"
-
-
-class VerbForms:
-    """The forms of one English verb, without its particle: base, present and past (by agreement index), participle, -ing."""
-
-    __slots__ = ("base", "ing", "participle", "past", "present")
-
-    def __init__(self, base: str, parts: list[str], doubles: bool) -> None:
-        self.base = base
-        regular = past(base, doubles)
-        form, self.participle = parts if parts else (regular, regular)
-        self.past = (form, form, form)
-        self.present = (base, third_person(base), base)
-        self.ing = progressive(base, doubles)
-        if base == "be":
-            self.present, self.past = BE
+ENGLISH = English()

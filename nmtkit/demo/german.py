@@ -1,130 +1,132 @@
-"""German inflection: nouns, determiners, adjectives, pronouns, verbs. Strings in, strings out.
+"""German as topological fields.
 
-Cases are n a d g; a gender-number cell is m f n (singular) or p (plural); an agreement index is 0 first person
-singular, 1 third person singular, 2 plural (first and third person plural have one form in German).
-Paradigms: any grammar of German, for example Duden, Die Grammatik, on noun, adjective and verb inflection.
+A main clause: VF (one constituent) LK (the finite verb) MF RK (prefix, infinitive, participle) NF. A
+subordinate one: C MF RK NF with the finite verb last in RK. The order inside MF is fixed, so each
+English sentence has one translation. Where a phrase's attachment is open in English ("the man in
+the garden"), both readings have the same German order.
 """
 
 from __future__ import annotations
 
-import re
+from typing import Any
 
-CASES = "nadg"
-CELLS = "mfnp"
+from nmtkit.demo.constituents import NP, PLURAL, Clause
+from nmtkit.demo.lexicon import TABLES
+from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser, comma, keyed
 
-# rows n a d g, columns m f n p
-DEFINITE = {
-    "n": ("der", "die", "das", "die"),
-    "a": ("den", "die", "das", "die"),
-    "d": ("dem", "der", "dem", "den"),
-    "g": ("des", "der", "des", "der"),
-}
-RELATIVE = {**DEFINITE, "d": ("dem", "der", "dem", "denen")}
-DER_ENDINGS = {"n": ("er", "e", "es", "e"), "a": ("en", "e", "es", "e"), "d": ("em", "er", "em", "en"), "g": ("es", "er", "es", "er")}
-EIN_ENDINGS = {"n": ("", "e", "", "e"), "a": ("en", "e", "", "e"), "d": ("em", "er", "em", "en"), "g": ("es", "er", "es", "er")}
-WEAK = {"n": ("e", "e", "e", "en"), "a": ("en", "e", "e", "en"), "d": ("en", "en", "en", "en"), "g": ("en", "en", "en", "en")}
-MIXED = {"n": ("er", "e", "es", "en"), "a": ("en", "e", "es", "en"), "d": ("en", "en", "en", "en"), "g": ("en", "en", "en", "en")}
-STRONG = {"n": ("er", "e", "es", "e"), "a": ("en", "e", "es", "e"), "d": ("em", "er", "em", "en"), "g": ("en", "er", "en", "er")}
-ADJECTIVE_ENDINGS = {"weak": WEAK, "mixed": MIXED, "strong": STRONG}
-
-# pronoun -> nominative, accusative, dative
-PRONOUNS = {
-    "I": ("ich", "mich", "mir"),
-    "we": ("wir", "uns", "uns"),
-    "he": ("er", "ihn", "ihm"),
-    "she": ("sie", "sie", "ihr"),
-    "they": ("sie", "sie", "ihnen"),
-}
-IT = {"m": ("er", "ihn"), "f": ("sie", "sie"), "n": ("es", "es")}
-REFLEXIVES = {"I": "mich", "we": "uns"}
-
-CONTRACTIONS = {
-    ("in", "dem"): "im",
-    ("an", "dem"): "am",
-    ("zu", "dem"): "zum",
-    ("zu", "der"): "zur",
-    ("von", "dem"): "vom",
-    ("bei", "dem"): "beim",
-    ("in", "das"): "ins",
-    ("an", "das"): "ans",
-}
-
-SEIN = (("bin", "ist", "sind"), ("war", "war", "waren"))
-HABEN = (("habe", "hat", "haben"), ("hatte", "hatte", "hatten"))
-WERDEN = (("werde", "wird", "werden"), ("wurde", "wurde", "wurden"))
-MODALS = {
-    "can": (("kann", "kann", "können"), ("konnte", "konnte", "konnten")),
-    "must": (("muss", "muss", "müssen"), ("musste", "musste", "mussten")),
-    "want": (("will", "will", "wollen"), ("wollte", "wollte", "wollten")),
-}
-WISSEN = (("weiß", "weiß", "wissen"), ("wusste", "wusste", "wussten"), "gewusst")
-NO_GE = re.compile(r"^(be|er|ver|zer|ent|emp|ge|miss|wider|unter)|ieren$")
-E_INSERTION = re.compile(r"([td]|ch[nm]|[^aeiouäöülrhmn][nm])$")
+CONTRACTIONS = {apart: joined for apart, joined, _ in TABLES["contractions"]}
+ENDINGS = {name: forms for name, (_, forms) in keyed("endings").items()}
 
 
-def noun_forms(singular: str, gender: str, plural: str, genitive: str, weak: str) -> dict[str, tuple[str, str]]:
-    """All forms of a noun.
-
-    Args:
-        gender: m f n. genitive: the singular genitive, "" for the rule's. weak: "n" or "en" for a weak noun, else "".
-    Returns: case -> (singular, plural).
-    """
-    oblique = singular + weak
-    if not genitive:
-        genitive = singular if gender == "f" else oblique if weak else singular + genitive_ending(singular)
-    dative_plural = plural if plural[-1] in "ns" else plural + "n"
-    return {"n": (singular, plural), "a": (oblique, plural), "d": (oblique, dative_plural), "g": (genitive, plural)}
+def ending(paradigm: str, case: str, np: NP) -> str:
+    """Return a noun phrase's form in a paradigm."""
+    column = 3 if np.number == PLURAL else "mfn".index(np.noun.gender)
+    return ENDINGS[paradigm][4 * "nadg".index(case) + column]
 
 
-def genitive_ending(noun: str) -> str:
-    """-es after s sounds and for words of one syllable that end in a consonant, -s elsewhere."""
-    if re.search(r"(s|ß|x|z|sch)$", noun):
-        return "es"
-    syllables = re.findall(r"[aeiouyäöü]+", noun.lower())
-    return "es" if len(syllables) == 1 and noun[-1] not in "aeiouäöü" else "s"
+class German(Realiser):
+    """German as topological fields."""
+
+    side = 1
+    labels = {"n": "NP-SB", "a": "NP-OA", "d": "NP-DA", "g": "NP-AG"}
+
+    def determiner(self, np: NP, case: str) -> tuple[Any, str]:
+        stem, paradigm, adjectives = DETERMINERS[np.det][1]
+        determiner = None
+        if np.owner:
+            determiner, adjectives = Leaf(np.owner.de + "s", "NNP", np.owner), "strong"
+        elif paradigm:
+            determiner = Leaf(stem + ending(paradigm, case, np), "DT", np.det)
+        return determiner, ending(adjectives, case, np)
+
+    def attached(self, phrase: Node, modifier: Node) -> Node:
+        restrictive = modifier.label == "SREL"
+        phrase.kids += [comma(), modifier, comma()] if restrictive else [modifier]
+        return phrase
+
+    def phrase(self, np: NP, case: str = "") -> Node:
+        # preposition and article melt (im, zur), but not before a relative clause
+        phrase = super().phrase(np, case)
+        if phrase.label == "PP" and not any(isinstance(part, Clause) for part in np.modifiers):
+            preposition, inner = phrase.kids
+            melted = CONTRACTIONS.get(f"{preposition.form} {inner.kids[0].form}")
+            if melted:
+                preposition.form = melted
+                del inner.kids[0]
+        return phrase
+
+    def relative(self, clause: Clause, np: NP) -> Node:
+        gap = clause.gap
+        pronoun = Leaf(ending("relative", gap.case if gap else "n", np), "WP")
+        preposition = gap and gap.de and Leaf(gap.de, "IN", gap.de)
+        return self.verb_last("SREL", Node("C", [preposition, pronoun]), clause, gap is not None)
+
+    def middle(self, clause: Clause, subject: bool = True) -> Node:
+        """Return the middle field, with the subject or without."""
+        fillers: dict[str, list[Node]] = {"pronoun": [], "d": [], "a": [], "prepositional": []}
+        for slot, np in sorted(clause.filled, key=lambda filled: filled[0].case):
+            if slot is not clause.gap:
+                prepositional = np.preposition and np.preposition[1]
+                kind = "prepositional" if prepositional else "pronoun" if np.pronoun else slot.case
+                fillers[kind].append(self.phrase(np, slot.case))
+        reflexive = {"I": "mich", "we": "uns"}.get(clause.subject.pronoun, "sich")
+        negated = clause.negated and not any(np.det == "any" for _, np in clause.filled)
+        kids = [
+            subject and self.noun_phrase(clause.subject, "n"),
+            *fillers["pronoun"],
+            clause.verb.reflexive and Leaf(reflexive, "PRP", "sich"),
+            *fillers["d"],
+            clause.front != "time" and self.time(clause),
+            clause.adverb and self.word(clause.adverb),
+            *fillers["a"],
+            negated and self.function("not"),
+            *fillers["prepositional"],
+            clause.place and self.phrase(clause.place),
+            clause.adjective and self.adjective_phrase(clause),
+        ]
+        return Node("MF", kids)
+
+    def time(self, clause: Clause) -> Any:
+        return clause.time and self.word(clause.time)
+
+    def after(self, clause: Clause) -> Node:
+        """Return the field after the right bracket, each clause between commas."""
+        clauses = self.dependents(clause)
+        return Node("NF", [part for inner in clauses for part in (comma(), inner, comma())])
+
+    def verb_last(self, label: str, opening: Node, clause: Clause, subject: bool = True) -> Node:
+        """Return a clause with its finite verb last, the separable prefix joined."""
+        finite, *others = self.verbs(clause)
+        if not others:
+            finite.form = clause.verb.de.prefix + finite.form
+        bracket = Node("RK", [*others, finite])
+        return Node(
+            label, [opening, self.middle(clause, subject), bracket, self.after(clause)], clause
+        )
+
+    def subordinate(self, conjunction: str, clause: Clause) -> Node:
+        return self.verb_last("SSUB", Node("C", [self.function(conjunction)]), clause)
+
+    def infinitive(self, clause: Clause) -> Node:
+        bracket = Node("RK", [Leaf(clause.verb.de.zu, "VB", clause.verb)])
+        return Node("SINF", [self.middle(clause, False), bracket, self.after(clause)], clause)
+
+    def main_clause(self, clause: Clause) -> Node:
+        asked = clause.question and clause.question != "yn"
+        first = [self.function(clause.question)] if asked else self.opening(clause)
+        finite, *others = self.verbs(clause)
+        inverted = bool(first or clause.question)
+        prefix = clause.verb.de.prefix if not others else ""
+        kids = [
+            clause.lead and self.function(clause.lead),
+            Node("VF", first[:1] if inverted else [self.noun_phrase(clause.subject, "n")]),
+            *first[1:],
+            Node("LK", [finite]),
+            self.middle(clause, inverted),
+            Node("RK", [*others, prefix and Leaf(prefix, "RP", clause.verb)]),
+            self.after(clause),
+        ]
+        return Node("S", kids, clause)
 
 
-def adjective_stem(positive: str) -> str:
-    """The form that takes endings: hoch -> hoh, teuer -> teur, dunkel -> dunkl, müde -> müd."""
-    if positive == "hoch":
-        return "hoh"
-    if positive.endswith("el"):
-        return positive[:-2] + "l"
-    if positive.endswith("euer"):
-        return positive[:-2] + "r"
-    return positive.removesuffix("e")
-
-
-class VerbForms:
-    """The forms of one German verb (without reflexive pronoun).
-
-    Args:
-        infinitive: "prefix|infinitive" for a separable verb.
-        parts: third person singular, preterite and participle of a strong verb, () for a weak one; without their separable prefix.
-        sein: True if the perfect takes sein.
-    """
-
-    __slots__ = ("infinitive", "participle", "prefix", "present", "preterite", "sein", "simple", "zu")
-
-    def __init__(self, infinitive: str, parts: tuple[str, ...], sein: bool) -> None:
-        prefix, _, simple = infinitive.rpartition("|")
-        self.prefix, self.simple, self.sein = prefix, simple, sein
-        self.infinitive = prefix + simple
-        self.zu = f"{prefix}zu{simple}" if prefix else f"zu {simple}"
-        if simple == "wissen":
-            self.present, self.preterite, self.participle = WISSEN
-            return
-        stem = simple[:-1] if simple.endswith(("eln", "ern")) else simple[:-2]
-        linked = stem + "e" if E_INSERTION.search(stem) else stem
-        first = stem[:-2] + "le" if simple.endswith("eln") else stem + "e"
-        if parts:
-            third, past, participle = parts
-            self.present = (first, third, simple)
-            self.preterite = (past, past, past + ("n" if past.endswith("e") else "en"))
-        else:
-            participle = ("" if NO_GE.search(simple) else "ge") + linked + "t"
-            self.present = (first, linked + "t", simple)
-            self.preterite = (linked + "te", linked + "te", linked + "ten")
-        if simple == "sein":
-            self.present = SEIN[0]
-        self.participle = prefix + participle
+GERMAN = German()

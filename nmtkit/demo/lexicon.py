@@ -1,176 +1,225 @@
-"""The demo language's lexicon: the tables of `words` and `verbs` as objects with every form of both languages."""
+"""The demo language's lexicon: every table of `lexicon.toml` as entries with all forms.
+
+Cases are n a d g. A paradigm's columns are m f n (singular) and plural. An agreement index is 0
+first person singular, 1 third person singular, 2 plural; a verb's six finite forms are the present
+by agreement, then the past by agreement. Paradigms: Duden, Die Grammatik, or any other.
+"""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Sequence
 from functools import cache
+from importlib.resources import files
+from typing import Any
 
-from nmtkit.demo import english, german, verbs, words
-
-PREPOSITION = re.compile(r"(\w*)>(\w+)\+(acc|dat)")
-
-
-class Noun:
-    """A noun: `en` (singular, plural), `de` (case -> singular, plural), `gender` m f n, `classes`, `loc` (English, German preposition of place)."""
-
-    __slots__ = ("classes", "de", "en", "gender", "index", "loc")
-
-    def __init__(self, line: str, index: int) -> None:
-        left, right, classes = (part.strip() for part in re.split(r"\s=\s|\s:\s", line))
-        singular, _, plural = left.partition("/")
-        self.en = (singular, plural or english.plural(singular))
-        article, _, forms = right.partition(" ")
-        self.gender = {"der": "m", "die": "f", "das": "n"}[article]
-        base, de_plural, genitive = ([part.strip() for part in forms.split(",")] + [""])[:3]
-        base, _, weak = base.partition("~")
-        self.de = german.noun_forms(base, self.gender, de_plural, genitive, weak)
-        self.classes = frozenset(word for word in classes.split() if ":" not in word)
-        places = [word.split(":") for word in classes.split() if ":" in word]
-        self.loc = (places[0][0], places[0][1]) if places else ("in", "in")
-        self.index = index
-
-    @property
-    def lemma(self) -> str:
-        """The German dictionary form."""
-        return self.de["n"][0]
+# table -> lines: what is left of the equals sign, right of it, and behind the colon
+TABLES = {
+    name: [(re.split(" [=:] ", line) + [""])[:3] for line in text.splitlines()]
+    for name, text in tomllib.loads(
+        (files(__package__) / "lexicon.toml").read_text("utf-8")
+    ).items()
+}
+FINITE = {verb: forms.split() for verb, forms, _ in TABLES["finite"]}
+NO_GE = re.compile(r"^(be|er|ver|zer|ent|emp|ge|miss|wider|unter)|ieren$")
+E_INSERTION = re.compile(r"([td]|ch[nm]|[^aeiouäöülrhmn][nm])$")
 
 
-class Adjective:
-    """An adjective: `en`, `de`, their comparatives, `rank` in a row of adjectives, `classes` of nouns it goes with, German `stem`."""
-
-    __slots__ = ("classes", "de", "de_comparative", "en", "en_comparative", "rank", "stem")
-    de: str
-    de_comparative: str
-
-    def __init__(self, line: str) -> None:
-        left, right, rest = (part.strip() for part in re.split(r"\s=\s|\s:\s", line))
-        self.en, self.en_comparative = left, english.comparative(left)
-        self.de, self.de_comparative = right.split()
-        self.stem = german.adjective_stem(self.de)
-        rank, *classes = rest.split()
-        self.rank, self.classes = int(rank), frozenset(classes)
-
-    @property
-    def lemma(self) -> str:
-        """The German dictionary form."""
-        return self.de
-
-
-class Complement:
-    """What a verb needs beside its subject: `role` acc dat to pp loc dir on city, the noun `classes`, and for pp both prepositions and the case."""
-
-    __slots__ = ("case", "classes", "de", "en", "role")
-
-    def __init__(self, spec: str) -> None:
-        head, _, classes = spec.partition(":")
-        match = PREPOSITION.fullmatch(head)
-        self.role = "pp" if match else head
-        self.en, self.de, case = match.groups() if match else ("", "", head)
-        self.case = {"acc": "a", "dat": "d", "to": "d"}.get(case, "")
-        self.classes = frozenset(classes.split())
-
-
-class Verb:
-    """A verb with one frame: English forms `en` and `particle`, German forms `de` and `reflexive`, `subjects` (classes), `complements`."""
-
-    __slots__ = ("clauses", "complements", "de", "en", "fixed", "index", "particle", "reflexive", "stative", "subjects")
-
-    def __init__(self, line: str, index: int, clausal: bool = False) -> None:
-        left, right, frame = (part.strip() for part in re.split(r"\s=\s|\s:\s", line))
-        name, *parts = left.split()
-        base, _, particle = name.rstrip("*+!").partition(".")
-        flags = name[len(name.rstrip("*+!")) :]
-        self.fixed, self.stative = "!" in flags, "+" in flags
-        self.particle = particle
-        self.en = english.VerbForms(base, parts, "*" in flags)
-        tokens = right.split()
-        self.reflexive = tokens[0] == "sich"
-        tokens = tokens[1:] if self.reflexive else tokens
-        sein = tokens[-1] == "sein"
-        tokens = tokens[:-1] if sein else tokens
-        self.de = german.VerbForms(tokens[0], tuple(tokens[1:]), sein)
-        self.index = index
-        subjects, _, rest = frame.partition(">")
-        self.subjects = frozenset(("person",) if clausal else subjects.split())
-        self.clauses = tuple(frame.split()) if clausal else ()
-        # a complement starts at every word with a colon and at the bare words dir, on, city
-        starts = re.sub(r"(\S*:|\bdir\b|\bon\b(?!>)|\bcity\b)", r"\n\1", rest).split("\n")
-        self.complements = () if clausal else tuple(Complement(spec.strip()) for spec in starts if spec.strip())
-
-    @property
-    def lemma(self) -> str:
-        """The German infinitive."""
-        return self.de.infinitive
-
-    @property
-    def english_name(self) -> str:
-        """The English base form with its particle: "look up"."""
-        return f"{self.en.base} {self.particle}".strip()
+def inflect(word: str, rules: str) -> str:
+    """Return a word with the ending that a table of rules gives it."""
+    for end, ending, _ in TABLES[rules]:
+        if re.search(end, word, re.IGNORECASE):
+            return re.sub(end, ending.strip("-"), word, count=1, flags=re.IGNORECASE)
+    raise KeyError(word)
 
 
 class Word:
-    """An uninflected pair: adverb, numeral, city, name. `tags` are the tenses of a time adverbial or a name's gender."""
+    """An entry in both languages, read from a line; uninflected, if it is of this class itself.
 
-    __slots__ = ("de", "en", "tags")
+    `lemma`: the German dictionary form; `classes`: what it goes with, or what goes with it.
+    """
 
-    def __init__(self, en: str, de: str, tags: str = "") -> None:
-        self.en, self.de, self.tags = en, de, frozenset(tags.split())
-
-    @property
-    def lemma(self) -> str:
-        """The German form."""
-        return self.de
+    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
+        self.index, self.lemma, self.classes = index, right, frozenset(tags.split())
+        self.en: Any = left
+        self.de: Any = right
 
 
-def _lines(table: str) -> list[str]:
-    return [line for line in table.strip().splitlines() if line.strip()]
+class Noun(Word):
+    """A noun with its numbers and German cases.
+
+    `en`: (singular, plural); `de`: case -> (singular, plural); `place`: the English and the German
+    preposition of being there.
+    """
+
+    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
+        super().__init__(index, left, right, re.sub(r"\w+:\w+", "", tags))
+        singular, _, plural = left.partition("/")
+        self.en = (singular, plural or inflect(singular, "plural"))
+        article, base, *forms = re.split(",? ", right)
+        self.gender = {"der": "m", "die": "f", "das": "n"}[article]
+        self.de = noun_forms(base, self.gender, *forms)
+        self.lemma = self.de["n"][0]
+        self.place = [*re.findall(r"(\w+):(\w+)", tags), ("in", "in")][0]
 
 
-def _pairs(table: str) -> list[Word]:
-    cells = [cell.split("=") for cell in re.split(r"[|\n]", table) if cell.strip()]
-    return [Word(cell[0].strip(), cell[1].strip()) for cell in cells]
+class Adjective(Word):
+    """An adjective: comparatives ("" if none), German `stem`, `rank` in a row of adjectives."""
+
+    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
+        rank, _, classes = tags.partition(" ")
+        super().__init__(index, left, right, classes)
+        (self.en, _, more), (self.de, _, mehr) = left.partition(" "), right.partition(" ")
+        self.lemma, self.rank, self.comparative = self.de, int(rank), (more, mehr)
+        self.stem = inflect(self.de, "adjective_stem")
 
 
-class Lexicon:
-    """Everything at once; `nouns_of(classes)` and its like are cached selections in table order."""
+class Slot:
+    """What a verb takes, or a noun of some `classes`: `role` and the classes of its `nouns`.
 
-    def __init__(self) -> None:
-        self.nouns = [Noun(line, index) for index, line in enumerate(_lines(words.NOUNS))]
-        self.adjectives = [Adjective(line) for line in _lines(words.ADJECTIVES)]
-        table = _lines(verbs.VERBS)
-        self.verbs = [Verb(line, index) for index, line in enumerate(table)]
-        self.clause_verbs = [Verb(line, len(table) + index, clausal=True) for index, line in enumerate(_lines(verbs.CLAUSE_VERBS))]
-        self.copulas = {v.en.base: v for v in (Verb(line, 0) for line in _lines(verbs.COPULAS))}
-        self.names = [Word(name, name, "female") for name in words.FEMALE] + [Word(name, name, "male") for name in words.MALE]
-        self.cities = [Word(*cell.split()) for cell in re.split(r"[|\n]", words.CITIES) if cell.strip()]
-        self.times = [Word(*(part.strip() for part in re.split(r"\s=\s|\s:\s", line))) for line in _lines(words.TIMES)]
-        self.frequencies, self.manners = _pairs(words.FREQUENCIES), _pairs(words.MANNERS)
-        self.degrees, self.numerals = _pairs(words.DEGREES), _pairs(words.NUMERALS)
-        self._nouns: dict[frozenset[str], list[Noun]] = {}
-        self._adjectives: dict[frozenset[str], list[Adjective]] = {}
-        self._times: dict[str, list[Word]] = {}
-        self.things = {gender: [n for n in self.nouns if "thing" in n.classes and n.gender == gender] for gender in "mfn"}
+    Roles: acc dat to pp loc dir on city, place gen. A preposition comes in both languages with its
+    `case`.
+    """
 
-    def nouns_of(self, classes: frozenset[str]) -> list[Noun]:
-        """The nouns that belong to at least one of `classes`."""
-        if classes not in self._nouns:
-            self._nouns[classes] = [noun for noun in self.nouns if noun.classes & classes]
-        return self._nouns[classes]
+    def __init__(self, index: int, left: str, right: str, tags: str = "") -> None:
+        head, _, nouns = right.partition(":")
+        *english, german, role = ["", *head.split()]
+        self.de = german.strip("-")
+        self.en = "to" if role == "to" else " ".join(english).strip(" -")
+        self.role = "pp" if self.de else role
+        self.case = {"acc": "a", "dat": "d", "to": "d", "gen": "g"}.get(role, "")
+        self.nouns, self.classes = frozenset(nouns.split()), frozenset([left])
 
-    def adjectives_of(self, noun: Noun) -> list[Adjective]:
-        """The adjectives that go with a noun."""
-        if noun.classes not in self._adjectives:
-            self._adjectives[noun.classes] = [adjective for adjective in self.adjectives if adjective.classes & noun.classes]
-        return self._adjectives[noun.classes]
 
-    def times_of(self, tense: str) -> list[Word]:
-        """The time adverbials that go with a tense (past pres prog fut)."""
-        if tense not in self._times:
-            self._times[tense] = [time for time in self.times if tense in time.tags]
-        return self._times[tense]
+class Verb(Word):
+    """A verb with one frame. `classes`: its subjects' classes, or that, if, to for a clause.
+
+    `shifts`: its English particle may follow the object; `stative`: it has no progressive.
+    """
+
+    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
+        subjects, _, slots = tags.partition(" > ")
+        super().__init__(index, left, right, subjects)
+        name, *parts = left.split()
+        base, self.particle, marks = re.findall(r"(\w+)\.?(\w*)(.*)", name)[0]
+        infinitive, *german = (part for part in right.split() if part[0] != "(")
+        self.en = EnglishVerb(base, parts, "*" in marks)
+        self.de = GermanVerb(infinitive, german, "(sein)" in right)
+        self.lemma = self.de.infinitive
+        self.shifts = bool(self.particle) and "!" not in marks
+        self.stative, self.reflexive = "+" in marks, "(sich)" in right
+        self.slots = [Slot(at, "", text) for at, text in enumerate(slots.split(", ")) if text]
+        prepositions = [slot.en for slot in self.slots if slot.role == "pp"]
+        self.english_name = " ".join(filter(None, [base, self.particle, *prepositions]))
+
+
+def noun_forms(singular: str, gender: str, plural: str, genitive: str = "") -> dict[str, Any]:
+    """Return case -> (singular, plural) of a German noun.
+
+    Args:
+        singular: "Junge~n" for a weak noun. genitive: of the singular, where the rule is wrong.
+    """
+    nominative, _, weak = singular.partition("~")
+    oblique = nominative + weak
+    genitive = genitive or (oblique if weak or gender == "f" else inflect(nominative, "genitive"))
+    dative = plural if plural[-1] in "ns" else plural + "n"
+    return {
+        "n": (nominative, plural),
+        "a": (oblique, plural),
+        "d": (oblique, dative),
+        "g": (genitive, plural),
+    }
+
+
+class EnglishVerb:
+    """The forms of an English verb: `base`, six `finite` ones, `participle`, `ing`.
+
+    Args:
+        parts: past and participle, if irregular. doubles: True if the last consonant doubles.
+    """
+
+    def __init__(self, base: str, parts: Sequence[str] = (), doubles: bool = False) -> None:
+        root = base + base[-1] * doubles
+        past, self.participle = parts or [inflect(root, "past")] * 2
+        regular = [base, inflect(base, "plural"), base, past, past, past]
+        self.base, self.finite = base, FINITE.get(base, regular)
+        self.ing = inflect(root, "progressive")
+
+
+class GermanVerb:
+    """The forms of a German verb; `simple`: the infinitive without its separable `prefix`.
+
+    Args:
+        infinitive: "prefix|infinitive" for a separable verb.
+        parts: third person singular, preterite and participle of a strong verb, without prefix.
+        sein: True if the perfect takes sein.
+    """
+
+    def __init__(self, infinitive: str, parts: Sequence[str] = (), sein: bool = False) -> None:
+        self.prefix, _, self.simple = infinitive.rpartition("|")
+        self.infinitive, self.sein = self.prefix + self.simple, sein
+        self.zu = (self.prefix + "zu" if self.prefix else "zu ") + self.simple
+        stem = inflect(self.simple, "verb_stem")
+        stem += "e" * bool(E_INSERTION.search(stem))
+        ge = "" if NO_GE.search(self.simple) else "ge"
+        third, past, participle = parts or (stem + "t", stem + "te", ge + stem + "t")
+        plural = past + ("n" if past.endswith("e") else "en")
+        first = inflect(self.simple, "first_person")
+        regular = [first, third, self.simple, past, past, plural]
+        self.finite, self.participle = FINITE.get(self.simple, regular), self.prefix + participle
+
+
+READERS: dict[str, Any] = {
+    "nouns": Noun,
+    "adjectives": Adjective,
+    "verbs": Verb,
+    "copulas": Verb,
+    "modifiers": Slot,
+}
 
 
 @cache
-def lexicon() -> Lexicon:
-    """The lexicon, read once."""
-    return Lexicon()
+def entries(name: str) -> list[Any]:
+    """Return the entries of a table, in its order."""
+    read = READERS.get(name, Word)
+    return [read(index, *line) for index, line in enumerate(TABLES[name])]
+
+
+@cache
+def fitting(name: str, classes: str | frozenset[str]) -> list[Any]:
+    """Return the entries of a table that share a class with `classes`, in the table's order."""
+    wanted = classes.split() if isinstance(classes, str) else classes
+    return [entry for entry in entries(name) if not entry.classes.isdisjoint(wanted)]
+
+
+def separable_expressions() -> list[tuple[str, list[str], str]]:
+    """Return the separable verbs in running text, for `nmtkit analyze phrases`.
+
+    An English form goes with all German forms that the grammar may put for it: finite ones apart
+    ("schlägt ... nach", the prefix at the end of its clause, which the next clause may follow) and
+    together ("nachschlägt"), infinitive and participle.
+
+    Returns: English phrase ("looked up", "looked ...10 up" round an object), its German phrases,
+        and the verb's name ("look up = nachschlagen").
+    """
+    expressions: dict[str, tuple[list[str], str]] = {}
+    for verb in entries("verbs"):
+        prefix, en, de = verb.de.prefix, verb.en, verb.de
+        if not prefix:
+            continue
+        apart = f" ... {prefix}"
+        finite = [[f"{form}{apart} $", f"{form}{apart} und", prefix + form] for form in de.finite]
+        present, past = sum(finite[:3], []), sum(finite[3:], [])
+        phrases = [(form, present) for form in en.finite[:3]]
+        phrases += [(form, [*past, de.participle]) for form in (en.finite[3], en.participle)]
+        # "did not look up": schlug ... nach
+        phrases += [(en.base, [de.infinitive, de.zu, *present, *past]), (en.ing, present + past)]
+        around = verb.shifts and any(slot.role == "acc" for slot in verb.slots)
+        for form, german in phrases:
+            for gap in ("", " ...10") if around else ("",):
+                phrase = form + gap + verb.english_name.removeprefix(en.base)
+                name = f"{verb.english_name} = {de.infinitive}"
+                accepted, _ = expressions.setdefault(phrase, ([], name))
+                accepted += [words for words in dict.fromkeys(german) if words not in accepted]
+    return [(phrase, german, name) for phrase, (german, name) in expressions.items()]

@@ -1,179 +1,156 @@
-"""Probing files in SentEval's format (Conneau et al. 2018): `tr|va|te <tab> label <tab> tokenised sentence`.
+"""Probing files in SentEval's format: `tr|va|te <tab> label <tab> tokenised sentence`.
 
-The labels come from the derivation, not from a parser. Two readings differ from SentEval's: commas are left out of top constituents,
-and a coordination may be told by its pronoun or its "then", because the clauses of a grammar have no other order in time.
+SentEval: Conneau et al. 2018. The labels come from the derivation, not from a parser. Two readings
+differ from SentEval's: top constituents have no commas, and a coordination may be recognised by its
+pronoun or its "then", because the clauses of a grammar have no other order in time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from nmtkit.demo import speak_en
-from nmtkit.demo.draw import Draw
-from nmtkit.demo.phrases import NP, PLURAL, Clause
-from nmtkit.demo.pronouns import Storyteller
-from nmtkit.demo.tree import CLOSING, Leaf, Node, depth, leaves, tokens
+from nmtkit.demo.constituents import NP, PLURAL, Clause
+from nmtkit.demo.english import ENGLISH
+from nmtkit.demo.lexicon import Noun, entries, fitting
+from nmtkit.demo.nominals import weighted
+from nmtkit.demo.realise import CLOSING, Leaf, Node, leaves, spelled
+from nmtkit.demo.sentences import THIRD_PERSON, Sentences
 from nmtkit.files import writing
 
 PARTS = ("tr", "va", "te")
-LENGTHS = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 25), (26, 28))
-DEPTHS = tuple(range(5, 11))
-TOPS = (
-    *("NP_VP_.", "NP_ADVP_VP_.", "ADVP_NP_VP_.", "PP_NP_VP_.", "NP_NP_VP_.", "SBAR_NP_VP_.", "CC_NP_VP_."),
-    *("S_CC_S_.", "WHADVP_SQ_.", "VBD_NP_VP_.", "OTHER"),
+BINS = (range(5, 9), range(9, 13), range(13, 17), range(17, 21), range(21, 26), range(26, 29))
+LENGTHS = {length: str(at) for at, lengths in enumerate(BINS) for length in lengths}
+DEPTHS = weighted("5, 6, 7, 8, 9, 10")
+TOPS = weighted(
+    "NP_VP_., NP_ADVP_VP_., ADVP_NP_VP_., PP_NP_VP_., NP_NP_VP_., SBAR_NP_VP_., CC_NP_VP_., "
+    "S_CC_S_., WHADVP_SQ_., VBD_NP_VP_., OTHER"
 )
-BINARY = {
-    "bigram_shift": ("I", "O"),
-    "past_present": ("PAST", "PRES"),
-    "subj_number": ("NN", "NNS"),
-    "obj_number": ("NN", "NNS"),
-    "odd_man_out": ("C", "O"),
-    "coordination_inversion": ("I", "O"),
+# task -> the entry whose index decides the partition
+KEYS: dict[str, Callable[[Any], Any]] = {
+    "past_present": lambda sentence: sentence.clause.verb,
+    "subj_number": lambda sentence: sentence.clause.subject.noun,
+    "obj_number": lambda sentence: sentence.object.noun,
 }
+Example = tuple[str, str] | None
 
 
 class Sentence:
-    """A drawn sentence with its English tree and tokens."""
+    """A drawn English sentence. Each task is a method, named as SentEval names the task.
 
-    __slots__ = ("clause", "leaves", "tokens", "tree")
+    A task returns the label and the text, which may be changed, or None if the sentence is no
+    example.
 
-    def __init__(self, clause: Clause) -> None:
-        self.clause = clause
-        self.tree = speak_en.sentence(clause)
-        self.leaves = leaves(self.tree)
-        self.tokens = tokens(self.leaves)
+    Args:
+        draw: the stream of choices.
+        content: the words of the task word_content.
+    """
 
+    def __init__(self, clause: Clause, draw: Sentences, content: set[str]) -> None:
+        self.clause, self.draw, self.content = clause, draw, content
+        self.tree = ENGLISH.sentence(clause)
+        self.text = spelled(leaves(self.tree))
+        self.tokens = self.text.split(" ")
+        self.object = next((np for slot, np in clause.filled if slot.role == "acc"), None)
 
-Example = tuple[str, list[str], int | None]  # label, tokens, lexical key that decides the partition (None: any)
+    def labelled(self, label: str | None) -> Example:
+        """Return an example with the sentence unchanged, None without a label."""
+        return (label, self.text) if label else None
 
+    def sentence_length(self) -> Example:
+        """Return the bin of the number of tokens."""
+        return self.labelled(LENGTHS.get(len(self.tokens)))
 
-def sentence_length(sentence: Sentence, draw: Draw) -> Example | None:
-    """The bin of the number of tokens."""
-    count = len(sentence.tokens)
-    found = next((str(at) for at, (low, high) in enumerate(LENGTHS) if low <= count <= high), None)
-    return (found, sentence.tokens, None) if found else None
+    def tree_depth(self) -> Example:
+        """Return the depth of the tree, parts of speech included, the root not."""
+        depth = str(self.tree.depth() - 1)
+        return self.labelled(depth if depth in DEPTHS else None)
 
+    def top_constituents(self) -> Example:
+        """Return the constituents under the topmost clause."""
+        kids = self.tree.kids[0].kids
+        names = [kid.tag if isinstance(kid, Leaf) else kid.label for kid in kids]
+        label = "_".join(name for name in names if name != ",")
+        return self.labelled(label if label in TOPS else "OTHER")
 
-def tree_depth(sentence: Sentence, draw: Draw) -> Example | None:
-    """The depth of the tree, parts of speech included, the root not."""
-    found = depth(sentence.tree) - 1
-    return (str(found), sentence.tokens, None) if found in DEPTHS else None
+    def word_content(self) -> Example:
+        """Return which one of some words the sentence holds."""
+        found = [token for token in self.tokens if token in self.content]
+        return self.labelled(found[0] if len(found) == 1 else None)
 
+    def bigram_shift(self) -> Example:
+        """Return two neighbours swapped, or not; never the first word or punctuation."""
+        words = self.tokens
+        places = [
+            at
+            for at in range(1, len(words) - 2)
+            if words[at] != words[at + 1] and CLOSING.isdisjoint(words[at : at + 2])
+        ]
+        if not places or self.draw.chance(0.5):
+            return self.labelled("O" if places else None)
+        at = self.draw.pick(places)
+        return "I", " ".join([*words[:at], words[at + 1], words[at], *words[at + 2 :]])
 
-def top_constituents(sentence: Sentence, draw: Draw) -> Example | None:
-    """The constituents under the topmost clause."""
-    top = sentence.tree.kids[0]
-    assert isinstance(top, Node)
-    names = [kid.tag if isinstance(kid, Leaf) else kid.label for kid in top.kids]
-    label = "_".join("." if name == "." else name for name in names if name != ",")
-    return (label if label in TOPS else "OTHER", sentence.tokens, None)
-
-
-def bigram_shift(sentence: Sentence, draw: Draw) -> Example | None:
-    """Two neighbours swapped, or not; never the first word or punctuation."""
-    found = sentence.tokens
-    places = [at for at in range(1, len(found) - 1) if found[at] not in CLOSING and found[at + 1] not in CLOSING and found[at] != found[at + 1]]
-    if not places:
-        return None
-    if draw.chance(0.5):
-        return "O", found, None
-    at = draw.pick(places)
-    return "I", [*found[:at], found[at + 1], found[at], *found[at + 2 :]], None
-
-
-def past_present(sentence: Sentence, draw: Draw) -> Example | None:
-    """The tense of the main verb, where it carries the ending itself; a verb belongs to one partition."""
-    clause = sentence.clause
-    simple = clause.tense in {"past", "pres"} and not (clause.modal or clause.negated or clause.question or clause.second)
-    if not simple or clause.verb.en.base == clause.verb.en.past[0]:
-        return None
-    return ("PAST" if clause.tense == "past" else "PRES", sentence.tokens, clause.verb.index)
-
-
-def subj_number(sentence: Sentence, draw: Draw) -> Example | None:
-    """The number of the main clause's subject, a common noun; a noun belongs to one partition."""
-    subject = sentence.clause.subject
-    if subject.noun is None or sentence.clause.second:
-        return None
-    return ("NNS" if subject.number == PLURAL else "NN", sentence.tokens, subject.noun.index)
-
-
-def direct_object(clause: Clause) -> NP | None:
-    """The main clause's direct object, if it is a common noun."""
-    found = next((filler for complement, filler in clause.filled if complement.role == "acc"), None)
-    return found if isinstance(found, NP) and found.noun is not None else None
-
-
-def obj_number(sentence: Sentence, draw: Draw) -> Example | None:
-    """The number of the main clause's direct object; a noun belongs to one partition."""
-    found = direct_object(sentence.clause)
-    if found is None or found.noun is None or sentence.clause.second:
-        return None
-    return ("NNS" if found.number == PLURAL else "NN", sentence.tokens, found.noun.index)
-
-
-class OddManOut:
-    """The direct object replaced by a noun that the verb does not admit, or not."""
-
-    def __init__(self, grammar: Storyteller) -> None:
-        self.nouns = grammar.words.nouns
-
-    def __call__(self, sentence: Sentence, draw: Draw) -> Example | None:
-        """One example."""
-        found = direct_object(sentence.clause)
-        if found is None or not found.wanted or found.modifiers:
+    def past_present(self) -> Example:
+        """Return the tense of the main verb, where it carries the ending itself."""
+        clause, verb = self.clause, self.clause.verb.en
+        compound = clause.modal or clause.negated or clause.question or clause.second
+        if compound or verb.base == verb.finite[3]:
             return None
-        if draw.chance(0.5):
-            return "O", sentence.tokens, None
-        right, odd = found.noun, draw.pick(self.nouns)
-        if odd.classes & found.wanted or "mass" in odd.classes:
+        return self.labelled({"past": "PAST", "pres": "PRES"}.get(clause.tense))
+
+    def number(self, np: NP | None) -> Example:
+        """Return the number of a common noun in a sentence of one main clause."""
+        if np is None or np.noun is None or self.clause.second:
             return None
-        found.noun = odd
-        changed = tokens(leaves(speak_en.sentence(sentence.clause)))
-        found.noun = right
-        return "C", changed, None
+        return self.labelled("NNS" if np.number == PLURAL else "NN")
 
+    def subj_number(self) -> Example:
+        """Return the number of the main clause's subject."""
+        return self.number(self.clause.subject)
 
-def coordination_inversion(sentence: Sentence, draw: Draw) -> Example | None:
-    """Two clauses in their order or swapped; only where the second takes up the first's subject by a pronoun."""
-    first, second = sentence.clause, sentence.clause.second
-    if second is None or first.subject.pronoun or second[1].subject.pronoun not in {"he", "she", "they"}:
-        return None
-    if draw.chance(0.5):
-        return "O", sentence.tokens, None
-    top = sentence.tree.kids[0]
-    assert isinstance(top, Node)
-    clauses = [kid for kid in top.kids if isinstance(kid, Node)]
-    swapped = iter(reversed(clauses))
-    return "I", tokens(leaves(Node("ROOT", [next(swapped) if isinstance(kid, Node) else kid for kid in top.kids]))), None
+    def obj_number(self) -> Example:
+        """Return the number of the main clause's direct object."""
+        return self.number(self.object)
 
+    def odd_man_out(self) -> Example:
+        """Return the direct object replaced by a noun that the verb does not admit, or not."""
+        np = self.object
+        if np is None or not np.wanted or np.modifiers:
+            return None
+        if self.draw.chance(0.5):
+            return self.labelled("O")
+        right, odd = np.noun, self.draw.pick(entries("nouns"))
+        if odd in fitting("nouns", np.wanted) or "mass" in odd.classes:
+            return None
+        np.noun = odd
+        changed = spelled(leaves(ENGLISH.sentence(self.clause)))
+        np.noun = right
+        return "C", changed
 
-class WordContent:
-    """Which one of some nouns the sentence holds."""
-
-    def __init__(self, grammar: Storyteller, classes: int) -> None:
-        adjectives = {adjective.en for adjective in grammar.words.adjectives}
-        nouns = [noun for noun in grammar.words.nouns if len(noun.en[0]) >= 4 and "mass" not in noun.classes and noun.en[0] not in adjectives]
-        self.nouns = nouns[:: max(1, len(nouns) // classes)][:classes]
-        self.words = [noun.en[0] for noun in self.nouns]
-        self._set = set(self.words)
-
-    def __call__(self, sentence: Sentence, draw: Draw) -> Example | None:
-        """One example."""
-        found = [token for token in sentence.tokens if token in self._set]
-        return (found[0], sentence.tokens, None) if len(found) == 1 else None
+    def coordination_inversion(self) -> Example:
+        """Return two clauses in order or swapped, where the second takes up the first's subject."""
+        first, second = self.clause.subject, self.clause.second
+        if not second or first.pronoun or second[1].subject.pronoun not in THIRD_PERSON:
+            return None
+        if self.draw.chance(0.5):
+            return self.labelled("O")
+        before, *between, after, stop = self.tree.kids[0].kids
+        return "I", spelled(leaves(Node("ROOT", [after, *between, before, stop])))
 
 
 class Task:
     """One probing task that is being filled.
 
     Args:
-        labels: its classes, each of which gets an equal share of every partition. sizes: examples of tr, va, te.
+        name: SentEval's.
+        labels: its classes, each of which gets an equal share of every partition.
+        sizes: examples of tr, va, te.
     """
 
-    def __init__(self, make: Callable[[Sentence, Draw], Example | None], labels: tuple[str, ...], sizes: tuple[int, int, int]) -> None:
-        self.make = make
+    def __init__(self, name: str, labels: list[str], sizes: list[int]) -> None:
+        self.name = name
         self.left = {
             (part, label): size // len(labels) + (at < size % len(labels))
             for part, size in zip(PARTS, sizes, strict=True)
@@ -183,85 +160,96 @@ class Task:
         self.missing = sum(self.left.values())
         self.seen: set[str] = set()
 
-    def offer(self, sentence: Sentence, draw: Draw) -> None:
+    def offer(self, sentence: Sentence) -> None:
         """Take an example from a sentence if there is room for it; a sentence is used once."""
-        original = " ".join(sentence.tokens)
-        if original in self.seen:
-            return
-        example = self.make(sentence, draw)
+        example = None if sentence.text in self.seen else getattr(sentence, self.name)()
         if example is None:
             return
-        label, words, key = example
-        part = PARTS[0]
-        if key is None:
-            roll = draw.random()
-            order = PARTS if roll < 0.8 else ("va", "te", "tr") if roll < 0.9 else ("te", "va", "tr")
-            part = next((name for name in order if self.left.get((name, label))), part)
+        label, text = example
+        if self.name in KEYS:
+            parts = PARTS[max(0, KEYS[self.name](sentence).index * 7 % 10 - 7) :][:1]
         else:
-            part = PARTS[max(0, key * 7 % 10 - 7)]
-        if self.left.get((part, label)):
+            roll = sentence.draw.random()
+            parts = (
+                PARTS if roll < 0.8 else ("va", "te", "tr") if roll < 0.9 else ("te", "va", "tr")
+            )
+        part = next((part for part in parts if self.left.get((part, label))), None)
+        if part:
             self.left[part, label] -= 1
             self.missing -= 1
-            self.seen.add(original)
-            self.rows[part].append(f"{part}\t{label}\t{' '.join(words)}\n")
+            self.seen.add(sentence.text)
+            self.rows[part].append(f"{part}\t{label}\t{text}\n")
 
 
-def draw_for(task: str, grammar: Storyteller, content: WordContent) -> Clause:
-    """A sentence that suits a task: of any kind, or of a kind that documents have too seldom for it."""
-    draw = grammar.draw
-    if draw.chance(0.4):
+def content_nouns(number: int) -> list[Noun]:
+    """Return `number` countable nouns whose English form is no other word."""
+    adjectives = {adjective.en for adjective in entries("adjectives")}
+    nouns = [
+        noun
+        for noun in entries("nouns")
+        if len(noun.en[0]) >= 4 and "mass" not in noun.classes and noun.en[0] not in adjectives
+    ]
+    return nouns[:: max(1, len(nouns) // number)][:number]
+
+
+def draw_for(task: str, grammar: Sentences, nouns: list[Noun]) -> Clause:
+    """Return a sentence of any kind, or of a kind that documents have too seldom for a task."""
+    if grammar.chance(0.4):
         return grammar.sentence()
     if task == "word_content":
-        return grammar.about(draw.pick(content.nouns))
+        return grammar.about(grammar.pick(nouns))
     if task == "coordination_inversion":
         return grammar.coordinated(anaphoric=True)
     if task == "top_constituents":
-        return grammar.asked() if draw.chance(0.5) else grammar.simple()
+        return grammar.asked() if grammar.chance(0.5) else grammar.simple()
     if task not in {"tree_depth", "sentence_length"}:
         return grammar.simple()
-    clause = grammar.with_adjunct() if draw.chance(0.5) else grammar.reported()
-    if clause.adjunct and draw.chance(0.7):
-        clause.adjunct = (clause.adjunct[0], grammar.long_subject(draw.between(2, 4)))
-    elif clause.content and draw.chance(0.7):
-        clause.content = (clause.content[0], grammar.long_subject(draw.between(2, 4)))
+    clause = grammar.with_adjunct() if grammar.chance(0.5) else grammar.reported()
+    if grammar.chance(0.7):
+        field = "adjunct" if clause.adjunct else "content"
+        inner = grammar.long_subject(grammar.between(2, 4))
+        setattr(clause, field, (getattr(clause, field)[0], inner))
     return clause
 
 
-def write_probing(folder: Path, draw: Draw, size: int) -> None:
+def write_probing(folder: Path, seed: int, size: int) -> None:
     """Write every task's file.
 
     Args:
-        folder: where `<task>.txt` go. size: the demo's training size; 20,000 gives 2,000, 300 and 300 examples, and up to five times that.
+        folder: where `<task>.txt` go.
+        seed: the demo's seed.
+        size: the demo's training size; 20,000 gives 2,000, 300 and 300 examples, and up to five
+            times that.
     """
-    sizes = tuple(max(least, round(at_default * min(size, 100_000) / 20_000)) for least, at_default in ((60, 2000), (20, 300), (20, 300)))
-    grammar = Storyteller(draw)
-    content = WordContent(grammar, max(20, min(100, sizes[0] // 20)))
-    kinds: dict[str, tuple[Callable[[Sentence, Draw], Example | None], tuple[str, ...]]] = {
-        "sentence_length": (sentence_length, tuple(str(at) for at in range(len(LENGTHS)))),
-        "word_content": (content, tuple(content.words)),
-        "tree_depth": (tree_depth, tuple(map(str, DEPTHS))),
-        "top_constituents": (top_constituents, TOPS),
+    scale = min(size, 100_000) / 20_000
+    sizes = [max(60, round(2000 * scale)), *[max(20, round(300 * scale))] * 2]
+    grammar = Sentences(seed, 5)
+    nouns = content_nouns(max(20, min(100, sizes[0] // 20)))
+    words = [noun.en[0] for noun in nouns]
+    labels = {
+        "sentence_length": list("012345"),
+        "word_content": words,
+        "tree_depth": DEPTHS,
+        "top_constituents": TOPS,
+        "bigram_shift": ["I", "O"],
+        "past_present": ["PAST", "PRES"],
+        "subj_number": ["NN", "NNS"],
+        "obj_number": ["NN", "NNS"],
+        "odd_man_out": ["C", "O"],
+        "coordination_inversion": ["I", "O"],
     }
-    makers: dict[str, Callable[[Sentence, Draw], Example | None]] = {
-        "bigram_shift": bigram_shift,
-        "past_present": past_present,
-        "subj_number": subj_number,
-        "obj_number": obj_number,
-        "odd_man_out": OddManOut(grammar),
-        "coordination_inversion": coordination_inversion,
-    }
-    for name, maker in makers.items():
-        kinds[name] = (maker, BINARY[name])
-    tasks = {name: Task(make, labels, (sizes[0], sizes[1], sizes[2])) for name, (make, labels) in kinds.items()}
+    content = set(words)
+    tasks = [Task(name, classes, sizes) for name, classes in labels.items()]
     for _ in range(12 * sum(sizes)):
-        waiting = [name for name, task in tasks.items() if task.missing]
+        waiting = [task for task in tasks if task.missing]
         if not waiting:
             break
         grammar.open_document()
-        sentence = Sentence(draw_for(draw.pick(waiting), grammar, content))
-        for name in waiting:
-            tasks[name].offer(sentence, draw)
-    for name, task in tasks.items():
-        with writing(folder / f"{name}.txt") as stream:
+        clause = draw_for(grammar.pick(waiting).name, grammar, nouns)
+        sentence = Sentence(clause, grammar, content)
+        for task in waiting:
+            task.offer(sentence)
+    for task in tasks:
+        with writing(folder / f"{task.name}.txt") as stream:
             for part in PARTS:
-                stream.writelines(draw.shuffled(task.rows[part]))
+                stream.writelines(grammar.shuffled(task.rows[part]))

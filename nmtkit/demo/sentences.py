@@ -1,32 +1,65 @@
-"""Drawing sentences: one clause, two clauses, reported and controlled ones, questions, and subjects far from their verbs."""
+"""Drawing sentences: one clause, two clauses, reported ones, questions, and those about "it".
+
+German says er, sie or es for "it" by the gender of the noun it stands for. The antecedent is the
+only singular thing in its sentence. The sentence with "it" is drawn without looking at the
+antecedent's gender, so only the sentence before decides the pronoun.
+"""
 
 from __future__ import annotations
 
-from nmtkit.demo.grammar import FREQUENT, QUANTIFIED, Grammar
-from nmtkit.demo.lexicon import Noun
-from nmtkit.demo.phrases import NP, Clause
+from nmtkit.demo.clauses import Clauses
+from nmtkit.demo.constituents import NP, Clause
+from nmtkit.demo.lexicon import Noun, Verb, Word, entries, fitting
+from nmtkit.demo.nominals import weighted
 
-PAST_CONJUNCTIONS = ("because", "because", "although", "although", "while", "before", "when ", "when ", "until", "after", "as soon as")
-PRESENT_CONJUNCTIONS = ("because", "because", "although", "when", "when", "if", "if", "while", "before")
-FUTURE_CONJUNCTIONS = ("if", "when", "as soon as", "because", "before")
+CONJUNCTIONS = {
+    "past": weighted(
+        "because 2, although 2, while, before, when! 2, until, after, as soon as",
+    ),
+    "pres": weighted("because 2, although, when 2, if 2, while, before"),
+    "fut": weighted("if, when, as soon as, because, before"),
+}
+THIRD_PERSON = {"he", "she", "they"}
+PLACES = {"loc", "dir", "on", "city"}
+FAR = "key text kin owner part plant surface"
+CARRYING = {
+    *("sell", "find", "lose", "forget", "need", "steal", "choose", "keep", "describe", "look for"),
+    *("look at", "bring along", "take along", "wrap up", "throw away"),
+}
+ANTECEDENT_VERBS = CARRYING | {"buy", "give", "show", "send", "lend", "bring"}
+IT_VERBS = CARRYING | {"put back", "send back", "put", "give back"}
+IT_CONJUNCTIONS = ("because", "because", "although", "although")
+BRIEF_VERBS = {"laugh", "smile", "cry", "give up", "come back", "break down"}
 
 
-class Sentences(Grammar):
-    """Draws whole sentences out of clauses."""
+class Sentences(Clauses):
+    """Draws the sentences of documents, whose persons and tense stay."""
+
+    def __init__(self, seed: int, stream: int = 0) -> None:
+        super().__init__(seed, stream)
+        self.carriers, self.handlers = self.called(ANTECEDENT_VERBS), self.called(IT_VERBS)
+        self.brief = self.called(BRIEF_VERBS)
+
+    def called(self, names: set[str]) -> list[Verb]:
+        """Return the verbs that have one of some English names."""
+        return [verb for verb in self.verbs if verb.english_name in names]
+
+    def open_document(self) -> None:
+        """Choose persons and tense of the next document."""
+        names = self.shuffled(entries("names"))
+        self.cast = names[: self.between(2, 4)]
+        self.base = "past" if self.chance(0.6) else "pres"
 
     def anaphor(self, subject: NP) -> NP | None:
-        """The pronoun that takes up a subject, where there is one beyond doubt."""
-        if subject.pronoun in {"I", "we", "he", "she", "they"}:
-            return self.pronoun(subject.pronoun)
-        if subject.name:
-            return self.pronoun("she" if "female" in subject.name.tags else "he")
-        if subject.agreement == 2 and (subject.parts or (subject.noun and "person" in subject.noun.classes)):
-            return self.pronoun("they")
-        return None
+        """Return the pronoun that takes up a subject, where there is one beyond doubt."""
+        name = subject.name and ("she" if "female" in subject.name.classes else "he")
+        persons = "they" if subject.agreement == 2 and subject.human else ""
+        pronoun = subject.pronoun or name or persons
+        return NP(pronoun=pronoun) if pronoun else None
 
     def tense(self) -> str:
-        """A tense for a main clause."""
-        roll = self.draw.random()
+        """Return a tense for a main clause."""
+        roll = self.random()
         if roll < 0.72:
             return self.base
         if roll < 0.84:
@@ -34,129 +67,250 @@ class Sentences(Grammar):
         return "fut" if self.base == "pres" else "past"
 
     def sentence(self) -> Clause:
-        """A sentence of any kind."""
-        roll = self.draw.random()
-        if roll < 0.26:
-            return self.simple()
-        if roll < 0.49:
-            return self.with_adjunct()
-        if roll < 0.66:
-            return self.reported()
-        if roll < 0.74:
-            return self.controlled()
-        if roll < 0.86:
-            return self.coordinated()
-        return self.long_subject(self.draw.between(1, 3)) if roll < 0.96 else self.asked()
+        """Return a sentence of any kind."""
+        kinds = (
+            (0.26, self.simple),
+            (0.49, self.with_adjunct),
+            (0.66, self.reported),
+            (0.74, self.controlled),
+            (0.86, self.coordinated),
+            (0.96, self.long_subject),
+            (1, self.asked),
+        )
+        roll = self.random()
+        return next(draw for limit, draw in kinds if roll < limit)()
 
     def simple(self) -> Clause:
-        """One main clause."""
+        """Return one main clause."""
         clause = self.any_clause(self.tense())
-        if not clause.front and self.draw.chance(0.06):
+        if not clause.front and self.chance(0.06):
             clause.lead = "but"
         return clause
 
     def with_adjunct(self) -> Clause:
-        """A main clause and an adverbial clause, in either order."""
-        draw, base = self.draw, self.base
-        tense = "fut" if base == "pres" and draw.chance(0.25) else base
-        conjunction = draw.pick({"past": PAST_CONJUNCTIONS, "pres": PRESENT_CONJUNCTIONS, "fut": FUTURE_CONJUNCTIONS}[tense])
-        inner_tense = "plup" if conjunction == "after" else "pres" if tense == "fut" else base
-        if conjunction in {"because", "although", "if", "when"}:
-            inner = self.any_clause(inner_tense, level=1)
-        else:  # "before she did not sleep" is grammatical and makes no sense
-            inner = self.clause(inner_tense, level=1, plain=True)
-            inner.adverb = inner.adverb if inner.adverb is None or inner.adverb.en not in FREQUENT else None
-            if inner.tense == "prog" and conjunction != "while" and inner.verb.en.base != inner.verb.en.past[0]:
-                inner.tense, inner.time = "pres", None  # "before she eats", not "before she is eating"
+        """Return a main clause and an adverbial clause, in either order."""
+        tense = "fut" if self.base == "pres" and self.chance(0.25) else self.base
+        conjunction = self.pick(CONJUNCTIONS[tense])
+        inner = self.adverbial_clause(conjunction, "pres" if tense == "fut" else tense)
         same = self.anaphor(inner.subject)
-        main = self.any_clause(tense, subject=same if draw.chance(0.5) else None)
+        main = self.any_clause(tense, subject=same if self.chance(0.5) else None)
         main.time, main.adjunct, main.front = None, (conjunction, inner), ""
-        if draw.chance(0.45):
+        if self.chance(0.45):
             main.front = "sub"
             inner.time = None
-        elif same and main.subject.pronoun == same.pronoun and same.pronoun in {"he", "she", "they"}:
+        elif same and main.subject.pronoun == same.pronoun and same.pronoun in THIRD_PERSON:
             main.subject, inner.subject = inner.subject, main.subject
         return main
 
+    def adverbial_clause(self, conjunction: str, tense: str) -> Clause:
+        """Return a clause that suits a conjunction."""
+        if conjunction in {"because", "although", "if", "when"}:
+            return self.any_clause(tense, level=1)
+        # "before she did not sleep" is grammatical and makes no sense
+        inner = self.clause("plup" if conjunction == "after" else tense, level=1, plain=True)
+        if inner.adverb and "frequent" in inner.adverb.classes:
+            inner.adverb = None
+        unambiguous = inner.verb.en.base != inner.verb.en.finite[3]
+        if inner.tense == "prog" and conjunction != "while" and unambiguous:
+            inner.tense, inner.time = "pres", None  # "before she eats", not "before she is eating"
+        return inner
+
     def reported(self) -> Clause:
-        """Saying, knowing, asking: a main clause with a complement clause."""
-        draw = self.draw
-        verb = draw.pick([v for v in self.words.clause_verbs if "to" not in v.clauses])
-        kind = draw.pick(verb.clauses)
-        main = Clause(self.agent(1), verb, self.base)
-        quantified = main.subject.noun is not None and main.subject.det in QUANTIFIED
-        main.negated = (kind == "if" and verb.en.base == "know") or (not quantified and draw.chance(0.1))
+        """Return saying, knowing, asking: a main clause with a complement clause."""
+        verb = self.pick(fitting("verbs", "that if"))
+        kind = self.pick(sorted(verb.classes, reverse=True))
+        main = Clause(self.agent(), verb, self.base)
+        quantified = main.subject.quantified
+        unknown = kind == "if" and verb.en.base == "know"
+        main.negated = unknown or (not quantified and self.chance(0.1))
         if quantified and main.negated:
             main.subject = self.named()
-        inner_tense = draw.pick(("past", "past", "plup")) if self.base == "past" else draw.pick(("pres", "pres", "past", "perf", "fut"))
-        inner = self.any_clause(inner_tense, level=1)
-        main.content = ({"if": draw.pick(("if ", "whether"))}.get(kind, "that"), inner)
+        past = self.base == "past"
+        tenses = ("past", "past", "plup") if past else ("pres", "pres", "past", "perf", "fut")
+        inner = self.any_clause(self.pick(tenses), level=1)
+        question = self.pick(("if?", "whether"))
+        main.content = (question if kind == "if" else "that", inner)
         return main
 
     def controlled(self) -> Clause:
-        """Trying, promising, forgetting: a main clause with a zu-infinitive."""
-        draw = self.draw
-        verb = draw.pick([v for v in self.words.clause_verbs if "to" in v.clauses])
-        main = Clause(self.agent(1), verb, draw.pick((self.base, self.base, "perf")))
+        """Return trying, promising, forgetting: a main clause with a zu-infinitive."""
+        verb = self.pick(fitting("verbs", "to"))
+        main = Clause(self.agent(), verb, self.pick((self.base, self.base, "perf")))
         if main.subject.heavy:
-            main.subject.modifiers = []
-        inner = self.clause("pres", verb=draw.pick([v for v in self._agents if not v.stative]), subject=main.subject, level=2, plain=True)
+            main.subject.modifiers = ()
+        verb = self.pick([verb for verb in self.agents if not verb.stative])
+        inner = self.clause("pres", verb, main.subject, level=2, plain=True)
         inner.tense, inner.adverb, inner.time = "pres", None, None
         main.content = ("to", inner)
         return main
 
     def coordinated(self, anaphoric: bool = False) -> Clause:
-        """Two main clauses; `anaphoric`: the second one's subject takes up the first one's."""
-        draw = self.draw
-        tense = draw.pick((self.base, self.base, "perf"))
-        first = self.any_clause(tense, level=1, subject=self.named() if anaphoric else None)
+        """Return two main clauses.
+
+        Args:
+            anaphoric: True if the second clause's subject takes up the first one's.
+        """
+        tense = self.pick((self.base, self.base, "perf"))
+        first = self.any_clause(tense, 1, self.named() if anaphoric else None)
         first.time = None
         same = self.anaphor(first.subject)
-        second = self.any_clause(tense, level=1, subject=same if anaphoric or draw.chance(0.6) else None)
-        conjunction = draw.pick(("and", "and", "but"))
-        if conjunction == "and" and not second.front and draw.chance(0.4):
+        second = self.any_clause(tense, 1, same if anaphoric or self.chance(0.6) else None)
+        conjunction = self.pick(("and", "and", "but"))
+        if conjunction == "and" and self.chance(0.4):
             second.front = "then"
         first.second = (conjunction, second)
         return first
 
-    def long_subject(self, levels: int, plain: bool = False) -> Clause:
-        """A clause whose subject carries modifiers, so that its verb is far from its head."""
-        draw = self.draw
-        if draw.chance(0.5):
-            noun: Noun = draw.pick(self.words.nouns_of(frozenset({"key", "text", "kin", "owner", "part", "plant", "surface"})))
-        else:
-            noun = draw.pick(self._describable)
+    def long_subject(self, levels: int | None = None, plain: bool = False) -> Clause:
+        """Return a clause whose subject carries modifiers, so that its verb is far from its head.
+
+        Args:
+            levels: depth of modifiers, by default 1 to 3. plain: no negation, no accusative.
+        """
+        levels = self.between(1, 3) if levels is None else levels
+        noun = self.pick(fitting("nouns", FAR) if self.chance(0.5) else self.describable)
         np = self.plain(noun.classes, plural=0.5)
         np.owner = None
-        if levels:
-            self.modify(np, levels)
-        if levels > 1 and draw.chance(0.6):
+        self.modify(np, levels)
+        if levels > 1 and self.chance(0.6):
             self.relate(np)
-        assert np.noun is not None
-        verbs = [verb for verb in self._by_subject[np.noun] if not plain or not any(c.role == "acc" for c in verb.complements)]
-        if verbs and draw.chance(0.7):
-            return self.clause(self.base, verb=draw.pick(verbs), subject=np, level=1, plain=plain)
-        return self.description(self.base, subject=np, level=1)
+        verbs = fitting("verbs", np.noun.classes)
+        if plain:
+            verbs = [verb for verb in verbs if all(slot.role != "acc" for slot in verb.slots)]
+        if verbs and self.chance(0.7):
+            return self.clause(self.base, self.pick(verbs), np, 1, plain)
+        return self.description(self.base, np, 1)
 
     def about(self, noun: Noun) -> Clause:
-        """A sentence that has a given noun as its subject."""
+        """Return a sentence that has a noun as its subject."""
         np = self.plain(noun.classes, "definite", plural=0.0)
         np.noun, np.owner, np.adjectives = noun, None, []
         self.describe(np)
-        verbs = self._by_subject[noun]
-        return self.clause(self.tense(), verb=self.draw.pick(verbs), subject=np) if verbs else self.description(self.tense(), subject=np)
+        verbs = fitting("verbs", noun.classes)
+        tense = self.tense()
+        return self.clause(tense, self.pick(verbs), np) if verbs else self.description(tense, np)
 
     def asked(self) -> Clause:
-        """A question."""
-        draw = self.draw
-        clause = self.clause(self.base, level=1, plain=True, modals=False)
-        clause.adverb, clause.front = None, ""
-        clause.question = draw.pick(("yn", "why", "when", "where"))
-        roles = {complement.role for complement in clause.verb.complements}
-        if clause.question == "where" and (roles & {"loc", "dir", "on", "city"} or clause.verb.stative):
-            clause.question = "yn"
+        """Return a question."""
+        clause = self.clause(self.base, level=1, plain=True)
+        clause.adverb = None
+        clause.question = self.pick(("yn", "why", "when?", "where"))
         if clause.question == "where":
-            clause.place = None
+            placed = clause.verb.stative or PLACES & {slot.role for slot in clause.verb.slots}
+            clause.place, clause.question = (clause.place, "yn") if placed else (None, "where")
         if clause.question != "yn":
             clause.time = None
+        return clause
+
+    def someone(self) -> NP:
+        """Return a person without anything else in the phrase that "it" could mean."""
+        if self.chance(0.55):
+            return self.named()
+        np = self.plain("person", plural=0.25)
+        while np.noun.gender == "n":  # a child, a girl: German says es of them, too
+            np = self.plain("person", plural=0.25)
+        np.det = "the" if np.det in {"his", "her", "their"} else np.det
+        return np
+
+    def short_times(self, clause: Clause) -> list[Word]:
+        """Return the time adverbials of a clause's tense that go with "it"."""
+        return [time for time in self.times_of(clause) if "it" in time.classes]
+
+    def antecedent(self, gender: str) -> Clause:
+        """Return a sentence that brings in one thing of a gender, and nothing else for "it"."""
+        verb = self.pick(self.carriers)
+        clause = Clause(self.someone(), verb, self.base if self.chance(0.8) else "perf")
+        subject = clause.subject
+        for slot in verb.slots:
+            if "thing" in slot.nouns:
+                things = [noun for noun in fitting("nouns", "thing") if noun.gender == gender]
+                thing = self.pick(things)
+                determiners = ("the", "the", "a", "a", "this", self.owner_of(subject))
+                np = NP(thing, det=self.pick(determiners))
+                self.describe(np, 0.4)
+                clause.shifted = verb.shifts and self.chance(0.5)
+            else:
+                np = self.someone()
+                while np.name is not None and np.name is subject.name:
+                    np = self.someone()
+            clause.filled.append((slot, np))
+        self.settle_tense(clause)
+        times = self.short_times(clause)
+        if times and self.chance(0.35):
+            clause.time = self.pick(times)
+            clause.front = "time" if self.chance(0.5) else ""
+        return clause
+
+    def about_it(self, gender: str) -> Clause:
+        """Return a sentence about the thing of the sentence before."""
+        roll = self.random()
+        it = NP(pronoun="it", gender=gender)
+        if roll < 0.28:
+            return self.it_is(it)
+        return self.it_lies(it) if roll < 0.50 else self.it_undergoes(it)
+
+    def it_is(self, it: NP, level: int = 0) -> Clause:
+        """Return "It was very heavy" and the like, as a main or a subordinate clause."""
+        verb = self.copulas[self.pick(("be", "be", "be", "look"))]
+        clause = Clause(it, verb, self.base)
+        clause.adjective = self.pick(fitting("adjectives", "carried"))
+        clause.degree = self.pick(entries("degrees")) if self.chance(0.6) else None
+        clause.negated = self.chance(0.15)
+        if level:
+            return clause
+        if self.chance(0.45):
+            conjunction, subject = self.pick(("and", "but")), self.named()
+            second = self.clause(self.base, self.pick(self.brief), subject, level=2)
+            clause.second = (conjunction, second)
+        elif self.chance(0.5):
+            past = self.base == "past"
+            times = self.short_times(clause) if past else self.times_of(clause)
+            clause.time, clause.front = self.pick(times), "time"
+        return clause
+
+    def it_lies(self, it: NP) -> Clause:
+        """Return where it lies, whose it is, that it is gone."""
+        gone, lie, belong = self.called({"disappear", "lie", "belong to"})
+        verb = self.pick((lie, lie, belong, gone))
+        clause = Clause(it, verb, "perf" if verb is gone and self.chance(0.5) else self.base)
+        clause.negated = verb is not gone and self.chance(0.15)
+        self.fill(clause, 1)
+        if verb is gone and self.chance(0.5):
+            conjunction = self.pick(IT_CONJUNCTIONS)
+            reason = self.clause(self.base, subject=self.someone(), level=2, plain=True)
+            clause.adjunct = (conjunction, reason)
+        frequent = verb is not belong and not clause.negated and self.chance(0.3)
+        if frequent and clause.tense == self.base:
+            clause.adverb = self.pick(fitting("adverbs", "frequent"))
+        self.settle_tense(clause)
+        return clause
+
+    def it_undergoes(self, it: NP) -> Clause:
+        """Return what somebody does with it."""
+        verb = self.pick(self.handlers)
+        clause = Clause(self.someone() if self.chance(0.7) else self.pronoun(), verb, self.base)
+        roll = self.random()
+        if roll < 0.2 and not verb.stative:
+            clause.modal = self.pick(("can", "must", "want"))
+        elif roll < 0.35:
+            clause.tense = "perf"
+        elif roll < 0.45 and self.base == "pres":
+            clause.tense = "fut"
+        negatable = not clause.subject.quantified and clause.modal != "must"
+        clause.negated = negatable and self.chance(0.15)
+        for slot in verb.slots:
+            owner = self.owner_of(clause.subject)
+            filler = it if slot.role == "acc" else self.filler(slot, clause, owner, 2)
+            # a surface is drawn again, as nobody's but "my": older corpora did, and theirs is ours
+            filler = self.onto("my") if slot.role == "on" else filler
+            clause.filled.append((slot, filler))
+        clause.shifted = verb.shifts
+        self.settle_tense(clause)
+        roll = self.random()
+        timed = clause.tense in {"past", "pres", "prog", "fut"} and not clause.modal
+        if roll < 0.35:
+            clause.adjunct = (self.pick(IT_CONJUNCTIONS), self.it_is(it, level=1))
+        elif roll < 0.6 and timed:
+            clause.time = self.pick(self.times_of(clause))
+            clause.front = "time" if clause.negated or self.chance(0.5) else ""
         return clause

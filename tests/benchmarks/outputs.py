@@ -75,6 +75,7 @@ def digests(folder: Path) -> dict[str, str]:
         if "convergence" in path.parts or "cost" in path.parts:  # they show measured times
             continue
         content = re.sub(rb"/[^\s\"']*/(?=(prep|systems)/)", b"", content) if path.suffix not in {".safetensors", ".bin"} else content
+        content = re.sub(rb"commit [0-9a-f]+(-dirty)?", b"", content)
         found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
     return found
 

@@ -7,31 +7,101 @@ verbs may stand.
 
 from functools import cache
 
-from nmtkit.demo import german
-from nmtkit.demo.lexicon import lexicon
-from nmtkit.demo.tree import Leaf, Node, leaves
+from nmtkit.demo.lexicon import FINITE, Verb, entries
+from nmtkit.demo.realise import Leaf, Node, leaves
 
 CASES = "nadg"
 # the definite article, case by case: masculine, feminine, neuter, plural
-THE = {"n": "der die das die", "a": "den die das die", "d": "dem der dem den", "g": "des der des der"}
+THE = {
+    "n": "der die das die",
+    "a": "den die das die",
+    "d": "dem der dem den",
+    "g": "des der des der",
+}
 LIKE_THE = ("dies", "jed", "all", "einig", "viel", "mehrer")
 LIKE_A = ("ein", "kein", "mein", "sein", "ihr", "unser")
 STRONG_AFTER = ("einig", "viel", "mehrer")
-FIXED_CASE = {"mit": "d", "von": "d", "zu": "d", "aus": "d", "nach": "d", "bei": "d", "für": "a", "um": "a", "über": "a", "hinter": "d", "neben": "d"}
-FIXED_CASE |= {"vor": "d", "unter": "d"}
-MELTED = {"im": ("in", "dem"), "am": ("an", "dem"), "zum": ("zu", "dem"), "zur": ("zu", "der"), "vom": ("von", "dem"), "beim": ("bei", "dem")}
+FIXED_CASE = {
+    "mit": "d",
+    "von": "d",
+    "zu": "d",
+    "aus": "d",
+    "nach": "d",
+    "bei": "d",
+    "für": "a",
+    "um": "a",
+    "über": "a",
+    "hinter": "d",
+    "neben": "d",
+}
+FIXED_CASE |= {"vor": "d", "unter": "d", "als": "n"}
+MELTED = {
+    "im": ("in", "dem"),
+    "am": ("an", "dem"),
+    "zum": ("zu", "dem"),
+    "zur": ("zu", "der"),
+    "vom": ("von", "dem"),
+    "beim": ("bei", "dem"),
+}
 MELTED |= {"ins": ("in", "das"), "ans": ("an", "das")}
 # verb and preposition that govern the accusative; in, an, auf take the dative elsewhere (of place)
-ACCUSATIVE_PP = {("warten", "auf"), ("konzentrieren", "auf"), ("vorbereiten", "auf"), ("erinnern", "an"), ("glauben", "an"), ("schreiben", "an")}
-ACCUSATIVE_PP |= {(verb, preposition) for verb in ("legen", "stellen", "werfen") for preposition in ("in", "an", "auf")}
-DATIVE_VERBS = {"helfen", "danken", "folgen", "vertrauen", "gratulieren", "widersprechen", "zuhören", "zunicken", "gehören"}
-FUNCTION_CASE = {"NP-SB": "n", "NP-OA": "a", "NP-DA": "d", "NP-AG": "g", "NP-CC": "n"}
+ACCUSATIVE_PP = {
+    ("warten", "auf"),
+    ("konzentrieren", "auf"),
+    ("vorbereiten", "auf"),
+    ("erinnern", "an"),
+    ("glauben", "an"),
+    ("schreiben", "an"),
+}
+ACCUSATIVE_PP |= {
+    (verb, preposition)
+    for verb in ("legen", "stellen", "werfen")
+    for preposition in ("in", "an", "auf")
+}
+DATIVE_VERBS = {
+    "helfen",
+    "danken",
+    "folgen",
+    "vertrauen",
+    "gratulieren",
+    "widersprechen",
+    "zuhören",
+    "zunicken",
+    "gehören",
+}
+FUNCTION_CASE = {"NP-SB": "n", "NP-OA": "a", "NP-DA": "d", "NP-AG": "g"}
 PRONOUN_CASES = {
-    **{"ich": [("n", 0)], "mich": [("a", 0)], "mir": [("d", 0)], "wir": [("n", 2)], "uns": [("a", 2), ("d", 2)], "er": [("n", 1)], "ihn": [("a", 1)]},
-    **{"ihm": [("d", 1)], "sie": [("n", 1), ("a", 1), ("n", 2), ("a", 2)], "ihr": [("d", 1)], "ihnen": [("d", 2)], "es": [("n", 1), ("a", 1)]},
+    **{
+        "ich": [("n", 0)],
+        "mich": [("a", 0)],
+        "mir": [("d", 0)],
+        "wir": [("n", 2)],
+        "uns": [("a", 2), ("d", 2)],
+        "er": [("n", 1)],
+        "ihn": [("a", 1)],
+    },
+    **{
+        "ihm": [("d", 1)],
+        "sie": [("n", 1), ("a", 1), ("n", 2), ("a", 2)],
+        "ihr": [("d", 1)],
+        "ihnen": [("d", 2)],
+        "es": [("n", 1), ("a", 1)],
+    },
 }
 AUXILIARIES = {
-    **{"bin": 0, "ist": 1, "sind": 2, "habe": 0, "hat": 1, "haben": 2, "werde": 0, "wird": 1, "werden": 2, "waren": 2, "hatten": 2},
+    **{
+        "bin": 0,
+        "ist": 1,
+        "sind": 2,
+        "habe": 0,
+        "hat": 1,
+        "haben": 2,
+        "werde": 0,
+        "wird": 1,
+        "werden": 2,
+        "waren": 2,
+        "hatten": 2,
+    },
     **{"können": 2, "konnten": 2, "müssen": 2, "mussten": 2, "wollen": 2, "wollten": 2},
 }
 EITHER = {"war", "hatte", "kann", "konnte", "muss", "musste", "will", "wollte"}
@@ -39,7 +109,9 @@ EITHER = {"war", "hatte", "kann", "konnte", "muss", "musste", "will", "wollte"}
 
 def like_the_ending(case: str, column: int) -> str:
     """dies-er dies-e dies-es ...: what is left of the article's form."""
-    return {"der": "er", "die": "e", "das": "es", "den": "en", "dem": "em", "des": "es"}[THE[case].split()[column]]
+    return {"der": "er", "die": "e", "das": "es", "den": "en", "dem": "em", "des": "es"}[
+        THE[case].split()[column]
+    ]
 
 
 def like_a_ending(case: str, column: int) -> str:
@@ -54,7 +126,11 @@ def adjective_ending(kind: str, case: str, column: int) -> str:
     if kind == "weak":
         return weak
     if kind == "mixed":
-        return like_the_ending(case, column) if (case, column) in {("n", 0), ("n", 2), ("a", 2)} else weak
+        return (
+            like_the_ending(case, column)
+            if (case, column) in {("n", 0), ("n", 2), ("a", 2)}
+            else weak
+        )
     return "en" if case == "g" and column in {0, 2} else like_the_ending(case, column)
 
 
@@ -62,13 +138,19 @@ def determiner_cells(form: str) -> tuple[set[tuple[str, int]], str]:
     """The (case, column) cells a determiner can stand for, and the endings it leaves to adjectives."""
     cells = [(case, column) for case in CASES for column in range(4)]
     if form in THE["n"].split() + THE["a"].split() + THE["d"].split() + THE["g"].split():
-        return {(case, column) for case, column in cells if THE[case].split()[column] == form}, "weak"
+        return {
+            (case, column) for case, column in cells if THE[case].split()[column] == form
+        }, "weak"
     for stem in LIKE_A:
-        found = {(case, column) for case, column in cells if stem + like_a_ending(case, column) == form}
+        found = {
+            (case, column) for case, column in cells if stem + like_a_ending(case, column) == form
+        }
         if found:
             return found, "mixed"
     for stem in LIKE_THE:
-        found = {(case, column) for case, column in cells if stem + like_the_ending(case, column) == form}
+        found = {
+            (case, column) for case, column in cells if stem + like_the_ending(case, column) == form
+        }
         if found:
             return found, "strong" if stem in STRONG_AFTER else "weak"
     raise AssertionError(f"no determiner: {form}")
@@ -78,7 +160,7 @@ def determiner_cells(form: str) -> tuple[set[tuple[str, int]], str]:
 def noun_table() -> dict[str, list[tuple[str, int, object]]]:
     """Form -> (case, column, noun)."""
     table: dict[str, list[tuple[str, int, object]]] = {}
-    for noun in lexicon().nouns:
+    for noun in entries("nouns"):
         for case, (singular, plural) in noun.de.items():
             table.setdefault(singular, []).append((case, "mfn".index(noun.gender), noun))
             table.setdefault(plural, []).append((case, 3, noun))
@@ -89,17 +171,20 @@ def noun_table() -> dict[str, list[tuple[str, int, object]]]:
 def finite_table() -> dict[str, set[tuple[str, int]]]:
     """Finite form as spoken in one word (prefix joined and not) -> (infinitive, agreement); auxiliaries under their own form."""
     table: dict[str, set[tuple[str, int]]] = {}
-    words = lexicon()
-    for verb in [*words.verbs, *words.clause_verbs, *words.copulas.values()]:
-        for row in (verb.de.present, verb.de.preterite):
-            for agreement, form in enumerate(row):
-                table.setdefault(form, set()).add((verb.lemma, agreement))
-                table.setdefault(verb.de.prefix + form, set()).add((verb.lemma, agreement))
+    for verb in [*entries("verbs"), *entries("copulas")]:
+        for at, form in enumerate(verb.de.finite):
+            table.setdefault(form, set()).add((verb.lemma, at % 3))
+            table.setdefault(verb.de.prefix + form, set()).add((verb.lemma, at % 3))
     for form, agreement in AUXILIARIES.items():
         table.setdefault(form, set()).add(("", agreement))
     for form in EITHER:
         table.setdefault(form, set()).update({("", 0), ("", 1)})
     return table
+
+
+def finite(leaf: Leaf) -> bool:
+    """True for a finite verb."""
+    return leaf.tag in {"VBD", "VBP"}
 
 
 def kids(node: Node) -> list[Leaf]:
@@ -116,7 +201,7 @@ def governor(tree: Node, pp: Node) -> str:
     """The verb of the clause whose middle field holds a prepositional phrase directly, else ""."""
     for node in tree.nodes():
         if "MF" in parts(node) and pp in parts(node)["MF"].kids:
-            return node.info.clause.verb.lemma if node.label == "SREL" else node.info.verb.lemma
+            return node.info.verb.lemma
     return ""
 
 
@@ -125,31 +210,43 @@ def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
     form = kids(pp)[0].form
     preposition, article = MELTED.get(form, (form, ""))
     verb = governor(tree, pp)
-    nouns = [leaf for kid in pp.kids if isinstance(kid, Node) for leaf in kids(kid) if leaf.tag == "NN"]
+    nouns = [
+        leaf for kid in pp.kids if isinstance(kid, Node) for leaf in kids(kid) if leaf.tag == "NN"
+    ]
     place = any("place" in noun.classes for leaf in nouns for _, _, noun in noun_table()[leaf.form])
-    if (verb, preposition) in ACCUSATIVE_PP and not (place and verb not in {"legen", "stellen", "werfen"}):  # waiting for a bus, but on a bridge
+    if (verb, preposition) in ACCUSATIVE_PP and not (
+        place and verb not in {"legen", "stellen", "werfen"}
+    ):  # waiting for a bus, but on a bridge
         return "a", article
     return FIXED_CASE.get(preposition, "d"), article
 
 
 def analyse(np: Node, case: str, article: str = "") -> set[int]:
     """The agreement (0 first person, 1 singular, 2 plural) a noun phrase can have in a case; empty if its words do not fit together."""
-    coordinated = [kid for kid in np.kids if isinstance(kid, Node) and kid.label == "NP-CJ"]
+    coordinated = [kid for kid in np.kids if isinstance(kid, Node) and kid.label == "NP"]
     if coordinated:
         return {2} if all(analyse(part, case) for part in coordinated) else set()
-    words = [leaf for leaf in kids(np) if leaf.tag != "$,"]
-    if words[0].tag == "PPER":
+    words = [leaf for leaf in kids(np) if leaf.tag != ","]
+    if words[0].tag == "PRP":
         return {number for found, number in PRONOUN_CASES[words[0].form] if found == case}
-    if len(words) == 1 and words[0].tag == "NE":
+    if len(words) == 1 and words[0].tag == "NNP":
         return {1}
-    determiner = article or next((leaf.form for leaf in words if leaf.tag in {"ART", "PPOSAT", "PDAT", "PIAT"}), "")
-    cells, kind = determiner_cells(determiner) if determiner else ({(c, n) for c in CASES for n in range(4)}, "strong")
-    if any(leaf.tag == "CARD" for leaf in words):
+    determiner = article or next((leaf.form for leaf in words if leaf.tag == "DT"), "")
+    cells, kind = (
+        determiner_cells(determiner)
+        if determiner
+        else ({(c, n) for c in CASES for n in range(4)}, "strong")
+    )
+    if any(leaf.tag == "CD" for leaf in words):
         cells = {(c, n) for c, n in cells if n == 3}
     noun = next(leaf for leaf in words if leaf.tag == "NN")
     cells &= {(c, n) for c, n, _ in noun_table().get(noun.form, [])}
-    for adjective in (leaf for leaf in words if leaf.tag == "ADJA"):
-        cells = {(c, n) for c, n in cells if adjective.form == adjective.lex.stem + adjective_ending(kind, c, n)}
+    for adjective in (leaf for leaf in words if leaf.tag == "JJ"):
+        cells = {
+            (c, n)
+            for c, n in cells
+            if adjective.form == adjective.lex.stem + adjective_ending(kind, c, n)
+        }
     return {2 if column == 3 else 1 for found, column in cells if found == case}
 
 
@@ -179,9 +276,19 @@ def objects(tree: Node) -> list[str]:
     wrong = []
     for node in tree.nodes():
         if node.label in {"S", "SSUB", "SINF"} and "MF" in parts(node):
-            found = sorted(kid.label for kid in parts(node)["MF"].kids if isinstance(kid, Node) and kid.label in {"NP-OA", "NP-DA"})
+            found = sorted(
+                kid.label
+                for kid in parts(node)["MF"].kids
+                if isinstance(kid, Node) and kid.label in {"NP-OA", "NP-DA"}
+            )
             lemma = node.info.verb.lemma
-            if found and found != (["NP-DA", "NP-OA"] if len(found) == 2 else ["NP-DA"] if lemma in DATIVE_VERBS else ["NP-OA"]):
+            if found and found != (
+                ["NP-DA", "NP-OA"]
+                if len(found) == 2
+                else ["NP-DA"]
+                if lemma in DATIVE_VERBS
+                else ["NP-OA"]
+            ):
                 wrong.append(f"{lemma}: {found}")
     return wrong
 
@@ -193,16 +300,33 @@ def relative_pronouns(tree: Node) -> list[str]:
         for kid in node.kids:
             if isinstance(kid, Node) and kid.label == "SREL":
                 opening = kids(parts(kid)["C"])
-                pronoun, noun = opening[-1].form, next(leaf for leaf in kids(node) if leaf.tag == "NN")
+                pronoun, noun = (
+                    opening[-1].form,
+                    next(leaf for leaf in kids(node) if leaf.tag == "NN"),
+                )
                 middle = {child.label for child in parts(kid)["MF"].kids if isinstance(child, Node)}
-                lemma = kid.info.clause.verb.lemma
+                lemma = kid.info.verb.lemma
                 if len(opening) == 2:
-                    case = "a" if (lemma, opening[0].form) in ACCUSATIVE_PP else FIXED_CASE.get(opening[0].form, "d")
+                    case = (
+                        "a"
+                        if (lemma, opening[0].form) in ACCUSATIVE_PP
+                        else FIXED_CASE.get(opening[0].form, "d")
+                    )
                 else:
-                    case = "n" if "NP-SB" not in middle else "d" if lemma in DATIVE_VERBS or "NP-OA" in middle else "a"
+                    case = (
+                        "n"
+                        if "NP-SB" not in middle
+                        else "d"
+                        if lemma in DATIVE_VERBS or "NP-OA" in middle
+                        else "a"
+                    )
                 numbers = agreement_of(node)
-                columns = {n for _, n, _ in noun_table()[noun.form] if (2 if n == 3 else 1) in numbers}
-                allowed = {"denen" if (case, n) == ("d", 3) else THE[case].split()[n] for n in columns}
+                columns = {
+                    n for _, n, _ in noun_table()[noun.form] if (2 if n == 3 else 1) in numbers
+                }
+                allowed = {
+                    "denen" if (case, n) == ("d", 3) else THE[case].split()[n] for n in columns
+                }
                 if pronoun not in allowed:
                     wrong.append(f"{noun.form}, {pronoun} ({case})")
     return wrong
@@ -222,16 +346,22 @@ def subject_and_verb(tree: Node) -> list[str]:
             continue
         fields = parts(node)
         bracket = kids(fields.get("LK", fields["RK"]))
-        finite = bracket[-1].form
-        place = [kid for name in ("VF", "MF") if name in fields for kid in fields[name].kids if isinstance(kid, Node) and kid.label == "NP-SB"]
+        verb = bracket[-1].form
+        place = [
+            kid
+            for name in ("VF", "MF")
+            if name in fields
+            for kid in fields[name].kids
+            if isinstance(kid, Node) and kid.label == "NP-SB"
+        ]
         if place:
             subject = analyse(place[0], "n")
         else:
             host = next(other for other in tree.nodes() if node in other.kids)
             pronoun = kids(fields["C"])[-1].form
             subject = agreement_of(host) & ({1} if pronoun in {"der", "das"} else {1, 2})
-        if not subject & {agreement for _, agreement in finite_table().get(finite, set())}:
-            wrong.append(f"{finite}: {' '.join(leaf.form for leaf in leaves(node))}")
+        if not subject & {agreement for _, agreement in finite_table().get(verb, set())}:
+            wrong.append(f"{verb}: {' '.join(leaf.form for leaf in leaves(node))}")
     return wrong
 
 
@@ -246,7 +376,7 @@ def verb_second(tree: Node) -> list[str]:
             names = [kid.label for kid in node.kids if isinstance(kid, Node)]
             if names != ["VF", "LK", "MF", "RK", "NF"] or len(front) != (0 if yes_no else 1):
                 wrong.append(f"fields {names}, {len(front)} in front")
-            if len(left) != 1 or left[0].form not in finite_table() or any(leaf.tag.endswith("FIN") for leaf in right):
+            if len(left) != 1 or left[0].form not in finite_table() or any(map(finite, right)):
                 wrong.append(f"finite verb: {[leaf.form for leaf in left + right]}")
     return wrong
 
@@ -261,12 +391,16 @@ def verb_final(tree: Node) -> list[str]:
         names = [kid.label for kid in node.kids if isinstance(kid, Node)]
         bracket = kids(parts(node)["RK"])
         first = order.index(kids(parts(node)["C"])[0])
-        if names != ["C", "MF", "RK", "NF"] or (first > 0 and order[first - 1].form != "," and order[first - 1].form not in {"und", "Aber", "aber"}):
+        if names != ["C", "MF", "RK", "NF"] or (
+            first > 0
+            and order[first - 1].form != ","
+            and order[first - 1].form not in {"und", "Aber", "aber"}
+        ):
             wrong.append(f"opening {names} after {order[first - 1].form}")
-        last = bracket[-1:] and bracket[-1].tag.endswith("FIN") and bracket[-1].form in finite_table()
-        if not last or any(leaf.tag.endswith("FIN") for leaf in bracket[:-1]):
+        last = bracket[-1:] and finite(bracket[-1]) and bracket[-1].form in finite_table()
+        if not last or any(map(finite, bracket[:-1])):
             wrong.append(f"bracket {[leaf.form for leaf in bracket]}")
-        if any(leaf.tag.endswith("FIN") for leaf in kids(parts(node)["MF"])):
+        if any(map(finite, kids(parts(node)["MF"]))):
             wrong.append("finite verb in the middle")
     return wrong
 
@@ -277,19 +411,25 @@ def prefixes(tree: Node) -> list[str]:
     for node in tree.nodes():
         if node.label not in {"S", "SSUB", "SREL", "SINF"}:
             continue
-        clause = node.info.clause if node.label == "SREL" else node.info
+        clause = node.info
         prefix, simple = clause.verb.de.prefix, clause.verb.de
         fields = parts(node)
-        apart = [leaf.form for leaf in kids(fields["RK"]) if leaf.tag == "PTKVZ"]
-        verbs = [leaf for leaf in (kids(fields["LK"]) if "LK" in fields else []) + kids(fields["RK"]) if leaf.tag.startswith("VV")]
+        apart = [leaf.form for leaf in kids(fields["RK"]) if leaf.tag == "RP"]
+        verbs = [
+            leaf
+            for leaf in (kids(fields["LK"]) if "LK" in fields else []) + kids(fields["RK"])
+            if isinstance(leaf.lex, Verb) and leaf.tag != "RP"
+        ]
         main = [leaf.form for leaf in verbs]
         joined = [form for form in main if prefix and form.startswith(prefix)]
-        split = node.label == "S" and bool(verbs) and verbs[0].tag == "VVFIN"
+        split = node.label == "S" and bool(verbs) and finite(verbs[0])
         if prefix and (apart != ([prefix] if split else []) or len(joined) != (0 if split else 1)):
             wrong.append(f"{clause.verb.lemma}: {main} {apart}")
         if not prefix and apart:
             wrong.append(f"{clause.verb.lemma}: {apart}")
-        if node.label == "SINF" and main != ([prefix + "zu" + simple.simple] if prefix else ["zu " + simple.simple]):
+        if node.label == "SINF" and main != (
+            [prefix + "zu" + simple.simple] if prefix else ["zu " + simple.simple]
+        ):
             wrong.append(f"zu: {main}")
     return wrong
 
@@ -301,8 +441,15 @@ def negation(tree: Node) -> list[str]:
         if node.label in {"S", "SSUB"}:
             middle = parts(node)["MF"]
             words = [leaf.form for leaf in kids(middle) if leaf.form == "nicht"]
-            accusatives = [kid for kid in middle.kids if isinstance(kid, Node) and kid.label == "NP-OA"]
-            none = [leaf.form for kid in accusatives for leaf in kids(kid) if leaf.form.startswith("kein")]
+            accusatives = [
+                kid for kid in middle.kids if isinstance(kid, Node) and kid.label == "NP-OA"
+            ]
+            none = [
+                leaf.form
+                for kid in accusatives
+                for leaf in kids(kid)
+                if leaf.form.startswith("kein")
+            ]
             if len(words) + len(none) != (1 if node.info.negated else 0):
                 wrong.append(f"{words} {none}")
     return wrong
@@ -315,18 +462,52 @@ def participles(tree: Node) -> list[str]:
         if "RK" in parts(node):
             fields = parts(node)
             verbs = (kids(fields["LK"]) if "LK" in fields else []) + kids(fields["RK"])
-            participle = next((leaf for leaf in verbs if leaf.tag == "VVPP"), None)
+            participle = next((leaf for leaf in verbs if leaf.tag == "VBN"), None)
             if participle:
-                finite = next(leaf.form for leaf in verbs if leaf.tag == "VAFIN")
-                sein = finite in {*german.SEIN[0], *german.SEIN[1]}
+                auxiliary = next(leaf.form for leaf in verbs if finite(leaf))
+                sein = auxiliary in FINITE["sein"]
                 if sein != (participle.lex.lemma in SEIN_VERBS):
-                    wrong.append(f"{finite} {participle.form}")
+                    wrong.append(f"{auxiliary} {participle.form}")
     return wrong
 
 
 SEIN_VERBS = {
-    *("schwimmen", "verschwinden", "aufstehen", "aufwachen", "einschlafen", "zurückkommen", "ankommen", "ausgehen", "weglaufen"),
-    *("abfahren", "zusammenbrechen", "einziehen", "bleiben", "gehen", "laufen", "fahren", "kommen", "eilen", "reisen"),
+    *(
+        "schwimmen",
+        "verschwinden",
+        "aufstehen",
+        "aufwachen",
+        "einschlafen",
+        "zurückkommen",
+        "ankommen",
+        "ausgehen",
+        "weglaufen",
+    ),
+    *(
+        "abfahren",
+        "zusammenbrechen",
+        "einziehen",
+        "bleiben",
+        "gehen",
+        "laufen",
+        "fahren",
+        "kommen",
+        "eilen",
+        "reisen",
+    ),
     *("zurückkehren", "folgen", "sein", "werden"),
 }
-RULES = (*(noun_phrases, prepositions, objects, relative_pronouns, subject_and_verb, verb_second, verb_final, prefixes, negation, participles),)
+RULES = (
+    *(
+        noun_phrases,
+        prepositions,
+        objects,
+        relative_pronouns,
+        subject_and_verb,
+        verb_second,
+        verb_final,
+        prefixes,
+        negation,
+        participles,
+    ),
+)

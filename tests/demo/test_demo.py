@@ -8,17 +8,25 @@ from collections import Counter, defaultdict
 import pytest
 import sacrebleu
 
-from nmtkit.demo import dictionary, generate, separable_verbs
-from nmtkit.demo.corpus import Writer
-from nmtkit.demo.draw import Draw
-from nmtkit.demo.lexicon import lexicon
-from nmtkit.demo.pairs import with_gender
-from nmtkit.demo.pronouns import Storyteller
+from nmtkit.demo import generate, separable_expressions
+from nmtkit.demo.contrast import with_gender
+from nmtkit.demo.corpus import Pair, Writer
+from nmtkit.demo.lexicon import entries
+from nmtkit.demo.nominals import Draw
+from nmtkit.demo.realise import leaves
+from nmtkit.demo.sentences import Sentences
 from nmtkit.errors import ConfigError
 
 SPLITS = {"train": 1500, "dev": 200, "test": 200}
 TASKS = {
-    *("sentence_length", "word_content", "tree_depth", "bigram_shift", "top_constituents", "past_present"),
+    *(
+        "sentence_length",
+        "word_content",
+        "tree_depth",
+        "bigram_shift",
+        "top_constituents",
+        "past_present",
+    ),
     *("subj_number", "obj_number", "odd_man_out", "coordination_inversion"),
 }
 
@@ -36,7 +44,11 @@ def lines(path):
 
 
 def digest(path):
-    return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(path.rglob("*")) if file.is_file()}
+    return {
+        str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
 
 
 def documents(folder, name):
@@ -49,7 +61,9 @@ def documents(folder, name):
 def test_files_and_sizes(folder):
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     text = {f"{name}.{end}" for name in SPLITS for end in ("en", "de", "docs")}
-    assert found == text | {"agreement.en-de.json", "pronouns.en-de.json"} | {f"probing/{task}.txt" for task in TASKS}
+    assert found == text | {"agreement.en-de.json", "pronouns.en-de.json"} | {
+        f"probing/{task}.txt" for task in TASKS
+    }
     for name, size in SPLITS.items():
         assert len(lines(folder / f"{name}.en")) == len(lines(folder / f"{name}.de")) == size
 
@@ -85,8 +99,16 @@ def test_train_grows_with_size_and_held_out_sets_stay(folder, tmp_path):
 @pytest.mark.parametrize(("size", "dev", "test"), [(1, 1, 1), (5, 6, 7), (13, 12, 14)])
 def test_tiny_sizes(tmp_path, size, dev, test):
     generate(tmp_path, size=size, dev=dev, test=test)
-    assert [len(lines(tmp_path / f"{name}.en")) for name in ("train", "dev", "test")] == [size, dev, test]
-    assert [sum(map(len, documents(tmp_path, name))) for name in ("train", "dev", "test")] == [size, dev, test]
+    assert [len(lines(tmp_path / f"{name}.en")) for name in ("train", "dev", "test")] == [
+        size,
+        dev,
+        test,
+    ]
+    assert [sum(map(len, documents(tmp_path, name))) for name in ("train", "dev", "test")] == [
+        size,
+        dev,
+        test,
+    ]
 
 
 def test_no_sentence_is_no_size(tmp_path):
@@ -122,8 +144,12 @@ def test_normal_written_text(folder):
 
 def thing_genders():
     """English singular -> gender, of whatever "it" can stand for."""
-    adjectives = {adjective.en for adjective in lexicon().adjectives}  # "a secret map"
-    return {noun.en[0]: noun.gender for noun in lexicon().nouns if not noun.classes & {"person", "animal"} and noun.en[0] not in adjectives}
+    adjectives = {adjective.en for adjective in entries("adjectives")}  # "a secret map"
+    return {
+        noun.en[0]: noun.gender
+        for noun in entries("nouns")
+        if not noun.classes & {"person", "animal"} and noun.en[0] not in adjectives
+    }
 
 
 def it_pairs(folder, name):
@@ -158,20 +184,24 @@ def test_it_has_the_gender_of_the_only_thing_in_the_sentence_before(folder, name
 
 def test_nothing_else_gives_the_gender_away():
     """Drawn with the same choices for the three genders, sentences about "it" are alike in English, and in German but for the pronouns."""
-    tellers = {gender: Storyteller(Draw(9, 1)) for gender in "mfn"}
-    from nmtkit.demo.corpus import Pair
-
+    tellers = {gender: Sentences(9, 1) for gender in "mfn"}
     different = 0
     for _ in range(300):
         for teller in tellers.values():
             teller.open_document()
-        pairs = {gender: Pair(teller.about_it(gender), gender) for gender, teller in tellers.items()}
+        pairs = {
+            gender: Pair(teller.about_it(gender), gender) for gender, teller in tellers.items()
+        }
         assert len({pair.source for pair in pairs.values()}) == 1
-        masked = {re.sub(r"\b([Ee]r|[Ss]ie|[Ee]s|ihn)\b", "_", pair.target) for pair in pairs.values()}
+        masked = {
+            re.sub(r"\b([Ee]r|[Ss]ie|[Ee]s|ihn)\b", "_", pair.target) for pair in pairs.values()
+        }
         assert len(masked) == 1, masked
         different += len({pair.target for pair in pairs.values()}) == 3
         assert with_gender(pairs["m"], "f") == pairs["f"].target
-        assert pairs["m"].target == Pair(pairs["m"].clause, "m").target, "the pair is put back as it was"
+        assert pairs["m"].target == Pair(pairs["m"].clause, "m").target, (
+            "the pair is put back as it was"
+        )
     assert different == 300
 
 
@@ -183,18 +213,38 @@ def test_pronoun_pairs(folder):
     genders = thing_genders()
     forms = {"masculine": {"er", "ihn"}, "feminine": {"sie"}, "neuter": {"es"}}
     for record in records:
-        assert set(record) == {"source", "reference", "origin", "context_src", "context_ref", "gender", "errors"}
+        assert set(record) == {
+            "source",
+            "reference",
+            "origin",
+            "context_src",
+            "context_ref",
+            "gender",
+            "errors",
+        }
         thing = next(word for word in re.findall(r"\w+", record["context_src"]) if word in genders)
         assert record["gender"][0] == genders[thing]
         others = [gender for gender in forms if gender != record["gender"]]
-        assert [error["type"] for error in record["errors"]] == [f"{other}_for_{record['gender']}" for other in others]
+        assert [error["type"] for error in record["errors"]] == [
+            f"{other}_for_{record['gender']}" for other in others
+        ]
         for error, other in zip(record["errors"], others, strict=True):
-            right, wrong = (re.findall(r"\w+", text.lower()) for text in (record["reference"], error["contrastive"]))
+            right, wrong = (
+                re.findall(r"\w+", text.lower())
+                for text in (record["reference"], error["contrastive"])
+            )
             changed = {(a, b) for a, b in zip(right, wrong, strict=True) if a != b}
-            assert changed and {a for a, _ in changed} <= forms[record["gender"]] and {b for _, b in changed} <= forms[other]
+            assert (
+                changed
+                and {a for a, _ in changed} <= forms[record["gender"]]
+                and {b for _, b in changed} <= forms[other]
+            )
         versions = {record["reference"], *(error["contrastive"] for error in record["errors"])}
         assert len(versions) == 3
-        assert len({re.sub(r"\b([Ee]r|[Ss]ie|[Ee]s|ihn)\b", "_", version) for version in versions}) == 1
+        assert (
+            len({re.sub(r"\b([Ee]r|[Ss]ie|[Ee]s|ihn)\b", "_", version) for version in versions})
+            == 1
+        )
 
 
 # --- contrastive pairs --------------------------------------------------------------------------------------------------------------------
@@ -213,12 +263,23 @@ def changed(reference, contrastive):
 
 
 def test_agreement_pairs_have_lingeval97s_format(agreement):
-    kinds = {"subj_verb_agreement", "np_agreement", "polarity_particle_nicht_del", "polarity_particle_kein_del", "auxiliary", "verb_particle"}
+    kinds = {
+        "subj_verb_agreement",
+        "np_agreement",
+        "polarity_particle_nicht_del",
+        "polarity_particle_kein_del",
+        "auxiliary",
+        "verb_particle",
+    }
     assert {error["type"] for record in agreement for error in record["errors"]} == kinds
     for record in agreement:
         assert set(record) == {"source", "reference", "origin", "errors"}
         for error in record["errors"]:
-            assert {"type", "contrastive"} <= set(error) <= {"type", "contrastive", "distance", "frequency"}
+            assert (
+                {"type", "contrastive"}
+                <= set(error)
+                <= {"type", "contrastive", "distance", "frequency"}
+            )
             assert error["contrastive"] != record["reference"]
             if error["type"] == "polarity_particle_nicht_del":
                 assert len(error["contrastive"].split()) == len(record["reference"].split()) - 1
@@ -227,20 +288,29 @@ def test_agreement_pairs_have_lingeval97s_format(agreement):
 
 
 def test_distances_run_from_neighbours_to_fifteen_words_between(agreement):
-    found = Counter(e["distance"] for record in agreement for e in record["errors"] if e["type"] == "subj_verb_agreement")
+    found = Counter(
+        e["distance"]
+        for record in agreement
+        for e in record["errors"]
+        if e["type"] == "subj_verb_agreement"
+    )
     assert sorted(found) == list(range(1, 17))
     assert min(found.values()) == max(found.values())
 
 
 def test_distance_is_the_difference_of_word_positions(agreement):
     """Recounted on the text: that many words before (or after) the wrong verb stands a form of a noun in the nominative."""
-    nominatives = {form for noun in lexicon().nouns for form in noun.de["n"]}
+    nominatives = {form for noun in entries("nouns") for form in noun.de["n"]}
     for record in agreement:
         for error in record["errors"]:
             if error["type"] == "subj_verb_agreement":
                 words = [word.strip(",.?") for word in record["reference"].split()]
                 verb = changed(record["reference"], error["contrastive"])[0]
-                candidates = [words[at] for at in (verb - error["distance"], verb + error["distance"]) if 0 <= at < len(words)]
+                candidates = [
+                    words[at]
+                    for at in (verb - error["distance"], verb + error["distance"])
+                    if 0 <= at < len(words)
+                ]
                 assert nominatives & set(candidates), record
             if error["type"] == "verb_particle":
                 particle = changed(record["reference"], error["contrastive"])[0]
@@ -250,15 +320,21 @@ def test_distance_is_the_difference_of_word_positions(agreement):
 def test_frequency_counts_the_training_text(folder, agreement):
     """A frequency of 0 is a word that no training sentence has; the counts are of the training text, not of another split."""
     forms = Counter(re.findall(r"\w+", (folder / "train.de").read_text("utf-8")))
-    nouns = {noun.lemma: noun for noun in lexicon().nouns}
+    nouns = {noun.lemma: noun for noun in entries("nouns")}
     checked = 0
     for record in agreement:
         for error in record["errors"]:
             if error["type"] == "np_agreement":
                 at = changed(record["reference"], error["contrastive"])[0] + error["distance"]
                 word = record["reference"].split()[at].strip(",.?")
-                noun = next(noun for noun in nouns.values() if word in {form for pair in noun.de.values() for form in pair})
-                assert error["frequency"] == sum(forms[form] for form in {form for pair in noun.de.values() for form in pair})
+                noun = next(
+                    noun
+                    for noun in nouns.values()
+                    if word in {form for pair in noun.de.values() for form in pair}
+                )
+                assert error["frequency"] == sum(
+                    forms[form] for form in {form for pair in noun.de.values() for form in pair}
+                )
                 checked += 1
     assert checked >= 5
 
@@ -276,11 +352,17 @@ def probing(folder, task):
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_probing_files_are_balanced_and_disjoint(folder, task):
     rows = probing(folder, task)
-    assert [part for part, _, _ in rows] == sorted((part for part, _, _ in rows), key=["tr", "va", "te"].index)
+    assert [part for part, _, _ in rows] == sorted(
+        (part for part, _, _ in rows), key=["tr", "va", "te"].index
+    )
     sentences = defaultdict(set)
     for part, _, words in rows:
         sentences[part].add(" ".join(words))
-    assert not sentences["tr"] & sentences["te"] and not sentences["tr"] & sentences["va"] and not sentences["va"] & sentences["te"]
+    assert (
+        not sentences["tr"] & sentences["te"]
+        and not sentences["tr"] & sentences["va"]
+        and not sentences["va"] & sentences["te"]
+    )
     labels = Counter(label for part, label, _ in rows if part == "tr")
     assert len(rows) > 150
     assert min(labels.values()) >= 0.5 * max(labels.values())
@@ -294,43 +376,64 @@ def test_probing_labels_recomputed_from_the_words(folder):
     targets = {label for _, label, _ in probing(folder, "word_content")}
     for _, label, words in probing(folder, "word_content"):
         assert [word for word in words if word in targets] == [label]
-    plurals = {noun.en[1] for noun in lexicon().nouns}
+    plurals = {noun.en[1] for noun in entries("nouns")}
     for _, label, words in probing(folder, "obj_number"):
         assert any(word in plurals for word in words) or label == "NN"
     shifted = [words for _, label, words in probing(folder, "bigram_shift") if label == "I"]
     assert all(words[0][0].isupper() and words[-1] in {".", "?"} for words in shifted)
 
 
-# --- dictionary ---------------------------------------------------------------------------------------------------------------------------
+# --- lexicon ------------------------------------------------------------------------------------------------------------------------------
 
 
-def word_by_word(sentence):
-    """A sentence translated with the dictionary alone."""
-    entries = dictionary()
-    words = [entries.get(word, entries.get(word.lower(), word)) for word in re.findall(r"\w+|[.,?]", sentence.replace("'s", ""))]
-    spoken = re.sub(r" ([.,?])", r"\1", " ".join(word for word in words if word))
-    return spoken[0].upper() + spoken[1:]
+def dictionary():
+    """Each English word form -> its most frequent German form, by the lexicon entry that both come from."""
+    counts = defaultdict(Counter)
+    for document in Writer(1, 99).documents(3000):
+        for pair in document:
+            german = defaultdict(list)
+            for leaf in pair.words:
+                german[leaf.lex].append(leaf.form)
+            for leaf in leaves(pair.en):
+                if leaf.lex and german[leaf.lex]:
+                    first, *others = leaf.form.split(" ")
+                    counts[first][german[leaf.lex].pop(0)] += 1
+                    for word in others:
+                        counts[word][""] += 1
+    return {form: found.most_common(1)[0][0] for form, found in counts.items()}
 
 
 def test_word_by_word_translation_is_poor(folder):
+    entries = dictionary()
+    assert [entries[word] for word in ("house", "because", "and", "saw")] == [
+        "Haus",
+        "weil",
+        "und",
+        "sah",
+    ]
+    assert entries["old"].startswith("alt")
+    assert len(entries) > 900
+
+    def translated(sentence):
+        words = [
+            entries.get(word, entries.get(word.lower(), word))
+            for word in re.findall(r"\w+|[.,?]", sentence.replace("'s", ""))
+        ]
+        spoken = re.sub(r" ([.,?])", r"\1", " ".join(word for word in words if word))
+        return spoken[0].upper() + spoken[1:]
+
     references = lines(folder / "test.de")
-    score = sacrebleu.corpus_bleu([word_by_word(sentence) for sentence in lines(folder / "test.en")], [references], tokenize="13a").score
+    score = sacrebleu.corpus_bleu(
+        [translated(sentence) for sentence in lines(folder / "test.en")],
+        [references],
+        tokenize="13a",
+    ).score
     assert 5 < score < 25
     assert sacrebleu.corpus_bleu(references, [references]).score > 99
 
 
-def test_dictionary_has_the_obvious_entries():
-    entries = dictionary()
-    assert {word: entries[word] for word in ("house", "because", "old", "and", "saw")} == {
-        **{"house": "Haus", "because": "weil", "and": "und", "saw": "sah"},
-        "old": entries["old"],
-    }
-    assert entries["old"].startswith("alt")
-    assert len(entries) > 900
-
-
 def test_separable_verbs():
-    found = dict(separable_verbs())
+    found = dict(name.split(" = ") for _, _, name in separable_expressions())
     assert found["look up"] == "nachschlagen"
     assert found["think about"] == "nachdenken"
     assert found["take part in"] == "teilnehmen"
@@ -339,17 +442,18 @@ def test_separable_verbs():
 
 
 def test_the_lexicon_is_broad():
-    words = lexicon()
-    lemmas = {noun.lemma for noun in words.nouns} | {verb.lemma for verb in [*words.verbs, *words.clause_verbs]} | {a.lemma for a in words.adjectives}
-    assert len(lemmas) > 400
-    for gender in "mfn":
-        assert len(words.things[gender]) == len(words.things["m"])
+    assert (
+        len({entry.lemma for name in ("nouns", "verbs", "adjectives") for entry in entries(name)})
+        > 400
+    )
+    things = Counter(noun.gender for noun in entries("nouns") if "thing" in noun.classes)
+    assert things["m"] == things["f"] == things["n"]
 
 
 def test_the_running_out_of_sentences_is_an_error_not_a_loop():
     class Everything(set):
-        def __contains__(self, item):
-            return True
+        def isdisjoint(self, items):
+            return False
 
     with pytest.raises(RuntimeError, match="run out"):
-        Writer(Draw(1, 1), Everything()).document(6)
+        Writer(1, 1, Everything()).document(6)

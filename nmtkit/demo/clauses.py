@@ -1,0 +1,256 @@
+"""Drawing clauses: verb, complements, tense, negation, adverbials, relative clauses."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from nmtkit.demo.constituents import NP, Clause
+from nmtkit.demo.lexicon import Slot, Verb, Word, entries, fitting
+from nmtkit.demo.nominals import Nominals, weighted
+
+POSITION = {"lie", "stand", "sit", "hang"}
+SIMPLE = {"past", "pres"}
+COPULAS = weighted("be 5, look, become, stay")
+UNPREDICATED = {"small", "strange", "famous", "funny"}
+
+
+@cache
+def relativised(classes: frozenset[str], subject: bool) -> list[tuple[Verb, Slot | None]]:
+    """Return the verbs and gaps of relative clauses about nouns of some classes.
+
+    Args:
+        subject: True if the gap is the subject, False for an object.
+    """
+    if subject:
+        return [(verb, None) for verb in fitting("verbs", classes)]
+    gaps: dict[Verb, Slot | None] = {
+        verb: slot
+        for verb in fitting("verbs", "person")
+        for slot in reversed(verb.slots)
+        if slot.role in {"acc", "dat", "pp"} and slot.nouns & classes
+    }
+    return list(gaps.items())
+
+
+class Clauses(Nominals):
+    """Draws clauses in the tense of the document at hand (`base`: past or pres)."""
+
+    def __init__(self, seed: int, stream: int = 0) -> None:
+        super().__init__(seed, stream)
+        self.base, self.negation = "past", 0.14
+        self.agents: list[Verb] = fitting("verbs", "person")
+        clausal = fitting("verbs", "that if to")
+        self.verbs = [verb for verb in entries("verbs") if verb not in clausal]
+        self.copulas: dict[str, Verb] = {verb.en.base: verb for verb in entries("copulas")}
+        self.describable = [
+            noun
+            for noun in entries("nouns")
+            if len(fitting("adjectives", noun.classes)) > 2 and "mass" not in noun.classes
+        ]
+        personal = fitting("adjectives", "person")
+        self.personal = [adjective for adjective in personal if adjective.en not in UNPREDICATED]
+
+    def agent(self, levels: int = 1) -> NP:
+        """Return a person: of the cast, two of them, a pronoun, or a noun phrase."""
+        roll = self.random()
+        if roll < 0.36:
+            return self.named()
+        if roll < 0.42:
+            pair = [self.named(), self.plain("person", "definite", plural=0.1)]
+            pair[1].det = "the"
+            return NP(parts=pair)
+        if roll < 0.57:
+            return self.pronoun()
+        return self.filled_out(self.plain("person", plural=0.35), levels)
+
+    def filled_out(self, np: NP, levels: int) -> NP:
+        """Return a noun phrase with modifiers, more of them with more levels."""
+        if levels and self.chance(0.42):
+            self.modify(np, levels)
+        if levels and self.chance(0.22):
+            self.relate(np)
+        return np
+
+    def subject_for(self, verb: Verb, levels: int) -> NP:
+        """Return a subject that a verb admits."""
+        if "person" in verb.classes and (len(verb.classes) == 1 or self.chance(0.6)):
+            return self.agent(levels)
+        return self.filled_out(self.plain(verb.classes, plural=0.35), levels)
+
+    def relate(self, np: NP) -> None:
+        """Put a relative clause at the end of a noun phrase."""
+        if np.noun is None or np.owner or np.det == "bare" or np.heavy:
+            return
+        about_subject = self.chance(0.5)
+        options = relativised(np.noun.classes, about_subject)
+        if not options:
+            return
+        verb, gap = self.pick(options)
+        if about_subject:
+            subject = NP(np.noun, np.number)
+        elif self.chance(0.5):
+            subject = self.named()
+        else:
+            subject = NP(pronoun=self.pick(("I", "we", "she", "he", "they")))
+        tense = self.base if self.chance(0.7) else "past"
+        relative = self.clause(tense, verb, subject, level=2, plain=True, gap=gap)
+        np.modifiers = [*np.modifiers, relative]
+
+    def fill(self, clause: Clause, level: int) -> None:
+        """Draw what a clause's verb needs."""
+        owner = self.owner_of(clause.subject)
+        for slot in clause.verb.slots:
+            filler = NP() if slot is clause.gap else self.filler(slot, clause, owner, level)
+            clause.filled.append((slot, filler))
+        objects = [filler for slot, filler in clause.filled if slot.role == "acc"]
+        if clause.verb.shifts and objects:
+            short = not objects[0].modifiers
+            clause.shifted = bool(objects[0].pronoun) or (short and self.chance(0.5))
+
+    def onto(self, owner: str) -> NP:
+        """Return a surface that something is put on or into."""
+        np = self.plain("surface", "definite", owner, plural=0.05)
+        english, german = np.noun.place
+        return np.after({"in": "into"}.get(english, english), german, "a")
+
+    def filler(self, slot: Slot, clause: Clause, owner: str, level: int) -> NP:
+        """Return what fills one slot."""
+        if slot.role == "city":
+            return self.city("to", "nach")
+        if slot.role == "dir":
+            return self.plain("place", "definite", owner, plural=0.05).after("to", "zu", "d")
+        if slot.role == "loc":
+            kind = "any" if not clause.negated and self.chance(0.4) else "definite"
+            return self.local(self.plain(slot.nouns, kind, owner, plural=0.1))
+        if slot.role == "on":
+            return self.onto(owner)
+        np = self.object(slot, clause, owner, level)
+        return np.after(slot.en, slot.de, slot.case) if slot.en or slot.de else np
+
+    def object(self, slot: Slot, clause: Clause, owner: str, level: int) -> NP:
+        """Return a noun phrase that fills a slot with a case or a preposition."""
+        alone = len(clause.verb.slots) == 1
+        person = "person" in slot.nouns
+        pronominal = slot.role in {"acc", "to"} or (slot.role == "dat" and alone)
+        if person and self.chance(0.14) and pronominal:
+            speaker = ("I", "we")
+            return self.pronoun(speaker if clause.subject.pronoun in speaker else ())
+        if person and self.chance(0.15):
+            np = self.named()
+            same = clause.subject.name is np.name
+            return self.plain("person", "definite", owner) if same else np
+        negated = "negated" if slot.role == "acc" and alone else "definite"
+        np = self.plain(slot.nouns, negated if clause.negated else "any", owner)
+        return self.filled_out(np, int(level == 0)) if level < 2 and np.det != "any" else np
+
+    def settle_tense(self, clause: Clause) -> None:
+        """Make the English tense natural, and "they read" past: its present is progressive."""
+        verb = clause.verb
+        position = verb.en.base in POSITION
+        if clause.modal:
+            return
+        if clause.tense == "pres":
+            frequent = clause.adverb is not None and "frequent" in clause.adverb.classes
+            ambiguous = verb.en.finite[3] == verb.en.base
+            lasting = verb.stative or frequent
+            if position or ambiguous or (not lasting and self.chance(0.4)):
+                clause.tense = "prog"
+        elif clause.tense == "past" and position and self.chance(0.7):
+            clause.tense = "pastprog"
+
+    def adverb_for(self, clause: Clause) -> Any:
+        """Return an adverb of frequency or manner, if one reads well."""
+        if clause.tense in SIMPLE and self.chance(0.5):
+            return self.pick(fitting("adverbs", "frequent"))
+        manners = fitting("adverbs", clause.tense)
+        if clause.tense == "perf":
+            return manners[0]
+        lively = clause.subject.human and not clause.verb.stative and clause.tense in SIMPLE
+        return self.pick(manners) if lively else None
+
+    def times_of(self, clause: Clause) -> list[Word]:
+        """Return the time adverbials that go with a clause's tense."""
+        tense = {"pastprog": "past"}.get(clause.tense, clause.tense)
+        return fitting("times", tense)
+
+    def adverbials(self, clause: Clause, level: int) -> None:
+        """Draw adverb, place and time, where they read well."""
+        if not clause.negated and not clause.modal and self.chance(0.2):
+            clause.adverb = self.adverb_for(clause)
+        roles = {slot.role for slot in clause.verb.slots}
+        # beside a dative, a place would be read as part of it, and German has the dative elsewhere
+        fixed = roles & {"loc", "dir", "on", "city", "dat", "to"} or clause.verb.stative
+        movable = clause.subject.human and not clause.negated and not fixed
+        if movable and level < 2 and not clause.heavy and self.chance(0.18):
+            owner = self.owner_of(clause.subject)
+            clause.place = self.local(self.plain("place", "definite", owner, plural=0.05))
+        self.settle_tense(clause)
+        times = [] if clause.modal and clause.tense == "pres" else self.times_of(clause)
+        if times and not clause.adverb and self.chance(0.14 if level else 0.34):
+            if level == 0 and (clause.heavy or clause.negated or self.chance(0.4)):
+                clause.time, clause.front = self.pick(times), "time"
+            elif not clause.heavy and not clause.negated:
+                clause.time = self.pick(times)
+
+    def clause(
+        self,
+        tense: str,
+        verb: Verb | None = None,
+        subject: NP | None = None,
+        level: int = 0,
+        plain: bool = False,
+        gap: Slot | None = None,
+    ) -> Clause:
+        """Return a clause with a full verb.
+
+        Args:
+            level: 0 main clause, 1 subordinate clause, 2 clause inside a noun phrase; the deeper,
+                the shorter.
+            plain: no negation, no modal.
+            gap: the slot that a relative pronoun stands for.
+        """
+        verb = verb or self.pick(self.agents if subject else self.verbs)
+        subject = subject or self.subject_for(verb, int(level == 0))
+        clause = Clause(subject, verb, tense, gap)
+        free = not plain and not subject.quantified
+        clause.negated = free and self.chance(self.negation)
+        capable = subject.human and not verb.stative and tense in SIMPLE
+        if not plain and capable and self.chance(0.14):
+            clause.modal = self.pick(("can", "must", "want"))
+            if clause.modal == "must" and clause.negated:
+                clause.modal = "can"
+        if free and level == 0 and not clause.negated and subject.noun and self.chance(0.03):
+            subject.det, subject.owner, subject.numeral = "no", None, None
+        self.fill(clause, level)
+        self.adverbials(clause, level)
+        return clause
+
+    def description(self, tense: str, subject: NP | None = None, level: int = 0) -> Clause:
+        """Return a clause with a predicate adjective."""
+        levels = int(level == 0)
+        if subject is None and self.chance(0.3):
+            subject = self.agent(levels)
+        elif subject is None:
+            noun = self.pick(self.describable)
+            subject = self.filled_out(self.plain(noun.classes, plural=0.35), levels)
+        classes = subject.noun.classes if subject.noun else "person"
+        options = fitting("adjectives", classes) if subject.noun else self.personal
+        unused = [adjective for adjective in options if adjective not in subject.adjectives]
+        adjective = self.pick(unused or self.personal)
+        clause = Clause(subject, self.copulas[self.pick(COPULAS)], tense, adjective=adjective)
+        clause.negated = not subject.quantified and self.chance(0.15)
+        if adjective.comparative[0] and self.chance(0.15) and not clause.negated:
+            clause.than = self.plain(classes, "definite")
+        elif self.chance(0.35):
+            clause.degree = self.pick(entries("degrees"))
+        often = clause.verb.en.base == "be" and not clause.negated and tense in SIMPLE
+        if often and self.chance(0.1):
+            clause.adverb = self.pick(fitting("adverbs", "frequent"))
+        return clause
+
+    def any_clause(self, tense: str, level: int = 0, subject: NP | None = None) -> Clause:
+        """Return a clause of either kind."""
+        if self.chance(0.15):
+            return self.description(tense, subject, level)
+        return self.clause(tense, subject=subject, level=level)

@@ -1,0 +1,110 @@
+"""What is drawn: noun phrases and clauses.
+
+A clause is drawn once and realised in both languages, so a pair is parallel by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nmtkit.demo.lexicon import Adjective, Slot, Verb, Word
+
+SINGULAR, PLURAL = 0, 1
+QUANTIFIED = {"every", "all", "some", "many", "several", "no", "bare"}
+AGREEMENTS = {"I": 0, "we": 2, "they": 2}
+
+
+@dataclass(eq=False, slots=True)
+class NP:
+    """A noun phrase: exactly one of `noun`, `pronoun`, `name`, `parts` (coordinated) is set.
+
+    `preposition`: English, German, case, where either language may have none; `gender`: that of
+    what the pronoun "it" stands for; `wanted`: the classes that the place in the clause admits.
+    """
+
+    noun: Any = None
+    number: int = SINGULAR
+    det: str = "the"
+    wanted: str | frozenset[str] = ""
+    pronoun: str = ""
+    gender: str = ""
+    name: Word | None = None
+    parts: Sequence[NP] = ()
+    preposition: tuple[str, str, str] | None = None
+    numeral: Word | None = None
+    owner: Word | None = None
+    adjectives: Sequence[Adjective] = ()
+    modifiers: Sequence[Any] = ()
+
+    def after(self, english: str, german: str, case: str) -> NP:
+        """Return this noun phrase, put after a preposition."""
+        self.preposition = (english, german, case)
+        return self
+
+    @property
+    def agreement(self) -> int:
+        """0 first person singular, 1 third person singular, 2 plural."""
+        if self.pronoun:
+            return AGREEMENTS.get(self.pronoun, 1)
+        return 2 if self.parts or self.number == PLURAL else 1
+
+    @property
+    def heavy(self) -> bool:
+        """True if a word after it could be read as part of its relative clause."""
+        inner = (*self.modifiers, *self.parts)
+        return any(isinstance(part, Clause) or part.heavy for part in inner)
+
+    @property
+    def human(self) -> bool:
+        """True for a person."""
+        return self.noun is None or "person" in self.noun.classes
+
+    @property
+    def quantified(self) -> bool:
+        """True if negating its clause would be ambiguous ("all dogs do not sleep")."""
+        return self.noun is not None and self.det in QUANTIFIED
+
+
+@dataclass(eq=False, slots=True)
+class Clause:
+    """A clause.
+
+    `tense`: past pres prog pastprog perf plup fut; `gap`: what a relative pronoun stands for (None:
+    the subject); `modal`: "" can must want; `front`: "" time sub then (what stands before the
+    subject in English, before the verb in German); `question`: "" yn or a question word; `filled`:
+    the verb's slots with what fills them; `content`: (that if? whether to, clause) as complement;
+    `adjunct`: (conjunction, clause); `second`: (and but, clause) coordinated.
+    """
+
+    subject: NP
+    verb: Verb
+    tense: str
+    gap: Slot | None = None
+    modal: str = ""
+    front: str = ""
+    question: str = ""
+    lead: str = ""
+    negated: bool = False
+    shifted: bool = False
+    adjective: Any = None
+    degree: Word | None = None
+    than: NP | None = None
+    time: Word | None = None
+    adverb: Word | None = None
+    place: NP | None = None
+    content: tuple[str, Clause] | None = None
+    adjunct: tuple[str, Clause] | None = None
+    second: tuple[str, Clause] | None = None
+    filled: list[tuple[Slot, NP]] = field(default_factory=list)
+
+    @property
+    def heavy(self) -> bool:
+        """True if something that fills a slot holds a relative clause."""
+        return any(filler.heavy for _, filler in self.filled)
+
+    @property
+    def past(self) -> bool:
+        """True if its finite verb is a past form."""
+        return self.tense in {"past", "pastprog", "plup"}

@@ -1,0 +1,203 @@
+"""Trees of words, and what is alike in realising a clause in English and in German."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nmtkit.demo.constituents import NP, Clause
+from nmtkit.demo.lexicon import FINITE, TABLES, Word
+
+CLOSING = {",", ".", "?"}
+
+
+def keyed(name: str) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the first word of each line -> the English words after it, the German words."""
+    sides = ([[form.strip("-") for form in side.split()] for side in line] for line in TABLES[name])
+    return {key: (english, german) for (key, *english), german, _ in sides}
+
+
+PRONOUNS, DETERMINERS, VERB_GROUPS = map(keyed, ("pronouns", "determiners", "verb_groups"))
+FUNCTION_WORDS = {key: (key.strip("?!"), de, tag) for key, de, tag in TABLES["function_words"]}
+TAGS = {"base": "VB", "infinitive": "VB", "participle": "VBN", "ing": "VBG"}
+
+
+@dataclass(eq=False, slots=True)
+class Leaf:
+    """A word: its form, its tag, and its lexicon entry (or the name of a function word).
+
+    Tags are the Penn Treebank's in both languages. German takes VBD and VBP for finite verbs, VB
+    for infinitives, RP for separated prefixes.
+    """
+
+    form: str
+    tag: str
+    lex: Any = None
+
+
+class Node:
+    """A constituent of parts, but for what is empty; `info`: the phrase or clause it realises."""
+
+    __slots__ = ("info", "kids", "label")
+
+    def __init__(self, label: str, kids: Iterable[Any], info: Any = None) -> None:
+        self.label, self.info = label, info
+        self.kids: list[Any] = list(filter(None, kids))
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield this node and all below it, from the left."""
+        yield self
+        for kid in self.kids:
+            if isinstance(kid, Node):
+                yield from kid.nodes()
+
+    def collect(self, words: list[Leaf]) -> None:
+        """Append all words below, from the left."""
+        for kid in self.kids:
+            if kid.__class__ is Leaf:
+                words.append(kid)
+            else:
+                kid.collect(words)
+
+    def depth(self) -> int:
+        """Return the constituents on the longest way to a word; its part of speech is one."""
+        return 1 + max(kid.depth() if isinstance(kid, Node) else 1 for kid in self.kids)
+
+
+def leaves(tree: Node) -> list[Leaf]:
+    """Return the words of a tree, from the left, without commas before other punctuation."""
+    words: list[Leaf] = []
+    tree.collect(words)
+    followed = zip(words, words[1:] + words[-1:], strict=True)
+    return [leaf for leaf, after in followed if leaf.form != "," or after.form not in CLOSING]
+
+
+def spelled(words: list[Leaf]) -> str:
+    """Return words separated by spaces, the first one capitalised."""
+    sentence = " ".join([leaf.form for leaf in words])
+    return sentence[0].upper() + sentence[1:]
+
+
+def text(words: list[Leaf]) -> str:
+    """Return a sentence as written: punctuation and the genitive's 's joined to the word before."""
+    written = spelled(words)
+    for joined in (",", ".", "?", "'s"):
+        written = written.replace(" " + joined, joined)
+    return written
+
+
+def comma() -> Leaf:
+    """Return a comma."""
+    return Leaf(",", ",")
+
+
+class Realiser:
+    """What both languages do alike; `side` picks from pairs of English and German."""
+
+    side: int
+    labels: dict[str, str]
+    determiner: Callable[..., tuple[Any, str]]
+    attached: Callable[..., Node]
+    relative: Callable[..., Node]
+    subordinate: Callable[..., Node]
+    infinitive: Callable[..., Node]
+    main_clause: Callable[..., Node]
+    time: Callable[..., Node | Leaf]
+
+    def word(self, entry: Word, tag: str = "RB") -> Leaf:
+        """Return an entry's word."""
+        return Leaf(entry.de if self.side else entry.en, tag, entry)
+
+    def function(self, key: str) -> Leaf:
+        """Return a function word."""
+        return Leaf(FUNCTION_WORDS[key][self.side], FUNCTION_WORDS[key][2], key)
+
+    def noun_phrase(self, np: NP, case: str, label: str = "") -> Node:
+        """Return a noun phrase in a case (n a d g), labelled with the case unless told how."""
+        label = label or self.labels.get(case, "NP")
+        if np.parts:
+            first, second = (self.noun_phrase(part, case, "NP") for part in np.parts)
+            return Node(label, [first, Leaf(("and", "und")[self.side], "CC", "and"), second], np)
+        if np.pronoun:
+            forms = PRONOUNS[np.pronoun + np.gender][self.side]
+            return Node(label, [Leaf(forms["nad".index(case)], "PRP", np.pronoun)], np)
+        if np.name:
+            return Node(label, [self.word(np.name, "NNP")], np)
+        determiner, ending = self.determiner(np, case)
+        kids = [determiner, np.numeral and self.word(np.numeral, "CD")]
+        for adjective in np.adjectives:
+            stem = adjective.stem if self.side else adjective.en
+            kids.append(Leaf(stem + ending, "JJ", adjective))
+        forms = np.noun.de[case] if self.side else np.noun.en
+        phrase = Node(label, [*kids, Leaf(forms[np.number], "NN", np.noun)], np)
+        for modifier in np.modifiers:
+            relative = isinstance(modifier, Clause)
+            part = self.relative(modifier, np) if relative else self.phrase(modifier, "g")
+            phrase = self.attached(phrase, part)
+        return phrase
+
+    def phrase(self, np: NP, case: str = "") -> Node:
+        """Return a prepositional phrase, or a noun phrase if this language has no preposition."""
+        if np.preposition is None:
+            return self.noun_phrase(np, case)
+        english, german, case = np.preposition
+        preposition = german if self.side else english
+        if not preposition:
+            return self.noun_phrase(np, case)
+        return Node("PP", [Leaf(preposition, "IN", english), self.noun_phrase(np, case, "NP")])
+
+    def adjective_phrase(self, clause: Clause) -> Node:
+        """Return the predicate adjective, with its degree or what it is compared to."""
+        adjective = clause.adjective
+        if clause.than:
+            than = [self.function("than"), self.noun_phrase(clause.than, "n", "NP")]
+            comparative = Leaf(adjective.comparative[self.side], "JJR", adjective)
+            return Node("ADJP", [comparative, Node("PP", than)])
+        degree = clause.degree and self.word(clause.degree)
+        return Node("ADJP", [degree, self.word(adjective, "JJ")])
+
+    def verbs(self, clause: Clause) -> list[Leaf]:
+        """Return the finite verb and the other one, if there is one."""
+        verb, past = clause.verb, clause.past
+        forms = verb.de if self.side else verb.en
+        cell = 3 * past + clause.subject.agreement
+        tag = "VBD" if past else "VBP"
+        groups = VERB_GROUPS.get(clause.modal or clause.tense)
+        auxiliary, form = groups[self.side] if groups else ("", "")
+        if not auxiliary:
+            return [Leaf(forms.finite[cell], tag, verb)]
+        if auxiliary == "haben" and verb.de.sein:
+            auxiliary = "sein"
+        main = Leaf(getattr(forms, form), TAGS[form], verb)
+        return [Leaf(FINITE[auxiliary][cell], tag, auxiliary), main]
+
+    def opening(self, clause: Clause) -> list[Node | Leaf]:
+        """Return what stands before the subject in English, before the verb in German."""
+        if clause.front == "time" and clause.time:
+            return [self.time(clause)]
+        if clause.front == "sub" and clause.adjunct:
+            return [self.subordinate(*clause.adjunct), comma()]
+        return [Leaf(("then", "dann")[self.side], "RB", "then")] if clause.front == "then" else []
+
+    def dependents(self, clause: Clause) -> list[Node]:
+        """Return the clauses that end a clause."""
+        dependents = []
+        if clause.content:
+            kind, inner = clause.content
+            to = kind == "to"
+            dependents.append(self.infinitive(inner) if to else self.subordinate(kind, inner))
+        if clause.adjunct and clause.front != "sub":
+            dependents.append(self.subordinate(*clause.adjunct))
+        return dependents
+
+    def sentence(self, clause: Clause) -> Node:
+        """Return a whole sentence with its full stop or question mark."""
+        top = self.main_clause(clause)
+        if clause.second:
+            conjunction, other = clause.second
+            pause = conjunction == "but" and comma()
+            link = self.function(conjunction)
+            top = Node("COORD", [top, pause, link, self.main_clause(other)])
+        top.kids.append(Leaf("?" if clause.question else ".", "."))
+        return Node("ROOT", [top])
