@@ -1,4 +1,4 @@
-"""A user's own files with typical defects: an empty side, a long line, odd characters, a lost line."""
+"""A user's own files with typical defects: an empty side, a long line, odd characters, …"""
 
 from pathlib import Path
 

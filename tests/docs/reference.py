@@ -227,7 +227,7 @@ def model_lines() -> list[str]:
 SECTION_TITLES = {
     "prep": "How `nmtkit prep` processes the text.",
     "train": "Budget, batches, optimiser, validation.",
-    "search": "How `nmtkit translate` searches. `nmtkit train` stores these settings with the system.",
+    "search": "How `nmtkit translate` searches. `nmtkit train` stores these with the system.",
 }
 
 
@@ -235,7 +235,7 @@ SOURCES = (
     "Sources of a setting, weakest first: the default below, the data set, `--preset NAME`,",
     "`--config FILE` (TOML), `--set section.key=value`. The resolved settings are written to the",
     "system's `config.toml`. An unknown key is an error that names the nearest key.",
-    "`nmtkit settings SECTION --preset NAME --variant NAME` prints these tables with a preset's values.",
+    "`nmtkit settings SECTION --preset NAME --variant NAME` prints the tables with a preset's values.",
 )
 
 
@@ -259,7 +259,7 @@ def settings_page() -> str:
     lines += [
         "## model",
         "",
-        "The settings of the section `model` depend on the variant (`nmtkit train --variant NAME`).",
+        "The section `model` depends on the variant (`nmtkit train --variant NAME`).",
         "",
     ]
     lines += [" · ".join(f"[{name}](#{name})" for name in VARIANTS), "", *model_lines()]

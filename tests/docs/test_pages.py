@@ -115,8 +115,10 @@ def test_the_first_page_leads_to_every_other():
 
 
 def test_what_the_finders_find():
-    page = "# A `b` c\n\n## A b c!\n[x](y.md#z) `[no](link)`\n\n    $ nmtkit prep demo --size 5  # why\n    nmtkit: run\n    \n    A=1 nmtkit train\n"
-    page += "\n    cat x | nmtkit translate -\n    torchrun --nproc-per-node 4 -m -- nmtkit train --run a\n"
+    page = "# A `b` c\n\n## A b c!\n[x](y.md#z) `[no](link)`\n\n"
+    page += "    $ nmtkit prep demo --size 5  # why\n    nmtkit: run\n    \n    A=1 nmtkit train\n"
+    page += "\n    cat x | nmtkit translate -\n"
+    page += "    torchrun --nproc-per-node 4 -m -- nmtkit train --run a\n"
     assert links(page) == ["y.md#z"]
     assert anchors(page) == {"a-b-c", "a-b-c-1"}
     assert [(block.command, block.output) for block in sessions(page)] == [

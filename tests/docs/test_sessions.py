@@ -1,7 +1,7 @@
 """The output that documents show is what their commands print, except numbers, times and bars.
 
-Trainings have two updates and the demo corpus a few lines, so only the number of translated lines is
-compared.
+Trainings have two updates and the demo corpus a few lines, so only the number of translated lines
+is compared.
 """
 
 import re
@@ -53,7 +53,8 @@ def masked(line):
     line = re.sub(r"device cpu \(.*?\), ", "device cpu, ", line)
     line = re.sub(r"bfloat16|(?:oneDNN |default )?float32(?: path)?(?=,)", "#", line)
     line = re.sub(
-        r"[█▉▊▋▌▍▎▏]+|fingerprint \w+|commit \w+|, [\d,]+ unknown source subwords|\b(seconds?|threads?|sentences?)\b",
+        r"[█▉▊▋▌▍▎▏]+|fingerprint \w+|commit \w+|, [\d,]+ unknown source subwords"
+        r"|\b(seconds?|threads?|sentences?)\b",
         "",
         line,
     )
