@@ -235,7 +235,7 @@ SOURCES = (
     "Sources of a setting, weakest first: the default below, the data set, `--preset NAME`,",
     "`--config FILE` (TOML), `--set section.key=value`. The resolved settings are written to the",
     "system's `config.toml`. An unknown key is an error that names the nearest key.",
-    "`nmtkit settings SECTION --preset NAME --variant NAME` prints the tables with a preset's values.",
+    "`nmtkit settings SECTION --preset NAME --variant NAME` prints a table with a preset's values.",
 )
 
 
