@@ -1,1 +1,1 @@
-"""The documents: written from the program where they can be, and otherwise run and compared with it."""
+"""The documents: generated from the program, or their commands run and compared with it."""

@@ -1,4 +1,4 @@
-"""Somebody's own files, with what such files have: an empty side, a line far too long, a pair that does not fit, odd characters, a line lost."""
+"""A user's own files with typical defects: an empty side, a long line, odd characters, …"""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ SPEECHES = 4
 
 
 def write_own_files(folder: Path) -> None:
-    """train, dev and test in English and German, with documents and, of the test set, a second reference."""
+    """Write train, dev and test in English and German, with documents and a second reference."""
     generate(folder / "demo", size=300, seed=1)
 
     def lines(name: str) -> list[str]:

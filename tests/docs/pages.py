@@ -23,7 +23,9 @@ def text_of(page: Path) -> str:
 def without_code(text: str) -> str:
     """A page's prose: no blocks of code, and no spans of it."""
     lines = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S).splitlines()
-    return re.sub(r"`[^`\n]*`", "", "\n".join(line for line in lines if not line.startswith("    ")))
+    return re.sub(
+        r"`[^`\n]*`", "", "\n".join(line for line in lines if not line.startswith("    "))
+    )
 
 
 def links(text: str) -> list[str]:
@@ -35,7 +37,9 @@ def anchors(text: str) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     found: dict[str, int] = {}
     names = set()
-    for title in re.findall(r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M):
+    for title in re.findall(
+        r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M
+    ):
         words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).replace("`", "").lower()
         slug = "".join(c for c in words if c.isalnum() or c in " -_").replace(" ", "-")
         number = found.setdefault(slug, 0)
@@ -46,7 +50,7 @@ def anchors(text: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Block:
-    """A command of a block of code (indented, or between fences), and the lines of output below it."""
+    """A command in a block of code (indented or fenced), and the lines of output below it."""
 
     command: str
     output: list[str]
@@ -67,7 +71,7 @@ def code_lines(text: str) -> list[str]:
 
 
 def sessions(text: str) -> list[Block]:
-    """What stands in blocks of code as on a screen: lines that begin with "$ ", and what they print."""
+    """Return the commands in blocks of code (lines that begin with "$ ") with their output."""
     found: list[Block] = []
     open_block = False
     for line in code_lines(text):
@@ -82,15 +86,18 @@ def sessions(text: str) -> list[Block]:
 
 
 def calls(text: str) -> list[list[str]]:
-    """The arguments of every call of nmtkit that begins a line of a block of code, or follows a pipe, torchrun or variables there.
+    """Return the arguments of every call of nmtkit in blocks of code.
 
-    A variable of the shell is 1, or … where it is the value of a setting.
+    A call begins a line, or follows a pipe, torchrun or variables of the shell. A variable of the
+    shell becomes 1, or … if it is the value of a setting.
     """
     found = []
     for line in code_lines(text):
         plain = re.split(r"(?:^|\s)#\s", line.removeprefix("$ "))[0].removesuffix(CONTINUED)
         for part in re.split(r"\s(?:\||&&|>)\s|;", plain):
-            words = re.match(r"\s*(?:\w+=(?:\"[^\"]*\"|\S*)\s+)*(?:torchrun .*?-m (?:-- )?)?nmtkit\s+(.*)", part)
+            words = re.match(
+                r"\s*(?:\w+=(?:\"[^\"]*\"|\S*)\s+)*(?:torchrun .*?-m (?:-- )?)?nmtkit\s+(.*)", part
+            )
             if words and not words[1].startswith("…"):
                 found.append(shlex.split(re.sub(r"\$\w+", "1", re.sub(r"=\$\w+", "=…", words[1]))))
     return found

@@ -1,6 +1,7 @@
-"""What documents show as on a screen is what these commands print: every line, but for its numbers, times and bars.
+"""The output that documents show is what their commands print, except numbers, times and bars.
 
-Trainings are cut to two updates and the demo corpus to a few lines; so of what a system translates only the number of lines is compared.
+Trainings have two updates and the demo corpus a few lines, so only the number of translated lines
+is compared.
 """
 
 import re
@@ -17,7 +18,13 @@ from tests.docs.pages import ROOT, sessions, text_of
 
 SHORT = [
     part
-    for value in ("train.max_steps=2", "train.log_every=1", "train.dev_sentences=2", "search.max_length_a=0", "search.max_length_b=2")
+    for value in (
+        "train.max_steps=2",
+        "train.log_every=1",
+        "train.dev_sentences=2",
+        "search.max_length_a=0",
+        "search.max_length_b=2",
+    )
     for part in ("--set", value)
 ]
 TEXT = re.compile(r"(nmtkit: {3}(?:source {6}|reference {3}|translation )).*")
@@ -27,7 +34,11 @@ TEXT = re.compile(r"(nmtkit: {3}(?:source {6}|reference {3}|translation )).*")
 def small(monkeypatch, tmp_path):
     """A demo corpus of a few lines, one thread, and a folder to work in."""
     generate = demo.generate
-    monkeypatch.setattr(demo, "generate", lambda folder, size, seed: generate(folder, size=60, dev=12, test=12, seed=seed))
+    monkeypatch.setattr(
+        demo,
+        "generate",
+        lambda folder, size, seed: generate(folder, size=60, dev=12, test=12, seed=seed),
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NMTKIT_RUN", raising=False)
     threads = torch.get_num_threads()
@@ -41,7 +52,12 @@ def masked(line):
     line = TEXT.sub(r"\1", line)
     line = re.sub(r"device cpu \(.*?\), ", "device cpu, ", line)
     line = re.sub(r"bfloat16|(?:oneDNN |default )?float32(?: path)?(?=,)", "#", line)
-    line = re.sub(r"[█▉▊▋▌▍▎▏]+|fingerprint \w+|commit \w+|, [\d,]+ unknown source subwords|\b(seconds?|threads?|sentences?)\b", "", line)
+    line = re.sub(
+        r"[█▉▊▋▌▍▎▏]+|fingerprint \w+|commit \w+|, [\d,]+ unknown source subwords"
+        r"|\b(seconds?|threads?|sentences?)\b",
+        "",
+        line,
+    )
     line = re.sub(r"\d+(?:[,.]\d+)*(?:e-\d+)?%?|–", "#", line)
     line = re.sub(r"\[#,? ?#\]|(?:#[hm] )*#s\b", "#", line)
     return re.sub(r"[\s#=-]+", " ", line).strip()
@@ -60,7 +76,9 @@ def play(command):
     assert program == "nmtkit"
     cut = SHORT if arguments[0] == "train" and "train.max_stepps=9" not in arguments else []
     result = CliRunner().invoke(app, arguments + cut, input=stdin)
-    assert result.exit_code == (2 if "did you mean" in result.output or "nothing was written" in result.output else 0), result.output
+    assert result.exit_code == (
+        2 if "did you mean" in result.output or "nothing was written" in result.output else 0
+    ), result.output
     return result.stdout.splitlines() if second else result.output.splitlines()
 
 
@@ -71,10 +89,16 @@ def compare(page):
     for block in shown:
         printed = play(block.command)
         if " | " in block.command:
-            assert len(printed) == len([line for line in block.output if not line.startswith("nmtkit: ")])
+            assert len(printed) == len(
+                [line for line in block.output if not line.startswith("nmtkit: ")]
+            )
             continue
         known = {masked(line) for line in printed}
-        strange = [line for line in block.output if line.strip() not in {"", "…"} and masked(line) not in known]
+        strange = [
+            line
+            for line in block.output
+            if line.strip() not in {"", "…"} and masked(line) not in known
+        ]
         assert not strange, "\n".join([block.command, *strange, "printed:", *printed])
 
 
