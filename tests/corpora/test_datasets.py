@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nmtkit.cli import app
 from nmtkit.corpora import published, table
-from nmtkit.corpora.checksums import digest
+from nmtkit.corpora.cache import checksum
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import stage
 from nmtkit.prep.request import SEED, registered_request
@@ -56,7 +56,7 @@ def test_every_entry_is_whole(name):
     assert build(PrepSettings, entry.prep, "prep").merges > 0
     if entry.sets:
         assert [one.split for one in dataset.choose()][:3] == ["train", "dev", "test"]
-        assert all(one.addresses for one in dataset.needed().values())
+        assert all(one.urls for one in dataset.needed().values())
 
 
 def test_every_published_file_is_used(values):
@@ -88,8 +88,8 @@ def test_addresses_and_checksums_are_the_published_ones(sources, shared):
             assert algorithm in {"sha256", "git"} or f"md5 {checksum}" in sources or f"/ {checksum}" in sources, name
         if one.size:
             assert str(one.size) in sources, name
-        assert all(re.match(r"https?://|wit3-releases/", address) for address in one.addresses)
-        hosts = {re.match(r"https?://([^/]+)/", address)[1].removeprefix("www.") for address in one.addresses if "::" not in address}
+        assert all(re.match(r"https?://|wit3-releases/", address) for address in one.urls)
+        hosts = {re.match(r"https?://([^/]+)/", address)[1].removeprefix("www.") for address in one.urls if "::" not in address}
         assert all(host in plain for host in hosts - {"drive.usercontent.google.com"}), name
 
 
@@ -111,7 +111,7 @@ def test_wmt_s_test_sets_are_sacrebleu_s(ours, theirs):
     """Address, checksum and members as in sacreBLEU's own table, for every direction that uses the archive."""
     one, other = table.find("wmt14-ende").published[ours], DATASETS[theirs]
     assert one.checksum == f"md5:{other.md5[0]}"
-    assert other.data[0].replace("www.", "") in [address.replace("www.", "") for address in one.addresses]
+    assert other.data[0].replace("www.", "") in [address.replace("www.", "") for address in one.urls]
     seen = 0
     for dataset in table.registered().values():
         for key in dataset.entry.sets:
@@ -245,10 +245,10 @@ def test_the_table_is_strict(values, path, value, message):
 
 def test_mirrors_of_the_source_come_first():
     one = table.find("iwslt14-deen").published["wit3/2014-01/texts/de/en/de-en.tgz"]
-    assert [address.partition("//")[2].partition("/")[0] for address in one.addresses] == ["wit3.fbk.eu", "dl.fbaipublicfiles.com", "2014-01"][:2] + [
+    assert [address.partition("//")[2].partition("/")[0] for address in one.urls] == ["wit3.fbk.eu", "dl.fbaipublicfiles.com", "2014-01"][:2] + [
         ""
     ]
-    assert one.addresses[2] == "wit3-releases/2014-01.tgz::2014-01/texts/de/en/de-en.tgz"
+    assert one.urls[2] == "wit3-releases/2014-01.tgz::2014-01/texts/de/en/de-en.tgz"
 
 
 # the list
@@ -285,7 +285,7 @@ def lingeval(tmp_path, monkeypatch, values):
     path = tmp_path / "mine" / "lingeval97.json"
     path.write_text("[]")
     one = values["sources"]["lingeval97"]
-    one["bases"], one["files"]["lingeval97.json"]["checksum"] = [], "git:" + digest(path, "git")
+    one["bases"], one["files"]["lingeval97.json"]["checksum"] = [], checksum(path, "git")
     known = table.expand(values)
     monkeypatch.setattr(table, "registered", lambda: known)
     return path

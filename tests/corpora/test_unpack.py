@@ -142,7 +142,7 @@ def test_boundaries_that_do_not_fit(tmp_path, documents):
     row = "a\tb\t1\t1\n"
     wrong = {"ids": [row * 4, row * 6], "starts": ["0\n5\n", "2\n1\n", "x\n", "0\n0\n", "-1\n"]}[documents]
     for text in wrong:
-        with pytest.raises(DataError, match="documents start at different lines|cannot start a document"):
+        with pytest.raises(DataError, match="bounds has 4 lines|a.en has 5 lines|cannot start a document"):
             train_of(tmp_path, XY | {"bounds": text}, files=["x/a.{lang}"], documents=documents, boundaries=["x/bounds"])
 
 
@@ -265,18 +265,29 @@ def test_what_is_held_out_is_held_out_also_when_another_set_is_chosen(tmp_path):
     assert len(held_out(tmp_path, ("own", ["own"]), dev="-20:-10", test="-10:")["train"][0]) == 80
 
 
+def test_dev_and_test_may_be_the_same_rows(tmp_path):
+    found = held_out(tmp_path, ("last", ["last"]), last="-10:")
+    assert (found["dev"], len(found["train"][0])) == (found["last"], 90)
+    assert list(map(int, found["last"][0])) == [*range(90, 100)]
+
+
+def test_rows_that_the_training_text_has_not(tmp_path):
+    with pytest.raises(DataError, match="the last set has no line"):
+        held_out(tmp_path, ("own", ["last"]), count=5, last="50:")
+
+
 # what does not match
 
 
 @pytest.mark.parametrize(
     ("contents", "options", "message"),
     [
-        ({"a.en": "1\n2\n", "a.de": "1\n"}, {"documents": "blank"}, "a.en has 2 lines but a.de has 1"),
-        ({"a.en": "1\n", "a.de": "1\n2\n"}, {"tokenized": ["en"]}, "a.en has 1 line but a.de has 2"),
+        ({"a.en": "1\n2\n", "a.de": "1\n"}, {"documents": "blank"}, "a.de has 1 line but a.en has more"),
+        ({"a.en": "1\n", "a.de": "1\n2\n"}, {"tokenized": ["en"]}, "a.en has 1 line but a.de has more"),
         ({"a.en": "", "a.de": ""}, {"documents": "blank"}, "has no sentence"),
-        ({"a.en": "<d>\n1\n", "a.de": "<d>\n<d>\n"}, {"documents": "marker"}, "documents start at different lines"),
+        ({"a.en": "<d>\n1\n", "a.de": "<d>\n<d>\n"}, {"documents": "marker"}, "line 2 is <d> in a.de but not in a.en"),
         ({"a.en": "<url>\n1\n2\n", "a.de": "<url>\n1\n<url>\n2\n"}, {"format": "ted"}, "documents start at different lines of a.en and a.de"),
-        ({"a.en": "<doc><seg>1</seg></doc>", "a.de": "<doc><seg>1</seg><seg>2</seg></doc>"}, {"format": "markup"}, "has 1 line but a.de has 2"),
+        ({"a.en": "<doc><seg>1</seg></doc>", "a.de": "<doc><seg>1</seg><seg>2</seg></doc>"}, {"format": "markup"}, "has 1 line but a.de has more"),
     ],
 )
 def test_sides_that_do_not_match(tmp_path, contents, options, message):
@@ -292,7 +303,7 @@ def test_episodes_of_one_side_only(tmp_path):
             info.size = 2
             one.addfile(info, io.BytesIO(b"x\n"))
     paths = {"x.tgz": tmp_path / "x.tgz"}
-    with pytest.raises(DataError, match="2.en but no 2.de"):
+    with pytest.raises(DataError, match="there is no 3.en"):
         read(dataset({"train": {"files": ["x/x.tgz::{number}.{lang}"]}}, files=paths), tmp_path, paths)
 
 

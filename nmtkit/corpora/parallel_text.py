@@ -1,0 +1,167 @@
+"""Read the sides of a text in step, and write them as plain text.
+
+The sides are the source, the reference and further references.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from nmtkit import console, files
+from nmtkit.corpora.corpus import SetFiles
+from nmtkit.corpora.readers import Stream
+from nmtkit.errors import DataError, counted
+
+ROWS_PER_REPORT = 10_000
+Row = tuple[tuple[bytes, ...], bool]
+"""One line of every side, and True if a document starts with it."""
+
+
+@dataclass
+class ParallelText:
+    """The sides of a text, side by side."""
+
+    set_name: str
+    hint: str
+    """What to do where the sides do not match."""
+    names: list[str] = field(default_factory=list)
+    """What each side is called in messages."""
+    streams: list[Stream] = field(default_factory=list)
+
+    def add(self, name: str, *streams: Stream) -> None:
+        """Add the versions of a side."""
+        self.names += [name] * len(streams)
+        self.streams += streams
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every row.
+
+        Raises: DataError if the sides differ in their number of lines or their documents, or there
+            is no line.
+        """
+        number = -1
+        knowing = [side for side, stream in enumerate(self.streams) if stream.documents]
+        rows = itertools.zip_longest(*(stream.rows for stream in self.streams))
+        for number, row in enumerate(rows):
+            if None in row:
+                short, long = self._unlike([cell is None for cell in row])
+                lines = counted(number, "line")
+                raise self._error(f"{short} has {lines} but {long} has more", number)
+            starts = {row[side][1] for side in knowing}
+            if len(starts) > 1:
+                names = " and ".join(dict.fromkeys(self.names))
+                raise self._error(f"documents start at different lines of {names}", number)
+            yield tuple(line for line, _ in row), True in starts
+        if number < 0:
+            raise self._error(f"{self.names[0]} has no sentence", 0)
+
+    def separated(self, separator: bytes, sides: int, one_sided: bool = False) -> Iterator[Row]:
+        """Yield the rows without those that only separate documents.
+
+        Args:
+            separator: the line that separates documents, the same on every side.
+            sides: the number of sides with separators; streams after these have none.
+            one_sided: a separator on some sides only is a sentence, not an error.
+        Raises: DataError if nothing separates documents, or there is nothing else.
+        """
+        name = separator.decode() or "blank"
+        starts, text, separators = True, False, False
+        for number, (lines, _) in enumerate(self.rows()):
+            flags = [line.strip() == separator for line in lines[:sides]]
+            if all(flags):
+                starts = separators = True
+                continue
+            if any(flags) and not one_sided:
+                marked, plain = self._unlike(flags)
+                problem = f"line {number + 1:,} is {name} in {marked} but not in {plain}"
+                raise self._error(problem, number)
+            yield lines, starts
+            starts, text = False, True
+        if not separators or not text:
+            problem = f"{'all lines are' if separators else 'no line is'} {name}"
+            raise self._error(f"{problem}, so none separates documents", 0)
+
+    def _unlike(self, flags: list[bool]) -> list[str]:
+        """The name of a side with a flag, and of one without."""
+        return [self.names[flags.index(flag)] for flag in (True, False)]
+
+    def _error(self, problem: str, number: int) -> DataError:
+        where = f"line {number + 1:,}"
+        return DataError(f"{problem} ({self.set_name} set)", where, self.hint)
+
+
+class SetWriter(contextlib.ExitStack):
+    """Writes a set as plain text: NAME.src, NAME.ref, NAME.ref1, … and NAME.docs.
+
+    Args:
+        folder: an existing folder.
+        name, split: of the set.
+        documents: True if the set has documents.
+        parses: True if the last line of every row is a parse, for NAME.parses.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, split: str, documents: bool = True, parses: bool = False
+    ) -> None:
+        super().__init__()
+        self._base = folder / name
+        self._split = split
+        self._starts: list[int] | None = [] if documents else None
+        self._parses = parses
+        self._streams: list[BinaryIO] = []
+        self._rows = 0
+
+    def write(self, lines: tuple[bytes, ...], starts: bool) -> None:
+        """Write one row.
+
+        Raises: DataError if it has more or fewer references than the first.
+        """
+        if not self._streams:
+            references = [f"ref{number or ''}" for number in range(len(lines) - 1 - self._parses)]
+            for name in ["src", *references, *["parses"] * self._parses]:
+                self._streams.append(self.enter_context(open(f"{self._base}.{name}", "wb")))
+        if len(lines) != len(self._streams):
+            counts = f"{len(self._streams) - 1} and {len(lines) - 1} references"
+            problem = f"parts of the {self._base.name} set have {counts}"
+            raise DataError(problem, hint="get another copy of the data set")
+        if starts and self._starts is not None:
+            self._starts.append(self._rows)
+        self._rows += 1
+        for stream, line in zip(self._streams, lines, strict=True):
+            stream.write(line + b"\n")
+
+    def finish(self) -> SetFiles:
+        """Return the set that was written."""
+        self.close()
+        if not self._streams:
+            raise DataError(f"the {self._base.name} set has no line")
+        docs = None
+        if self._starts is not None:
+            docs = Path(f"{self._base}.docs")
+            files.write_lines(docs, list(map(str, self._starts)))
+        paths = [Path(stream.name) for stream in self._streams]
+        parses = paths.pop() if self._parses else None
+        src, tgt, *references = ((path,) for path in paths)
+        return SetFiles(self._base.name, self._split, src, tgt, tuple(references), docs, parses)
+
+
+def write_set(writer: SetWriter, rows: Iterator[Row]) -> SetFiles:
+    """Write every row of a set, and return the set."""
+    with writer:
+        for lines, starts in rows:
+            writer.write(lines, starts)
+        return writer.finish()
+
+
+def reported(name: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield the rows of a set with a progress display."""
+    with console.progress(f"reading {name}", None) as advance:
+        for number, row in enumerate(rows, 1):
+            yield row
+            if number % ROWS_PER_REPORT == 0:
+                advance(ROWS_PER_REPORT)
