@@ -8,7 +8,6 @@ member that is a link is refused, and so is an archive that would grow beyond al
 from __future__ import annotations
 
 import bz2
-import contextlib
 import difflib
 import functools
 import gzip
@@ -21,7 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from rich.filesize import decimal
 
@@ -38,11 +37,7 @@ BLOCK = 1 << 20
 _GZIP, _XZ, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
 _MAGIC = {".zip": b"PK", ".gz": _GZIP, ".tgz": _GZIP, ".xz": _XZ, ".bz2": _BZIP2}
 _MAGIC[".zst"] = b"\x28\xb5\x2f\xfd"
-_OPENERS: dict[bytes, Callable[[Any], Any]] = {
-    _GZIP: gzip.open,
-    _XZ: lzma.open,
-    _BZIP2: bz2.open,
-}
+_OPENERS: dict[bytes, Callable[..., Any]] = {_GZIP: gzip.open, _XZ: lzma.open, _BZIP2: bz2.open}
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
     *(EOFError, OSError, ValueError, RuntimeError),
@@ -79,25 +74,23 @@ def extract(
     patterns = {name: re.compile(re.escape(name).replace(number, r"(\d+)")) for name in members}
     paths: dict[str, dict[int, Path]] = {name: {} for name in members}
     names = []
-    writer = _Writer(archive, folder, decompress)
     try:
-        with contextlib.ExitStack() as stack:
-            walk = _zip_members if _starts_with(archive, _MAGIC[".zip"]) else _tar_members
-            for raw_name, size, plain, opened in walk(archive, stack):
+        with console.progress(f"unpacking {archive.name}", None) as advance:
+            writer = _Writer(archive, folder, decompress, advance)
+            for raw_name, size, plain, opened in _members(archive):
                 name = _safe(raw_name, archive)
                 names.append(name)
-                for member, match in ((m, p.fullmatch(name)) for m, p in patterns.items()):
-                    if match and not plain:
+                for member, pattern in patterns.items():
+                    if not (match := pattern.fullmatch(name)):
+                        continue
+                    if not plain:
                         hint = "get another copy of the archive"
                         raise DataError(f"{name} is a link, not a file", archive, hint)
-                    if match:
-                        paths[member][int("".join(match.groups()) or 0)] = writer.write(
-                            name, size, opened
-                        )
+                    index = int(match[1]) if match.groups() else 0
+                    paths[member][index] = writer.write(name, size, opened)
     except _DAMAGED as error:
         if isinstance(error, OSError) and error.errno is not None:
-            problem = f"cannot write in {folder}: {error.strerror}"
-            raise EnvironmentProblem(problem, hint="free some space") from error
+            raise  # the disk, not the archive
         raise DataError(f"{archive.name} is damaged: {error}", archive, "fetch it again") from error
     for member, numbered in paths.items():
         if not numbered:
@@ -105,46 +98,25 @@ def extract(
     return {member: dict(sorted(numbered.items())) for member, numbered in paths.items()}
 
 
-def _zip_members(archive: Path, stack: contextlib.ExitStack) -> Iterator[Member]:
-    zipped = stack.enter_context(zipfile.ZipFile(archive))
-    for info in zipped.infolist():
-        if not info.is_dir():
-            plain = not stat.S_ISLNK(info.external_attr >> 16)
-            yield info.filename, info.file_size, plain, functools.partial(zipped.open, info)
-
-
-def _tar_members(archive: Path, stack: contextlib.ExitStack) -> Iterator[Member]:
-    """Walk through a tarball in one pass.
-
-    The pass goes to the very end, so that checksums inside the compressed data are compared too.
-    """
-    size = archive.stat().st_size
-    advance = stack.enter_context(console.progress(f"unpacking {archive.name}", size))
-    stream: Any = _Counted(stack.enter_context(open(archive, "rb")), advance)
-    for magic, opener in _OPENERS.items():
-        if _starts_with(archive, magic):
-            stream = stack.enter_context(opener(stream))
-    with tarfile.open(fileobj=stream, mode="r|") as tarball:
+def _members(archive: Path) -> Iterator[Member]:
+    """Walk through an archive in one pass."""
+    if _starts_with(archive, _MAGIC[".zip"]):
+        with zipfile.ZipFile(archive) as zipped:
+            for entry in zipped.infolist():
+                plain = not stat.S_ISLNK(entry.external_attr >> 16)
+                opened = functools.partial(zipped.open, entry)
+                if not entry.is_dir():
+                    yield entry.filename, entry.file_size, plain, opened
+        return
+    openers = (opener for magic, opener in _OPENERS.items() if _starts_with(archive, magic))
+    stream: Any = next(openers, open)(archive, "rb")
+    with stream, tarfile.open(fileobj=stream, mode="r|") as tarball:
         for info in tarball:
             if not info.isdir():
-                opened = functools.partial(tarball.extractfile, info)
-                yield info.name, info.size, info.isfile(), opened
-    while stream.read(BLOCK):
-        pass
-
-
-class _Counted:
-    """A file that reports how much of it has been read."""
-
-    def __init__(self, stream: BinaryIO, advance: Callable[[float], None]) -> None:
-        self._stream = stream
-        self._advance = advance
-
-    def read(self, size: int = -1) -> bytes:
-        """As a file's."""
-        data = self._stream.read(size)
-        self._advance(len(data))
-        return data
+                opener = functools.partial(tarball.extractfile, info)
+                yield info.name, info.size, info.isfile(), opener
+        while stream.read(BLOCK):
+            pass  # to the very end, so that checksums inside the compressed data are compared
 
 
 def _safe(name: str, archive: Path) -> str:
@@ -167,10 +139,13 @@ def _missing(archive: Path, member: str, names: list[str]) -> DataError:
 class _Writer:
     """Writes members as numbered files with the last part of their names, within bounds."""
 
-    def __init__(self, archive: Path, folder: Path, decompress: bool) -> None:
+    def __init__(
+        self, archive: Path, folder: Path, decompress: bool, advance: Callable[[float], None]
+    ) -> None:
         self._archive = archive
         self._folder = folder
         self._decompress = decompress
+        self._advance = advance
         self._size = archive.stat().st_size
         self._written = 0
         self._count = 0
@@ -205,6 +180,7 @@ class _Writer:
             while block := stream.read(BLOCK):
                 self._written += len(block)
                 self._check_bound(name)
+                self._advance(len(block))
                 copy.write(block)
 
     def _check_bound(self, name: str, more: int = 0) -> None:

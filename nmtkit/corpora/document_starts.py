@@ -4,7 +4,7 @@ or markup in the text itself.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import cast
 from nmtkit import files
 from nmtkit.corpora import readers
 from nmtkit.corpora.corpus import Between, Corpus, SetFiles, assigned, is_markup, of_sets
-from nmtkit.corpora.parallel_text import ParallelText, SetWriter, write_set
+from nmtkit.corpora.parallel_text import ParallelText, write_set
 from nmtkit.errors import ConfigError, DataError, counted
 
 BLANK = "blank"
@@ -49,11 +49,6 @@ def with_documents(corpus: Corpus, sources: Mapping[str, str]) -> Corpus:
     Raises: ConfigError for an unknown set, or one whose markup has documents already.
     """
     by_set = of_sets(corpus, sources, "--docs")
-    for text in corpus.sets:
-        if text.between == "markup" and text.name in by_set:
-            problem = f"the markup of the {text.name} set says where its documents start"
-            hint = "leave it out, or give plain text, one sentence a line"
-            raise ConfigError(problem, where="--docs", hint=hint)
     sets = [_with_source(text, by_set.get(text.name)) for text in corpus.sets]
     return replace(corpus, sets=sets)
 
@@ -61,7 +56,10 @@ def with_documents(corpus: Corpus, sources: Mapping[str, str]) -> Corpus:
 def _with_source(text: SetFiles, source: str | None) -> SetFiles:
     if source is None:
         return text
-    if source in {BLANK, MARKER}:
+    if text.between == "markup":
+        problem = f"the markup of the {text.name} set says where its documents start"
+        raise ConfigError(problem, "--docs", "leave it out, or give plain text")
+    if source in SEPARATORS:
         return replace(text, between=cast(Between, source))
     return replace(text, docs=Path(source))
 
@@ -103,28 +101,26 @@ def read_starts(path: Path, lines: int) -> list[int]:
 
 
 def _changes(path: Path) -> Iterator[int]:
-    before, ended = "", dict[str, int]()
-    for row, line in enumerate(files.text_lines(path)):
-        document = line.strip()
-        hint = "give one document id for each line, and keep the lines of a document together"
+    hint = "give one document id for each line, and keep the lines of a document together"
+    documents: set[str] = set()
+    lines = enumerate(map(str.strip, files.text_lines(path)))
+    for document, rows in itertools.groupby(lines, key=lambda line: line[1]):
+        row, _ = next(rows)
         if not document:
             raise DataError(f"line {row + 1:,} names no document", path, hint)
-        if document in ended and document != before:
-            again = f"ended at line {ended[document]:,} and comes back at line {row + 1:,}"
-            raise DataError(f"document '{document[:40]}' {again}", path, hint)
-        if document != before:
-            yield row
-        ended[document], before = row + 1, document
+        if document in documents:
+            problem = f"document '{document[:40]}' ended and comes back at line {row + 1:,}"
+            raise DataError(problem, path, hint)
+        documents.add(document)
+        yield row
 
 
 def _numbers(path: Path, lines: int, count: int) -> list[int]:
     starts: list[int] = []
     for number, text in enumerate(files.text_lines(path), 1):
-        value = -1
-        with contextlib.suppress(ValueError):
-            value = int(text)
+        value = int(text) if text.strip().isdecimal() else -1
         if not (starts[-1] < value < lines if starts else value == 0):
-            after = f", after {starts[-1]:,}" if starts and 0 <= value <= starts[-1] else ""
+            after = f", after {starts[-1]:,}" if starts else ""
             problem = f"'{text[:40]}' cannot start a document in a text of "
             problem += f"{counted(lines, 'line')}{after}"
             hint = f"it has {counted(count, 'line')}: give a document id for each of the "
@@ -159,5 +155,6 @@ def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFil
         sides.add(text.parses.name, readers.text(text.parses))
     separator = SEPARATORS.get(text.between)
     rows = sides.rows() if separator is None else sides.separated(separator, count)
-    writer = SetWriter(folder, text.name, text.split, parses=text.parses is not None)
-    return replace(write_set(writer, rows), first=text.first)
+    parses = text.parses is not None
+    written = write_set(rows, folder, text.name, text.split, parses=parses)
+    return replace(written, first=text.first)

@@ -31,7 +31,6 @@ BUSY = {429, 500, 502, 503, 504}
 BLOCK = 1 << 13
 """Bytes read at once; fewer than that may be lost when a connection breaks."""
 PAGE = re.compile(rb"^(\xef\xbb\xbf)?\s*(<!doctype html|<html)", re.I)
-TITLE = re.compile(rb"<title[^>]*>\s*(.*?)\s*</title", re.I | re.S)
 
 
 class Failed(EnvironmentProblem):
@@ -223,9 +222,7 @@ class _Part:
         if not self._fresh:
             self.continued = True
         elif PAGE.match(block):
-            title = TITLE.search(block)
-            name = f" ('{title[1].decode('utf-8', 'replace')[:80]}')" if title else ""
-            problem = f"a web page came instead of the file{name}"
+            problem = "a web page came instead of the file"
             raise Failed(f"{problem}: a login, a proxy, or the file has moved")
         elif self.done:
             console.say(

@@ -86,15 +86,13 @@ class Finder:
             if not difference:
                 return file
             wrong.append((path, difference))
-        for path, difference in wrong:
-            if self._is_another(name, path):
-                continue
-            expected = "published file"
+        published = self._published[name].checksum is not None
+        if wrong and not (published and self._namesakes(name)):  # `test.tgz` of another year
+            path, difference = wrong[0]
+            expected = "published file" if published else "copy seen before"
             hint = "fetch the file again, or take it out of the folder so that it is downloaded"
-            if self._published[name].checksum is None and recorded(name):
-                expected, record_file = "copy seen before", f"{cached(name)}.sha256"
-                hint = f"if it is the right one, delete {record_file} (and the file beside it)"
-                hint += "; else take it out of the folder"
+            if recorded(name):
+                hint += f"; to accept it, delete {cached(name)}.sha256 (and the file beside it)"
             raise DataError(f"{path.name} is not the {expected}: {difference}", path, hint)
         return None
 
@@ -117,11 +115,6 @@ class Finder:
         """Other published files of the same name in another folder: `test.tgz` of each year."""
         base = PurePosixPath(name).name
         return [other for other in self._published if other != name and other.endswith(f"/{base}")]
-
-    def _is_another(self, name: str, path: Path) -> bool:
-        """True if a file is a namesake of the published one."""
-        checksums = filter(None, map(self._expected, self._namesakes(name)))
-        return any(known == checksum(path, known.partition(":")[0]) for known in checksums)
 
     def _in_cache(self, name: str, problem: str) -> VerifiedFile | None:
         """Return the file in the cache; a wrong one is set aside as NAME.bad."""
@@ -165,24 +158,23 @@ class Finder:
                 failures.append(f"{url}: {error.message}")
                 if len(failures) < len(urls):
                     console.say(f"{error.message}; trying another address")
+            except OSError as error:
+                problem = f"cannot write {cached(name)}: {error.strerror or error}"
+                hint = "set NMTKIT_CACHE to a folder with space"
+                raise EnvironmentProblem(problem, hint=hint) from error
         base = PurePosixPath(name).name
         hint = f"try again, or fetch {base} by other means and {self._advice}"
-        hint += f"; --from-dir {self._from_dir} has no {base}" if self._from_dir else ""
+        hint += f"; --from-dir {self._from_dir} does not hold it" if self._from_dir else ""
         raise Failed(f"cannot download {name}", "\n  ".join(failures) or name, hint)
 
     def _download(self, name: str, url: str) -> VerifiedFile:
         resource, path = self._published[name], cached(name)
-        try:
-            for trusted in (resource.checksum is not None, False):
-                continued = download(url, path, resource.size, trusted)
-                if file := self._arrived(name):
-                    return file
-                if not continued:
-                    break  # else two files may have been mixed: once more, from the beginning
-        except OSError as error:
-            problem = f"cannot write {path}: {error.strerror or error}"
-            hint = "set NMTKIT_CACHE to a folder with space"
-            raise EnvironmentProblem(problem, hint=hint) from error
+        for trusted in (resource.checksum is not None, False):
+            continued = download(url, path, resource.size, trusted)
+            if file := self._arrived(name):
+                return file
+            if not continued:
+                break  # else two files may have been mixed: once more, from the beginning
         raise Failed(f"the server sent another file, kept as {path.name}.bad")
 
     def _from_archive(self, name: str, url: str, archive: VerifiedFile | None) -> VerifiedFile:

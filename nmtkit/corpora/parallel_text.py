@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -60,14 +60,14 @@ class ParallelText:
         if number < 0:
             raise self._error(f"{self.names[0]} has no sentence", 0)
 
-    def separated(self, separator: bytes, sides: int, one_sided: bool = False) -> Iterator[Row]:
+    def separated(self, separator: bytes, sides: int) -> Iterator[Row]:
         """Yield the rows without those that only separate documents.
 
         Args:
             separator: the line that separates documents, the same on every side.
             sides: the number of sides with separators; streams after these have none.
-            one_sided: a separator on some sides only is a sentence, not an error.
-        Raises: DataError if nothing separates documents, or there is nothing else.
+        Raises: DataError if a separator is not on every side, nothing separates documents, or there
+            is nothing else.
         """
         name = separator.decode() or "blank"
         starts, text, separators = True, False, False
@@ -76,7 +76,7 @@ class ParallelText:
             if all(flags):
                 starts = separators = True
                 continue
-            if any(flags) and not one_sided:
+            if any(flags):
                 marked, plain = self._unlike(flags)
                 problem = f"line {number + 1:,} is {name} in {marked} but not in {plain}"
                 raise self._error(problem, number)
@@ -95,67 +95,54 @@ class ParallelText:
         return DataError(f"{problem} ({self.set_name} set)", where, self.hint)
 
 
-class SetWriter(contextlib.ExitStack):
-    """Writes a set as plain text: NAME.src, NAME.ref, NAME.ref1, … and NAME.docs.
+def write_set(
+    rows: Iterable[Row],
+    folder: Path,
+    name: str,
+    split: str,
+    documents: bool = True,
+    parses: bool = False,
+) -> SetFiles:
+    """Write a set as plain text: NAME.src, NAME.ref, NAME.ref1, … and NAME.docs.
 
     Args:
+        rows: of the set.
         folder: an existing folder.
         name, split: of the set.
         documents: True if the set has documents.
         parses: True if the last line of every row is a parse, for NAME.parses.
+    Returns: the set that was written.
+    Raises: DataError if there is no row, or rows differ in their number of references.
     """
-
-    def __init__(
-        self, folder: Path, name: str, split: str, documents: bool = True, parses: bool = False
-    ) -> None:
-        super().__init__()
-        self._base = folder / name
-        self._split = split
-        self._starts: list[int] | None = [] if documents else None
-        self._parses = parses
-        self._streams: list[BinaryIO] = []
-        self._rows = 0
-
-    def write(self, lines: tuple[bytes, ...], starts: bool) -> None:
-        """Write one row.
-
-        Raises: DataError if it has more or fewer references than the first.
-        """
-        if not self._streams:
-            references = [f"ref{number or ''}" for number in range(len(lines) - 1 - self._parses)]
-            for name in ["src", *references, *["parses"] * self._parses]:
-                self._streams.append(self.enter_context(open(f"{self._base}.{name}", "wb")))
-        if len(lines) != len(self._streams):
-            counts = f"{len(self._streams) - 1} and {len(lines) - 1} references"
-            problem = f"parts of the {self._base.name} set have {counts}"
-            raise DataError(problem, hint="get another copy of the data set")
-        if starts and self._starts is not None:
-            self._starts.append(self._rows)
-        self._rows += 1
-        for stream, line in zip(self._streams, lines, strict=True):
-            stream.write(line + b"\n")
-
-    def finish(self) -> SetFiles:
-        """Return the set that was written."""
-        self.close()
-        if not self._streams:
-            raise DataError(f"the {self._base.name} set has no line")
-        docs = None
-        if self._starts is not None:
-            docs = Path(f"{self._base}.docs")
-            files.write_lines(docs, list(map(str, self._starts)))
-        paths = [Path(stream.name) for stream in self._streams]
-        parses = paths.pop() if self._parses else None
-        src, tgt, *references = ((path,) for path in paths)
-        return SetFiles(self._base.name, self._split, src, tgt, tuple(references), docs, parses)
+    streams: list[BinaryIO] = []
+    starts: list[str] = []
+    with contextlib.ExitStack() as stack:
+        for number, (lines, first) in enumerate(rows):
+            if not streams:
+                for suffix in _suffixes(len(lines), parses):
+                    path = folder / f"{name}.{suffix}"
+                    streams.append(stack.enter_context(open(path, "wb")))
+            if len(lines) != len(streams):
+                counts = f"{len(streams) - 1} and {len(lines) - 1} references"
+                raise DataError(f"parts of the {name} set have {counts}")
+            if first:
+                starts.append(str(number))
+            for stream, line in zip(streams, lines, strict=True):
+                stream.write(line + b"\n")
+    if not streams:
+        raise DataError(f"the {name} set has no line")
+    paths = [Path(stream.name) for stream in streams]
+    trees = paths.pop() if parses else None
+    src, tgt, *references = ((path,) for path in paths)
+    docs = folder / f"{name}.docs" if documents else None
+    if docs is not None:
+        files.write_lines(docs, starts)
+    return SetFiles(name, split, src, tgt, tuple(references), docs, trees)
 
 
-def write_set(writer: SetWriter, rows: Iterator[Row]) -> SetFiles:
-    """Write every row of a set, and return the set."""
-    with writer:
-        for lines, starts in rows:
-            writer.write(lines, starts)
-        return writer.finish()
+def _suffixes(sides: int, parses: bool) -> list[str]:
+    further = [f"ref{number}" for number in range(1, sides - 1 - parses)]
+    return ["src", "ref", *further, *["parses"] * parses]
 
 
 def reported(name: str, rows: Iterator[Row]) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from nmtkit.corpora.fetch import Finder, VerifiedFile
 from nmtkit.corpora.table import Dataset
 from nmtkit.corpora.unpack import unpack
 from nmtkit.errors import ConfigError
-from nmtkit.files import cache_folder, open_binary, writing
+from nmtkit.files import open_binary, writing
 from nmtkit.settings import PrepSettings
 
 
@@ -107,16 +107,5 @@ def _copied(file: VerifiedFile) -> Path:
 
 
 def evaluation_set(name: str, from_dir: Path | None = None) -> Path:
-    """Return the folder of an evaluation set's verified files, fetched if need be.
-
-    Args:
-        name: lingeval97 or senteval.
-        from_dir: searched before the cache and the network.
-    Raises: ConfigError if it is no evaluation set; DataError, EnvironmentProblem if it cannot be
-        had.
-    """
-    if not table.find(name).entry.evaluation:
-        problem = f"'{name}' is no evaluation set"
-        raise ConfigError(problem, where="nmtkit datasets", hint=f"nmtkit prep {name}")
-    files = fetch(name, from_dir)
-    return cache_folder() / files[0].relative_to(cache_folder()).parts[0]
+    """Return the folder of an evaluation set's verified files; arguments as of `fetch`."""
+    return fetch(name, from_dir)[0].parent

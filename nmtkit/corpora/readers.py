@@ -1,7 +1,6 @@
 """The formats parallel text is published in, each read as a stream of lines.
 
 - plain text, one sentence a line
-- TSV, a column a language
 - SGM and XML with <doc> and <seg>, in three dialects: mteval's SGM (quotes optional, tags in any
   case, bare &, several references as several doc elements of one docid), IWSLT's XML, WMT's XML
   (source, references and systems' outputs inside one doc)
@@ -47,27 +46,6 @@ def document_files(paths: Iterable[Path]) -> Stream:
     lines = (enumerate(byte_lines(path)) for path in paths)
     rows = itertools.chain.from_iterable(lines)
     return Stream(((line, number == 0) for number, line in rows), documents=True)
-
-
-def tsv(path: Path, column: int) -> Stream:
-    """Read one column of tab-separated text; quotes mean nothing.
-
-    Args:
-        path: the file.
-        column: from 1.
-    Raises: DataError for a line with fewer columns.
-    """
-
-    def rows() -> Iterator[Row]:
-        for number, line in enumerate(byte_lines(path), 1):
-            cells = line.removesuffix(b"\r").split(b"\t")
-            if len(cells) < column:
-                problem = f"no column {column}: the line has {len(cells)}"
-                where = f"{path}, line {number}"
-                raise DataError(problem, where, "columns are separated by tabs")
-            yield cells[column - 1], False
-
-    return Stream(rows(), documents=False)
 
 
 def opus_ids(path: Path) -> Stream:

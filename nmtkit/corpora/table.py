@@ -54,23 +54,17 @@ class SetTable(Section):
     files: list[str] | dict[str, list[str]] = []
     """SOURCE/FILE, or SOURCE/FILE::MEMBER for a member of an archive; several are read one after
     the other. By language where they differ."""
-    references: dict[str, list[list[str]]] = {}
-    """By target language: further references, each a list as `files`."""
-    format: Literal["auto", "text", "tsv", "ted", "markup"] = "auto"
+    format: Literal["auto", "ted"] = "auto"
     """auto: markup for .sgm and .xml, else text."""
-    columns: dict[str, int] = {}
-    """TSV: the column of each language, from 1."""
     keep: list[Literal["title", "description"]] = []
     """TED: metadata whose text counts as sentences."""
     tokenized: list[str] = []
     """Languages published in tokenized form; their text is detokenized on reading."""
     plain_apostrophes: bool = False
     """U+2019 is read as an apostrophe, as the usual recipe of a data set has it."""
-    documents: Literal["auto", "starts", "ids", "blank", "marker"] = "auto"
-    """Where documents start. auto: as the format says; starts: `boundaries` are files as of
-    `document_starts.read_starts`; ids: `boundaries` are OPUS's .ids; blank: after a line that is
-    blank on every side; marker: after a line <d>. A file name with {number} is a file for each
-    document."""
+    documents: Literal["auto", "ids"] = "auto"
+    """Where documents start. auto: as the format says; ids: `boundaries` are OPUS's .ids. A file
+    name with {number} is a file for each document."""
     boundaries: list[str] = []
     rows: str = ""
     """Instead of files: these rows of the training text, taken out of it; first:last:step as in
@@ -139,15 +133,14 @@ class RegisteredSet:
     name: str
     split: str
     table: SetTable
-    src: tuple[File, ...]
-    tgt: tuple[File, ...]
-    references: tuple[tuple[File, ...], ...]
+    parts: tuple[tuple[File, File], ...]
+    """Source and target of each part; the parts are read one after the other."""
     boundaries: tuple[File, ...]
+    """Where documents start in each part, if the text does not say so."""
 
     def files(self) -> list[File]:
         """Every file of the set."""
-        sides = (self.src, self.tgt, *self.references, self.boundaries)
-        return [file for side in sides for file in side]
+        return [*itertools.chain(*self.parts), *self.boundaries]
 
 
 @dataclass(frozen=True)
@@ -187,32 +180,15 @@ class Dataset:
             hint = f"its sets are {', '.join(key for key in sets if key != TRAIN)}"
             raise ConfigError(f"'{self.name}' has no set '{key}'", f"prep.{split}", hint)
         table = sets[key]
-        references = table.references.get(self.tgt, [])
-        registered_set = RegisteredSet(
-            name,
-            split,
-            table,
-            self._files(table.files, self.src, "src"),
-            self._files(table.files, self.tgt, "ref"),
-            tuple(self._files(names, self.tgt, "ref") for names in references),
-            self._files(table.boundaries, self.src, "src"),
-        )
-        self._check(key, registered_set)
-        return registered_set
-
-    def _check(self, key: str, registered_set: RegisteredSet) -> None:
-        """Refuse sides that do not match, and a TSV file without the columns of both sides."""
-        table, where = registered_set.table, "datasets.toml"
-        sides = [registered_set.src, registered_set.tgt, *registered_set.references]
-        if table.documents in {"starts", "ids"}:
-            sides.append(registered_set.boundaries)
-        lengths = {len(side) for side in sides}
-        if len(lengths) > 1 or (lengths == {0}) != bool(table.rows):
+        src = self._files(table.files, self.src, "src")
+        tgt = self._files(table.files, self.tgt, "ref")
+        boundaries = self._files(table.boundaries, self.src, "src")
+        counts = {len(src), len(tgt), len(boundaries if table.documents == "ids" else src)}
+        if len(counts) > 1 or bool(src) == bool(table.rows):
+            problem = f"the files of set '{key}' of '{self.name}' don't match"
             hint = "each side, and the boundaries, have as many files; rows of train have none"
-            raise ConfigError(f"the files of set '{key}' of '{self.name}' don't match", where, hint)
-        if table.format == "tsv" and (missing := {self.src, self.tgt} - set(table.columns)):
-            problem = f"set '{key}' of '{self.name}' has no column of '{min(missing)}'"
-            raise ConfigError(problem, where, "columns = { en = 1, … }")
+            raise ConfigError(problem, "datasets.toml", hint)
+        return RegisteredSet(name, split, table, tuple(zip(src, tgt, strict=True)), boundaries)
 
     def _files(
         self, templates: list[str] | dict[str, list[str]], lang: str, role: str

@@ -6,15 +6,13 @@ so that memory stays bounded.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from nmtkit.corpora import archives, readers
 from nmtkit.corpora.archives import NUMBER
 from nmtkit.corpora.corpus import SetFiles, is_markup
-from nmtkit.corpora.document_starts import BLANK, SEPARATORS, read_starts
-from nmtkit.corpora.parallel_text import ParallelText, Row, SetWriter, reported, write_set
+from nmtkit.corpora.parallel_text import ParallelText, Row, reported, write_set
 from nmtkit.corpora.readers import Stream
 from nmtkit.corpora.table import TRAIN, Dataset, File, RegisteredSet, SetTable
 from nmtkit.errors import DataError
@@ -23,6 +21,8 @@ from nmtkit.text.moses import Moses
 
 APOSTROPHE = "\u2019".encode()
 HINT = "the release is damaged, or another one than the table of data sets describes"
+Numbered = tuple[tuple[bytes, ...], int]
+"""One line of every side, and the number of its document."""
 Paths = Mapping[File, Mapping[int, Path]]
 """The paths of each file on this machine; a file whose name has {number} has a path a number."""
 
@@ -42,17 +42,13 @@ def unpack(
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = _open_archives(sets, published, folder)
-    held_out = [table for table in dataset.entry.sets.values() if table.rows]
+    texts = {text.name: SetReader(text, dataset, paths) for text in sets if text.parts}
     unpacked: dict[str, SetFiles] = {}
-    for text in sets:
-        if text.table.rows:
-            continue
-        reader = SetReader(text, (dataset.src, dataset.tgt), paths)
-        if text.name == TRAIN and held_out:
-            parts = [part for part in sets if part.table.rows]
-            unpacked |= _split(reader, parts, held_out, folder)
-        else:
-            unpacked[text.name] = reader.as_published() or _write(reader, folder)
+    if held_out := [table for table in dataset.entry.sets.values() if table.rows]:
+        chosen = [text for text in sets if text.table.rows]
+        unpacked = _split(texts.pop(TRAIN), chosen, held_out, folder)
+    for name, text in texts.items():
+        unpacked[name] = text.as_published() or text.write(folder)
     return [unpacked[text.name] for text in sets]
 
 
@@ -73,12 +69,6 @@ def _open_archives(sets: list[RegisteredSet], published: Mapping[str, Path], fol
     return paths
 
 
-def _write(reader: SetReader, folder: Path) -> SetFiles:
-    text = reader.text
-    writer = SetWriter(folder, text.name, text.split, reader.documents)
-    return write_set(writer, reported(text.name, reader.rows()))
-
-
 def _split(
     train: SetReader, sets: list[RegisteredSet], held_out: list[SetTable], folder: Path
 ) -> dict[str, SetFiles]:
@@ -87,26 +77,35 @@ def _split(
     Returns: the sets by name.
     """
     total = sum(1 for _ in train.rows())
+    ranges = {text.name: text.table.selected(total) for text in sets}
     taken = [table.selected(total) for table in held_out]
-    ranges = {part.name: part.table.selected(total) for part in sets}
-    with contextlib.ExitStack() as stack:
-        writers = {TRAIN: SetWriter(folder, TRAIN, TRAIN, train.documents)}
-        for part in sets:
-            # Of every 23rd line no document is left; a block of lines has its documents.
-            documents = train.documents and ranges[part.name].step == 1
-            writers[part.name] = SetWriter(folder, part.name, part.split, documents)
-        for writer in writers.values():
-            stack.enter_context(writer)
-        document, last = 0, dict[str, int]()
+    numbered: dict[str, list[Numbered]] = {name: [] for name in ranges}
+
+    def rest() -> Iterator[Numbered]:
+        document = 0
         for number, (lines, starts) in enumerate(reported(TRAIN, train.rows())):
             document += starts
-            names = [name for name, rows in ranges.items() if number in rows]
+            for name, rows in ranges.items():
+                if number in rows:
+                    numbered[name].append((lines, document))
             if not any(number in rows for rows in taken):
-                names = [TRAIN]
-            for name in names:
-                writers[name].write(lines, last.get(name) != document)
-                last[name] = document
-        return {name: writer.finish() for name, writer in writers.items()}
+                yield lines, document
+
+    unpacked = {TRAIN: write_set(_restarted(rest()), folder, TRAIN, TRAIN, train.documents)}
+    for text in sets:
+        # Of every 23rd line no document is left; a block of lines has its documents.
+        documents = train.documents and ranges[text.name].step == 1
+        rows = _restarted(numbered[text.name])
+        unpacked[text.name] = write_set(rows, folder, text.name, text.split, documents)
+    return unpacked
+
+
+def _restarted(numbered: Iterable[Numbered]) -> Iterator[Row]:
+    """Rows with the numbers of their documents, as rows that say where documents start."""
+    last = 0
+    for lines, document in numbered:
+        yield lines, document != last
+        last = document
 
 
 class SetReader:
@@ -114,72 +113,66 @@ class SetReader:
 
     Args:
         text: the set.
-        languages: source and target.
+        dataset: of which it is.
         paths: of its files.
     """
 
-    def __init__(self, text: RegisteredSet, languages: tuple[str, str], paths: Paths) -> None:
-        self.text = text
+    def __init__(self, text: RegisteredSet, dataset: Dataset, paths: Paths) -> None:
+        self._text = text
         self._paths = paths
-        self._sides = (text.src, text.tgt, *text.references)
-        self._languages = (languages[0], *[languages[1]] * (len(self._sides) - 1))
-        self._parts = [*zip(*self._sides, strict=True)]
-        self._changes = {lang: _line_changes(text.table, lang) for lang in languages}
-        formats = [{_format(text.table, file) for file in part} for part in self._parts]
-        plain = any(part <= {"text", "tsv"} for part in formats)
-        self.documents = text.table.documents != "auto" or not plain
-        self._changed = set().union(*formats) != {"text"} or any(self._changes.values())
+        self._languages = (dataset.src, dataset.tgt)
+        self._changes = {lang: _line_changes(text.table, lang) for lang in self._languages}
+        formats = [{_format(text.table, file) for file in part} for part in text.parts]
+        self.documents = bool(text.boundaries) or all(part != {"text"} for part in formats)
+        self._plain = set().union(*formats) == {"text"} and not any(self._changes.values())
 
     def as_published(self) -> SetFiles | None:
         """Return the set as its files lie, if they are plain text."""
-        if self._changed or self.documents:
+        if self.documents or not self._plain:
             return None
-        src, tgt, *references = (
-            tuple(self._paths[file][0] for file in side) for side in self._sides
+        src, tgt = (
+            tuple(self._paths[part[side]][0] for part in self._text.parts) for side in (0, 1)
         )
-        return SetFiles(self.text.name, self.text.split, src, tgt, tuple(references))
+        return SetFiles(self._text.name, self._text.split, src, tgt)
+
+    def write(self, folder: Path) -> SetFiles:
+        """Write the set anew."""
+        name = self._text.name
+        rows = reported(name, self.rows())
+        return write_set(rows, folder, name, self._text.split, self.documents)
 
     def rows(self) -> Iterator[Row]:
         """Yield every row, and True if a document starts with it.
 
         Raises: DataError if the sides of a part have different lengths or documents.
         """
-        convention = self.text.table.documents
-        for number, part in enumerate(self._parts):
-            sides = self._open(part)
-            if convention in SEPARATORS:
-                # A blank line of one side is a sentence that was not translated.
-                count = len(sides.streams)
-                separator = SEPARATORS[convention]
-                yield from sides.separated(separator, count, one_sided=convention == BLANK)
-            elif convention == "auto":
-                yield from sides.rows()
-            else:
-                file = self.text.boundaries[number]
-                sides.add(_name(file), self._boundaries(file, part[0]))
-                yield from ((lines[:-1], starts) for lines, starts in sides.rows())
+        for number, part in enumerate(self._text.parts):
+            sides = ParallelText(self._text.name, HINT)
+            self._check_numbers(part)
+            for file, lang in zip(part, self._languages, strict=True):
+                versions = self._read(file, lang)
+                # Of a source in several versions the first counts.
+                sides.add(_name(file), *(versions if sides.streams else versions[:1]))
+            count = len(sides.streams)
+            for file in self._text.boundaries[number : number + 1]:
+                sides.add(_name(file), readers.opus_ids(self._paths[file][0]))
+            for lines, starts in sides.rows():
+                yield lines[:count], starts
 
-    def _open(self, part: tuple[File, ...]) -> ParallelText:
-        """Open the sides of a part: source, reference, further references."""
-        sides = ParallelText(self.text.name, HINT)
-        numbers = set().union(*(self._paths[file] for file in part))
-        for file, lang in zip(part, self._languages, strict=True):
-            if missing := numbers - set(self._paths[file]):
-                name = _name(file).replace(NUMBER, str(min(missing)))
-                problem = f"there is no {name}, as there is on another side"
-                raise DataError(f"{problem} ({self.text.name} set)", file.resource, HINT)
-            versions = self._read(file, lang)
-            sides.add(_name(file), *(versions if sides.streams else versions[:1]))
-        return sides
+    def _check_numbers(self, part: tuple[File, File]) -> None:
+        """Refuse a file for each document that is there on one side only."""
+        numbers = set(self._paths[part[0]]) ^ set(self._paths[part[1]])
+        if numbers:
+            name = _name(part[min(numbers) in self._paths[part[0]]])
+            problem = f"there is no {name.replace(NUMBER, str(min(numbers)))}"
+            raise DataError(f"{problem} ({self._text.name} set)", part[0].resource, HINT)
 
     def _read(self, file: File, lang: str) -> list[Stream]:
         """Open every version of a side."""
-        table, paths = self.text.table, [*self._paths[file].values()]
+        table, paths = self._text.table, [*self._paths[file].values()]
         match _format(table, file):
             case "markup":
                 streams = readers.markup(paths[0], lang)
-            case "tsv":
-                streams = [readers.tsv(paths[0], table.columns[lang])]
             case "ted":
                 streams = [readers.ted(paths[0], table.keep)]
             case "files":
@@ -190,15 +183,6 @@ class SetReader:
             streams = [stream.map(change) for stream in streams]
         return streams
 
-    def _boundaries(self, file: File, source: File) -> Stream:
-        """Read where documents start as a further side."""
-        path = self._paths[file][0]
-        if self.text.table.documents == "ids":
-            return readers.opus_ids(path)
-        total = sum(1 for _ in self._read(source, self._languages[0])[0].rows)
-        starts = set(read_starts(path, total))
-        return Stream(((b"", row in starts) for row in range(total)), documents=True)
-
 
 def _name(file: File) -> str:
     return PurePosixPath(file.member or file.resource).name
@@ -206,11 +190,10 @@ def _name(file: File) -> str:
 
 def _format(table: SetTable, file: File) -> str:
     """How a file is written; "files" if every document is one."""
-    if table.format not in {"auto", "text"}:
-        return table.format
     if NUMBER in file.member:
         return "files"
-    return "markup" if table.format == "auto" and is_markup(Path(_name(file))) else "text"
+    markup = "markup" if is_markup(Path(_name(file))) else "text"
+    return markup if table.format == "auto" else table.format
 
 
 def _line_changes(table: SetTable, lang: str) -> list[Callable[[bytes], bytes]]:

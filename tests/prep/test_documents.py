@@ -161,7 +161,7 @@ def test_line_numbers_that_are_none(tmp_path, text):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ("aabba", "document 'a' ended at line 2 and comes back at line 5"),
+        ("aabba", "document 'a' ended and comes back at line 5"),
         ("aa bb", "line 3 names no document"),
         (" abcd", "line 1 names no document"),
     ],

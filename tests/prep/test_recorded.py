@@ -48,10 +48,11 @@ def test_iwslt14_from_xml_to_bpe(shared, tmp_path):
 
     The recipe took XML's entities for text (`&amp;` became `&amp; amp ;`): these lines differ, and no other.
     """
-    one = next(chosen for chosen in table.find("iwslt14-deen").choose() if chosen.split == "test")
+    dataset = table.find("iwslt14-deen")
+    one = next(chosen for chosen in dataset.choose() if chosen.split == "test")
     xml = shared / "data/iwslt16_deen"
     here = {file: {0: real(xml / PurePosixPath(file.member).name.replace("IWSLT14", "IWSLT16"))} for file in one.files()}
-    rows = list(SetReader(one, ("de", "en"), here).rows())
+    rows = list(SetReader(one, dataset, here).rows())
     assert (len(rows), sum(starts for _, starts in rows)) == (6750, 57)
     folder = shared / "data/iwslt14_deen_tok"
     (tmp_path / "codes").write_text("\n".join(lines(folder / "code")) + "\n", encoding="utf-8", newline="\n")
