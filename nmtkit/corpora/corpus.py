@@ -161,22 +161,12 @@ def _stem(paths: list[Path], languages: list[str]) -> str:
     return re.sub(r"[^\w.-]+", "_", name).strip(".") or "test"
 
 
-def parse_files(assignments: list[str]) -> dict[str, Path]:
-    """Return the files of parses by set, from "SET=FILE" each.
-
-    Raises: ConfigError for what is not of this form, or a set named twice.
-    """
-    example = "--parses train=train.trees --parses dev=dev.trees"
-    return {name: Path(file) for name, file in assigned(assignments, "--parses", example).items()}
-
-
-def assigned(assignments: list[str], option: str, example: str) -> dict[str, str]:
+def assigned(assignments: list[str], option: str) -> dict[str, str]:
     """Return the values that an option gives to sets, from "SET=FILE" each.
 
     Args:
         assignments: the values of the option.
         option: its name.
-        example: how to write it, for the message.
     Raises: ConfigError for what is not of this form, or a set named twice.
     """
     values: dict[str, str] = {}
@@ -185,7 +175,8 @@ def assigned(assignments: list[str], option: str, example: str) -> dict[str, str
         if not name or not file or name in values:
             twice = file and name in values
             problem = f"'{name}' has two" if twice else f"'{text}' names no set and file"
-            raise ConfigError(problem, option, f"one for each set: {example}")
+            hint = f"one for each set: {option} train=FILE {option} dev=FILE"
+            raise ConfigError(problem, option, hint)
         values[name] = file
     return values
 

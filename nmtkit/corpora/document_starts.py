@@ -12,7 +12,7 @@ from typing import cast
 
 from nmtkit import files
 from nmtkit.corpora import readers
-from nmtkit.corpora.corpus import Between, Corpus, SetFiles, assigned, is_markup, of_sets
+from nmtkit.corpora.corpus import Between, Corpus, SetFiles, is_markup, of_sets
 from nmtkit.corpora.parallel_text import ParallelText, write_set
 from nmtkit.errors import ConfigError, DataError, counted
 
@@ -31,21 +31,12 @@ HINTS = {
 """What to do where the sides do not match, by what separates their documents."""
 
 
-def document_sources(assignments: list[str]) -> dict[str, str]:
-    """Return where documents start, by set: a file, `BLANK`, or `MARKER`.
-
-    Raises: ConfigError for a value that is not of the form SET=FILE, SET=blank or SET=marker, or a
-        set named twice.
-    """
-    return assigned(assignments, "--docs", "--docs train=train.doc --docs dev=blank")
-
-
 def with_documents(corpus: Corpus, sources: Mapping[str, str]) -> Corpus:
     """Return the corpus with the documents of its sets.
 
     Args:
         corpus: the corpus.
-        sources: as of `document_sources`; "test" is also the only test set.
+        sources: by set, a file, `BLANK` or `MARKER`; "test" is also the only test set.
     Raises: ConfigError for an unknown set, or one whose markup has documents already.
     """
     by_set = of_sets(corpus, sources, "--docs")

@@ -93,10 +93,6 @@ def _transfer(part: _Part) -> None:
     import pooch
     import requests
 
-    if part.size is not None and part.done >= part.size:
-        if part.done == part.size:
-            return
-        part.restart()
     get = pooch.HTTPDownloader(
         chunk_size=BLOCK,
         headers=part.headers(),

@@ -6,7 +6,6 @@ holds the file, then every address.
 
 from __future__ import annotations
 
-import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -104,11 +103,10 @@ class Finder:
         if self._from_dir is None:
             return
         for suffix in ("", *COMPRESSED):
-            files = self._from_dir.rglob(PurePosixPath(name).name + suffix)
-            paths = [path for path in files if path.is_file()]
+            paths = self._from_dir.rglob(PurePosixPath(name).name + suffix)
             for path in sorted(paths, key=lambda p: (-_agreement(p, name), len(p.parts), p)):
                 best = max(_agreement(path, other) for other in (name, *self._namesakes(name)))
-                if _agreement(path, name) == best:
+                if path.is_file() and _agreement(path, name) == best:
                     yield path, bool(suffix)
 
     def _namesakes(self, name: str) -> list[str]:
@@ -201,5 +199,5 @@ class Finder:
 
 def _agreement(path: Path, name: str) -> int:
     """How many folders above a file are those of a published name, counted from the file."""
-    pairs = zip(path.parts[-2::-1], PurePosixPath(name).parts[-2::-1], strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    folders = [parts[-2::-1] for parts in (path.parts, PurePosixPath(name).parts)]
+    return len(os.path.commonprefix(folders))

@@ -117,7 +117,10 @@ def write_set(
     streams: list[BinaryIO] = []
     starts: list[str] = []
     with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(console.progress(f"reading {name}", None))
         for number, (lines, first) in enumerate(rows):
+            if number % ROWS_PER_REPORT == ROWS_PER_REPORT - 1:
+                advance(ROWS_PER_REPORT)
             if not streams:
                 for suffix in _suffixes(len(lines), parses):
                     path = folder / f"{name}.{suffix}"
@@ -143,12 +146,3 @@ def write_set(
 def _suffixes(sides: int, parses: bool) -> list[str]:
     further = [f"ref{number}" for number in range(1, sides - 1 - parses)]
     return ["src", "ref", *further, *["parses"] * parses]
-
-
-def reported(name: str, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows of a set with a progress display."""
-    with console.progress(f"reading {name}", None) as advance:
-        for number, row in enumerate(rows, 1):
-            yield row
-            if number % ROWS_PER_REPORT == 0:
-                advance(ROWS_PER_REPORT)

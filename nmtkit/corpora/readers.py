@@ -54,14 +54,9 @@ def opus_ids(path: Path) -> Stream:
     A document starts where the files change.
     """
 
-    def rows() -> Iterator[Row]:
-        before: list[bytes] = []
-        for line in byte_lines(path):
-            files = line.split(b"\t")[:2]
-            yield b"", files != before
-            before = files
-
-    return Stream(rows(), documents=True)
+    files = (line.split(b"\t")[:2] for line in byte_lines(path))
+    pairs = itertools.pairwise(itertools.chain([[]], files))
+    return Stream(((b"", before != now) for before, now in pairs), documents=True)
 
 
 _METADATA = re.compile(
@@ -118,6 +113,9 @@ class _Document:
     """Empty where the file holds one side only."""
     segments: list[bytes] = field(default_factory=list)
 
+    def rows(self) -> list[Row]:
+        return [(segment, number == 0) for number, segment in enumerate(self.segments)]
+
 
 def markup(path: Path, language: str) -> list[Stream]:
     """Read the segments of an SGM or XML file in one language.
@@ -141,7 +139,7 @@ def markup(path: Path, language: str) -> list[Stream]:
         sides = [documents]  # no document twice: one reference, by whomever
     for side in sides[1:]:
         _same_documents(path, sides[0], side)
-    return [Stream(list(_rows(side)), documents=True) for side in sides]
+    return [Stream([row for d in side for row in d.rows()], documents=True) for side in sides]
 
 
 def _documents(path: Path) -> list[_Document]:
@@ -184,12 +182,6 @@ def _same_documents(path: Path, first: list[_Document], other: list[_Document]) 
         if (a.docid, len(a.segments)) != (b.docid, len(b.segments)):
             problem = f"the references of {path.name} differ in document '{a.docid or b.docid}'"
             raise DataError(problem, path, "every reference translates every segment")
-
-
-def _rows(documents: list[_Document]) -> Iterator[Row]:
-    for document in documents:
-        for number, segment in enumerate(document.segments):
-            yield segment, number == 0
 
 
 _ENTITY = re.compile(rb"&(?:(amp|lt|gt|quot|apos)|#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6}));")

@@ -154,10 +154,6 @@ class Dataset:
     published: dict[str, Resource]
     """Every published file of the table."""
 
-    def settings(self, preset: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The data set's settings of prep: those a preset overrides, and those over this preset."""
-        return self.entry.prep, self.entry.presets.get(preset, {})
-
     def choose(self, dev: str = "", test: list[str] | None = None) -> list[RegisteredSet]:
         """Return the sets to prepare: train, then the development set as dev, then the test sets.
 
@@ -245,21 +241,16 @@ def expand(table: dict[str, Any]) -> dict[str, Dataset]:
             build(PrepSettings, entry.prep | preset, f"{family}.presets")
         for src, tgt in _directions(entry):
             name = entry.name.format(src=src, tgt=tgt)
-            datasets[name] = _checked(Dataset(name, src, tgt, entry, published))
+            datasets[name] = dataset = Dataset(name, src, tgt, entry, published)
+            dataset.needed()
+            for key in entry.sets.keys() - {TRAIN}:
+                dataset.choose(key)
     return datasets
 
 
 def _directions(entry: Entry) -> list[tuple[str, ...]]:
     pairs = [tuple(pair.split("-")) for pair in entry.pairs]
     return pairs or list(itertools.permutations(entry.languages, 2)) or [("", "")]
-
-
-def _checked(dataset: Dataset) -> Dataset:
-    """Choose every set once, so that all sets and files exist."""
-    for key in dataset.entry.sets:
-        dataset.choose(*(("", []) if key == TRAIN else (key, [key])))
-    dataset.needed()
-    return dataset
 
 
 def find(name: str, where: str = "nmtkit prep") -> Dataset:

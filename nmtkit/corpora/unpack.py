@@ -6,13 +6,13 @@ so that memory stays bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from nmtkit.corpora import archives, readers
 from nmtkit.corpora.archives import NUMBER
 from nmtkit.corpora.corpus import SetFiles, is_markup
-from nmtkit.corpora.parallel_text import ParallelText, Row, reported, write_set
+from nmtkit.corpora.parallel_text import ParallelText, Row, write_set
 from nmtkit.corpora.readers import Stream
 from nmtkit.corpora.table import TRAIN, Dataset, File, RegisteredSet, SetTable
 from nmtkit.errors import DataError
@@ -21,8 +21,6 @@ from nmtkit.text.moses import Moses
 
 APOSTROPHE = "\u2019".encode()
 HINT = "the release is damaged, or another one than the table of data sets describes"
-Numbered = tuple[tuple[bytes, ...], int]
-"""One line of every side, and the number of its document."""
 Paths = Mapping[File, Mapping[int, Path]]
 """The paths of each file on this machine; a file whose name has {number} has a path a number."""
 
@@ -54,18 +52,19 @@ def unpack(
 
 def _open_archives(sets: list[RegisteredSet], published: Mapping[str, Path], folder: Path) -> Paths:
     """Take the members out of each archive, in one pass over it."""
-    wanted: dict[str, list[str]] = {}
+    wanted: dict[str, list[File]] = {}
     for file in dict.fromkeys(file for text in sets for file in text.files()):
-        wanted.setdefault(file.resource, []).append(file.member)
+        wanted.setdefault(file.resource, []).append(file)
     paths: dict[File, Mapping[int, Path]] = {}
-    for number, (resource, members) in enumerate(wanted.items()):
-        if members == [""]:
-            paths[File(resource, "")] = {0: published[resource]}
+    for number, (resource, files) in enumerate(wanted.items()):
+        if not files[0].member:
+            paths[files[0]] = {0: published[resource]}
             continue
         target = folder / f"archive-{number}"
         target.mkdir()
-        for member, numbered in archives.extract(published[resource], members, target).items():
-            paths[File(resource, member)] = numbered
+        members = [file.member for file in files]
+        extracted = archives.extract(published[resource], members, target)
+        paths |= {file: extracted[file.member] for file in files}
     return paths
 
 
@@ -74,38 +73,34 @@ def _split(
 ) -> dict[str, SetFiles]:
     """Write the training text without the held-out rows, and the sets that consist of such rows.
 
+    The rows of those sets are kept in memory meanwhile.
+
     Returns: the sets by name.
     """
     total = sum(1 for _ in train.rows())
     ranges = {text.name: text.table.selected(total) for text in sets}
     taken = [table.selected(total) for table in held_out]
-    numbered: dict[str, list[Numbered]] = {name: [] for name in ranges}
+    rows_of: dict[str, list[Row]] = {name: [] for name in ranges}
 
-    def rest() -> Iterator[Numbered]:
-        document = 0
-        for number, (lines, starts) in enumerate(reported(TRAIN, train.rows())):
-            document += starts
-            for name, rows in ranges.items():
-                if number in rows:
-                    numbered[name].append((lines, document))
+    def rest() -> Iterator[Row]:
+        fresh: set[str] = set()  # sets without a row of the document
+        for number, (lines, starts) in enumerate(train.rows()):
+            if starts:
+                fresh = {TRAIN, *ranges}
+            for name in (name for name, rows in ranges.items() if number in rows):
+                rows_of[name].append((lines, name in fresh))
+                fresh.discard(name)
             if not any(number in rows for rows in taken):
-                yield lines, document
+                yield lines, TRAIN in fresh
+                fresh.discard(TRAIN)
 
-    unpacked = {TRAIN: write_set(_restarted(rest()), folder, TRAIN, TRAIN, train.documents)}
+    unpacked = {TRAIN: write_set(rest(), folder, TRAIN, TRAIN, train.documents)}
     for text in sets:
         # Of every 23rd line no document is left; a block of lines has its documents.
         documents = train.documents and ranges[text.name].step == 1
-        rows = _restarted(numbered[text.name])
+        rows = rows_of[text.name]
         unpacked[text.name] = write_set(rows, folder, text.name, text.split, documents)
     return unpacked
-
-
-def _restarted(numbered: Iterable[Numbered]) -> Iterator[Row]:
-    """Rows with the numbers of their documents, as rows that say where documents start."""
-    last = 0
-    for lines, document in numbered:
-        yield lines, document != last
-        last = document
 
 
 class SetReader:
@@ -121,7 +116,7 @@ class SetReader:
         self._text = text
         self._paths = paths
         self._languages = (dataset.src, dataset.tgt)
-        self._changes = {lang: _line_changes(text.table, lang) for lang in self._languages}
+        self._changes = {lang: _line_change(text.table, lang) for lang in self._languages}
         formats = [{_format(text.table, file) for file in part} for part in text.parts]
         self.documents = bool(text.boundaries) or all(part != {"text"} for part in formats)
         self._plain = set().union(*formats) == {"text"} and not any(self._changes.values())
@@ -137,9 +132,8 @@ class SetReader:
 
     def write(self, folder: Path) -> SetFiles:
         """Write the set anew."""
-        name = self._text.name
-        rows = reported(name, self.rows())
-        return write_set(rows, folder, name, self._text.split, self.documents)
+        name, split = self._text.name, self._text.split
+        return write_set(self.rows(), folder, name, split, self.documents)
 
     def rows(self) -> Iterator[Row]:
         """Yield every row, and True if a document starts with it.
@@ -179,9 +173,8 @@ class SetReader:
                 streams = [readers.document_files(paths)]
             case _:
                 streams = [readers.text(paths[0])]
-        for change in self._changes[lang]:
-            streams = [stream.map(change) for stream in streams]
-        return streams
+        change = self._changes[lang]
+        return [stream.map(change) for stream in streams] if change else streams
 
 
 def _name(file: File) -> str:
@@ -196,23 +189,16 @@ def _format(table: SetTable, file: File) -> str:
     return markup if table.format == "auto" else table.format
 
 
-def _line_changes(table: SetTable, lang: str) -> list[Callable[[bytes], bytes]]:
+def _line_change(table: SetTable, lang: str) -> Callable[[bytes], bytes] | None:
     """How every line of a language is changed on reading."""
-    changes: list[Callable[[bytes], bytes]] = []
-    if table.plain_apostrophes:
-        changes.append(lambda line: line.replace(APOSTROPHE, b"'"))
+    if lang in table.tokenized and chinese.is_chinese(lang):
+        return lambda line: _detokenized(readers.unescape(line), chinese.detokenize)
     if lang in table.tokenized:
-        changes.append(_detokenizer(lang))
-    return changes
+        moses = Moses(lang, normalize=False, escape=True)  # it undoes escapes too
+        return lambda line: _detokenized(line, moses.detokenize)
+    return (lambda line: line.replace(APOSTROPHE, b"'")) if table.plain_apostrophes else None
 
 
-def _detokenizer(lang: str) -> Callable[[bytes], bytes]:
-    """Return what undoes the tokenization of a line, escapes included."""
-    moses = None if chinese.is_chinese(lang) else Moses(lang, normalize=False, escape=True)
-
-    def detokenize(line: bytes) -> bytes:
-        tokens = (line if moses else readers.unescape(line)).decode("utf-8", "surrogateescape")
-        text = (moses or chinese).detokenize(tokens.split())
-        return text.encode("utf-8", "surrogateescape")
-
-    return detokenize
+def _detokenized(line: bytes, detokenize: Callable[[list[str]], str]) -> bytes:
+    tokens = line.decode("utf-8", "surrogateescape").split()
+    return detokenize(tokens).encode("utf-8", "surrogateescape")

@@ -128,7 +128,7 @@ def test_papers_choices():
 
     def members(name, dev="", preset=None):
         dataset = table.find(name)
-        weak, strong = dataset.settings(preset or dataset.entry.preset)
+        weak, strong = dataset.entry.prep, dataset.entry.presets.get(preset or dataset.entry.preset, {})
         chosen = dataset.choose(dev or strong.get("dev", ""))[1:]
         names = [" ".join(src.member for src, _ in one.parts) for one in chosen]
         return [re.findall(r"(newstest\d+|(?:dev|tst)\d+)", name) for name in names], (weak | strong).get("merges")
