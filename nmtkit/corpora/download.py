@@ -258,6 +258,10 @@ def _sole_writer(part: Path) -> Iterator[BinaryIO]:
                 console.say(f"another process is downloading {part.stem}; waiting for it")
                 fcntl.flock(stream, fcntl.LOCK_EX)
             # The process that held the lock may have renamed or removed what was opened.
-            if part.exists() and os.path.samestat(part.stat(), os.fstat(stream.fileno())):
+            try:
+                same = os.path.samestat(part.stat(), os.fstat(stream.fileno()))
+            except FileNotFoundError:
+                same = False
+            if same:
                 yield stream
                 return

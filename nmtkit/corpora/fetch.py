@@ -20,6 +20,8 @@ from nmtkit.corpora.table import MEMBER, Resource
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.files import COMPRESSED
 
+ANOTHER = "is another file than the published one"
+
 
 @dataclass(frozen=True)
 class VerifiedFile:
@@ -167,13 +169,11 @@ class Finder:
 
     def _download(self, name: str, url: str) -> VerifiedFile:
         resource, path = self._published[name], cached(name)
-        for trusted in (resource.checksum is not None, False):
-            continued = download(url, path, resource.size, trusted)
-            if file := self._arrived(name):
-                return file
-            if not continued:
-                break  # else two files may have been mixed: once more, from the beginning
-        raise Failed(f"the server sent another file, kept as {path.name}.bad")
+        continued = download(url, path, resource.size, resource.checksum is not None)
+        if continued and not self._in_cache(name, ANOTHER):
+            # Two files may have been mixed: once more, from the beginning.
+            download(url, path, resource.size, trusted=False)
+        return self._arrived(name)
 
     def _from_archive(self, name: str, url: str, archive: VerifiedFile | None) -> VerifiedFile:
         outer, _, member = url.partition(MEMBER)
@@ -185,15 +185,14 @@ class Finder:
             members = archives.extract(archive.path, [member], Path(folder), decompress=False)
             os.replace(members[member][0], path)
         archive.remember()
-        if file := self._arrived(name):
-            return file
-        raise Failed(f"{member} of {archive.path} is another file, kept as {path.name}.bad")
+        return self._arrived(name)
 
-    def _arrived(self, name: str) -> VerifiedFile | None:
-        """Return the file that has just come, if it is the right one."""
-        file = self._in_cache(name, "is another file than the published one")
-        if file:
-            file.remember()
+    def _arrived(self, name: str) -> VerifiedFile:
+        """Return the file that has just come into the cache."""
+        file = self._in_cache(name, ANOTHER)
+        if file is None:
+            raise Failed(f"what came is another file, kept as {cached(name).name}.bad")
+        file.remember()
         return file
 
 

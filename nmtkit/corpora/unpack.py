@@ -142,7 +142,10 @@ class SetReader:
         """
         for number, part in enumerate(self._text.parts):
             sides = ParallelText(self._text.name, HINT)
-            self._check_numbers(part)
+            if len({frozenset(self._paths[file]) for file in part}) > 1:
+                names = " and ".join(map(_name, part))
+                problem = f"{names} are there with different numbers ({self._text.name} set)"
+                raise DataError(problem, part[0].resource, HINT)
             for file, lang in zip(part, self._languages, strict=True):
                 versions = self._read(file, lang)
                 # Of a source in several versions the first counts.
@@ -152,14 +155,6 @@ class SetReader:
                 sides.add(_name(file), readers.opus_ids(self._paths[file][0]))
             for lines, starts in sides.rows():
                 yield lines[:count], starts
-
-    def _check_numbers(self, part: tuple[File, File]) -> None:
-        """Refuse a file for each document that is there on one side only."""
-        numbers = set(self._paths[part[0]]) ^ set(self._paths[part[1]])
-        if numbers:
-            name = _name(part[min(numbers) in self._paths[part[0]]])
-            problem = f"there is no {name.replace(NUMBER, str(min(numbers)))}"
-            raise DataError(f"{problem} ({self._text.name} set)", part[0].resource, HINT)
 
     def _read(self, file: File, lang: str) -> list[Stream]:
         """Open every version of a side."""

@@ -285,7 +285,7 @@ def test_episodes_of_one_side_only(tmp_path):
             info.size = 2
             one.addfile(info, io.BytesIO(b"x\n"))
     paths = {"x.tgz": tmp_path / "x.tgz"}
-    with pytest.raises(DataError, match="there is no 2.de"):
+    with pytest.raises(DataError, match=r"\{number\}.en and \{number\}.de are there with different numbers"):
         read(dataset({"train": {"files": ["x/x.tgz::{number}.{lang}"]}}, files=paths), tmp_path, paths)
 
 
