@@ -15,6 +15,10 @@ from nmtkit.text import chinese, moses
 
 T = TypeVar("T")
 MARKUP = (".sgm", ".sgml", ".xml")
+EXAMPLES = {
+    "--docs": "--docs train=train.doc --docs dev=blank",
+    "--parses": "--parses train=train.trees --parses dev=dev.trees",
+}
 Between = Literal["", "blank", "marker", "markup"]
 
 
@@ -166,7 +170,7 @@ def assigned(assignments: list[str], option: str) -> dict[str, str]:
 
     Args:
         assignments: the values of the option.
-        option: its name.
+        option: --docs or --parses.
     Raises: ConfigError for what is not of this form, or a set named twice.
     """
     values: dict[str, str] = {}
@@ -175,8 +179,7 @@ def assigned(assignments: list[str], option: str) -> dict[str, str]:
         if not name or not file or name in values:
             twice = file and name in values
             problem = f"'{name}' has two" if twice else f"'{text}' names no set and file"
-            hint = f"one for each set: {option} train=FILE {option} dev=FILE"
-            raise ConfigError(problem, option, hint)
+            raise ConfigError(problem, option, f"one for each set: {EXAMPLES[option]}")
         values[name] = file
     return values
 
