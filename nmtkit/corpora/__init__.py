@@ -1,1 +1,1 @@
-"""The registered corpora: their table, how a name becomes verified files, and how archives and formats become parallel lines."""
+"""Data sets: their table, their verified files, and how these become parallel lines."""

@@ -1,8 +1,9 @@
-"""Downloading one file: what is there already is kept when the connection breaks, and the good name appears only for the whole file.
+"""Download one file; a download that broke off is continued.
 
-The transfer is pooch's; what is added here is the way a server's answer is taken: a Range that is honoured, ignored or refused, a web
-page that comes instead of the file, a connection that dies. NAME.part is the file in the making; its lock is the kernel's, so that of two
-processes one downloads and the other waits.
+pooch makes the requests; it cannot continue a download. Added here: how a server's answer is taken
+(a Range that is honoured, ignored or refused; a web page instead of the file; a connection that
+dies). NAME.part holds the bytes so far and the kernel's lock: of two processes one downloads and
+the other waits. The file gets its name when it is whole.
 """
 
 from __future__ import annotations
@@ -16,22 +17,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rich.filesize import decimal
+
 from nmtkit import console
-from nmtkit.corpora.checksums import human_size
+from nmtkit.errors import EnvironmentProblem
 
 CONNECT_SECONDS = 15
 SILENT_SECONDS = 30
-"""A server that sends nothing for so long is given up (and asked again)."""
+"""A server that sends nothing for this long is asked again."""
 TRIES = 3
 """Attempts in a row that bring nothing new before an address is given up."""
 BUSY = {429, 500, 502, 503, 504}
 BLOCK = 1 << 13
-"""What is read at once; less than that may be lost when a connection breaks."""
+"""Bytes read at once; fewer than that may be lost when a connection breaks."""
 PAGE = re.compile(rb"^(\xef\xbb\xbf)?\s*(<!doctype html|<html)", re.I)
 
 
-class Failed(Exception):
+class Failed(EnvironmentProblem):
     """An address did not give the file."""
+
+
+class _Broken(Exception):
+    """The connection ended before the file did; asking again may help."""
 
 
 def download(url: str, path: Path, size: int | None, trusted: bool) -> bool:
@@ -39,247 +46,222 @@ def download(url: str, path: Path, size: int | None, trusted: bool) -> bool:
 
     Args:
         url: http(s) address.
-        path: the good name; it appears only when the file is whole (its checksum is for the caller to compare).
+        path: appears only when the file is whole; the caller compares the checksum.
         size: bytes; None if not published.
-        trusted: the file has a published checksum, so that a part from another address may be continued.
-    Returns: whether it was put together from several transfers.
-    Raises: Failed if this address doesn't give it; then path doesn't exist, and path.part holds what did come.
+        trusted: the file has a published checksum, so that a part from another address may be
+            continued.
+    Returns: True if the file was put together from several transfers.
+    Raises: Failed if this address does not give the file; path.part keeps what came.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _sole_writer(path) as stream:
-        if stream is None:  # another process has brought it meanwhile
+    with _sole_writer(path.with_name(f"{path.name}.part")) as stream:
+        part = _Part(url, path, stream, size)
+        if path.is_file():  # another process has brought it
+            part.remove()
             return False
-        part = _Part(path, stream, size)
-        part.start(url, trusted)
-        console.say(f"downloading {url}" + (f" ({human_size(size)})" if size else ""))
+        part.check_origin(trusted)
+        console.say(f"downloading {url}" + (f" ({decimal(size)})" if size else ""))
         try:
-            _persist(url, part)
+            _ask_until_whole(part)
             part.finish()
         finally:
-            part.leave_nothing_empty()
+            if not part.done:
+                part.remove()
         return part.continued
 
 
-def _persist(url: str, part: _Part) -> None:
-    """Ask until the part is whole, as long as asking brings something.
-
-    Raises: Failed.
-    """
+def _ask_until_whole(part: _Part) -> None:
+    """Ask for the rest as long as asking brings something."""
     failures, most = 0, part.done
     while True:
         try:
             with contextlib.ExitStack() as part.display:
-                _transfer(url, part)
+                _transfer(part)
             return
         except _Broken as error:
             failures = 0 if part.done > most else failures + 1
             most = max(most, part.done)
-            kept = f"; {human_size(part.done)} are kept" if part.done else ""
+            reason = f"{error}; {decimal(part.done)} are kept" if part.done else str(error)
             if failures >= TRIES or not part.answered:
-                raise Failed(f"{error}{kept}") from error
-            console.say(f"{part.path.name}: {error}{kept}; trying again")
+                raise Failed(reason) from error
+            console.say(f"{part.path.name}: {reason}; trying again")
             time.sleep(2**failures / 4)
 
 
-class _Broken(Exception):
-    """The connection ended before the file did; asking again may help."""
+def _transfer(part: _Part) -> None:
+    """Make one request, for the whole file or the rest of it."""
+    import pooch
+    import requests
+
+    get = pooch.HTTPDownloader(
+        chunk_size=BLOCK,
+        headers=part.headers(),
+        timeout=(CONNECT_SECONDS, SILENT_SECONDS),
+        hooks={"response": part.answer},
+    )
+    try:
+        get(part.url, part, None)
+    except requests.HTTPError as error:
+        _refused(error.response, part)
+    except (requests.ConnectionError, requests.Timeout) as error:
+        raise _Broken(_reason(error)) from error
+    except requests.exceptions.ChunkedEncodingError as error:
+        raise _Broken("the connection broke off") from error
+    except requests.RequestException as error:
+        raise Failed(_reason(error)) from error
+    else:
+        part.check_length()
+
+
+def _refused(response: Any, part: _Part) -> None:
+    """Raise an error, unless the server only says that nothing follows what is here."""
+    status = f"the server answers {response.status_code} {response.reason}"
+    if response.status_code == 416 and part.done:
+        if response.headers.get("Content-Range", "").rpartition("/")[2] == str(part.done):
+            return
+        part.restart()
+        part.answered = True
+        raise _Broken("the server has another file than the part that is here")
+    raise (_Broken if response.status_code in BUSY and part.answered else Failed)(status)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the innermost cause of a failed request in few words."""
+    while isinstance(
+        cause := getattr(error, "reason", None) or next(iter(error.args), None), Exception
+    ):
+        error = cause
+    reason = str(error) or type(error).__name__
+    return re.sub(r"^HTTPS?Connection(Pool)?\(.*?\): ", "", reason)
 
 
 class _Part:
-    """NAME.part, and how far it is. Pooch writes into it; the server's answer decides where."""
+    """NAME.part, and how far it is. Pooch writes into it; the server's answer decides where.
 
-    def __init__(self, path: Path, stream: BinaryIO, size: int | None) -> None:
-        self.path = path
-        self.file = path.with_name(path.name + ".part")
-        self.size = size
-        self.advance: Callable[[float], None] = lambda amount: None
-        self.display = contextlib.ExitStack()
+    NAME.part.from holds the address of its content, and the server's mark of the file's version.
+    """
+
+    def __init__(self, url: str, path: Path, stream: BinaryIO, size: int | None) -> None:
+        self.url, self.path, self.size = url, path, size
         self.answered = False
         self.continued = False
-        self.url = ""
-        self.done = os.fstat(stream.fileno()).st_size
+        self.display = contextlib.ExitStack()
         self._stream = stream
-        self._from = path.with_name(path.name + ".part.from")  # address and validator of what is in the part
-        self._validator = ""
-        self._total: int | None = None
-        self._begun = False
-        self._fresh = True
+        self._origin = path.with_name(f"{path.name}.part.from")
+        self._version = ""
+        self._advance: Callable[[float], None] = lambda amount: None
+        self._total = size
+        self._fresh = self._waiting = True
 
-    def start(self, url: str, trusted: bool) -> None:
-        """Decide whether what is there may be continued from this address."""
-        self.url = url
-        address, validator = "", ""
+    @property
+    def done(self) -> int:
+        """Bytes that have come."""
+        return self._stream.tell()
+
+    def check_origin(self, trusted: bool) -> None:
+        """Start again unless the part may be continued from this address."""
         with contextlib.suppress(OSError, ValueError):
-            address, validator = self._from.read_text("utf-8").split("\n")[:2]
-        if address == url and validator:
-            self._validator = validator
-        elif not trusted:
+            address, version = self._origin.read_text("utf-8").split("\n")[:2]
+            self._version = version if address == self.url else ""
+        if not self._version and not trusted:
             self.restart()
 
     def restart(self) -> None:
-        """Forget what is there."""
-        self.advance(-self.done)
-        self._stream.truncate(0)
-        self.done, self.continued = 0, False
+        """Forget the bytes that are here."""
+        self._advance(-self.done)
+        self._stream.seek(0)
+        self._stream.truncate()
+        self.continued = False
 
     def headers(self) -> dict[str, str]:
-        """What to ask for: the rest, if a part is there."""
-        asked = {"Accept-Encoding": "identity", "User-Agent": "nmtkit"}
+        """Return the headers that ask for what is missing."""
+        headers = {"Accept-Encoding": "identity", "User-Agent": "nmtkit"}
         if self.done:
-            asked["Range"] = f"bytes={self.done}-"
-            if self._validator:
-                asked["If-Range"] = self._validator  # a file that has changed comes whole
-        return asked
+            headers["Range"] = f"bytes={self.done}-"
+            if self._version:
+                headers["If-Range"] = self._version  # a file that has changed comes whole
+        return headers
 
     def answer(self, response: Any, *_: object, **__: object) -> None:
-        """Look at the server's answer before its content comes."""
+        """Take the server's answer before its content comes."""
         status, headers = response.status_code, response.headers
         if status not in {200, 206}:
             return
-        self.answered = True
-        self._begun = False
-        response.raw.headers.pop("Content-Encoding", None)  # "x-gzip" of a .tgz: the file itself is meant
-        rest = re.match(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", "")) if status == 206 else None
+        self.answered = self._waiting = True
+        # Old servers announce a .tgz as x-gzip; the file itself is wanted.
+        response.raw.headers.pop("Content-Encoding", None)
+        content = headers.get("Content-Range", "") if status == 206 else ""
+        rest = re.match(r"bytes (\d+)-\d+/(\d+|\*)", content)
         self._fresh = rest is None or int(rest[1]) != self.done
-        length = headers.get("Content-Length", "")
-        self._total = int(rest[2]) if rest and rest[2].isdigit() else int(length) if length.isdigit() and self._fresh else None
-        etag = headers.get("ETag", "")
-        self._validator = headers.get("Last-Modified", "") if not etag or etag.startswith("W/") else etag
-        self._from.write_text(f"{self.url}\n{self._validator}\n", encoding="utf-8")
-        self.advance = self.display.enter_context(console.progress(f"downloading {self.path.name}", self._total or self.size))
-        self.advance(self.done)
+        length = rest[2] if rest else headers.get("Content-Length", "")
+        self._total = int(length) if length.isdigit() else self.size
+        etag = headers.get("ETag", "W/")
+        self._version = headers.get("Last-Modified", "") if etag.startswith("W/") else etag
+        self._origin.write_text(f"{self.url}\n{self._version}\n", encoding="utf-8")
+        progress = console.progress(f"downloading {self.path.name}", self._total)
+        self._advance = self.display.enter_context(progress)
+        self._advance(self.done)
         if status == 206 and self._fresh:
             self.restart()
             raise _Broken("the server sent another part of the file than asked for")
 
     def write(self, block: bytes) -> None:
-        """Take what came."""
-        if not self._begun and self._fresh:
-            if PAGE.match(block) and not PAGE.match(self.path.name.encode()):
-                raise _Page(block)
-            if self.done:
-                console.say(f"{self.path.name}: the server cannot continue a download; starting it again")
-                self.restart()
-        elif not self._begun:
-            self.continued = True
-        self._begun = True
+        """Take a block of the content."""
+        if self._waiting:
+            self._begin(block)
         self._stream.write(block)
-        self.done += len(block)
-        self.advance(len(block))
+        self._advance(len(block))
+
+    def _begin(self, block: bytes) -> None:
+        """Decide by the first block whether the content replaces what is here."""
+        self._waiting = False
+        if not self._fresh:
+            self.continued = True
+        elif PAGE.match(block):
+            problem = "a web page came instead of the file"
+            raise Failed(f"{problem}: a login, a proxy, or the file has moved")
+        elif self.done:
+            console.say(
+                f"{self.path.name}: the server cannot continue a download; starting it again"
+            )
+            self.restart()
 
     def flush(self) -> None:
-        """Called by pooch after every block; the file is flushed when it is whole."""
+        """Do nothing after a block; `finish` flushes the whole file."""
 
-    def whole(self) -> bool:
-        """Whether nothing is missing, as far as the server or the table says."""
-        wanted = self._total if self._total is not None else self.size
-        return self._begun and (wanted is None or self.done >= wanted)
+    def check_length(self) -> None:
+        """Ask again if something is missing, as far as the server or the table says."""
+        if self._waiting or (self._total is not None and self.done < self._total):
+            raise _Broken("the connection ended early")
 
     def finish(self) -> None:
-        """Give the file its good name."""
+        """Give the file its name."""
         self._stream.flush()
         os.fsync(self._stream.fileno())
-        self._from.unlink(missing_ok=True)
-        os.replace(self.file, self.path)
+        self._origin.unlink(missing_ok=True)
+        os.replace(self._stream.name, self.path)
 
-    def leave_nothing_empty(self) -> None:
-        """Take the part away if nothing came."""
-        if not self.done:
-            for path in (self.file, self._from):
-                path.unlink(missing_ok=True)
-
-
-class _Page(Exception):
-    """A web page came instead of the file."""
-
-
-def _transfer(url: str, part: _Part) -> None:
-    """One request: the whole file, or the rest of it.
-
-    Raises: _Broken if it ended early, Failed if the server refuses or sends something else.
-    """
-    import pooch
-    import requests
-
-    if part.size is not None and part.done >= part.size:
-        if part.done == part.size:
-            return
-        part.restart()
-    get = pooch.HTTPDownloader(
-        progressbar=False, chunk_size=BLOCK, headers=part.headers(), timeout=(CONNECT_SECONDS, SILENT_SECONDS), hooks={"response": part.answer}
-    )
-    try:
-        get(url, part, None)
-    except _Page as page:
-        title = re.search(rb"<title[^>]*>\s*(.*?)\s*</title", page.args[0], re.I | re.S)
-        said = f" ('{title[1].decode('utf-8', 'replace')[:80]}')" if title else ""
-        raise Failed(f"a web page came instead of the file{said}: a login, a proxy, or the file has moved") from None
-    except requests.HTTPError as error:
-        if not _whole_after_all(error.response, part):
-            raise Failed(_status(error.response)) from error
-        return
-    except requests.exceptions.ChunkedEncodingError as error:
-        raise _Broken("the connection broke off") from error
-    except (requests.ConnectionError, requests.Timeout) as error:
-        raise _Broken(_reason(error)) from error
-    except requests.RequestException as error:
-        raise Failed(_reason(error)) from error
-    if not part.whole():
-        raise _Broken("the connection ended early")
-
-
-def _whole_after_all(response: Any, part: _Part) -> bool:
-    """Whether a refusal only says that there is nothing after what is here.
-
-    Raises: _Broken if asking again may help.
-    """
-    if response.status_code == 416 and part.done:
-        if response.headers.get("Content-Range", "").rpartition("/")[2] == str(part.done):
-            return True
-        part.restart()
-        part.answered = True
-        raise _Broken("the server has another file than the part that is here")
-    if response.status_code in BUSY and part.answered:
-        raise _Broken(_status(response))
-    return False
-
-
-def _status(response: Any) -> str:
-    return f"the server answers {response.status_code} {response.reason}"
-
-
-def _reason(error: BaseException) -> str:
-    """Why a request failed, in few words: the innermost cause."""
-    while True:
-        first = error.args[0] if error.args else None
-        cause = getattr(error, "reason", None) or (first if isinstance(first, Exception) else None)
-        if cause is None or not isinstance(cause, Exception):
-            said = str(error if cause is None else cause) or type(error).__name__
-            return re.sub(r"^HTTPS?Connection(Pool)?\(.*?\): ", "", said)
-        error = cause
+    def remove(self) -> None:
+        """Remove a part that holds nothing."""
+        for path in (Path(self._stream.name), self._origin):
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _sole_writer(path: Path) -> Iterator[BinaryIO | None]:
-    """NAME.part opened for appending and locked; None if the file came while another process held it."""
-    part = path.with_name(path.name + ".part")
-    waited = False
+def _sole_writer(part: Path) -> Iterator[BinaryIO]:
+    """Open NAME.part for appending, with a lock that only one process can hold."""
     while True:
-        stream = open(part, "ab")
-        try:
+        with open(part, "ab") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                console.say(f"another process is downloading {path.name}; waiting for it")
-                waited = True
+                console.say(f"another process is downloading {part.stem}; waiting for it")
                 fcntl.flock(stream, fcntl.LOCK_EX)
-            if waited and path.is_file():
-                part.unlink(missing_ok=True)
-                yield None
+            # The process that held the lock may have renamed or removed what was opened.
+            try:
+                same = os.path.samestat(part.stat(), os.fstat(stream.fileno()))
+            except FileNotFoundError:
+                same = False
+            if same:
+                yield stream
                 return
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(part.stat(), os.fstat(stream.fileno())):  # else it got its good name while we waited
-                    yield stream
-                    return
-        finally:
-            stream.close()

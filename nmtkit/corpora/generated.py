@@ -1,4 +1,4 @@
-"""Corpora that a generator writes instead of being downloaded: its files as sets, its evaluation files as extras."""
+"""Corpora that a generator writes: its files as sets, its evaluation files as extras."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from nmtkit.corpora.table import Dataset, registered
 
 
 def corpus(dataset: Dataset, folder: Path, preset: str, size: int, seed: int) -> Corpus:
-    """Let a data set's generator write into a folder, and read what is there.
+    """Let a data set's generator write into a folder, and return its files as a corpus.
 
-    A generator `generate(folder, size=…, seed=…)` writes {train,dev,test}.{src,tgt language}, NAME.docs (0-based line numbers where documents
-    start) where it has documents, and evaluation files NAME.json, NAME.SRC-TGT.json and probing/*.txt, kept as eval/NAME.json and eval/probing/.
+    A generator `generate(folder, size=…, seed=…)` writes {train,dev,test}.{src,tgt language},
+    NAME.docs (0-based line numbers where documents start) where it has documents, and evaluation
+    files NAME.json, NAME.SRC-TGT.json and probing/*.txt, kept as eval/NAME.json and eval/probing/.
 
     Args:
         dataset: a data set with a generator.
-        folder: where it writes.
+        folder: the generator writes into it.
         preset: of the systems to come.
         size, seed: training pairs, and the seed of its draws.
     """
@@ -30,7 +31,9 @@ def corpus(dataset: Dataset, folder: Path, preset: str, size: int, seed: int) ->
         docs = folder / f"{name}.docs"
         src, tgt = ((folder / f"{name}.{language}",) for language in (dataset.src, dataset.tgt))
         sets.append(SetFiles(name, name, src, tgt, docs=docs if docs.is_file() else None))
-    extras = {f"eval/{path.name.split('.')[0]}.json": path for path in sorted(folder.glob("*.json"))}
+    extras = {
+        f"eval/{path.name.split('.')[0]}.json": path for path in sorted(folder.glob("*.json"))
+    }
     extras |= {f"eval/probing/{path.name}": path for path in sorted(folder.glob("probing/*.txt"))}
     return Corpus(dataset.name, dataset.src, dataset.tgt, preset, sets, extras)
 

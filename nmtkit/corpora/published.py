@@ -1,107 +1,111 @@
-"""Data sets that are published: which files a choice of sets needs, where they are, and how they become a corpus or an evaluation set."""
+"""Published data sets: find their files, read them as a corpus or an evaluation set."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from nmtkit import console
 from nmtkit.corpora import table
+from nmtkit.corpora.cache import cached
 from nmtkit.corpora.corpus import Corpus
-from nmtkit.corpora.fetch import Finder, Found, cached
+from nmtkit.corpora.fetch import Finder, VerifiedFile
 from nmtkit.corpora.table import Dataset
 from nmtkit.corpora.unpack import unpack
 from nmtkit.errors import ConfigError
-from nmtkit.files import cache_folder, open_binary
+from nmtkit.files import open_binary, writing
 from nmtkit.settings import PrepSettings
 
 
-def identity(dataset: Dataset, chosen: PrepSettings) -> dict[str, str]:
-    """What the text of a data set is: the published files it is made of, by name, with their published checksums.
+def identity(dataset: Dataset, settings: PrepSettings) -> dict[str, str]:
+    """Return what the text of a data set is: published checksums by name of the file.
 
     Args:
-        dataset: which.
-        chosen: settings of prep, of which dev and test name sets.
+        dataset: the data set.
+        settings: of prep, of which dev and test name sets.
     """
-    return {name: one.checksum or "not published" for name, one in dataset.needed(dataset.choose(chosen.dev, chosen.test)).items()}
+    needed = dataset.needed(dataset.choose(settings.dev, settings.test))
+    return {name: resource.checksum or "not published" for name, resource in needed.items()}
 
 
-def find(dataset: Dataset, chosen: PrepSettings, preset: str, from_dir: Path | None) -> Callable[[Path], Corpus]:
+def find(
+    dataset: Dataset, settings: PrepSettings, preset: str, from_dir: Path | None
+) -> Callable[[Path], Corpus]:
     """Find or download the files of a data set.
 
     Args:
-        dataset: which.
-        chosen: settings of prep, of which dev and test name sets.
+        dataset: the data set.
+        settings: of prep, of which dev and test name sets.
         preset: of the systems to come.
-        from_dir: looked through before the cache and the network.
-    Returns: a function that makes them readable in a folder.
+        from_dir: searched before the cache and the network.
+    Returns: a function that makes the files readable in a folder.
     Raises: DataError, EnvironmentProblem as Finder.find.
     """
-    sets = dataset.choose(chosen.dev, chosen.test)
-    found = _found(list(dataset.needed(sets)), Finder(dataset.published, from_dir))
+    sets = dataset.choose(settings.dev, settings.test)
+    published = find_all(list(dataset.needed(sets)), Finder(dataset.published, from_dir))
     if dataset.entry.note:
         console.say(f"{dataset.name}: {dataset.entry.note}")
 
     def read(folder: Path) -> Corpus:
-        unpacked = unpack(dataset, sets, {name: one.path for name, one in found.items()}, folder)
-        for one in found.values():
-            one.remember()
-        facts = {n: {"checksum": f.checksum, "size": f.path.stat().st_size, "path": str(f.path)} for n, f in found.items()}
-        return Corpus(dataset.name, dataset.src, dataset.tgt, preset, unpacked, published=facts)
+        paths = {file.name: file.path for file in published}
+        unpacked = unpack(dataset, sets, paths, folder)
+        for file in published:
+            file.remember()
+        facts = {
+            file.name: {
+                "checksum": file.checksum,
+                "size": file.path.stat().st_size,
+                "path": str(file.path),
+            }
+            for file in published
+        }
+        name, src, tgt = dataset.name, dataset.src, dataset.tgt
+        return Corpus(name, src, tgt, preset, unpacked, published=facts)
 
     return read
 
 
-def _found(names: list[str], finder: Finder) -> dict[str, Found]:
-    found = {name: finder.find(name) for name in names}
-    new = [name for name, one in found.items() if one.unpublished and one.new]
-    if new:
-        console.say(f"no checksum is published for {', '.join(new)}: that of this first copy is recorded, and later ones are compared with it")
-    return found
+def find_all(names: list[str], finder: Finder) -> list[VerifiedFile]:
+    """Find several published files, and name those whose checksum will be recorded."""
+    files = [finder.find(name) for name in names]
+    if new := ", ".join(file.name for file in files if file.new):
+        recorded = "that of this first copy is recorded, and later ones are compared with it"
+        console.say(f"no checksum is published for {new}: {recorded}")
+    return files
 
 
 def fetch(name: str, from_dir: Path | None = None) -> list[Path]:
-    """Bring the files of a registered data set to this machine without preparing it; those of an evaluation set into the cache.
+    """Bring the files of a registered data set to this machine without preparing it.
 
     Args:
-        name: of the data set.
-        from_dir: looked through before the cache and the network.
+        name: of the data set; the files of an evaluation set go into the cache.
+        from_dir: searched before the cache and the network.
     Returns: the files.
     Raises: ConfigError if it has none; DataError, EnvironmentProblem as Finder.find.
     """
     dataset = table.find(name, "nmtkit datasets --fetch")
     needed = list(dataset.needed())
     if not needed:
-        raise ConfigError(f"'{name}' is generated, there is nothing to fetch", where="--fetch", hint=f"nmtkit prep {name}")
-    finder = Finder(dataset.published, from_dir, f"run `nmtkit datasets --fetch {name} --from-dir DIR`")  # analyses have no such option
-    found = _found(needed, finder)
-    return [_kept(one) if dataset.entry.evaluation else one.path for one in found.values()]
+        problem = f"'{name}' is generated, there is nothing to fetch"
+        raise ConfigError(problem, where="--fetch", hint=f"nmtkit prep {name}")
+    # Analyses call this too, and have no option --from-dir.
+    advice = f"run `nmtkit datasets --fetch {name} --from-dir DIR`"
+    files = find_all(needed, Finder(dataset.published, from_dir, advice))
+    return [_copied(file) if dataset.entry.evaluation else file.path for file in files]
 
 
-def _kept(found: Found) -> Path:
-    """An evaluation set's file in the cache, where analyses find it later."""
-    path = cached(found.name)
-    if found.path != path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        packed = found.path.name != path.name  # compressed since it was published
-        with open_binary(found.path) if packed else open(found.path, "rb") as stream, open(temporary, "wb") as out:
-            shutil.copyfileobj(stream, out)
-        os.replace(temporary, path)
+def _copied(file: VerifiedFile) -> Path:
+    """Copy a file of an evaluation set into the cache, where analyses look for it."""
+    path = cached(file.name)
+    if file.path != path:
+        compressed = file.path.name != path.name  # since it was published
+        stream = open_binary(file.path) if compressed else open(file.path, "rb")
+        with stream, writing(path, "wb") as copy:
+            shutil.copyfileobj(stream, copy)
     return path
 
 
 def evaluation_set(name: str, from_dir: Path | None = None) -> Path:
-    """The folder of an evaluation set's files (lingeval97.json; the ten probing files of senteval), verified; fetched if need be.
-
-    Args:
-        name: lingeval97 or senteval.
-        from_dir: looked through before the cache and the network.
-    Raises: ConfigError if it is no evaluation set; DataError, EnvironmentProblem if it cannot be had.
-    """
-    if not table.find(name).entry.evaluation:
-        raise ConfigError(f"'{name}' is no evaluation set", where="nmtkit datasets", hint=f"nmtkit prep {name}")
-    files = fetch(name, from_dir)
-    return cache_folder() / Path(files[0].relative_to(cache_folder()).parts[0])
+    """Return the folder of an evaluation set's verified files; arguments as of `fetch`."""
+    return fetch(name, from_dir)[0].parent

@@ -1,17 +1,18 @@
-"""The formats parallel text is published in, each as a stream of lines that knows where documents start; bytes in, bytes out.
+"""The formats parallel text is published in, each read as a stream of lines.
 
 - plain text, one sentence a line
-- TSV, a column a language
-- SGM and XML with <doc> and <seg>, in three dialects: mteval's SGM (quotes optional, tags in any case, bare &, several references as several
-  doc elements of one docid), IWSLT's XML, WMT's XML (source, references and systems' outputs inside one doc)
+- SGM and XML with <doc> and <seg>, in three dialects: mteval's SGM (quotes optional, tags in any
+  case, bare &, several references as several doc elements of one docid), IWSLT's XML, WMT's XML
+  (source, references and systems' outputs inside one doc)
 - TED training text, where lines of metadata separate the talks
+- OPUS's .ids, which only say where documents start
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,87 +20,83 @@ from nmtkit.errors import DataError
 from nmtkit.files import byte_lines, open_binary
 
 Row = tuple[bytes, bool]
-"""A line without its line feed, and whether a document starts with it."""
+"""A line without its line feed, and True if a document starts with it."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One side of a part of a corpus."""
+    """One side of a part of a corpus; bytes as published."""
 
     rows: Iterable[Row]
     documents: bool
-    """Whether the format itself says where documents start; if not, no row does."""
+    """True if the format itself says where documents start; if not, no row does."""
+
+    def map(self, change: Callable[[bytes], bytes]) -> Stream:
+        """Return the stream with every line changed."""
+        return Stream(((change(line), starts) for line, starts in self.rows), self.documents)
 
 
 def text(path: Path) -> Stream:
-    """Plain text, compressed or not."""
+    """Read plain text, compressed or not."""
     return Stream(((line, False) for line in byte_lines(path)), documents=False)
 
 
-def document_files(paths: list[Path]) -> Stream:
-    """Plain text, each file a document."""
-    return Stream(((line, first) for path in paths for first, line in _marked(byte_lines(path))), documents=True)
+def document_files(paths: Iterable[Path]) -> Stream:
+    """Read plain text, each file a document."""
+    lines = (enumerate(byte_lines(path)) for path in paths)
+    rows = itertools.chain.from_iterable(lines)
+    return Stream(((line, number == 0) for number, line in rows), documents=True)
 
 
-def _marked(lines: Iterator[bytes]) -> Iterator[tuple[bool, bytes]]:
-    first = True
-    for line in lines:
-        yield first, line
-        first = False
+def opus_ids(path: Path) -> Stream:
+    """Read OPUS's .ids (source file, target file, sentence numbers) as empty lines.
 
-
-def tsv(path: Path, column: int) -> Stream:
-    """One column of tab-separated text; quotes mean nothing.
-
-    Args:
-        path: the file.
-        column: from 1.
-    Raises: DataError for a line with fewer columns.
+    A document starts where the files change.
     """
 
-    def rows() -> Iterator[Row]:
-        for number, line in enumerate(byte_lines(path), 1):
-            cells = line.removesuffix(b"\r").split(b"\t")
-            if len(cells) < column:
-                what = f"no column {column}: the line has {len(cells)}"
-                raise DataError(what, where=f"{path}, line {number}", hint="columns are separated by tabs")
-            yield cells[column - 1], False
-
-    return Stream(rows(), documents=False)
+    files = (line.split(b"\t")[:2] for line in byte_lines(path))
+    pairs = itertools.pairwise(itertools.chain([[]], files))
+    return Stream(((b"", before != now) for before, now in pairs), documents=True)
 
 
-_METADATA = re.compile(rb"\s*</?(doc|url|keywords|speaker|talkid|title|description|reviewer|translator|transcript)\b[^>]*>(.*)", re.I)
+_METADATA = re.compile(
+    rb"\s*</?(doc|url|keywords|speaker|talkid|title|description|reviewer|translator|transcript)\b"
+    rb"[^>]*>(.*)",
+    re.I,
+)
 _CLOSING = re.compile(rb"</\w+>\s*$")
 
 
 def ted(path: Path, keep: Iterable[str] = ()) -> Stream:
-    """TED training text (train.tags.*): its sentences without the lines of metadata, which separate talks.
+    """Read TED training text (train.tags.*) without the lines of metadata, which separate talks.
 
     Args:
         path: the file.
         keep: metadata that are sentences too (title, description), with their tags stripped.
     """
-    kept = {name.encode() for name in keep}
+    sentences = {name.encode() for name in keep}
 
     def rows() -> Iterator[Row]:
-        talk = True
+        starts = True
         talking = False
         for line in byte_lines(path):
-            found = _METADATA.match(line)
-            if found is None:
-                yield unescape(line.strip()), talk
-                talk, talking = False, True
-                continue
-            talk |= talking
-            talking = False
-            if found[1].lower() in kept:
-                yield unescape(_CLOSING.sub(b"", found[2]).strip()), talk
-                talk = False
+            metadata = _METADATA.match(line)
+            if metadata is not None:
+                starts |= talking
+                line = _CLOSING.sub(b"", metadata[2])
+            talking = metadata is None
+            if metadata is None or metadata[1].lower() in sentences:
+                yield unescape(line.strip()), starts
+                starts = False
 
     return Stream(rows(), documents=True)
 
 
-_MARKUP = re.compile(rb"<(doc|src|ref|hyp)\b([^>]*)>|</(src|ref|hyp)\s*>|<seg\b[^>]*>(.*?)</seg\s*>", re.I | re.S)
+_MARKUP = re.compile(
+    rb"<(?P<start>doc|src|ref|hyp)\b(?P<attributes>[^>]*)>|</(src|ref|hyp)\s*>"
+    rb"|<seg\b[^>]*>(?P<segment>.*?)</seg\s*>",
+    re.I | re.S,
+)
 _ATTRIBUTE = re.compile(rb"(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))")
 _UNCLOSED = re.compile(rb"<(seg|/?doc)\b", re.I)
 _BREAK = re.compile(rb"[\r\n]+")
@@ -107,82 +104,84 @@ _BREAK = re.compile(rb"[\r\n]+")
 
 @dataclass
 class _Document:
-    """What one doc element holds of one side."""
+    """The content of one doc element on one side."""
 
-    docid: str
-    system: str
+    docid: str = ""
+    system: str = ""
     """Which of several references (sysid, translator)."""
-    language: str
+    language: str = ""
     """Empty where the file holds one side only."""
     segments: list[bytes] = field(default_factory=list)
 
+    def rows(self) -> list[Row]:
+        return [(segment, number == 0) for number, segment in enumerate(self.segments)]
+
 
 def markup(path: Path, language: str) -> list[Stream]:
-    """The segments of an SGM or XML file in one language.
+    """Read the segments of an SGM or XML file in one language.
 
     Args:
         path: the file, in any of the three dialects.
-        language: which side is wanted of a file that holds several.
+        language: the side to read of a file that holds several.
     Returns: one stream; of several references one each, in the order of their first appearance.
-    Raises: DataError if there is no segment (in that language), one isn't closed, or references differ in their documents.
+    Raises: DataError if there is no segment (in that language), one is not closed, or references
+        differ in their documents.
     """
-    documents = [one for one in _documents(path) if one.segments and one.language in {"", language}]
+    documents = [d for d in _documents(path) if d.segments and d.language in {"", language}]
     if not documents:
         hint = "expected <doc> elements with <seg> elements in them"
-        raise DataError(f"{path.name} has no segments in '{language}'", where=path, hint=hint)
-    systems = list(dict.fromkeys(one.system for one in documents))
-    sides = [[one for one in documents if one.system == system] for system in systems]
-    if len({(one.docid, one.system) for one in documents}) == len({one.docid for one in documents}):
+        raise DataError(f"{path.name} has no segments in '{language}'", path, hint)
+    systems: dict[str, list[_Document]] = {}
+    for document in documents:
+        systems.setdefault(document.system, []).append(document)
+    sides = [*systems.values()]
+    if len({(d.docid, d.system) for d in documents}) == len({d.docid for d in documents}):
         sides = [documents]  # no document twice: one reference, by whomever
     for side in sides[1:]:
         _same_documents(path, sides[0], side)
-    return [Stream(list(_rows(side)), documents=True) for side in sides]
+    return [Stream([row for d in side for row in d.rows()], documents=True) for side in sides]
 
 
-def _documents(path: Path) -> Iterator[_Document]:
-    """The documents of a file, one for each side or reference in them; systems' outputs are left out."""
+def _documents(path: Path) -> list[_Document]:
+    """The documents of a file, one for each side or reference; systems' outputs are left out."""
     with open_binary(path) as stream:
         data = stream.read()
-    docid, system = "", ""
-    current: _Document | None = _Document(docid, system, "")
+    docid = system = ""
+    document = _Document()
+    documents = [document]
     for match in _MARKUP.finditer(data):
-        if match[4] is not None:
-            if _UNCLOSED.search(match[4]):
+        if (segment := match["segment"]) is not None:
+            if _UNCLOSED.search(segment):
                 line = data.count(b"\n", 0, match.start()) + 1
-                raise DataError("a segment is not closed", where=f"{path}, line {line}", hint="every <seg> needs a </seg> before the next")
-            if current is not None:
-                current.segments.append(unescape(_BREAK.sub(b" ", match[4]).strip()))
+                hint = "every <seg> needs a </seg> before the next"
+                raise DataError("a segment is not closed", f"{path}, line {line}", hint)
+            document.segments.append(unescape(_BREAK.sub(b" ", segment).strip()))
             continue
-        if current is not None:
-            yield current
-        current = None
-        if match[1] is None:  # the end of a side
-            continue
-        kind, values = match[1].lower(), _attributes(match[2])
+        kind, values = (match["start"] or b"").lower(), _attributes(match["attributes"] or b"")
         if kind == b"doc":
             docid, system = values.get("docid", values.get("id", "")), values.get("sysid", "")
-            current = _Document(docid, system, "")
-        elif kind != b"hyp":
-            current = _Document(docid, values.get("translator", "") if kind == b"ref" else "", values.get("lang", ""))
-    if current is not None:
-        yield current
+            document = _Document(docid, system)
+        else:
+            translator = values.get("translator", "") if kind == b"ref" else ""
+            document = _Document(docid, translator, values.get("lang", ""))
+        if kind in {b"doc", b"src", b"ref"}:
+            documents.append(document)
+    return documents
 
 
-def _attributes(text: bytes) -> dict[str, str]:
-    return {m[1].decode().lower(): (m[2] or m[3] or m[4] or b"").decode("utf-8", "replace") for m in _ATTRIBUTE.finditer(text)}
+def _attributes(tag: bytes) -> dict[str, str]:
+    return {
+        m[1].decode().lower(): (m[2] or m[3] or m[4] or b"").decode("utf-8", "replace")
+        for m in _ATTRIBUTE.finditer(tag)
+    }
 
 
 def _same_documents(path: Path, first: list[_Document], other: list[_Document]) -> None:
-    for a, b in itertools.zip_longest(first, other):
-        if a is None or b is None or (a.docid, len(a.segments)) != (b.docid, len(b.segments)):
-            name = (a or b).docid  # type: ignore[union-attr]
-            raise DataError(f"the references of {path.name} differ in document '{name}'", where=path, hint="every reference translates every segment")
-
-
-def _rows(documents: list[_Document]) -> Iterator[Row]:
-    for one in documents:
-        for number, segment in enumerate(one.segments):
-            yield segment, number == 0
+    empty = _Document()
+    for a, b in itertools.zip_longest(first, other, fillvalue=empty):
+        if (a.docid, len(a.segments)) != (b.docid, len(b.segments)):
+            problem = f"the references of {path.name} differ in document '{a.docid or b.docid}'"
+            raise DataError(problem, path, "every reference translates every segment")
 
 
 _ENTITY = re.compile(rb"&(?:(amp|lt|gt|quot|apos)|#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6}));")
@@ -190,7 +189,10 @@ _NAMED = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
 
 
 def unescape(line: bytes) -> bytes:
-    """XML's five entities and numeric references undone, once; a bare & stays."""
+    """Return a line with XML's five entities and numeric references undone, once.
+
+    A bare & stays.
+    """
     return _ENTITY.sub(_character, line) if b"&" in line else line
 
 

@@ -1,161 +1,199 @@
-"""From verified files to the parallel lines that prep reads: archives opened, formats read, documents numbered, held-out rows taken out.
+"""From verified files to parallel lines: open archives, read formats, take out held-out rows.
 
-A set of plain text is used as it lies in the archive. Any other is written anew, line by line, sides in step, so that memory stays bounded.
+A set of plain text is used as it lies in the archive. Any other set is written anew, line by line,
+so that memory stays bounded.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
-from nmtkit import console, files
-from nmtkit.corpora import archives
-from nmtkit.corpora.archives import Taken
-from nmtkit.corpora.corpus import SetFiles
-from nmtkit.corpora.rows import Here, Lines, SetReader
-from nmtkit.corpora.table import TRAIN, ChosenSet, Dataset, File, SetTable
+from nmtkit.corpora import archives, readers
+from nmtkit.corpora.archives import NUMBER
+from nmtkit.corpora.corpus import SetFiles, is_markup
+from nmtkit.corpora.parallel_text import ParallelText, Row, write_set
+from nmtkit.corpora.readers import Stream
+from nmtkit.corpora.table import TRAIN, Dataset, File, RegisteredSet, SetTable
 from nmtkit.errors import DataError
+from nmtkit.text import chinese
+from nmtkit.text.moses import Moses
 
-ROWS_PER_REPORT = 10_000
+APOSTROPHE = "\u2019".encode()
+HINT = "the release is damaged, or another one than the table of data sets describes"
+Paths = Mapping[File, Mapping[int, Path]]
+"""The paths of each file on this machine; a file whose name has {number} has a path a number."""
 
 
-def unpack(dataset: Dataset, chosen: list[ChosenSet], found: Mapping[str, Path], folder: Path) -> list[SetFiles]:
-    """Make the chosen sets of a data set readable.
+def unpack(
+    dataset: Dataset, sets: list[RegisteredSet], published: Mapping[str, Path], folder: Path
+) -> list[SetFiles]:
+    """Make some sets of a data set readable.
 
     Args:
-        dataset: which.
-        chosen: its sets, the training text first.
-        found: where the published files are, by name.
+        dataset: the data set.
+        sets: some of its sets, the training text first.
+        published: the path of each published file, by name.
         folder: a folder to write in.
     Returns: the sets as files of one sentence a line.
     Raises: DataError if an archive or a file is not what the table says.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    here = _open_archives(chosen, found, folder)
-    held_out = [table for table in dataset.entry.sets.values() if table.rows]
-    sets: dict[str, SetFiles] = {}
-    for one in chosen:
-        if one.table.rows:
-            continue
-        reader = SetReader(one, (dataset.src, dataset.tgt), here)
-        if one.name == TRAIN and held_out:
-            sets |= _split(reader, [other for other in chosen if other.table.rows], held_out, folder)
-        else:
-            sets[one.name] = reader.as_it_lies() or _write(reader, folder)
-    return [sets[one.name] for one in chosen]
+    paths = _open_archives(sets, published, folder)
+    texts = {text.name: SetReader(text, dataset, paths) for text in sets if text.parts}
+    unpacked: dict[str, SetFiles] = {}
+    if held_out := [table for table in dataset.entry.sets.values() if table.rows]:
+        chosen = [text for text in sets if text.table.rows]
+        unpacked = _split(texts.pop(TRAIN), chosen, held_out, folder)
+    for name, text in texts.items():
+        unpacked[name] = text.as_published() or text.write(folder)
+    return [unpacked[text.name] for text in sets]
 
 
-def _open_archives(chosen: list[ChosenSet], found: Mapping[str, Path], folder: Path) -> Here:
+def _open_archives(sets: list[RegisteredSet], published: Mapping[str, Path], folder: Path) -> Paths:
     """Take the members out of each archive, in one pass over it."""
-    wanted: dict[str, list[str]] = {}
-    for file in dict.fromkeys(file for one in chosen for file in one.files()):
-        wanted.setdefault(file.resource, []).append(file.member)
-    here: dict[File, list[Taken]] = {}
-    for number, (resource, members) in enumerate(wanted.items()):
-        if members == [""]:
-            here[File(resource, "")] = [Taken(found[resource])]
+    wanted: dict[str, list[File]] = {}
+    for file in dict.fromkeys(file for text in sets for file in text.files()):
+        wanted.setdefault(file.resource, []).append(file)
+    paths: dict[File, Mapping[int, Path]] = {}
+    for number, (resource, files) in enumerate(wanted.items()):
+        if not files[0].member:
+            paths[files[0]] = {0: published[resource]}
             continue
         target = folder / f"archive-{number}"
         target.mkdir()
-        for member, taken in archives.extract(found[resource], members, target).items():
-            here[File(resource, member)] = taken
-    return here
+        members = [file.member for file in files]
+        extracted = archives.extract(published[resource], members, target)
+        paths |= {file: extracted[file.member] for file in files}
+    return paths
 
 
-class _SetWriter:
-    """Writes a set as plain text: NAME.src, NAME.ref, NAME.ref1, … and NAME.docs.
+def _split(
+    train: SetReader, sets: list[RegisteredSet], held_out: list[SetTable], folder: Path
+) -> dict[str, SetFiles]:
+    """Write the training text without the held-out rows, and the sets that consist of such rows.
 
-    Args:
-        folder: where.
-        name, split: of the set.
-        documents: whether it has them.
-    """
-
-    def __init__(self, folder: Path, name: str, split: str, documents: bool) -> None:
-        self._base = folder / name
-        self._split = split
-        self._documents = documents
-        self._stack = contextlib.ExitStack()
-        self._streams: list[BinaryIO] = []
-        self._starts: list[int] = []
-        self._rows = 0
-
-    def __enter__(self) -> _SetWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def write(self, lines: Lines, starts: bool) -> None:
-        """Write one row.
-
-        Raises: DataError if it has more or fewer references than the first.
-        """
-        if not self._rows:
-            names = ["src", "ref", *(f"ref{i}" for i in range(1, len(lines) - 1))]
-            self._streams = [self._stack.enter_context(open(f"{self._base}.{name}", "wb")) for name in names]
-        if len(lines) != len(self._streams):
-            what = f"parts of the {self._base.name} set have {len(self._streams) - 1} and {len(lines) - 1} references"
-            raise DataError(what, hint="get another copy of the data set")
-        if starts:
-            self._starts.append(self._rows)
-        self._rows += 1
-        for stream, line in zip(self._streams, lines, strict=True):
-            stream.write(line + b"\n")
-
-    def finish(self) -> SetFiles:
-        """The set that was written."""
-        self._stack.close()
-        docs = None
-        if self._documents:
-            docs = Path(f"{self._base}.docs")
-            files.write_lines(docs, list(map(str, self._starts)))
-        src, tgt, *references = ((Path(stream.name),) for stream in self._streams)
-        return SetFiles(self._base.name, self._split, src, tgt, tuple(references), docs)
-
-
-def _write(reader: SetReader, folder: Path) -> SetFiles:
-    """Write a set anew."""
-    with _SetWriter(folder, reader.one.name, reader.one.split, reader.documents) as writer:
-        for lines, starts in _reported(reader):
-            writer.write(lines, starts)
-        return writer.finish()
-
-
-def _reported(reader: SetReader) -> Iterator[tuple[Lines, bool]]:
-    """The rows of a set, with the progress display."""
-    with console.progress(f"reading {reader.one.name}", None) as advance:
-        for number, row in enumerate(reader.rows(), 1):
-            yield row
-            if number % ROWS_PER_REPORT == 0:
-                advance(ROWS_PER_REPORT)
-
-
-def _split(train: SetReader, chosen: list[ChosenSet], held_out: list[SetTable], folder: Path) -> dict[str, SetFiles]:
-    """Write the training text without the rows that are held out, and the chosen sets that are made of such rows.
+    The rows of those sets are kept in memory meanwhile.
 
     Returns: the sets by name.
     """
-    total = train.count()
-    with contextlib.ExitStack() as stack:
+    total = sum(1 for _ in train.rows())
+    ranges = {text.name: text.table.selected(total) for text in sets}
+    taken = [table.selected(total) for table in held_out]
+    rows_of: dict[str, list[Row]] = {name: [] for name in ranges}
 
-        def writer(name: str, split: str, documents: bool) -> _SetWriter:
-            return stack.enter_context(_SetWriter(folder, name, split, documents and train.documents))
+    def rest() -> Iterator[Row]:
+        fresh: set[str] = set()  # sets without a row of the document
+        for number, (lines, starts) in enumerate(train.rows()):
+            if starts:
+                fresh = {TRAIN, *ranges}
+            for name in (name for name, rows in ranges.items() if number in rows):
+                rows_of[name].append((lines, name in fresh))
+                fresh.discard(name)
+            if not any(number in rows for rows in taken):
+                yield lines, TRAIN in fresh
+                fresh.discard(TRAIN)
 
-        kept = writer(TRAIN, TRAIN, True)
+    unpacked = {TRAIN: write_set(rest(), folder, TRAIN, TRAIN, train.documents)}
+    for text in sets:
         # Of every 23rd line no document is left; a block of lines has its documents.
-        taken = {one.table.rows: writer(one.name, one.split, one.table.selected(total).step == 1) for one in chosen}
-        ranges = [(table.selected(total), taken.get(table.rows)) for table in held_out]
-        document, last = 0, dict[int, int]()
-        for number, (lines, starts) in enumerate(_reported(train)):
-            document += starts
-            target: _SetWriter | None = kept
-            for rows, out in ranges:
-                if number in rows:
-                    target = out
-            if target is not None:
-                target.write(lines, last.get(id(target)) != document)
-                last[id(target)] = document
-        return {name: out.finish() for name, out in [(TRAIN, kept), *((one.name, taken[one.table.rows]) for one in chosen)]}
+        documents = train.documents and ranges[text.name].step == 1
+        rows = rows_of[text.name]
+        unpacked[text.name] = write_set(rows, folder, text.name, text.split, documents)
+    return unpacked
+
+
+class SetReader:
+    """Reads a set as rows of parallel lines.
+
+    Args:
+        text: the set.
+        dataset: of which it is.
+        paths: of its files.
+    """
+
+    def __init__(self, text: RegisteredSet, dataset: Dataset, paths: Paths) -> None:
+        self._text = text
+        self._paths = paths
+        self._languages = (dataset.src, dataset.tgt)
+        self._changes = {lang: _line_change(text.table, lang) for lang in self._languages}
+        formats = [{_format(text.table, file) for file in part} for part in text.parts]
+        self.documents = bool(text.boundaries) or all(part != {"text"} for part in formats)
+        self._plain = set().union(*formats) == {"text"} and not any(self._changes.values())
+
+    def as_published(self) -> SetFiles | None:
+        """Return the set as its files lie, if they are plain text."""
+        if self.documents or not self._plain:
+            return None
+        src, tgt = (
+            tuple(self._paths[part[side]][0] for part in self._text.parts) for side in (0, 1)
+        )
+        return SetFiles(self._text.name, self._text.split, src, tgt)
+
+    def write(self, folder: Path) -> SetFiles:
+        """Write the set anew."""
+        name, split = self._text.name, self._text.split
+        return write_set(self.rows(), folder, name, split, self.documents)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every row, and True if a document starts with it.
+
+        Raises: DataError if the sides of a part have different lengths or documents.
+        """
+        for number, part in enumerate(self._text.parts):
+            sides = ParallelText(self._text.name, HINT)
+            if len({frozenset(self._paths[file]) for file in part}) > 1:
+                names = " and ".join(map(_name, part))
+                problem = f"{names} are there with different numbers ({self._text.name} set)"
+                raise DataError(problem, part[0].resource, HINT)
+            for file, lang in zip(part, self._languages, strict=True):
+                versions = self._read(file, lang)
+                # Of a source in several versions the first counts.
+                sides.add(_name(file), *(versions if sides.streams else versions[:1]))
+            count = len(sides.streams)
+            for file in self._text.boundaries[number : number + 1]:
+                sides.add(_name(file), readers.opus_ids(self._paths[file][0]))
+            for lines, starts in sides.rows():
+                yield lines[:count], starts
+
+    def _read(self, file: File, lang: str) -> list[Stream]:
+        """Open every version of a side."""
+        table, paths = self._text.table, [*self._paths[file].values()]
+        match _format(table, file):
+            case "markup":
+                streams = readers.markup(paths[0], lang)
+            case "ted":
+                streams = [readers.ted(paths[0], table.keep)]
+            case "files":
+                streams = [readers.document_files(paths)]
+            case _:
+                streams = [readers.text(paths[0])]
+        change = self._changes[lang]
+        return [stream.map(change) for stream in streams] if change else streams
+
+
+def _name(file: File) -> str:
+    return PurePosixPath(file.member or file.resource).name
+
+
+def _format(table: SetTable, file: File) -> str:
+    """How a file is written; "files" if every document is one."""
+    if NUMBER in file.member:
+        return "files"
+    markup = "markup" if is_markup(Path(_name(file))) else "text"
+    return markup if table.format == "auto" else table.format
+
+
+def _line_change(table: SetTable, lang: str) -> Callable[[bytes], bytes] | None:
+    """How every line of a language is changed on reading."""
+    if lang in table.tokenized and chinese.is_chinese(lang):
+        return lambda line: _detokenized(readers.unescape(line), chinese.detokenize)
+    if lang in table.tokenized:
+        moses = Moses(lang, normalize=False, escape=True)  # it undoes escapes too
+        return lambda line: _detokenized(line, moses.detokenize)
+    return (lambda line: line.replace(APOSTROPHE, b"'")) if table.plain_apostrophes else None
+
+
+def _detokenized(line: bytes, detokenize: Callable[[list[str]], str]) -> bytes:
+    tokens = line.decode("utf-8", "surrogateescape").split()
+    return detokenize(tokens).encode("utf-8", "surrogateescape")

@@ -109,7 +109,7 @@ def own_request(
     documents: Mapping[str, str],
     parses: Mapping[str, Path],
 ) -> Request:
-    """A request for own files; arguments as of `stage.prep`, but `documents` and `parses`, which are read (`document_sources`, `parse_files`).
+    """A request for own files; arguments as of `stage.prep`, but `documents` and `parses`, which are by set (`assigned`).
 
     Raises: ConfigError if files or languages are missing, the name is that of a data set, or an option means nothing for own files; DataError
         if no preset is named and the training text can't be read.
@@ -219,7 +219,7 @@ def registered_request(
         hint = "these are for own files; the name of a data set says its direction"
         raise ConfigError(f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint)
     preset = preset or dataset.entry.preset
-    weak, strong = dataset.settings(preset)
+    weak, strong = dataset.entry.prep, dataset.entry.presets.get(preset, {})
     own = _further_tests(dataset, test, documents or {})
     generator = dataset.entry.generator
     if generator:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files
-from nmtkit.corpora.corpus import Corpus, SetFiles, parse_files
-from nmtkit.corpora.document_starts import document_sources, separate
+from nmtkit.corpora.corpus import Corpus, SetFiles, assigned
+from nmtkit.corpora.document_starts import separate
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.parallel import cores
 from nmtkit.prep import check
@@ -71,7 +71,8 @@ def prep(
     Returns: the run.
     Raises: ConfigError, DataError, EnvironmentProblem; then nothing of the prep folder has changed.
     """
-    documents, trees = document_sources(docs or []), parse_files(parses or [])
+    documents = assigned(docs or [], "--docs")
+    trees = {name: Path(file) for name, file in assigned(parses or [], "--parses").items()}
     if train is not None or dev is not None:
         request = own_request(dataset, train, dev, test or [], src, tgt, from_dir, size, seed, preset, documents, trees)
     else:

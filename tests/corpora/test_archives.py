@@ -64,7 +64,7 @@ KINDS = ["zip", "tar", "tgz", "tar.xz", "tar.bz2"]
 def test_members_come_out(tmp_path, folder, kind, prefix):
     path = make(kind, tmp_path / f"x.{kind}", {prefix + name: data for name, data in FILES.items()})
     found = archives.extract(path, ["training/a.en", "training/a.de"], folder)
-    assert {name: [one.path.read_bytes() for one in taken] for name, taken in found.items()} == {n: [FILES[n]] for n in FILES if "training" in n}
+    assert {name: paths[0].read_bytes() for name, paths in found.items()} == {n: FILES[n] for n in FILES if "training" in n}
     assert sorted(p.name for p in folder.iterdir()) == ["00000-a.de", "00001-a.en"]
 
 
@@ -73,7 +73,7 @@ def test_numbered_members_come_in_the_order_of_their_numbers(tmp_path, folder, k
     names = ["10", "9", "100", "0", "x1", "1.np", "07"]
     path = make(kind, tmp_path / f"x.{kind}", {f"train/{name}.zh": name.encode() for name in names} | {"train/9.en": b""})
     taken = archives.extract(path, ["train/{number}.zh"], folder)["train/{number}.zh"]
-    assert [(one.number, one.path.read_text()) for one in taken] == [(0, "0"), (7, "07"), (9, "9"), (10, "10"), (100, "100")]
+    assert [(number, path.read_text()) for number, path in taken.items()] == [(0, "0"), (7, "07"), (9, "9"), (10, "10"), (100, "100")]
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("xz", lzma.compress)])
@@ -82,8 +82,8 @@ def test_compressed_members(tmp_path, folder, suffix, compress, decompress):
     packed = compress(FILES["training/a.de"])
     path = tar(tmp_path / "x.tar", {f"giga.de.{suffix}": packed}, "w:")
     taken = archives.extract(path, [f"giga.de.{suffix}"], folder, decompress)[f"giga.de.{suffix}"][0]
-    assert taken.path.read_bytes() == (FILES["training/a.de"] if decompress else packed)
-    assert list(folder.iterdir()) == [taken.path]
+    assert taken.read_bytes() == (FILES["training/a.de"] if decompress else packed)
+    assert list(folder.iterdir()) == [taken]
 
 
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
@@ -120,7 +120,7 @@ def test_links_and_devices(tmp_path, folder, kind):
     with pytest.raises(DataError, match="is a link, not a file"):
         archives.extract(path, ["training/a.de"], folder)
     assert list(folder.iterdir()) == []
-    assert archives.extract(path, ["training/a.en"], folder)["training/a.en"][0].path.read_bytes() == b"x"  # an unwanted link harms nobody
+    assert archives.extract(path, ["training/a.en"], folder)["training/a.en"][0].read_bytes() == b"x"  # an unwanted link harms nobody
 
 
 def test_a_link_through_which_another_member_would_be_written(tmp_path, folder):
@@ -146,7 +146,7 @@ def test_a_link_in_a_zip(tmp_path, folder):
 def test_odd_names_become_plain_ones(tmp_path, folder):
     name = "dir/a b;$(x)\n.de"
     path = zipped(tmp_path / "x.zip", {name: b"x"})
-    assert archives.extract(path, [name], folder)[name][0].path.name == "00000-a_b___x__.de"
+    assert archives.extract(path, [name], folder)[name][0].name == "00000-a_b___x__.de"
 
 
 ZEROS = bytes(3_000_000)

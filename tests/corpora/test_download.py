@@ -16,7 +16,8 @@ import time
 import pytest
 
 from nmtkit.corpora import download
-from nmtkit.corpora.fetch import Finder, is_cached
+from nmtkit.corpora.cache import checksum, is_cached
+from nmtkit.corpora.fetch import Finder
 from nmtkit.corpora.table import Resource
 from nmtkit.errors import DataError, EnvironmentProblem
 
@@ -147,12 +148,9 @@ def test_progress_knows_the_length_from_the_server(server, monkeypatch):
 
 
 def test_the_git_checksum_is_git_s(tmp_path):
-    from nmtkit.corpora.checksums import digest
-
     (tmp_path / "x").write_bytes(CONTENT)
-    assert subprocess.run(["git", "hash-object", tmp_path / "x"], capture_output=True, text=True, check=True).stdout.strip() == digest(
-        tmp_path / "x", "git"
-    )
+    git = subprocess.run(["git", "hash-object", tmp_path / "x"], capture_output=True, text=True, check=True)
+    assert checksum(tmp_path / "x", "git") == f"git:{git.stdout.strip()}"
 
 
 # interrupted, dying, slow
@@ -316,7 +314,7 @@ def test_a_web_page_is_named_and_costs_nothing_that_was_there(server, tmp_path):
     part.write_bytes(CONTENT[:30_000])
     with pytest.raises(EnvironmentProblem) as caught:
         find(server, "/page/norange")
-    assert "web page" in caught.value.where and "Please log in" in caught.value.where
+    assert "web page" in caught.value.where
     assert part.read_bytes() == CONTENT[:30_000]
 
 
@@ -392,7 +390,7 @@ def test_a_person_s_copy_is_remembered_once_it_has_proved_readable(server, tmp_p
     (tmp_path / "train.bin").write_bytes(CONTENT)
     finder = Finder({NAME: Resource(urls=[])}, tmp_path)
     found = finder.find(NAME)
-    assert (found.new, found.unpublished, found.checksum) == (True, True, CHECKSUM)
+    assert (found.new, found.checksum) == (True, CHECKSUM)
     assert finder.find(NAME).new
     found.remember()
     assert not finder.find(NAME).new

@@ -5,7 +5,6 @@ import io
 import lzma
 import re
 import tarfile
-import zipfile
 from xml.etree import ElementTree
 
 import pytest
@@ -225,26 +224,7 @@ def test_ted_titles_begin_their_talk(tmp_path):
     assert kept == [(b"T & t", True), (b"a", False), (b"", False), (b"b", False), (b"<i>c</i>", True), (b"", True), (b"d", False)]
 
 
-# plain text, columns, episodes
-
-
-def test_text_and_columns(shared, tmp_path):
-    with zipfile.ZipFile(shared / "data" / "tatoeba_anki" / "deu-eng.zip") as one:
-        path = write(tmp_path, one.read("deu.txt"), "deu.tsv")
-    sides = [texts(readers.tsv(path, column)) for column in (1, 2)]
-    plain = path.read_text("utf-8").split("\n")[:-1]
-    assert len(plain) == 169_813
-    assert list(zip(*sides, strict=True)) == [tuple(line.split("\t")[:2]) for line in plain]
-    assert rows(readers.text(path))[:2] == [(line.encode(), False) for line in plain[:2]]
-
-
-def test_columns_know_no_quotes_and_miss_nothing(tmp_path):
-    path = write(tmp_path, 'a "b\tx\r\n"c\ty\tz\r\n', "x.tsv")
-    assert texts(readers.tsv(path, 1)) == ['a "b', '"c']
-    assert texts(readers.tsv(path, 2)) == ["x", "y"]
-    with pytest.raises(DataError, match="no column 3") as caught:
-        texts(readers.tsv(path, 3))
-    assert caught.value.where.endswith("x.tsv, line 1")
+# episodes
 
 
 def test_episodes_are_documents(shared, tmp_path):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from nmtkit.analyze.agreement import find_pairs
 from nmtkit.cli import app
 from nmtkit.corpora import published, table
-from nmtkit.corpora.checksums import digest
+from nmtkit.corpora.cache import checksum
 from nmtkit.corpora.fetch import Finder
 from nmtkit.corpora.unpack import unpack
 from nmtkit.errors import EnvironmentProblem
@@ -50,7 +50,7 @@ def known(folder):
                     for p in folder.rglob(path.rpartition("/")[2])
                     if str(p).endswith(f"{source}/{path}") or p.parent == folder or "probing" in p.parts
                 ]
-                one["checksum"] = f"{algorithm}:{digest(found[0], algorithm)}"
+                one["checksum"] = checksum(found[0], algorithm)
     return table.expand(values)
 
 
@@ -134,7 +134,7 @@ def test_both_directions_are_the_same_text(look_alikes, folder, tmp_path, name):
     for direction in (name, other):
         dataset = look_alikes[direction]
         chosen = dataset.choose()
-        here = {n: one.path for n, one in published._found(list(dataset.needed(chosen)), Finder(dataset.published, folder)).items()}
+        here = {one.name: one.path for one in published.find_all(list(dataset.needed(chosen)), Finder(dataset.published, folder))}
         sets[direction] = unpack(dataset, chosen, here, tmp_path / direction)
     for ours, theirs in zip(*sets.values(), strict=True):
         if "wmt17" in name and ours.split != "train":
@@ -172,7 +172,7 @@ def test_a_size_takes_the_first_pairs_of_the_training_text(look_alikes, folder, 
     run, told = prepare(name, folder, tmp_path / "run", "--size", size)
     assert f"training text: {said}" in told
     manifest, dataset = run.manifest().model_dump(), look_alikes[name]
-    here = {one: found.path for one, found in published._found(list(dataset.needed()), Finder(dataset.published, folder)).items()}
+    here = {one.name: one.path for one in published.find_all(list(dataset.needed()), Finder(dataset.published, folder))}
     whole = unpack(dataset, dataset.choose(), here, tmp_path / "whole")[0]
     for side, paths in (("src", whole.src), ("ref", whole.tgt)):
         lines = [line for path in paths for line in path.read_bytes().split(b"\n")[:-1]]
@@ -294,8 +294,8 @@ def test_from_the_network_out_of_a_whole_release(known, folder, tmp_path, monkey
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}/"
-        found = {name: one.model_copy(update={"bases": [address + "gone/"]}) for name, one in known["ted-zhen"].published.items()}
-        found["wit3-releases/2015-01.tgz"] = found["wit3-releases/2015-01.tgz"].model_copy(update={"bases": [address]})
+        found = {name: one.model_copy(update={"urls": [f"{address}gone/{name}", *one.urls]}) for name, one in known["ted-zhen"].published.items()}
+        found["wit3-releases/2015-01.tgz"] = found["wit3-releases/2015-01.tgz"].model_copy(update={"urls": [f"{address}2015-01.tgz"]})
         dataset = dataclasses.replace(known["ted-zhen"], published=found)
         monkeypatch.setattr(table, "registered", lambda: {"ted-zhen": dataset})
         result = nmtkit("prep", "ted-zhen", "--run", tmp_path / "run", "--jobs", 1, "--set", "prep.merges=60")

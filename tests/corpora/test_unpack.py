@@ -9,8 +9,10 @@ import tarfile
 import pytest
 
 from nmtkit.corpora import table
+from nmtkit.corpora.corpus import SetFiles
+from nmtkit.corpora.document_starts import read_starts, separate
 from nmtkit.corpora.unpack import unpack
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import DataError
 from nmtkit.files import text_lines
 from nmtkit.text.moses import Moses
 from tests.prep.real import lines
@@ -49,27 +51,28 @@ def train_of(tmp_path, contents, **options):
 XY = {"a.en": "1\n2\n3\n4\n5\n", "a.de": "eins\nzwei\ndrei\nvier\nfünf\n"}
 
 
-# the four conventions, on real files
+# the conventions, on real files
 
 
-def test_convention_starts(shared, tmp_path):
+def separated(folder, paths, between):
+    """A set of the user's own, English and German: src lines, tgt lines, starts."""
+    files = separate(SetFiles("dev", "dev", (paths[0],), (paths[1],), between=between), ("en", "de"), folder)
+    return lines(files.src[0]), lines(files.tgt[0]), [int(line) for line in text_lines(files.docs)]
+
+
+def test_convention_starts(shared):
     """HAN's .doc files: 0-based line numbers."""
-    base = shared / "data" / "iwslt15_zhen"
-    stem = "IWSLT15.TED.dev2010.zh-en"
-    paths = {name: base / f"{stem}.{name}" for name in ("zh", "en", "doc")}
-    one = dataset({"train": {"files": ["x/{lang}"], "documents": "starts", "boundaries": ["x/doc"]}}, ("zh", "en"), paths)
-    src, tgt, starts = read(one, tmp_path, paths)["train"]
-    assert (src, tgt) == (lines(paths["zh"]), lines(paths["en"]))
+    base = shared / "data" / "iwslt15_zhen" / "IWSLT15.TED.dev2010.zh-en"
+    starts = read_starts(base.with_name(f"{base.name}.doc"), len(lines(base.with_name(f"{base.name}.zh"))))
     assert starts == [0, 152, 218, 397, 517, 552, 724, 817]
 
 
 @pytest.mark.parametrize(("part", "sentences", "documents"), [("test/wmt", 2998, 122), ("dev/ost-small.tok", 4997, 4)])
 def test_convention_blank_line(shared, tmp_path, part, sentences, documents):
-    paths = {f"a.{lang}.xz": shared / "data" / "doclevel_ende" / f"{part}.{lang}.xz" for lang in ("en", "de")}
-    one = dataset({"train": {"files": ["x/a.{lang}.xz"], "documents": "blank"}}, files=paths)
-    src, tgt, starts = read(one, tmp_path, paths)["train"]
+    paths = [shared / "data" / "doclevel_ende" / f"{part}.{lang}.xz" for lang in ("en", "de")]
+    src, tgt, starts = separated(tmp_path, paths, "blank")
     assert (len(src), len(tgt), len(starts)) == (sentences, sentences, documents)
-    raw = [lines(paths[f"a.{lang}.xz"]) for lang in ("en", "de")]
+    raw = [lines(path) for path in paths]
     assert src == [line for line in raw[0] if line] and tgt == [line for line in raw[1] if line]
     blank = [i for i, line in enumerate(raw[0]) if not line]
     assert starts[1:] == [i - n for n, i in enumerate(blank) if i < len(raw[0]) - 1]
@@ -84,12 +87,11 @@ def test_convention_blank_line(shared, tmp_path, part, sentences, documents):
     ],
 )
 def test_convention_marker_line(shared, tmp_path, part, sentences, documents):
-    paths = {f"a.{lang}.xz": shared / "data" / "doc_d_marker_ende" / f"{part}_{lang}.txt.xz" for lang in ("en", "de")}
-    one = dataset({"train": {"files": ["x/a.{lang}.xz"], "documents": "marker"}}, files=paths)
-    src, tgt, starts = read(one, tmp_path, paths)["train"]
+    paths = [shared / "data" / "doc_d_marker_ende" / f"{part}_{lang}.txt.xz" for lang in ("en", "de")]
+    src, tgt, starts = separated(tmp_path, paths, "marker")
     assert (len(src), len(tgt), len(starts)) == (sentences, sentences, documents)
     assert not any("<d>" in line for line in src + tgt)
-    raw = lines(paths["a.en.xz"])  # two of the three sets have CRLF
+    raw = lines(paths[0])  # two of the three sets have CRLF
     assert [src[i] for i in starts] == [raw[i + 1] for i, line in enumerate(raw) if line.strip() == "<d>"]
 
 
@@ -137,29 +139,21 @@ def test_ids_of_opus(tmp_path):
     assert found[2] == [0, 2, 3]
 
 
-@pytest.mark.parametrize("documents", ["ids", "starts"])
-def test_boundaries_that_do_not_fit(tmp_path, documents):
-    row = "a\tb\t1\t1\n"
-    wrong = {"ids": [row * 4, row * 6], "starts": ["0\n5\n", "2\n1\n", "x\n", "0\n0\n", "-1\n"]}[documents]
-    for text in wrong:
-        with pytest.raises(DataError, match="documents start at different lines|cannot start a document"):
-            train_of(tmp_path, XY | {"bounds": text}, files=["x/a.{lang}"], documents=documents, boundaries=["x/bounds"])
+@pytest.mark.parametrize(("rows", "message"), [(4, "bounds has 4 lines but a.en has more"), (6, "a.en has 5 lines but bounds has more")])
+def test_boundaries_that_do_not_fit(tmp_path, rows, message):
+    with pytest.raises(DataError, match=message):
+        train_of(tmp_path, XY | {"bounds": "a\tb\t1\t1\n" * rows}, files=["x/a.{lang}"], documents="ids", boundaries=["x/bounds"])
 
 
 def test_several_parts_each_with_its_boundaries(tmp_path):
-    contents = XY | {"b.en": "6\n7\n", "b.de": "sechs\nsieben\n", "a.doc": "0\n3\n", "b.doc": "0\n1\n"}
-    found = train_of(tmp_path, contents, files=["x/a.{lang}", "x/b.{lang}"], documents="starts", boundaries=["x/a.doc", "x/b.doc"])
+    contents = XY | {"b.en": "6\n7\n", "b.de": "sechs\nsieben\n", "a.ids": "a\na\na\nb\nb\n", "b.ids": "b\nc\n"}
+    found = train_of(tmp_path, contents, files=["x/a.{lang}", "x/b.{lang}"], documents="ids", boundaries=["x/a.ids", "x/b.ids"])
     assert found == (["1", "2", "3", "4", "5", "6", "7"], ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben"], [0, 3, 5, 6])
 
 
 def test_a_part_without_documents_leaves_the_set_without(tmp_path):
     contents = XY | {f"b.{lang}.sgm": f"<doc docid=a><seg>{lang}</seg></doc>" for lang in ("en", "de")}
     assert train_of(tmp_path, contents, files=["x/a.{lang}", "x/b.{lang}.sgm"]) == ([*"12345", "en"], [*XY["a.de"].split(), "de"], None)
-
-
-def test_a_blank_line_on_one_side_is_an_empty_sentence(tmp_path):
-    found = train_of(tmp_path, {"a.en": "\n1\n\n\n2\n", "a.de": "\neins\nx\n\nzwei\n"}, files=["x/a.{lang}"], documents="blank")
-    assert found == (["1", "", "2"], ["eins", "x", "zwei"], [0, 2])
 
 
 def test_plain_text_is_used_as_it_lies(tmp_path):
@@ -171,21 +165,6 @@ def test_plain_text_is_used_as_it_lies(tmp_path):
     found = unpack(one, one.choose()[:1], {f"x/{name}": path for name, path in paths.items()}, tmp_path / "raw")
     assert (found[0].src, found[0].tgt) == ((paths["a.en.gz"],), (paths["a.de.gz"],))
     assert list((tmp_path / "raw").iterdir()) == []
-
-
-def test_columns(tmp_path):
-    contents = {"x.tsv": "eins\tone\tCC-BY\nzwei\ttwo\n"}
-    assert train_of(tmp_path, contents, files=["x/x.tsv"], format="tsv", columns={"en": 2, "de": 1}) == (["one", "two"], ["eins", "zwei"], None)
-    with pytest.raises(ConfigError, match="no column"):
-        train_of(tmp_path, contents, files=["x/x.tsv"], format="tsv", columns={"en": 2})
-
-
-def test_references_as_files_of_their_own(tmp_path):
-    contents = XY | {"r1.de": "1a\n2a\n3a\n4a\n5a\n", "r2.de": "1b\n2b\n3b\n4b\n5b\n", "doc": "0\n"}
-    options = {"files": ["x/a.{lang}"], "references": {"de": [["x/r1.{lang}"], ["x/r2.{lang}"]]}}
-    plain = train_of(tmp_path, contents, **options)
-    assert plain == ([*"12345"], XY["a.de"].split(), contents["r1.de"].split(), contents["r2.de"].split(), None)
-    assert train_of(tmp_path, contents, **options, documents="starts", boundaries=["x/doc"]) == (*plain[:-1], [0])
 
 
 def test_typographic_apostrophes_become_plain_where_the_table_says_so(tmp_path):
@@ -228,8 +207,8 @@ def held_out(tmp_path, chosen, count=100, docs=True, **rows):
     """A training set of numbered lines in documents of 7, and sets taken out of it."""
     (tmp_path / "a.en").write_text("".join(f"{i}\n" for i in range(count)))
     (tmp_path / "a.de").write_text("".join(f"d{i}\n" for i in range(count)))
-    (tmp_path / "doc").write_text("".join(f"{i}\n" for i in range(0, count, 7)))
-    bounds = {"documents": "starts", "boundaries": ["x/doc"]} if docs else {}
+    (tmp_path / "doc").write_text("".join(f"{i // 7}\n" for i in range(count)))
+    bounds = {"documents": "ids", "boundaries": ["x/doc"]} if docs else {}
     paths = {name: tmp_path / name for name in ("a.en", "a.de", "doc")}
     sets = (
         {"train": {"files": ["x/a.{lang}"]} | bounds} | {name: {"rows": value} for name, value in rows.items()} | {"own": {"files": ["x/a.{lang}"]}}
@@ -265,23 +244,37 @@ def test_what_is_held_out_is_held_out_also_when_another_set_is_chosen(tmp_path):
     assert len(held_out(tmp_path, ("own", ["own"]), dev="-20:-10", test="-10:")["train"][0]) == 80
 
 
+def test_dev_and_test_may_be_the_same_rows(tmp_path):
+    found = held_out(tmp_path, ("last", ["last"]), last="-10:")
+    assert (found["dev"], len(found["train"][0])) == (found["last"], 90)
+    assert list(map(int, found["last"][0])) == [*range(90, 100)]
+
+
+def test_rows_that_the_training_text_has_not(tmp_path):
+    with pytest.raises(DataError, match="the last set has no line"):
+        held_out(tmp_path, ("own", ["last"]), count=5, last="50:")
+
+
 # what does not match
 
 
 @pytest.mark.parametrize(
     ("contents", "options", "message"),
     [
-        ({"a.en": "1\n2\n", "a.de": "1\n"}, {"documents": "blank"}, "a.en has 2 lines but a.de has 1"),
-        ({"a.en": "1\n", "a.de": "1\n2\n"}, {"tokenized": ["en"]}, "a.en has 1 line but a.de has 2"),
-        ({"a.en": "", "a.de": ""}, {"documents": "blank"}, "has no sentence"),
-        ({"a.en": "<d>\n1\n", "a.de": "<d>\n<d>\n"}, {"documents": "marker"}, "documents start at different lines"),
+        ({"a.en": "1\n2\n", "a.de": "1\n"}, {"tokenized": ["de"]}, "a.de has 1 line but a.en has more"),
+        ({"a.en": "1\n", "a.de": "1\n2\n"}, {"tokenized": ["en"]}, "a.en has 1 line but a.de has more"),
+        ({"a.en": "", "a.de": ""}, {"tokenized": ["de"]}, "has no sentence"),
         ({"a.en": "<url>\n1\n2\n", "a.de": "<url>\n1\n<url>\n2\n"}, {"format": "ted"}, "documents start at different lines of a.en and a.de"),
-        ({"a.en": "<doc><seg>1</seg></doc>", "a.de": "<doc><seg>1</seg><seg>2</seg></doc>"}, {"format": "markup"}, "has 1 line but a.de has 2"),
+        (
+            {"a.en.sgm": "<doc><seg>1</seg></doc>", "a.de.sgm": "<doc><seg>1</seg><seg>2</seg></doc>"},
+            {"files": ["x/a.{lang}.sgm"]},
+            "a.en.sgm has 1 line but a.de.sgm has more",
+        ),
     ],
 )
 def test_sides_that_do_not_match(tmp_path, contents, options, message):
     with pytest.raises(DataError, match=message) as caught:
-        train_of(tmp_path, contents, files=["x/a.{lang}"], **options)
+        train_of(tmp_path, contents, **{"files": ["x/a.{lang}"], **options})
     assert caught.value.hint and "train set" in caught.value.message
 
 
@@ -292,7 +285,7 @@ def test_episodes_of_one_side_only(tmp_path):
             info.size = 2
             one.addfile(info, io.BytesIO(b"x\n"))
     paths = {"x.tgz": tmp_path / "x.tgz"}
-    with pytest.raises(DataError, match="2.en but no 2.de"):
+    with pytest.raises(DataError, match=r"\{number\}.en and \{number\}.de are there with different numbers"):
         read(dataset({"train": {"files": ["x/x.tgz::{number}.{lang}"]}}, files=paths), tmp_path, paths)
 
 

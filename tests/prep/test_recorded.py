@@ -19,8 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from nmtkit.corpora import readers, table
-from nmtkit.corpora.archives import Taken
-from nmtkit.corpora.rows import SetReader
+from nmtkit.corpora.unpack import SetReader
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.moses import Moses
 from nmtkit.text.side import TextSide
@@ -49,10 +48,11 @@ def test_iwslt14_from_xml_to_bpe(shared, tmp_path):
 
     The recipe took XML's entities for text (`&amp;` became `&amp; amp ;`): these lines differ, and no other.
     """
-    one = next(chosen for chosen in table.find("iwslt14-deen").choose() if chosen.split == "test")
+    dataset = table.find("iwslt14-deen")
+    one = next(chosen for chosen in dataset.choose() if chosen.split == "test")
     xml = shared / "data/iwslt16_deen"
-    here = {file: [Taken(real(xml / PurePosixPath(file.member).name.replace("IWSLT14", "IWSLT16")))] for file in one.files()}
-    rows = list(SetReader(one, ("de", "en"), here).rows())
+    here = {file: {0: real(xml / PurePosixPath(file.member).name.replace("IWSLT14", "IWSLT16"))} for file in one.files()}
+    rows = list(SetReader(one, dataset, here).rows())
     assert (len(rows), sum(starts for _, starts in rows)) == (6750, 57)
     folder = shared / "data/iwslt14_deen_tok"
     (tmp_path / "codes").write_text("\n".join(lines(folder / "code")) + "\n", encoding="utf-8", newline="\n")

@@ -1,0 +1,72 @@
+"""The cache of published files: where each is kept, and the checksum that it must have.
+
+Where no checksum is published, that of the first copy is recorded and later copies are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import re
+from pathlib import Path
+
+from nmtkit.files import cache_folder, open_binary, write_text
+
+PATTERN = r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40})$"
+"""`git:` is the id of a git blob, which is what a public repository publishes of its files
+(`git hash-object FILE`)."""
+
+
+def cached(name: str) -> Path:
+    """Return where a published file is kept."""
+    return cache_folder() / name
+
+
+def is_cached(name: str, size: int | None) -> bool:
+    """True if the cache holds a file of this name and size.
+
+    Its checksum is compared when the file is used.
+    """
+    path = cached(name)
+    return path.is_file() and size in {None, path.stat().st_size}
+
+
+def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) -> str:
+    """Return the checksum of a file, or of the uncompressed content of a compressed one.
+
+    Args:
+        path: the file.
+        algorithm: sha256, md5 or git.
+        decompress: read the uncompressed content.
+    Returns: "ALGORITHM:HEXADECIMAL".
+    """
+    with open_binary(path) if decompress else open(path, "rb") as stream:
+        if algorithm == "git":  # files of git repositories are small
+            data = stream.read()
+            blob = b"blob %d\0" % len(data) + data
+            return f"git:{hashlib.sha1(blob, usedforsecurity=False).hexdigest()}"
+        new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
+        return f"{algorithm}:{hashlib.file_digest(stream, new).hexdigest()}"  # type: ignore[arg-type]
+
+
+def recorded(name: str) -> str | None:
+    """Return the checksum recorded for a file, None for a file that has not been seen yet."""
+    with contextlib.suppress(OSError):
+        match = re.match(r"[0-9a-f]{64}\b", _record(name).read_text("utf-8"))
+        return f"sha256:{match[0]}" if match else None
+    return None
+
+
+def record(name: str, sha256: str) -> None:
+    """Record the checksum of a file for which none is published, as `sha256sum` writes it.
+
+    Args:
+        name: of the published file.
+        sha256: "sha256:…".
+    """
+    write_text(_record(name), f"{sha256.removeprefix('sha256:')}  {cached(name).name}\n")
+
+
+def _record(name: str) -> Path:
+    return cached(f"{name}.sha256")

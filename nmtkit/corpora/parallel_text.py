@@ -1,0 +1,148 @@
+"""Read the sides of a text in step, and write them as plain text.
+
+The sides are the source, the reference and further references.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from nmtkit import console, files
+from nmtkit.corpora.corpus import SetFiles
+from nmtkit.corpora.readers import Stream
+from nmtkit.errors import DataError, counted
+
+ROWS_PER_REPORT = 10_000
+Row = tuple[tuple[bytes, ...], bool]
+"""One line of every side, and True if a document starts with it."""
+
+
+@dataclass
+class ParallelText:
+    """The sides of a text, side by side."""
+
+    set_name: str
+    hint: str
+    """What to do where the sides do not match."""
+    names: list[str] = field(default_factory=list)
+    """What each side is called in messages."""
+    streams: list[Stream] = field(default_factory=list)
+
+    def add(self, name: str, *streams: Stream) -> None:
+        """Add the versions of a side."""
+        self.names += [name] * len(streams)
+        self.streams += streams
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every row.
+
+        Raises: DataError if the sides differ in their number of lines or their documents, or there
+            is no line.
+        """
+        number = -1
+        knowing = [side for side, stream in enumerate(self.streams) if stream.documents]
+        rows = itertools.zip_longest(*(stream.rows for stream in self.streams))
+        for number, row in enumerate(rows):
+            if None in row:
+                short, long = self._unlike([cell is None for cell in row])
+                lines = counted(number, "line")
+                raise self._error(f"{short} has {lines} but {long} has more", number)
+            starts = {row[side][1] for side in knowing}
+            if len(starts) > 1:
+                names = " and ".join(dict.fromkeys(self.names))
+                raise self._error(f"documents start at different lines of {names}", number)
+            yield tuple(line for line, _ in row), True in starts
+        if number < 0:
+            raise self._error(f"{self.names[0]} has no sentence", 0)
+
+    def separated(self, separator: bytes, sides: int) -> Iterator[Row]:
+        """Yield the rows without those that only separate documents.
+
+        Args:
+            separator: the line that separates documents, the same on every side.
+            sides: the number of sides with separators; streams after these have none.
+        Raises: DataError if a separator is not on every side, nothing separates documents, or there
+            is nothing else.
+        """
+        name = separator.decode() or "blank"
+        starts, text, separators = True, False, False
+        for number, (lines, _) in enumerate(self.rows()):
+            flags = [line.strip() == separator for line in lines[:sides]]
+            if all(flags):
+                starts = separators = True
+                continue
+            if any(flags):
+                marked, plain = self._unlike(flags)
+                problem = f"line {number + 1:,} is {name} in {marked} but not in {plain}"
+                raise self._error(problem, number)
+            yield lines, starts
+            starts, text = False, True
+        if not separators or not text:
+            problem = f"{'all lines are' if separators else 'no line is'} {name}"
+            raise self._error(f"{problem}, so none separates documents", 0)
+
+    def _unlike(self, flags: list[bool]) -> list[str]:
+        """The name of a side with a flag, and of one without."""
+        return [self.names[flags.index(flag)] for flag in (True, False)]
+
+    def _error(self, problem: str, number: int) -> DataError:
+        where = f"line {number + 1:,}"
+        return DataError(f"{problem} ({self.set_name} set)", where, self.hint)
+
+
+def write_set(
+    rows: Iterable[Row],
+    folder: Path,
+    name: str,
+    split: str,
+    documents: bool = True,
+    parses: bool = False,
+) -> SetFiles:
+    """Write a set as plain text: NAME.src, NAME.ref, NAME.ref1, … and NAME.docs.
+
+    Args:
+        rows: of the set.
+        folder: an existing folder.
+        name, split: of the set.
+        documents: True if the set has documents.
+        parses: True if the last line of every row is a parse, for NAME.parses.
+    Returns: the set that was written.
+    Raises: DataError if there is no row, or rows differ in their number of references.
+    """
+    streams: list[BinaryIO] = []
+    starts: list[str] = []
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(console.progress(f"reading {name}", None))
+        for number, (lines, first) in enumerate(rows):
+            if number % ROWS_PER_REPORT == ROWS_PER_REPORT - 1:
+                advance(ROWS_PER_REPORT)
+            if not streams:
+                for suffix in _suffixes(len(lines), parses):
+                    path = folder / f"{name}.{suffix}"
+                    streams.append(stack.enter_context(open(path, "wb")))
+            if len(lines) != len(streams):
+                counts = f"{len(streams) - 1} and {len(lines) - 1} references"
+                raise DataError(f"parts of the {name} set have {counts}")
+            if first:
+                starts.append(str(number))
+            for stream, line in zip(streams, lines, strict=True):
+                stream.write(line + b"\n")
+    if not streams:
+        raise DataError(f"the {name} set has no line")
+    paths = [Path(stream.name) for stream in streams]
+    trees = paths.pop() if parses else None
+    src, tgt, *references = ((path,) for path in paths)
+    docs = folder / f"{name}.docs" if documents else None
+    if docs is not None:
+        files.write_lines(docs, starts)
+    return SetFiles(name, split, src, tgt, tuple(references), docs, trees)
+
+
+def _suffixes(sides: int, parses: bool) -> list[str]:
+    further = [f"ref{number}" for number in range(1, sides - 1 - parses)]
+    return ["src", "ref", *further, *["parses"] * parses]
