@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor, nn, tanh
 from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
@@ -18,7 +18,7 @@ from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies
 from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.caembed import CAEmbed
 from nmtkit.nn.capture import capturing, record
-from nmtkit.nn.cells import GRU, LSTM, MGU, CARUCell, Cell, FirstStep, inputs_loop, loop, tanh
+from nmtkit.nn.cells import GRU, LSTM, MGU, CARUCell, Cell, FirstStep, inputs_loop, loop
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import OutputLayer
 from nmtkit.nn.gated import CARUGate, GatedAttention, GRUGate

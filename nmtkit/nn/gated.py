@@ -14,13 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, tanh
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nmtkit.nn.alignment import AdditiveAttention, normalise
 from nmtkit.nn.capture import capturing, changing
-from nmtkit.nn.cells import tanh
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import additive
 from nmtkit.nn.repeated import repeated

@@ -14,13 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from nmtkit.nn import cpu
 from nmtkit.nn.cells import CARUCell, Cell, FirstStep, loop
 from nmtkit.nn.dropout import Dropout
-from nmtkit.nn.linear import compiled
 from nmtkit.nn.repeated import eager
-
-ROWS = 16
-"""oneDNN compiles a product anew for every number of rows, in the time of several products: its steps have multiples of so many rows."""
 
 
 class Recurrent(nn.Module):
@@ -52,7 +49,7 @@ class Recurrent(nn.Module):
             further products); the last state of each direction (N, B, state_blocks·H).
         """
         batch, steps, _ = v.shape
-        words = _Words(lengths, steps, ROWS if self._compiled(v) else 1) if padded else None
+        words = _Words(lengths, steps, cpu.row_multiple(v.device)) if padded else None
         going = [batch] * steps if words is None else words.going
         cells, x = [self.forwards], [self.forwards.inputs(_rows(v, None if words is None else words.forwards))]
         if self.backwards is not None:
@@ -81,10 +78,6 @@ class Recurrent(nn.Module):
         else:
             sides = [F.embedding(places, side) for places, side in zip(words.states(), found, strict=False)]
         return torch.cat(sides, dim=-1), last
-
-    def _compiled(self, v: Tensor) -> bool:
-        """Whether the products are oneDNN's, which makes code for each number of rows."""
-        return compiled(v.device) or (v.device.type == "cpu" and self.forwards.input.packed is not None)
 
 
 class _Words:

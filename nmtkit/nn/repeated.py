@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nmtkit.nn.linear import FILLED, Linear
+from nmtkit.nn.linear import Linear
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Product = Callable[[Tensor], Tensor]
@@ -96,18 +96,9 @@ class _Uses(torch.autograd.Function):
         pairs = [(ctx.inputs[number], grad) for number, grad in enumerate(grads) if grad is not None]
         if not pairs:
             return None, None, None, None
-        x, grad = (_filled(tensors) for tensors in zip(*pairs, strict=True))  # (T·R, in), (T·R, out)
+        x, grad = (torch.cat(tensors, dim=-2) for tensors in zip(*pairs, strict=True))  # (T·R, in), (T·R, out)
         bias = None if ctx.bias is None else grad.sum(-2).view(ctx.bias)
         return None, None, torch.matmul(x.mT, grad), bias
-
-
-def _filled(tensors: Sequence[Tensor]) -> Tensor:
-    """Matrices (…, R, D) as one, with zeros behind where the number of rows matters to products of 16 bits: (…, T·R, D)."""
-    first = tensors[0]
-    missing = -sum(x.size(-2) for x in tensors) % FILLED if first.device.type == "cpu" and first.dtype.itemsize == 2 else 0
-    if missing:
-        tensors = [*tensors, first.new_zeros(*first.shape[:-2], missing, first.size(-1))]
-    return torch.cat(list(tensors), dim=-2)
 
 
 class _Product(torch.autograd.Function):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from nmtkit.nn.dropout import Dropout, add_dropout
+from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.linear import Linear
 
 Norm = Literal["post", "pre"]
@@ -39,7 +39,7 @@ class Residual(nn.Module):
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         """x and the sublayer's output y together."""
-        total = add_dropout(x, y, self.p) if self.training else x + y
+        total = x + (dropout(y, self.p) if self.training else y)
         return total if self.pre else self.norm(total)
 
 
