@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor, nn, tanh
 from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
@@ -21,7 +21,7 @@ from nmtkit.models.base import (
 )
 from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.capture import capturing, record
-from nmtkit.nn.cells import GRU, loop, tanh
+from nmtkit.nn.cells import GRU, loop
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear

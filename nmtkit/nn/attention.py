@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.errors import ConfigError
+from nmtkit.nn import cpu
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, changed, record
 from nmtkit.nn.dropout import dropout
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import block, future
-from nmtkit.nn.products import ShortAttention, softmax_
-
-EXPLICIT_SCORES = 128 * 128
-"""On a CPU the product written out is faster than torch's kernel while a head's score matrix has at most so many numbers."""
-
-TINY_PRODUCT = 400
-"""torch's batched products use no BLAS where each has fewer multiply-accumulates."""
 
 
 def attention(
@@ -52,73 +45,69 @@ def attention(
     Source: Vaswani et al. 2017, Eq. 1.
     """
     rows, steps, heads, width = q.shape
-    q = q.reshape(k.size(0), -1, heads, width)  # (B, K·T, H, C)
+    q = q.reshape(k.size(0), -1, heads, width).transpose(1, 2)  # (B, H, K·T, C)
+    visible = None if visible is None else visible.unsqueeze(1)  # (B, 1, 1 or K·T, S)
     causal = causal and steps > 1
-    compiling = torch.compiler.is_compiling()  # one way for all lengths, or each would be a graph of its own
-    if capturing() or (q.device.type == "cpu" and (compiling or q.size(1) * k.size(2) <= EXPLICIT_SCORES)):
-        asked = q.dtype
-        narrow = asked.itemsize == 2
-        if narrow:  # a score of 16 bits would be off by up to a quarter, and these small products are no faster in them
-            q, k, v = q.float(), k.float(), v.float()
-        with torch.autocast(q.device.type, enabled=False) if narrow else nullcontext():
-            trained = torch.is_grad_enabled() and q.requires_grad
-            if (trained or q.size(1) > 1) and not capturing() and not compiling:
-                context = ShortAttention.apply(q, k.to(q.dtype), v.to(q.dtype), visible, causal, p)
-            else:
-                context = _explicit(q, k, v, visible, causal, p, name, parts)
-        context = context.to(asked)
+    if capturing() or cpu.writes_attention_out(q, k):
+        context = _explicit(q, k, v, visible, causal, p, name, parts)
     else:
-        context = _fused(q.transpose(1, 2), k, v, visible, causal, p)
-    context = context.reshape(rows, steps, -1)
+        context = _fused(q, k, v, visible, causal, p)
+    context = context.transpose(1, 2).reshape(rows, steps, -1)
     if name and capturing():
         record(f"{name}_context", context)
     return context
 
 
-def _explicit(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float, name: str, parts: Sequence[str]) -> Tensor:
-    """The product written out, (B, K·T, H, C'): on a CPU faster than torch's kernel for short sentences, and the weights can be read."""
-    batch, queries, heads, width = q.shape
-    keys = k.size(2)
-    q = q.transpose(1, 2)  # (B, H, K·T, C)
-    # A row times a tiny matrix: torch multiplies these in a loop of its own, several times as slow as multiplying and adding up here.
-    tiny = queries == 1 and keys * width < TINY_PRODUCT and q.device.type == "cpu" and not capturing()
-    if tiny:
-        scores = ((q / math.sqrt(width)) * k).sum(-1)  # (B, H, S)
-    else:
-        # Several queries meet keys that lie as (C, S) in memory nine times as fast as others (MKL's small products).
-        matrices = k.reshape(-1, keys, width).transpose(1, 2) if queries == 1 else k.transpose(2, 3).reshape(-1, width, keys)
-        scores = torch.baddbmm(q.new_empty(()), q.reshape(-1, queries, width), matrices, beta=0, alpha=1 / math.sqrt(width))  # (B·H, K·T, S)
-    visible = None if visible is None else visible.unsqueeze(1)
-    weights = softmax_(block(scores.view(batch, heads, queries, keys), visible, causal))
-    if visible is not None and visible.dtype == torch.bool:
-        weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights up to here
-    if name and capturing():
-        names = [f"{name}.{part}" for part in parts] or [name]
-        used = [changed(of, own) for of, own in zip(names, weights.chunk(len(names), dim=1), strict=True)]
-        for of, own in zip(names, used, strict=True):
-            record(of, own)
-        weights = torch.cat(used, dim=1)
-    weights = (dropout(weights, p) if p else weights).to(v.dtype)
-    if tiny:
-        return (weights.transpose(2, 3) * v).sum(2).unsqueeze(1)  # (B, 1, H, C')
-    return torch.bmm(weights.view(-1, queries, keys), v.reshape(-1, keys, v.size(3))).view(batch, heads, queries, -1).transpose(1, 2)
+def _explicit(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None,
+    causal: bool,
+    p: float,
+    name: str,
+    parts: Sequence[str],
+) -> Tensor:
+    """Compute the equation as it stands, (B, H, K·T, C'), in 32 bits or more: a score of 16 bits is off by up to a quarter."""
+    asked, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, v = q.to(wide), k.to(wide), v.to(wide)
+        scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
+        weights = block(scores, visible, causal).softmax(-1)
+        if visible is not None and visible.dtype == torch.bool:
+            weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights up to here
+        if name and capturing():
+            weights = _captured(weights, name, parts)
+        return torch.matmul(dropout(weights, p), v).to(asked)
+
+
+def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
+    """Record weights (B, H, K·T, S), those of each part apart, and return them as `capture` changes them."""
+    names = [f"{name}.{part}" for part in parts] or [name]
+    groups = zip(names, weights.chunk(len(names), dim=1), strict=True)
+    used = {of: changed(of, group) for of, group in groups}
+    for of, group in used.items():
+        record(of, group)
+    return torch.cat(list(used.values()), dim=1)
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float) -> Tensor:
-    """torch's own kernels: for long sentences and GPUs. They are never shown a blind query: not all of them return zeros for it."""
+    """Use torch's kernels, (B, H, K·T, C'): not all return zeros for a blind query, so they see none."""
     if visible is None and not (causal and q.size(2) != k.size(2)):
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal)
     sighted = None
-    if visible is not None:
-        visible = visible.unsqueeze(1)  # (B, 1, 1 or K·T, S)
-        if visible.dtype == torch.bool:
-            sighted = visible.any(-1, keepdim=True)
-            visible = visible | ~sighted
+    if visible is not None and visible.dtype == torch.bool:
+        sighted = visible.any(-1, keepdim=True)
+        visible = visible | ~sighted
     if causal:
         later = future(q.size(2), k.size(2), q.device)
-        visible = ~later if visible is None else visible.masked_fill(later, False if visible.dtype == torch.bool else torch.finfo(visible.dtype).min)
+        if visible is None:
+            visible = ~later
+        else:
+            blind = False if visible.dtype == torch.bool else torch.finfo(visible.dtype).min
+            visible = visible.masked_fill(later, blind)
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
-    return (context if sighted is None else context.masked_fill(~sighted, 0)).transpose(1, 2)
+    return context if sighted is None else context.masked_fill(~sighted, 0)
 
 
 class Attention(nn.Module):
@@ -192,7 +181,7 @@ class CrossAttention(Attention):
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         if torch.is_grad_enabled():
             return k, v
-        return k.transpose(2, 3).contiguous().transpose(2, 3), v.contiguous()  # read at every step of a search: laid out for its products
+        return k.contiguous(), v.contiguous()  # every step of a search reads them
 
     def forward(self, x: Tensor, source: tuple[Tensor, Tensor], visible: Tensor | None) -> Tensor:
         """Attend from x (R, T, D) to `source` (from `source()`, B rows), of which `visible` bool (B, 1, S) may be seen."""

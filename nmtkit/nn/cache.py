@@ -10,22 +10,6 @@ from torch import Tensor
 from nmtkit.nn.masks import additive, future
 
 
-def _room(like: Tensor, groups: int, heads: int, capacity: int, width: int, several: bool, keys: bool) -> Tensor:
-    """An empty buffer (G, H, capacity, C), in memory as a CPU's small products read it fastest.
-
-    Args:
-        several: whether groups have several rows. With one, entries lie in the order of time: each step is written in one piece, and a query
-            streams through its heads' entries, of which it uses every number once (four times as fast for a dozen entries).
-        keys: of several rows, keys lie as (G, H, C, capacity): so several queries meet them nine times as fast.
-    """
-    if not several:
-        return like.new_empty(capacity, groups, heads, width).permute(1, 2, 0, 3)
-    # A line more than is used: at distances that are powers of two matrices would push one another out of a CPU's cache.
-    if keys:
-        return like.new_empty(groups, heads, width + 1, capacity)[:, :, :width].transpose(2, 3)
-    return like.new_empty(groups, heads, capacity + 1, width)[:, :, :capacity]
-
-
 class Cache:
     """The past of every row, for all attentions of a decoder.
 
@@ -83,17 +67,10 @@ class Cache:
         rows, heads, steps, width = new.shape
         buffer = buffers[layer]
         if buffer is None:
-            buffer = buffers[layer] = _room(new, self._groups, heads, self._capacity, width, self._several, buffers is self._keys)
-        here = buffer[:, :, self._start : self._entries]  # (G, H, K·T, C)
-        if self._several:
-            here, new = here.unflatten(2, (-1, steps)), new.unflatten(0, (self._groups, -1)).transpose(1, 2)  # (G, H, K, T, C)
-        here.copy_(new)
+            buffer = buffers[layer] = new.new_empty(self._groups, heads, self._capacity, width)
+        here = buffer[:, :, self._start : self._entries].unflatten(2, (-1, steps))  # (G, H, K, T, C)
+        here.copy_(new.unflatten(0, (self._groups, -1)).transpose(1, 2))
         return buffer[:, :, : self._entries]
-
-    @property
-    def _several(self) -> bool:
-        """Whether a group has several rows, which decides how buffers lie in memory."""
-        return self._rows > self._groups
 
     def _mask(self, steps: int, like: Tensor) -> Tensor | None:
         count = self._rows // self._groups
@@ -133,9 +110,8 @@ class Cache:
             for layer, buffer in enumerate(buffers):
                 if buffer is not None:
                     kept = function(buffer[:, :, : self._entries])
-                    fresh = _room(kept, kept.size(0), kept.size(1), capacity, kept.size(3), self._several, buffers is self._keys)
+                    buffers[layer] = fresh = kept.new_empty(*kept.shape[:2], capacity, kept.size(3))
                     fresh[:, :, :entries] = kept
-                    buffers[layer] = fresh
         self._entries, self._capacity = entries, capacity
 
     def select_rows(self, index: Tensor) -> Cache:
@@ -143,11 +119,9 @@ class Cache:
         self.recent = {layer: kept.index_select(0, index) for layer, kept in self.recent.items()}
         rows, count = index.numel(), self._rows // self._groups
         group = index // count
-        if rows % self._groups == 0 and torch.equal(group, torch.arange(rows, device=index.device) // (rows // self._groups)):
-            if rows > self._rows == self._groups:  # where there was one, there are several now
-                self._rows = rows
-                self._rebuild(lambda t: t, self._entries, self._capacity)
-            # else every hypothesis continues one of its own sentence: only the mask changes
+        continues = torch.arange(rows, device=index.device) * self._groups // rows
+        if rows % self._groups == 0 and torch.equal(group, continues):
+            pass  # every hypothesis continues one of its own sentence: only the mask changes
         elif rows % count == 0 and bool((group.view(-1, count) == group.view(-1, count)[:, :1]).all()):
             kept = group.view(-1, count)[:, 0]
             self._rebuild(lambda t: t.index_select(0, kept), self._entries, self._capacity)

@@ -5,10 +5,8 @@ Facts of the hardware decide, never a timing: the same command gives the same bi
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import re
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 
 from nmtkit.errors import ConfigError, EnvironmentProblem
+from nmtkit.nn import cpu
 from nmtkit.nn.linear import WIDE, Precision
 
 # CPUs: (maker or "", flags, path of float32 products, bfloat16 is faster); the first row that fits holds.
@@ -90,27 +89,12 @@ def choose(device: str = "auto", precision: str = "auto", width: int = 256, matm
     on_cpu = picked.type == "cpu"
     name = _cpu_name() if on_cpu else torch.cuda.get_device_name(picked)
     torch.set_flush_denormal(True)  # Adam's moments of words not seen for long would end as numbers that a CPU is very slow with
-    kept = on_cpu and keep_big_blocks()
+    kept = on_cpu and cpu.keep_big_blocks()
     if matmul == "auto":
         matmul = _float32_path() if on_cpu else "high"
     torch.set_float32_matmul_precision(matmul)
     narrow = precision == "bfloat16" or (precision == "auto" and _bfloat16_pays(picked, width))
     return Hardware(picked.type, name, torch.get_num_threads(), "bfloat16" if narrow else "float32", matmul, kept)
-
-
-def keep_big_blocks() -> bool:
-    """Tell glibc's allocator not to hand big blocks back to the system (it would map and clear them anew at every step).
-
-    Returns: whether there is such an allocator.
-    """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
-    # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD; each returns 1 where it is accepted.
-    return all([mallopt(-3, 1 << 30), mallopt(-1, 2**31 - 1), mallopt(-2, 64 << 20)])
 
 
 def _float32_path() -> str:

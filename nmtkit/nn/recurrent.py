@@ -14,15 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmtkit.nn import cpu
 from nmtkit.nn.cells import Cell, loop
-from nmtkit.nn.linear import compiled
 from nmtkit.nn.repeated import eager
-
-ROWS = 16
-"""oneDNN compiles a product for every number of rows, in the time of several products.
-
-So steps have multiples of so many rows.
-"""
 
 
 class Recurrent(nn.Module):
@@ -59,7 +53,7 @@ class Recurrent(nn.Module):
             (N, B, state_blocks·H).
         """
         cells = [self.forwards] if self.backwards is None else [self.forwards, self.backwards]
-        words = _Words(lengths, v.size(1), ROWS if self._compiled(v) else 1)
+        words = _Words(lengths, v.size(1), cpu.row_multiple(v.device))
         if padded:
             sides = (F.embedding(positions, v.flatten(0, 1)) for positions in words.read)
         else:  # the same rows without a gather
@@ -85,11 +79,6 @@ class Recurrent(nn.Module):
             hidden = ends[..., : self.d_hidden].to(low)
         states = [F.embedding(at, side) for at, side in zip(words.after, hidden, strict=False)]
         return torch.cat(states, dim=-1), last
-
-    def _compiled(self, v: Tensor) -> bool:
-        """True if the products are oneDNN's, which makes code for each number of rows."""
-        packed = v.device.type == "cpu" and self.forwards.input.packed is not None
-        return packed or compiled(v.device)
 
 
 class _Words:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nmtkit.nn.linear import FILLED, Linear
+from nmtkit.nn.linear import Linear
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Product = Callable[[Tensor], Tensor]
@@ -122,22 +122,9 @@ class _Uses(torch.autograd.Function):
         ]
         if not pairs:
             return None, None, None, None
-        x, grad = map(_filled, zip(*pairs, strict=True))  # (T·R, in), (T·R, out)
+        x, grad = (torch.cat(tensors, dim=-2) for tensors in zip(*pairs, strict=True))  # (T·R, ·)
         bias = None if ctx.bias is None else grad.sum(-2).view(ctx.bias)
         return None, None, torch.matmul(x.mT, grad), bias
-
-
-def _filled(tensors: Sequence[Tensor]) -> Tensor:
-    """Return matrices (…, R, D) as one (…, T·R, D).
-
-    Zeros fill it up where the number of rows matters to products of 16 bits.
-    """
-    first = tensors[0]
-    narrow = first.device.type == "cpu" and first.dtype.itemsize == 2
-    missing = -sum(x.size(-2) for x in tensors) % FILLED if narrow else 0
-    return torch.cat(
-        [*tensors, first.new_zeros(*first.shape[:-2], missing, first.size(-1))], dim=-2
-    )
 
 
 class _Product(torch.autograd.Function):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.nn.capture import record
-from nmtkit.nn.dropout import Dropout, add_dropout
+from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.linear import Linear
 
 Norm = Literal["post", "pre"]
@@ -41,7 +41,7 @@ class Residual(nn.Module):
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the sum of x and the sublayer's output y."""
-        total = add_dropout(x, y, self.p) if self.training else x + y
+        total = x + (dropout(y, self.p) if self.training else y)
         return total if self.pre else self.norm(total)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.nn import attention as module
+from nmtkit.nn import cpu
 from nmtkit.nn.attention import attention
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
@@ -52,7 +53,7 @@ def test_every_path_equals_the_loops(case, path, monkeypatch):
     rows, visible, causal, allowed = CASES[case]
     q, k, v = tensors(rows, 4, 4, 4)
     if path == "torch's kernel":
-        monkeypatch.setattr(module, "EXPLICIT_SCORES", 0)
+        monkeypatch.setattr(cpu, "SHORT", 0)
     with torch.set_grad_enabled(path != "search"):
         found = attention(q, k, v, visible, causal)
     expected = slow(q, k, v, allowed)
@@ -78,7 +79,7 @@ def test_numbers_of_16_bits_are_attended_to_in_32(path):
 
 @pytest.mark.parametrize("explicit", [0, 10**6])
 def test_the_last_queries_of_a_causal_target(explicit, monkeypatch):
-    monkeypatch.setattr(module, "EXPLICIT_SCORES", explicit)
+    monkeypatch.setattr(cpu, "SHORT", explicit)
     q, k, v = tensors(2, 5, 2, 5)
     torch.testing.assert_close(attention(q[:, 3:], k, v, causal=True), attention(q, k, v, causal=True)[:, 3:])
 
@@ -92,7 +93,7 @@ def test_additive_masks_are_the_same_masks():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("explicit", [0, 10**6])
 def test_blind_queries_get_exactly_zero_and_finite_gradients(dtype, explicit, monkeypatch):
-    monkeypatch.setattr(module, "EXPLICIT_SCORES", explicit)
+    monkeypatch.setattr(cpu, "SHORT", explicit)
     q, k, v = tensors(4, 4, 4, 4, dtype=dtype)
     out = attention(100 * q, k, v, visible_positions(LENGTHS, 4))
     assert (out[2] == 0).all() and (out[[0, 1, 3]] != 0).any()
@@ -104,7 +105,7 @@ def test_torchs_kernels_are_never_shown_a_blind_query(monkeypatch):
     """The CPU's returns zeros for one today; those of GPUs differ."""
     shown = []
     kernel = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(module, "EXPLICIT_SCORES", 0)
+    monkeypatch.setattr(cpu, "SHORT", 0)
     monkeypatch.setattr(module.F, "scaled_dot_product_attention", lambda *a, **k: shown.append(k["attn_mask"]) or kernel(*a, **k))
     q, k, v = tensors(4, 4, 4, 4)
     attention(q, k, v, visible_positions(LENGTHS, 4))

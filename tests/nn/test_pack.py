@@ -7,7 +7,7 @@ from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn.embeddings import Embedding, OutputLayer
-from nmtkit.nn.linear import Linear, pack
+from nmtkit.nn.linear import Linear, inference, pack
 
 
 @pytest.mark.parametrize("shape", [(1, 24), (7, 24), (130, 24), (3, 5, 24), (0, 24)])
@@ -23,7 +23,7 @@ def test_packed_equals_plain(onednn, shape, out, bias, relu):
     exact = exact.clamp(min=0) if relu else exact
     pack(layer)
     assert layer.packed is not None
-    with torch.inference_mode():
+    with inference([layer]):
         torch.testing.assert_close(layer(x, relu).double(), exact, rtol=0, atol=1e-5)
         columns = torch.randn(24, 9).T  # not contiguous
         torch.testing.assert_close(layer(columns), torch.nn.functional.linear(columns, layer.weight, layer.bias), rtol=0, atol=1e-5)
@@ -95,7 +95,7 @@ def test_factors_are_rounded_and_sums_are_not_in_bfloat16(default_path, any_cpu,
     pack(layer, "bfloat16")
     exact = x.bfloat16().double() @ layer.weight.bfloat16().double().T + layer.bias.double()
     exact = exact.clamp(min=0) if relu else exact
-    with torch.inference_mode():
+    with inference([layer]):
         y = layer(x, relu)
         assert y.dtype == (torch.bfloat16 if relu else torch.float32)
         torch.testing.assert_close(y.double(), exact, rtol=2**-8, atol=1e-5)  # the result is rounded once
@@ -108,7 +108,7 @@ def test_narrow_layers_and_scores_stay_float32_in_bfloat16(onednn):
     for layer, width in ((narrow, 64), (output, 160)):
         pack(layer, "bfloat16")
         x = torch.randn(6, width)
-        with torch.inference_mode():
+        with inference([layer]):
             torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5)
 
 
@@ -123,7 +123,7 @@ def test_a_transformer_in_bfloat16_is_close_to_itself(onednn, any_cpu):
         torch.manual_seed(2)
         model = build_model("transformer", settings, Vocabularies(30, 30, True)).eval()
         pack(model, precision)
-        with torch.inference_mode():
+        with inference([model]):
             logits.append(model.logits(model.decode(read, model.encode(batch))[0]))
     assert logits[1].dtype == torch.float32
     error = float((logits[0] - logits[1]).norm() / logits[0].norm())

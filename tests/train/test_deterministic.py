@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.models.transformer import Transformer
 from nmtkit.models.variants import VARIANTS, load_variant
-from nmtkit.nn import attention
+from nmtkit.nn import cpu
 from nmtkit.nn.hardware import pick_device
 from nmtkit.train import deterministic as ours
 from nmtkit.train import stage
@@ -145,7 +145,7 @@ def run(tmp_path_factory):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_trains_with_the_flags_set(run, variant, gpu, monkeypatch):
     """The GPU's way through attention, training and validation: no operation that raises there, and no memory is read before it is written."""
-    monkeypatch.setattr(attention, "EXPLICIT_SCORES", 0)
+    monkeypatch.setattr(cpu, "SHORT", 0)
     plain = trained(run, f"{variant}-plain", variant)
     operations, states = Operations(), []
 

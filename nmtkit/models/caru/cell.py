@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, tanh
 
-from nmtkit.nn.cells import Cell, Step, tanh
+from nmtkit.nn.cells import Cell, Step
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.repeated import Product
 

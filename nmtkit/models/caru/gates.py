@@ -10,11 +10,10 @@ import abc
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, tanh
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from nmtkit.nn.cells import tanh
 from nmtkit.nn.linear import Linear
 
 OPEN = (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, tanh
 from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
@@ -23,7 +23,7 @@ from nmtkit.models.caru.settings import CARUSettings, GAttSettings, GRUInvSettin
 from nmtkit.models.rnnsearch import RecurrentModel
 from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.capture import capturing, record
-from nmtkit.nn.cells import GRU, LSTM, MGU, Cell, inputs_loop, loop, tanh
+from nmtkit.nn.cells import GRU, LSTM, MGU, Cell, inputs_loop, loop
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import OutputLayer
 from nmtkit.nn.linear import Linear

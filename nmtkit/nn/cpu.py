@@ -1,0 +1,136 @@
+"""Every way in which a CPU computes other than plainly.
+
+`tests/benchmarks/tricks.py` measures each with it and without it: what saves less than 5 % goes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+SHORT = 128 * 128
+"""Attention written out is faster than torch's kernel while a head has at most so many scores."""
+FILLED = 32
+"""In training, products of bfloat16 have a multiple of so many rows."""
+PACKED = 128
+"""Packed weights serve any number of rows, best about so many (a batch of hypotheses)."""
+LEVELS = 1 << 16
+"""Random bits of a dropout mask: 16 an element, so that p is exact to 2^-17."""
+
+_bits: np.random.SFC64 | None = None
+
+
+def seed_masks(sequence: np.random.SeedSequence) -> None:
+    """Begin the random numbers of `dropout`."""
+    global _bits
+    _bits = np.random.SFC64(sequence)
+
+
+@torch.library.custom_op(
+    "nmtkit::dropout_mask",
+    mutates_args=(),
+    schema="(Tensor x, float p) -> Tensor",
+    tags=torch.Tag.nondeterministic_seeded,
+)
+def dropout_mask(x: Tensor, p: float) -> Tensor:
+    """Draw 1 (keep) or 0 (drop) for each element of x, in x's type; one operation of a compiled graph.
+
+    torch draws one number at a time: a tenth of a training step.
+    """
+    if _bits is None:
+        seed_masks(np.random.SeedSequence(torch.initial_seed()))
+    assert _bits is not None
+    words = _bits.random_raw((x.numel() + 3) // 4).view(np.int16)[: x.numel()]  # -2^15 … 2^15-1
+    mask = torch.empty(x.shape, dtype=x.dtype)
+    return torch.ge(torch.from_numpy(words).view(x.shape), round(p * LEVELS) - LEVELS // 2, out=mask)
+
+
+@dropout_mask.register_fake
+def _(x: Tensor, p: float) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype)
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """Drop elements with probability p; the scale of the others fits the probability really used."""
+    return x * dropout_mask(x.detach(), p) * (LEVELS / (LEVELS - round(p * LEVELS)))
+
+
+def writes_attention_out(q: Tensor, k: Tensor) -> bool:
+    """True if attention of q (B, H, T, C) to k (B, H, S, C) is faster as its equation than in torch's kernel."""
+    if q.device.type != "cpu":
+        return False
+    # Compiled, it goes one way for all lengths: each would be a graph of its own.
+    return torch.compiler.is_compiling() or q.size(2) * k.size(2) <= SHORT
+
+
+def row_multiple(device: torch.device) -> int:
+    """Return a number that the rows of products should be a multiple of: 1 if any number will do.
+
+    oneDNN compiles a product of bfloat16 anew for each number of rows, in the time of several products.
+    """
+    compiled = device.type == "cpu" and torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
+    return FILLED if compiled and not torch.compiler.is_compiling() else 1
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """Return x·Wᵀ + b, or ReLU of it, (…, in) -> (…, out), with zeros behind the rows: see `row_multiple`."""
+    rows = x.shape[:-1]
+    missing = -rows.numel() % row_multiple(x.device)
+    if missing:
+        x = torch.cat([x.flatten(0, -2), x.new_zeros(missing, x.size(-1))])
+    y = F.linear(x, weight, bias)
+    y = torch.relu_(y) if relu else y
+    # Not a slice, whose gradient is cleared whole before a part of it is written.
+    return y.split([rows.numel(), missing])[0].view(*rows, -1) if missing else y
+
+
+def pack(weight: Tensor, narrow: bool) -> Tensor | None:
+    """Lay out a matrix (out, in) for `packed_linear` as oneDNN wants it, which else does so at every product.
+
+    Args:
+        weight: float32.
+        narrow: round the factors to bfloat16; a CPU without such products multiplies them as float32.
+    Returns: None on a GPU, or if this CPU's float32 products are not oneDNN's (see `hardware.choose`).
+    """
+    if weight.device.type != "cpu":
+        return None
+    onednn = torch.backends.mkldnn.is_available()
+    multiplies_narrow = onednn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if narrow and not multiplies_narrow:
+        return weight.bfloat16().float()
+    if multiplies_narrow or (onednn and torch.get_float32_matmul_precision() == "medium"):
+        return torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16() if narrow else weight, PACKED)
+    return None
+
+
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """Return x·Wᵀ + b, or ReLU of it, from what `pack` made: (…, in) -> (…, out).
+
+    With factors of bfloat16 a ReLU's result has that type too, for the next product; x may have it.
+    """
+    if not packed.is_mkldnn:
+        y = F.linear(x.bfloat16().float(), packed, bias)
+        return torch.relu_(y).bfloat16() if relu else y
+    after = "relu" if relu else "none"
+    y = torch.ops.mkldnn._linear_pointwise(x.to(packed.dtype), packed, bias, after, [], "")
+    return y if relu else y.float()
+
+
+def keep_big_blocks() -> bool:
+    """Tell glibc's allocator to keep big blocks; else each step gets them anew from the system, cleared.
+
+    Returns: True if there is such an allocator.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD; each returns 1 if it is accepted.
+    return all([mallopt(-3, 1 << 30), mallopt(-1, 2**31 - 1), mallopt(-2, 64 << 20)])
