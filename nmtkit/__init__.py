@@ -1,4 +1,6 @@
-"""nmtkit: four claims about the neural translation model, trained and compared under equal conditions."""
+"""nmtkit: four claims about the neural translation model, trained and compared under equal
+conditions.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """What there is for Python, looked for when it is asked for: `import nmtkit` alone loads nothing, no torch above all."""
+    """What there is for Python, looked for when it is asked for: `import nmtkit` alone loads
+    nothing, no torch above all.
+    """
     if name in __all__:
         from nmtkit import api
 

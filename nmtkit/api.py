@@ -1,4 +1,6 @@
-"""From Python: `nmtkit.load(path)` gives a trained system that translates, scores and encodes, with the same numbers as the commands."""
+"""From Python: `nmtkit.load(path)` gives a trained system that translates, scores and encodes,
+with the same numbers as the commands.
+"""
 
 from __future__ import annotations
 
@@ -40,35 +42,52 @@ from nmtkit.translate.windows import (
 )
 
 Starting = Sequence[int] | Literal["blank"] | None
-"""Where documents start among some lines: the numbers of the lines, from 0; "blank": behind blank lines; None: every line is a document."""
+"""Where documents start among some lines: the numbers of the lines, from 0; "blank": behind
+blank lines; None: every line is a document.
+"""
 
 
 class NotLines(ConfigError, TypeError):
-    """Something else where a list of lines is wanted; one string above all, which Python takes for a list of its letters."""
+    """Something else where a list of lines is wanted; one string above all, which Python takes
+    for a list of its letters.
+    """
 
 
 @dataclass(frozen=True)
 class EncodedLine:
-    """What a system's encoder makes of a line: its S tokens, </s> last, and a state (D) for each, as a tensor (S, D) on the CPU."""
+    """What a system's encoder makes of a line: its S tokens, </s> last, and a state (D) for
+    each, as a tensor (S, D) on the CPU.
+    """
 
     tokens: list[str]
     states: Tensor
 
 
-def load(path: str | Path, system: str | None = None, device: str = "auto", *, jobs: int = 1, **search: Any) -> LoadedSystem:
+def load(
+    path: str | Path,
+    system: str | None = None,
+    device: str = "auto",
+    *,
+    jobs: int = 1,
+    **search: Any,
+) -> LoadedSystem:
     """A trained system, ready for use.
 
-    Torch's number of threads and its precision of products are the system's own while it computes, and as they were before and after; that
-    the smallest numbers count as zero, and the allocator's settings, stay for the process (see `nmtkit.nn.hardware.choose`).
+    Torch's number of threads and its precision of products are the system's own while it computes,
+    and as they were before and after; that the smallest numbers count as zero, and the allocator's
+    settings, stay for the process (see `nmtkit.nn.hardware.choose`).
 
     Args:
         path: a run directory, or a system's folder in it (runs/mine/systems/baseline).
         system: its name; None = the one trained last.
         device: auto, cpu or cuda.
-        jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not depend on it.
-        search: settings of the search that win over the system's own (beam=10, length_penalty=1.0, nbest=5, average=3, …).
-    Raises: DataError if there is no run or no trained system; ConfigError for an unknown system, setting or value; CheckpointError if its
-        checkpoints are damaged or of another vocabulary; EnvironmentProblem for an absent device.
+        jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not
+            depend on it.
+        search: settings of the search that win over the system's own (beam=10, length_penalty=1.0,
+            nbest=5, average=3, …).
+    Raises: DataError if there is no run or no trained system; ConfigError for an unknown system,
+        setting or value; CheckpointError if its checkpoints are damaged or of another vocabulary;
+        EnvironmentProblem for an absent device.
     """
     run, named = _find(Path(path), system)
     where = hardware.pick_device(device)
@@ -76,7 +95,9 @@ def load(path: str | Path, system: str | None = None, device: str = "auto", *, j
         systems = trained(run)
         named = trained_last(systems).name
         if len(systems) > 1:
-            console.say(f"loading '{named}', the system trained last (others: load(path, system=NAME))")
+            console.say(
+                f"loading '{named}', the system trained last (others: load(path, system=NAME))"
+            )
     return LoadedSystem(choose(run, [named], False, search, single=True)[0], where, jobs or cores())
 
 
@@ -87,10 +108,22 @@ def _find(path: Path, system: str | None) -> tuple[Run, str | None]:
         return Run(path), system
     if path.parent.name == "systems" and (path.parent.parent / "prep" / "manifest.json").is_file():
         if system not in (None, path.name):
-            raise ConfigError(f"{path} is not the folder of '{system}'", where="system", hint="leave one of them out, or name the run")
+            raise ConfigError(
+                f"{path} is not the folder of '{system}'",
+                where="system",
+                hint="leave one of them out, or name the run",
+            )
         return Run(path.parent.parent), path.name
-    what = "no such folder" if not path.exists() else "neither a prepared run nor a system's folder in one"
-    raise DataError(what, where=path, hint="name a folder that `nmtkit prep` made, such as runs/demo, or one in its systems/")
+    what = (
+        "no such folder"
+        if not path.exists()
+        else "neither a prepared run nor a system's folder in one"
+    )
+    raise DataError(
+        what,
+        where=path,
+        hint="name a folder that `nmtkit prep` made, such as runs/demo, or one in its systems/",
+    )
 
 
 class LoadedSystem:
@@ -109,7 +142,9 @@ class LoadedSystem:
         self._loaded: dict[Precision, Scorer] = {}
         self._searches = self._translator(forced=False)
         if self._searches.context_rule is not None:
-            console.say(f"'{self.name}' reads context: say by documents= which lines belong together")
+            console.say(
+                f"'{self.name}' reads context: say by documents= which lines belong together"
+            )
 
     def __repr__(self) -> str:
         return f"<system '{self.name}' of {self.run.path} on {self.device}>"
@@ -125,45 +160,74 @@ class LoadedSystem:
         return self._scores.models[0]
 
     def translate(self, lines: Sequence[str], documents: Starting = None) -> list[str]:
-        """The best translation of each line, for people, as `nmtkit translate FILE` prints it; of a blank line "".
+        """The best translation of each line, for people, as `nmtkit translate FILE` prints it; of a
+        blank line "".
 
         Args:
             lines: (N) raw lines.
             documents: where documents start, for a system that reads context.
-        Raises: NotLines for anything but a list of strings; ConfigError, DataError for documents that are of no use or impossible.
+        Raises: NotLines for anything but a list of strings; ConfigError, DataError for documents
+            that are of no use or impossible.
         """
         return [translation.text for translation in self.translations(lines, documents)]
 
     def translations(self, lines: Sequence[str], documents: Starting = None) -> list[Translation]:
-        """As `translate`, with the `nbest` candidates of each line: text, subwords, log-probability, score, whether it was finished."""
+        """As `translate`, with the `nbest` candidates of each line: text, subwords,
+        log-probability, score, whether it was finished.
+        """
         lines = _lines(lines, "lines")
         with self._computing():
-            windows = windows_for(self._searches.context_rule, windowed(lines), self._starts(documents, len(lines)))
-            return [one for window, own in windows for one in self._searches.translate_window(window, documents=own)]
+            windows = windows_for(
+                self._searches.context_rule, windowed(lines), self._starts(documents, len(lines))
+            )
+            return [
+                one
+                for window, own in windows
+                for one in self._searches.translate_window(window, documents=own)
+            ]
 
-    def score(self, src: Sequence[str], tgt: Sequence[str], documents: Starting = None) -> list[float]:
-        """Natural log-probability of each given target, </s> included, as `nmtkit translate FILE --force-target FILE` prints it.
+    def score(
+        self, src: Sequence[str], tgt: Sequence[str], documents: Starting = None
+    ) -> list[float]:
+        """Natural log-probability of each given target, </s> included, as `nmtkit translate FILE
+        --force-target FILE` prints it.
 
         Args:
             src: (N) raw source lines, of which none is cut; a blank one is an empty sentence.
             tgt: (N) raw target lines, one for each.
-            documents: where documents start among the source lines, for a system that reads context.
+            documents: where documents start among the source lines, for a system that reads
+                context.
         Raises: as `translate`; DataError if there are more lines of one than of the other.
         """
         return [line.log_prob for line in self.token_scores(src, tgt, documents)]
 
-    def token_scores(self, src: Sequence[str], tgt: Sequence[str], documents: Starting = None) -> list[ForcedLine]:
+    def token_scores(
+        self, src: Sequence[str], tgt: Sequence[str], documents: Starting = None
+    ) -> list[ForcedLine]:
         """As `score`: the tokens of each target, </s> last, and the log-probability of each."""
         src, tgt = _lines(src, "src"), _lines(tgt, "tgt")
         if len(src) != len(tgt):
-            raise DataError(f"{len(tgt):,} targets of {len(src):,} sources", where="score", hint="give one target line for each source line")
+            raise DataError(
+                f"{len(tgt):,} targets of {len(src):,} sources",
+                where="score",
+                hint="give one target line for each source line",
+            )
         targets = iter(tgt)
         with self._computing():
-            windows = windows_for(self._scores.context_rule, windowed(src), self._starts(documents, len(src)))
-            return [one for window, own in windows for one in self._scores.force(window, list(itertools.islice(targets, len(window))), own)]
+            windows = windows_for(
+                self._scores.context_rule, windowed(src), self._starts(documents, len(src))
+            )
+            return [
+                one
+                for window, own in windows
+                for one in self._scores.force(
+                    window, list(itertools.islice(targets, len(window))), own
+                )
+            ]
 
     def encode(self, src: Sequence[str]) -> list[EncodedLine]:
-        """The tokens of each line and the states of the encoder that the decoder reads, without context where the system reads some.
+        """The tokens of each line and the states of the encoder that the decoder reads, without
+        context where the system reads some.
 
         Args:
             src: (N) raw source lines, of which none is cut; a blank one is an empty sentence.
@@ -176,9 +240,15 @@ class LoadedSystem:
         with self._computing():
             for rows in by_length(list(map(len, ids)), POSITIONS):
                 with inference([self.model]):
-                    states = encoder_states(self.model, source_batch([ids[i] for i in rows], self.device), layer=0)
-                for row, i in enumerate(rows):  # copied outside of inference mode, for a tensor like any other
-                    encoded[i] = EncodedLine([*subwords[i], vocabulary[EOS]], states[row, : len(ids[i])].cpu().clone())
+                    states = encoder_states(
+                        self.model, source_batch([ids[i] for i in rows], self.device), layer=0
+                    )
+                for row, i in enumerate(
+                    rows
+                ):  # copied outside of inference mode, for a tensor like any other
+                    encoded[i] = EncodedLine(
+                        [*subwords[i], vocabulary[EOS]], states[row, : len(ids[i])].cpu().clone()
+                    )
         return [encoded[i] for i in range(len(ids))]
 
     @cached_property
@@ -192,18 +262,24 @@ class LoadedSystem:
             found = self._chosen.hardware(self.device, forced)
             if not self._loaded:
                 self._matmul = found.matmul
-            torch.set_float32_matmul_precision(self._matmul)  # what is loaded later computes the same way
+            torch.set_float32_matmul_precision(
+                self._matmul
+            )  # what is loaded later computes the same way
             if found.precision not in self._loaded:
                 prep, models = self.run.prep, self._chosen.load(self.device, found.precision)
                 sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")
-                self._loaded[found.precision] = Scorer(models, *sides, *load_vocabularies(prep), self.settings, self.device, self._jobs)
+                self._loaded[found.precision] = Scorer(
+                    models, *sides, *load_vocabularies(prep), self.settings, self.device, self._jobs
+                )
         finally:
             torch.set_float32_matmul_precision(before)
         return self._loaded[found.precision]
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
-        """One thread a process, as the commands have it, for the same bits; products as they were chosen for the device."""
+        """One thread a process, as the commands have it, for the same bits; products as they
+        were chosen for the device.
+        """
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self._matmul)
         try:
@@ -217,14 +293,30 @@ class LoadedSystem:
         if documents is None:
             return starts_everywhere
         if self._searches.context_rule is None:
-            raise ConfigError(f"'{self.name}' reads no context, so documents make no difference", where="documents", hint="leave it out")
+            raise ConfigError(
+                f"'{self.name}' reads no context, so documents make no difference",
+                where="documents",
+                hint="leave it out",
+            )
         if isinstance(documents, str):
             if documents != "blank":
-                raise ConfigError(f"'{documents}' does not say where documents start", where="documents", hint="'blank', or line numbers from 0")
+                raise ConfigError(
+                    f"'{documents}' does not say where documents start",
+                    where="documents",
+                    hint="'blank', or line numbers from 0",
+                )
             return starts_after_blank
         starts = list(documents)
-        if starts != sorted(set(starts)) or (starts[:1] or [0]) != [0] or (starts and starts[-1] >= count):
-            raise DataError("not the lines where documents start", where="documents", hint=f"rising numbers from 0 to at most {count - 1:,}, 0 first")
+        if (
+            starts != sorted(set(starts))
+            or (starts[:1] or [0]) != [0]
+            or (starts and starts[-1] >= count)
+        ):
+            raise DataError(
+                "not the lines where documents start",
+                where="documents",
+                hint=f"rising numbers from 0 to at most {count - 1:,}, 0 first",
+            )
         return starts_of(Documents(starts, count))
 
 
@@ -234,9 +326,17 @@ def _lines(given: Iterable[str], what: str) -> list[str]:
     Raises: NotLines for anything else.
     """
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise NotLines(f"a list of lines is wanted, not {type(given).__name__}", where=what, hint='one line is a list, too: ["A dog runs."]')
+        raise NotLines(
+            f"a list of lines is wanted, not {type(given).__name__}",
+            where=what,
+            hint='one line is a list, too: ["A dog runs."]',
+        )
     lines = list(given)
     for number, line in enumerate(lines):
         if not isinstance(line, str):
-            raise NotLines(f"a line is a string, not {type(line).__name__}", where=f"{what}[{number}]", hint="give strings")
+            raise NotLines(
+                f"a line is a string, not {type(line).__name__}",
+                where=f"{what}[{number}]",
+                hint="give strings",
+            )
     return lines

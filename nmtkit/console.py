@@ -1,4 +1,6 @@
-"""What the person sees while a stage works: everything here goes to stderr; stdout is for results."""
+"""What the person sees while a stage works: everything here goes to stderr; stdout is for
+results.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def warn(message: str) -> None:
 
 @contextlib.contextmanager
 def warnings_told_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Tell every warning to a function as well (a log that stays); of several the innermost is told."""
+    """Tell every warning to a function as well (a log that stays); of several the innermost is
+    told.
+    """
     _listeners.append(listener)
     try:
         yield
@@ -66,8 +70,11 @@ def duration(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def progress(label: str, total: float | None, every: float = 10.0) -> Iterator[Callable[[float], None]]:
-    """Show how far a long job is, with the time left: a rich bar on a terminal, else a line every few seconds.
+def progress(
+    label: str, total: float | None, every: float = 10.0
+) -> Iterator[Callable[[float], None]]:
+    """Show how far a long job is, with the time left: a rich bar on a terminal, else a line every
+    few seconds.
 
     Args:
         label: what is being done.
@@ -82,7 +89,12 @@ def progress(label: str, total: float | None, every: float = 10.0) -> Iterator[C
         from rich.console import Console
         from rich.progress import Progress, TimeRemainingColumn
 
-        bar = Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        bar = Progress(
+            *Progress.get_default_columns()[:-1],
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
         with bar:
             task = bar.add_task(label, total=total)
             yield lambda amount: bar.advance(task, amount)
@@ -96,7 +108,12 @@ def progress(label: str, total: float | None, every: float = 10.0) -> Iterator[C
         now = time.monotonic()
         if now - last >= every:
             last = now
-            left = f", {100 * done / total:.0f}%, {duration((now - start) * (total - done) / done)} left" if total and done else ""
+            left = (
+                f", {100 * done / total:.0f}%, {duration((now - start) * (total - done) / done)}"
+                " left"
+                if total and done
+                else ""
+            )
             say(f"{label}: {done:,.0f}{left}")
 
     yield advance
@@ -134,6 +151,9 @@ def aligned(columns: list[str], rows: list[list[Any]]) -> list[str]:
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max([len(names[i]), *(len(row[i]) for row in cells)]) for i in range(len(names))]
     return [
-        "  ".join(c.ljust(w) if is_left else c.rjust(w) for c, w, is_left in zip(row, widths, left, strict=True)).rstrip()
+        "  ".join(
+            c.ljust(w) if is_left else c.rjust(w)
+            for c, w, is_left in zip(row, widths, left, strict=True)
+        ).rstrip()
         for row in [names, ["-" * width for width in widths], *cells]
     ]

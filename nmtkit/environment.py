@@ -1,4 +1,6 @@
-"""The environment variables that nmtkit sets for libraries; a variable that the user has set stays."""
+"""The environment variables that nmtkit sets for libraries; a variable that the user has set
+stays.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,23 @@ def take_back(name: str) -> None:
 
 def prepare() -> None:
     """Set what the program needs, before it loads torch."""
-    # Read by OpenMP when torch is loaded. A thread that spins while it waits keeps the other one from the core they share with
-    # another program, and a step takes ten times as long; spinning briefly costs a quiet machine a few per cent with tiny models.
+    # Read by OpenMP when torch is loaded. A thread that spins while it waits keeps the other one
+    # from the core they share with another program, and a step takes ten times as long; spinning
+    # briefly costs a quiet machine a few per cent with tiny models.
     set_default("GOMP_SPINCOUNT", "10000")
     room_for_products(1)
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        # Read when torch is loaded. When a process dies, each of the others would print the stack of its broken connection, call by call.
+        # Read when torch is loaded. When a process dies, each of the others would print the stack
+        # of its broken connection, call by call.
         set_default("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def room_for_products(models: int) -> None:
-    """Let oneDNN keep as many compiled products for several models of one process as each has in a process of its own.
+    """Let oneDNN keep as many compiled products for several models of one process as each has in a
+    process of its own.
 
-    oneDNN reads this at its first product. Each product takes some 0.7 MB, and batches have many shapes: with oneDNN's own limit of
-    1,024 memory grows by most of a gigabyte over an epoch. One update uses far fewer again.
+    oneDNN reads this at its first product. Each product takes some 0.7 MB, and batches have many
+    shapes: with oneDNN's own limit of 1,024 memory grows by most of a gigabyte over an epoch. One
+    update uses far fewer again.
     """
     set_default("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRODUCTS * models))

@@ -1,4 +1,6 @@
-"""Errors for people: what is wrong, where, what to do next, and the exit code a script can rely on."""
+"""Errors for people: what is wrong, where, what to do next, and the exit code a script can rely
+on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a settings class says of its keys: type, default, allowed values, meaning; for lists, JSON and people."""
+"""What a settings class says of its keys: type, default, allowed values, meaning; for lists,
+JSON and people.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from pydantic import BaseModel
 
 from nmtkit.settings import build, toml_value
 
-LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "multipleOf": "a multiple of"}
+LIMITS = {
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
+    "multipleOf": "a multiple of",
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +30,9 @@ class Setting:
     """integer, number, boolean, string; "2 numbers", "list of strings"."""
     default: Any
     allowed: str
-    """The choices ("noam|cosine") or the limits ("≥ 0, < 1"), of each entry where it is a list; empty: whatever has the type."""
+    """The choices ("noam|cosine") or the limits ("≥ 0, < 1"), of each entry where it is a list;
+    empty: whatever has the type.
+    """
     description: str
 
     @property
@@ -35,10 +45,16 @@ class Setting:
     @property
     def default_text(self) -> str:
         """The default as `--set` takes it."""
-        return self.default if isinstance(self.default, str) and self.default else toml_value(self.default)
+        return (
+            self.default
+            if isinstance(self.default, str) and self.default
+            else toml_value(self.default)
+        )
 
 
-def describe(schema: type[BaseModel], values: Mapping[str, Any] | None = None, section: str = "") -> list[Setting]:
+def describe(
+    schema: type[BaseModel], values: Mapping[str, Any] | None = None, section: str = ""
+) -> list[Setting]:
     """All keys of a settings class.
 
     Args:
@@ -50,7 +66,13 @@ def describe(schema: type[BaseModel], values: Mapping[str, Any] | None = None, s
     defaults = build(schema, dict(values or {}), section)
     properties = schema.model_json_schema()["properties"]
     return [
-        Setting(name, _type(properties[name]), getattr(defaults, name), _allowed(properties[name]), " ".join((field.description or "").split()))
+        Setting(
+            name,
+            _type(properties[name]),
+            getattr(defaults, name),
+            _allowed(properties[name]),
+            " ".join((field.description or "").split()),
+        )
         for name, field in schema.model_fields.items()
     ]
 
@@ -60,7 +82,11 @@ def _type(schema: Mapping[str, Any]) -> str:
         return "|".join(map(_type, schema["anyOf"]))
     if schema.get("type") == "array":
         entries = schema.get("prefixItems")
-        return f"{len(entries)} {_type(entries[0])}s" if entries else f"list of {_type(schema.get('items', {}))}s"
+        return (
+            f"{len(entries)} {_type(entries[0])}s"
+            if entries
+            else f"list of {_type(schema.get('items', {}))}s"
+        )
     return str(schema.get("type", "any"))
 
 

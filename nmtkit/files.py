@@ -22,8 +22,11 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """What only writing can meet: no space, over the quota, read-only, too large."""
 
 
-def check_file(path: Path, instead: str = "write it to a file first, and name that", once: bool = False) -> None:
-    """Refuse what is no file, before anything is read: texts are read to be checked and again to be used, when a pipe would be empty.
+def check_file(
+    path: Path, instead: str = "write it to a file first, and name that", once: bool = False
+) -> None:
+    """Refuse what is no file, before anything is read: texts are read to be checked and again to be
+    used, when a pipe would be empty.
 
     Args:
         path: as the person gave it.
@@ -33,12 +36,17 @@ def check_file(path: Path, instead: str = "write it to a file first, and name th
     """
     path = Path(path)
     if not path.exists():
-        raise DataError(f"no such file: {path}", hint="check the path; relative paths start at the current folder")
+        raise DataError(
+            f"no such file: {path}",
+            hint="check the path; relative paths start at the current folder",
+        )
     if path.is_dir():
         raise DataError(f"is a directory, not a text file: {path}", hint="name a file in it")
     if not once and not path.is_file():
         mode = path.stat().st_mode
-        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        kind = (
+            "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        )
         raise DataError(f"is {kind}, not a file, and cannot be read twice: {path}", hint=instead)
 
 
@@ -68,14 +76,19 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
         if path.suffix == ".zst":
             import zstandard
 
-            return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), read_across_frames=True))  # type: ignore[arg-type]
+            return io.BufferedReader(
+                zstandard.ZstdDecompressor().stream_reader(
+                    open(path, "rb"), read_across_frames=True
+                )
+            )  # type: ignore[arg-type]
         return open(path, "rb")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[list[bytes]]:
-    """The lines of a file in blocks of at most `size`, split at LF only (not at U+2028, form feed, …), each with an LF, also the last.
+    """The lines of a file in blocks of at most `size`, split at LF only (not at U+2028, form feed,
+    …), each with an LF, also the last.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
@@ -87,11 +100,19 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
                 block.extend(itertools.islice(stream, size))
             except (OSError, EOFError, ValueError) as error:
                 number += len(block)  # those read before the error
-                raise DataError(f"cannot read on after line {number}: {error}", where=path, hint="is the file complete?") from error
+                raise DataError(
+                    f"cannot read on after line {number}: {error}",
+                    where=path,
+                    hint="is the file complete?",
+                ) from error
             except Exception as error:  # zlib, lzma and zstandard have error classes of their own
                 if type(error).__module__.split(".")[0] in {"zlib", "lzma", "_lzma", "zstandard"}:
                     number += len(block)
-                    raise DataError(f"damaged compressed data after line {number}: {error}", where=path, hint="fetch the file again") from error
+                    raise DataError(
+                        f"damaged compressed data after line {number}: {error}",
+                        where=path,
+                        hint="fetch the file again",
+                    ) from error
                 raise
             if not block:
                 return
@@ -112,7 +133,8 @@ def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
 
 
 def text_lines(path: Path, once: bool = False) -> Iterator[str]:
-    """The lines of a UTF-8 file, split at LF only; with `once` it may be a pipe, for a caller that reads it only once.
+    """The lines of a UTF-8 file, split at LF only; with `once` it may be a pipe, for a caller that
+    reads it only once.
 
     Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
     """
@@ -127,7 +149,8 @@ def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
 
     Args:
         raw: the bytes of the line.
-        path, number, offset: file, line number from 1, and the line's byte offset in the (uncompressed) file, for the message.
+        path, number, offset: file, line number from 1, and the line's byte offset in the
+            (uncompressed) file, for the message.
     Raises: DataError where the bytes are not UTF-8.
     """
     try:
@@ -157,7 +180,11 @@ def sha256(path: Path) -> str:
 
 def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     """Return the names of files of a folder that are gone or do not have their SHA-256 any more."""
-    return [name for name, digest in hashes.items() if not (folder / name).is_file() or sha256(folder / name) != digest]
+    return [
+        name
+        for name, digest in hashes.items()
+        if not (folder / name).is_file() or sha256(folder / name) != digest
+    ]
 
 
 @contextlib.contextmanager
@@ -167,7 +194,8 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     Args:
         path: the final name; its folder is made.
         mode: "w" (UTF-8, LF) or "wb".
-    Raises: EnvironmentProblem if the disk is full or not writable; what the body raises for another reason passes through.
+    Raises: EnvironmentProblem if the disk is full or not writable; what the body raises for another
+        reason passes through.
     """
     path = Path(path)
     temporary = None
@@ -186,9 +214,14 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        if in_body and error.errno not in UNWRITABLE:  # a closed pipe, an unreadable input: nothing to do with this file
+        if (
+            in_body and error.errno not in UNWRITABLE
+        ):  # a closed pipe, an unreadable input: nothing to do with this file
             raise
-        raise EnvironmentProblem(f"cannot write {path}: {error.strerror or error}", hint="free some space or choose another --run folder") from error
+        raise EnvironmentProblem(
+            f"cannot write {path}: {error.strerror or error}",
+            hint="free some space or choose another --run folder",
+        ) from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -241,7 +274,9 @@ def sync_folder(path: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Where downloads and parsed dictionaries are kept: NMTKIT_CACHE, else the user's cache folder."""
+    """Where downloads and parsed dictionaries are kept: NMTKIT_CACHE, else the user's cache
+    folder.
+    """
     if os.environ.get("NMTKIT_CACHE"):
         return Path(os.environ["NMTKIT_CACHE"])
     import platformdirs

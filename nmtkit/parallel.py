@@ -1,4 +1,6 @@
-"""Maps over chunks of lines with worker processes: order kept, memory bounded, errors brought home."""
+"""Maps over chunks of lines with worker processes: order kept, memory bounded, errors brought
+home.
+"""
 
 from __future__ import annotations
 
@@ -33,20 +35,28 @@ def cores() -> int:
 
 
 def ordered_map(
-    make: Callable[[], Callable[[Chunk], Result]], chunks: Iterable[Chunk], jobs: int, handed_over: list[Any] | None = None
+    make: Callable[[], Callable[[Chunk], Result]],
+    chunks: Iterable[Chunk],
+    jobs: int,
+    handed_over: list[Any] | None = None,
 ) -> Iterator[Result]:
-    """Apply a function to each chunk in worker processes and yield the results in the order of the chunks.
+    """Apply a function to each chunk in worker processes and yield the results in the order of the
+    chunks.
 
-    At most 2·jobs + 2 chunks are in flight, so memory doesn't grow with the input. The result is the same for any number of jobs.
+    At most 2·jobs + 2 chunks are in flight, so memory doesn't grow with the input. The result is
+    the same for any number of jobs.
 
     Args:
-        make: builds the function, once per process (called in the parent when jobs is 1). Where processes can't be forked it must be
-            picklable by multiprocessing: a function of a module, or a functools.partial of one.
+        make: builds the function, once per process (called in the parent when jobs is 1). Where
+            processes can't be forked it must be picklable by multiprocessing: a function of a
+            module, or a functools.partial of one.
         chunks: the work, in order; read as needed, in the parent.
         jobs: worker processes; 1 works in this process.
-        handed_over: a list to which the result of each process's `function.hand_over()` is added when all chunks are done.
+        handed_over: a list to which the result of each process's `function.hand_over()` is added
+            when all chunks are done.
     Returns: an iterator over the results; closing it early stops the workers.
-    Raises: what the function raised, as the error it was; EnvironmentProblem if a worker was killed.
+    Raises: what the function raised, as the error it was; EnvironmentProblem if a worker was
+        killed.
     """
     if jobs <= 1:
         function = make()
@@ -63,11 +73,14 @@ def ordered_map(
         while waiting:
             yield waiting.popleft().result()
         if handed_over is not None:
-            handed_over += [future.result() for future in [executor.submit(_hand_over) for _ in range(jobs)]]
+            handed_over += [
+                future.result() for future in [executor.submit(_hand_over) for _ in range(jobs)]
+            ]
 
 
 class Meanwhile(Generic[Chunk, Result]):
-    """A map over few chunks that goes on in worker processes while this process does other work; a context manager.
+    """A map over few chunks that goes on in worker processes while this process does other work; a
+    context manager.
 
     Args:
         make: as of `ordered_map`.
@@ -76,7 +89,13 @@ class Meanwhile(Generic[Chunk, Result]):
         busy: processes at work elsewhere until then; so many of the workers wait.
     """
 
-    def __init__(self, make: Callable[[], Callable[[Chunk], Result]], chunks: list[Chunk], jobs: int, busy: int = 1) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Callable[[Chunk], Result]],
+        chunks: list[Chunk],
+        jobs: int,
+        busy: int = 1,
+    ) -> None:
         self._make = make
         self._chunks = chunks
         self._jobs = jobs
@@ -114,9 +133,13 @@ def _context() -> multiprocessing.context.BaseContext:
 
 
 @contextlib.contextmanager
-def _pool(make: Callable[[], Callable[[Any], Any]], jobs: int, turn: Any = None) -> Iterator[ProcessPoolExecutor]:
+def _pool(
+    make: Callable[[], Callable[[Any], Any]], jobs: int, turn: Any = None
+) -> Iterator[ProcessPoolExecutor]:
     context: Any = _context()
-    executor = ProcessPoolExecutor(jobs, context, _start, (make, os.getpid(), context.Barrier(jobs), turn))
+    executor = ProcessPoolExecutor(
+        jobs, context, _start, (make, os.getpid(), context.Barrier(jobs), turn)
+    )
     try:
         yield executor
     except BrokenProcessPool as error:
@@ -126,19 +149,24 @@ def _pool(make: Callable[[], Callable[[Any], Any]], jobs: int, turn: Any = None)
 
 
 def _killed() -> EnvironmentProblem:
-    return EnvironmentProblem("a worker process was killed", hint="memory may have run out: try fewer --jobs")
+    return EnvironmentProblem(
+        "a worker process was killed", hint="memory may have run out: try fewer --jobs"
+    )
 
 
 def _start(make: Callable[[], Callable[[Any], Any]], parent: int, together: Any, turn: Any) -> None:
     global _worker, _failure, _together, _turn
     _together, _turn = together, turn
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; a Ctrl-C reaches the whole group
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent decides; a Ctrl-C reaches the whole group
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     try:
         _worker = make()
-    except Exception as error:  # an error here would break the pool without saying why; the first chunk reports it instead
+    # an error here would break the pool without saying why; the first chunk reports it instead
+    except Exception as error:
         _failure = error
 
 

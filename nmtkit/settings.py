@@ -1,7 +1,9 @@
-"""One strict schema for every setting: its sections, defaults, presets, files and `--set`, and messages for people.
+"""One strict schema for every setting: its sections, defaults, presets, files and `--set`, and
+messages for people.
 
-A resolved setting comes from, weakest first: the default here, the data set, the preset, `--config FILE`, `--set key=value`.
-The section `model` belongs to the variant (its own `Settings` class), so it is passed through as plain values here.
+A resolved setting comes from, weakest first: the default here, the data set, the preset, `--config
+FILE`, `--set key=value`. The section `model` belongs to the variant (its own `Settings` class), so
+it is passed through as plain values here.
 """
 
 from __future__ import annotations
@@ -33,12 +35,18 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class Section(BaseModel):
     """A group of settings: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     @field_validator("*", mode="before")
     @classmethod
     def _a_number_is_no_boolean(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation in {int, float}:
+        if (
+            isinstance(value, bool)
+            and info.field_name
+            and cls.model_fields[info.field_name].annotation in {int, float}
+        ):
             raise ValueError("a number is wanted, not true or false")
         return value
 
@@ -65,7 +73,9 @@ class PrepSettings(Section):
     merges: int = Field(8000, ge=0)
     """BPE merge operations to learn (for each side if not joint); 0 = words."""
     vocab_threshold: int = Field(0, ge=0)
-    """Undo merges that give a unit seen less often than this on that side (subword-nmt --vocabulary-threshold)."""
+    """Undo merges that give a unit seen less often than this on that side (subword-nmt
+    --vocabulary-threshold).
+    """
     min_frequency: int = Field(1, ge=1)
     """Tokens seen less often in the training text than this become <unk>."""
     min_words: int = Field(1, ge=1)
@@ -73,11 +83,15 @@ class PrepSettings(Section):
     max_words: int = Field(250, ge=1)
     """Training pairs with a longer side (in Moses tokens) are dropped."""
     max_ratio: float = Field(9.0, ge=1)
-    """Training pairs whose sides differ in length by more than this factor are dropped (Moses clean-corpus-n: 9)."""
+    """Training pairs whose sides differ in length by more than this factor are dropped (Moses
+    clean-corpus-n: 9).
+    """
     max_subwords: int = Field(256, ge=2)
     """Training pairs with a longer side in subwords are dropped."""
     on_bad_utf8: Literal["error", "replace", "drop"] = "error"
-    """What to do with bytes that are not UTF-8: stop, put U+FFFD in their place, or drop the training pair (counted; dev and test lines stay)."""
+    """What to do with bytes that are not UTF-8: stop, put U+FFFD in their place, or drop the
+    training pair (counted; dev and test lines stay).
+    """
 
     @field_validator("test", mode="before")
     @classmethod
@@ -97,19 +111,29 @@ class TrainSettings(Section):
     batch_unit: Literal["tgt_tokens", "src_tokens", "sentences"] = "tgt_tokens"
     """What batches are measured in: subwords of one side (</s> included), or sentence pairs."""
     update_size: int = Field(0, ge=0)
-    """Accumulate batches until an update holds at least this much, in `batch_unit`; 0 = every batch is an update."""
+    """Accumulate batches until an update holds at least this much, in `batch_unit`; 0 = every
+    batch is an update.
+    """
     schedule: Literal["noam", "cosine", "plateau", "constant"] = "noam"
-    """How the learning rate goes on after the warm-up: with t^-0.5, half a cosine down to 0 at `max_steps`, lower whenever a loss stalls, or flat."""
+    """How the learning rate goes on after the warm-up: with t^-0.5, half a cosine down to 0 at
+    `max_steps`, lower whenever a loss stalls, or flat.
+    """
     lr: float = Field(1.0, gt=0)
-    """noam: the factor s of s·d^-0.5·min(t^-0.5, t·w^-1.5); cosine, plateau, constant: the peak learning rate."""
+    """noam: the factor s of s·d^-0.5·min(t^-0.5, t·w^-1.5); cosine, plateau, constant: the peak
+    learning rate.
+    """
     warmup: int = Field(8000, ge=0)
     """Updates in which the learning rate rises linearly from 0; 0 = none."""
     decay_factor: float = Field(0.5, gt=0, lt=1)
-    """plateau: the learning rate is multiplied by this when `plateau_on` has not improved for `decay_patience` validations."""
+    """plateau: the learning rate is multiplied by this when `plateau_on` has not improved for
+    `decay_patience` validations.
+    """
     decay_patience: int = Field(0, ge=0)
     """plateau: validations without improvement that are let pass."""
     plateau_on: Literal["train_loss", "dev_loss"] = "dev_loss"
-    """plateau: the loss that is watched, that of the development set or of the training since the last validation."""
+    """plateau: the loss that is watched, that of the development set or of the training since
+    the last validation.
+    """
     min_lr: float = Field(0.0, ge=0)
     """plateau: stop when the learning rate falls to this."""
     betas: tuple[Beta, Beta] = (0.9, 0.98)
@@ -119,21 +143,29 @@ class TrainSettings(Section):
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled from the gradient (AdamW); 0 = none."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
-    """Probability that is spread over the whole vocabulary instead of given to the right subword."""
+    """Probability that is spread over the whole vocabulary instead of given to the right
+    subword.
+    """
     clip_norm: float = Field(0.0, ge=0)
     """Clip the global gradient norm; 0 = off."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 where the hardware multiplies it faster, else float32."""
     matmul: Literal["auto", "highest", "high", "medium"] = "auto"
-    """Path of float32 products (torch.set_float32_matmul_precision); auto: TF32 on a GPU, on a CPU the fastest that is as exact as `highest`."""
+    """Path of float32 products (torch.set_float32_matmul_precision); auto: TF32 on a GPU, on a
+    CPU the fastest that is as exact as `highest`.
+    """
     deterministic: bool = False
-    """On a GPU, only algorithms that give the same bits every time, and slower ones where need be; a CPU gives the same bits anyway."""
+    """On a GPU, only algorithms that give the same bits every time, and slower ones where need
+    be; a CPU gives the same bits anyway.
+    """
     seed: int = Field(1, ge=0)
     """Of initialisation, dropout and the order of batches."""
     checkpoint_every: int = Field(1000, ge=1)
     """Updates between two checkpoints (a new best and the last update are saved too)."""
     keep_checkpoints: int = Field(5, ge=1)
-    """The last k checkpoints at multiples of `checkpoint_every` are kept, and the newest, and the best."""
+    """The last k checkpoints at multiples of `checkpoint_every` are kept, and the newest, and
+    the best.
+    """
     validate_every: int = Field(1000, ge=1)
     """Updates between two looks at the development set."""
     dev_bleu: bool = True
@@ -164,22 +196,35 @@ class SearchSettings(Section):
     nbest: int = Field(1, ge=1)
     """Translations written for each sentence; at most `beam`."""
     average: int = Field(1, ge=1)
-    """Average the parameters of the last so many checkpoints at multiples of `train.checkpoint_every`; 1 = the best checkpoint alone."""
+    """Average the parameters of the last so many checkpoints at multiples of
+    `train.checkpoint_every`; 1 = the best checkpoint alone.
+    """
     batch_size: int = Field(128, ge=1)
     """Sentences searched at once."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the products inside the layers; auto: bfloat16 on a CPU that multiplies it faster. The output layer and given targets are float32."""
+    """Of the products inside the layers; auto: bfloat16 on a CPU that multiplies it faster. The
+    output layer and given targets are float32.
+    """
     max_source: int = Field(250, ge=1)
-    """Longer inputs (in subwords) are translated in pieces, cut at punctuation where there is some."""
+    """Longer inputs (in subwords) are translated in pieces, cut at punctuation where there is
+    some.
+    """
 
     @model_validator(mode="after")
     def _nbest_fits_the_beam(self) -> Self:
         if self.nbest > self.beam:
-            raise ValueError(f"search.nbest = {self.nbest} is more than search.beam = {self.beam}: raise the beam or ask for fewer")
+            raise ValueError(
+                f"search.nbest = {self.nbest} is more than search.beam = {self.beam}: raise the"
+                " beam or ask for fewer"
+            )
         return self
 
 
-STAGES: dict[str, type[Section]] = {"prep": PrepSettings, "train": TrainSettings, "search": SearchSettings}
+STAGES: dict[str, type[Section]] = {
+    "prep": PrepSettings,
+    "train": TrainSettings,
+    "search": SearchSettings,
+}
 S = TypeVar("S", bound=BaseModel)
 Values = dict[str, dict[str, Any]]
 
@@ -190,7 +235,9 @@ def load_preset(name: str) -> Values:
     Raises: ConfigError naming the nearest preset.
     """
     if name not in preset_names():
-        raise ConfigError(f"unknown preset '{name}'", where="--preset", hint=nearest(name, preset_names()))
+        raise ConfigError(
+            f"unknown preset '{name}'", where="--preset", hint=nearest(name, preset_names())
+        )
     return _sections(tomllib.loads(preset_text(name)), f"preset {name}")
 
 
@@ -199,7 +246,12 @@ def load_config(path: Path) -> Values:
 
     Raises: ConfigError if it is missing, not TOML, or has an unknown section.
     """
-    values = read_toml(path, "the settings file", "--config", 'write it as [train] / max_steps = 1000 / schedule = "noam"')
+    values = read_toml(
+        path,
+        "the settings file",
+        "--config",
+        'write it as [train] / max_steps = 1000 / schedule = "noam"',
+    )
     return _sections(values, str(path))
 
 
@@ -213,7 +265,9 @@ def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}") from error
+        raise ConfigError(
+            f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"not valid TOML: {error}", where=path, hint=example) from error
 
@@ -223,12 +277,17 @@ def _sections(values: dict[str, Any], where: str) -> Values:
         if key not in SECTIONS:
             raise ConfigError(f"unknown section '{key}'", where=where, hint=nearest(key, SECTIONS))
         if not isinstance(value, dict):
-            raise ConfigError(f"'{key}' is a section, not a value", where=where, hint=f"write [{key}] on a line of its own")
+            raise ConfigError(
+                f"'{key}' is a section, not a value",
+                where=where,
+                hint=f"write [{key}] on a line of its own",
+            )
     return values
 
 
 def parse_set(assignments: list[str]) -> Values:
-    """Turn `--set section.key=value` options into sections of values (a value is read as TOML, else as text).
+    """Turn `--set section.key=value` options into sections of values (a value is read as TOML, else
+    as text).
 
     Raises: ConfigError for a malformed option or unknown section.
     """
@@ -238,10 +297,16 @@ def parse_set(assignments: list[str]) -> Values:
         section, dot, name = key.strip().partition(".")
         if not equals or not dot or not name:
             raise ConfigError(
-                f"cannot read the setting '{text}'", where="--set", hint="write --set section.key=value, for example --set train.max_steps=1000"
+                f"cannot read the setting '{text}'",
+                where="--set",
+                hint="write --set section.key=value, for example --set train.max_steps=1000",
             )
         if section not in SECTIONS:
-            raise ConfigError(f"unknown section '{section}' in '{text}'", where="--set", hint=nearest(section, SECTIONS))
+            raise ConfigError(
+                f"unknown section '{section}' in '{text}'",
+                where="--set",
+                hint=nearest(section, SECTIONS),
+            )
         try:
             value = tomllib.loads(f"x = {raw.strip()}")["x"]
         except tomllib.TOMLDecodeError:
@@ -267,7 +332,8 @@ def build(schema: type[S], values: dict[str, Any], section: str) -> S:
         values: plain values.
         section: its name, for messages ("train").
     Returns: the frozen settings.
-    Raises: ConfigError naming the key, the value, what is allowed, and the nearest key for an unknown one.
+    Raises: ConfigError naming the key, the value, what is allowed, and the nearest key for an
+        unknown one.
     """
     try:
         return schema.model_validate(values)
@@ -275,13 +341,21 @@ def build(schema: type[S], values: dict[str, Any], section: str) -> S:
         first = error.errors()[0]
         message = plain(first["msg"])
         if not first["loc"]:  # about several keys together
-            raise ConfigError(message, where=f"[{section}]", hint="change one of them with --set") from None
+            raise ConfigError(
+                message, where=f"[{section}]", hint="change one of them with --set"
+            ) from None
         key = ".".join([section, *(str(part) for part in first["loc"])])
         if first["type"] == "extra_forbidden":
             raise ConfigError(
-                f"unknown setting '{key}'", where=f"[{section}]", hint=nearest(str(first["loc"][-1]), _known(schema, first["loc"]))
+                f"unknown setting '{key}'",
+                where=f"[{section}]",
+                hint=nearest(str(first["loc"][-1]), _known(schema, first["loc"])),
             ) from None
-        raise ConfigError(f"bad value for '{key}': {message} (got {first['input']!r})", where=f"[{section}]", hint=_describe(schema, first)) from None
+        raise ConfigError(
+            f"bad value for '{key}': {message} (got {first['input']!r})",
+            where=f"[{section}]",
+            hint=_describe(schema, first),
+        ) from None
 
 
 def _describe(schema: type[BaseModel], error: Any) -> str | None:
@@ -289,14 +363,27 @@ def _describe(schema: type[BaseModel], error: Any) -> str | None:
     if field is None:
         return None
     default = "required" if field.is_required() else f"default {field.default!r}"
-    return f"{error['loc'][0]}: {field.description or str(error['loc'][0]).replace('_', ' ')} ({default})"
+    return (
+        f"{error['loc'][0]}: {field.description or str(error['loc'][0]).replace('_', ' ')}"
+        f" ({default})"
+    )
 
 
 def _known(schema: type[BaseModel], place: Sequence[int | str]) -> Iterable[str]:
-    """The settings that there are where an unknown one was given: in the schema, or in one of those inside it."""
+    """The settings that there are where an unknown one was given: in the schema, or in one of
+    those inside it.
+    """
     for part in place[:-1]:
         field = schema.model_fields.get(part) if isinstance(part, str) else None
-        inside = [] if field is None else [one for one in _types(field.annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
+        inside = (
+            []
+            if field is None
+            else [
+                one
+                for one in _types(field.annotation)
+                if isinstance(one, type) and issubclass(one, BaseModel)
+            ]
+        )
         schema = inside[0] if inside else schema
     return schema.model_fields
 
@@ -307,11 +394,19 @@ def _types(annotation: Any) -> list[Any]:
 
 
 def to_toml(sections: dict[str, Any]) -> str:
-    """Write plain values, and one level of sections, as TOML (strings, numbers, booleans, lists of those)."""
-    lines = [f"{key} = {toml_value(value)}" for key, value in sections.items() if not isinstance(value, dict)]
+    """Write plain values, and one level of sections, as TOML (strings, numbers, booleans, lists
+    of those).
+    """
+    lines = [
+        f"{key} = {toml_value(value)}"
+        for key, value in sections.items()
+        if not isinstance(value, dict)
+    ]
     for name, values in sections.items():
         if isinstance(values, dict):
-            lines += ["", f"[{name}]"] + [f"{key} = {toml_value(value)}" for key, value in values.items() if value is not None]
+            lines += ["", f"[{name}]"] + [
+                f"{key} = {toml_value(value)}" for key, value in values.items() if value is not None
+            ]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import settings
 
 # The same examples everywhere and always, and no deadline: a machine may be slow or busy.
-settings.register_profile("bounded", derandomize=True, deadline=None, max_examples=100, database=None)
+settings.register_profile(
+    "bounded", derandomize=True, deadline=None, max_examples=100, database=None
+)
 settings.load_profile("bounded")
 
 
@@ -21,7 +23,9 @@ def shared() -> Path:
     """The folder of real data beside the checkout; on CI its absence is a failure."""
     folder = Path(__file__).resolve().parent.parent.parent / "shared"
     if not (folder / "data").is_dir():
-        message = f"no real data at {folder}: this test needs the folder 'shared' beside the checkout"
+        message = (
+            f"no real data at {folder}: this test needs the folder 'shared' beside the checkout"
+        )
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
@@ -30,7 +34,9 @@ def shared() -> Path:
 
 @pytest.fixture
 def pipe() -> Iterator[Callable[[str], Path]]:
-    """A function: the path, as a shell's `<(…)` has it, of a pipe with a short text that can be read once."""
+    """A function: the path, as a shell's `<(…)` has it, of a pipe with a short text that can be
+    read once.
+    """
     with contextlib.ExitStack() as held:
 
         def filled(text: str) -> Path:
@@ -45,13 +51,19 @@ def pipe() -> Iterator[Callable[[str], Path]]:
 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """A function: from now on a folder is as on a disk that cannot be written (root may write whatever the permissions say)."""
+    """A function: from now on a folder is as on a disk that cannot be written (root may write
+    whatever the permissions say).
+    """
 
     def refuse(folder: Path) -> None:
         original = builtins.open
 
         def opened(path: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-            if not isinstance(path, int) and Path(path).is_relative_to(folder) and set(mode) & set("wax+"):
+            if (
+                not isinstance(path, int)
+                and Path(path).is_relative_to(folder)
+                and set(mode) & set("wax+")
+            ):
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
             return original(path, mode, *rest, **options)
 
@@ -66,4 +78,10 @@ def multi30k_run(shared, tmp_path_factory):
     from nmtkit.prep.stage import prep
 
     folder = tmp_path_factory.mktemp("multi30k") / "run"
-    return prep("multi30k-ende", from_dir=shared / "data" / "multi30k" / "raw", jobs=2, assignments=["prep.merges=2000"], run_dir=folder)
+    return prep(
+        "multi30k-ende",
+        from_dir=shared / "data" / "multi30k" / "raw",
+        jobs=2,
+        assignments=["prep.merges=2000"],
+        run_dir=folder,
+    )

@@ -1,4 +1,6 @@
-"""A prepared run with systems whose weights were drawn, not trained: enough for whatever only has to give the same numbers twice."""
+"""A prepared run with systems whose weights were drawn, not trained: enough for whatever only
+has to give the same numbers twice.
+"""
 
 import torch
 
@@ -8,26 +10,41 @@ from nmtkit.run import write_toml
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 SIZES = {"d_model": 16, "d_ff": 24, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
-SEARCH = {"beam": 3, "length_penalty": 0.6, "max_length_a": 0.5, "max_length_b": 6, "max_source": 20}
+SEARCH = {
+    "beam": 3,
+    "length_penalty": 0.6,
+    "max_length_a": 0.5,
+    "max_length_b": 6,
+    "max_source": 20,
+}
 
 
 def add_system(run, name, variant, seed=1, sharp=3.0, eos=0.0, search=(), **model):
     """A system of a variant in small sizes.
 
     Args:
-        sharp: weights are multiplied by it, so that what is most probable is so by a margin, and differs from line to line.
-        eos: added to the output layer's bias of </s>, where it has one; <pad> and <s> then become as good as impossible.
+        sharp: weights are multiplied by it, so that what is most probable is so by a margin, and
+            differs from line to line.
+        eos: added to the output layer's bias of </s>, where it has one; <pad> and <s> then become
+            as good as impossible.
     Returns: its model, before the weights were stored.
     """
     system = run.system(name)
     system.path.mkdir(parents=True)
     values = {**load_variant(variant).adapt({**SIZES, "dropout": 0.1, "tie": "all"}), **model}
-    write_toml(system.config, {"variant": variant, "seed": seed, "model": values, "search": {**SEARCH, **dict(search)}})
+    write_toml(
+        system.config,
+        {"variant": variant, "seed": seed, "model": values, "search": {**SEARCH, **dict(search)}},
+    )
     torch.manual_seed(seed)
     built = build_model(variant, values, loading.vocabulary_sizes(run)).eval()
     with torch.no_grad():
         for parameter in built.parameters():
-            parameter.mul_(sharp) if parameter.dim() > 1 else parameter.add_(torch.randn_like(parameter) * 0.1)
+            (
+                parameter.mul_(sharp)
+                if parameter.dim() > 1
+                else parameter.add_(torch.randn_like(parameter) * 0.1)
+            )
         if eos:
             built.output.bias[EOS] += eos
             built.output.bias[[PAD, BOS]] = -50.0

@@ -1,4 +1,6 @@
-"""From Python: the numbers of the commands, the errors of the house, and the lines of the README."""
+"""From Python: the numbers of the commands, the errors of the house, and the lines of the
+README.
+"""
 
 import json
 import os
@@ -26,12 +28,21 @@ from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator
 from tests.ready import add_system, prepare
 
-SRC = ["The cat sleeps.", "", "The old dog that the man near the river sees runs, and the cats near the house sleep and run. " * 2, "It runs.", "dog"]
+SRC = [
+    "The cat sleeps.",
+    "",
+    "The old dog that the man near the river sees runs, and the cats near the house sleep and run. "
+    * 2,
+    "It runs.",
+    "dog",
+]
 TGT = ["Die Katze schläft.", "Hund", "Der Hund rennt.", "", "Er rennt nicht."]
 
 
 def float32(device, precision, remembered=None):
-    """In the place of measurements, which change process-wide settings and may come out differently from call to call."""
+    """In the place of measurements, which change process-wide settings and may come out
+    differently from call to call.
+    """
     return Hardware("cpu", "test", 1, "float32", "highest", False)
 
 
@@ -52,7 +63,9 @@ def no_measurements(monkeypatch):
 
 
 def called(*arguments, given=None):
-    return CliRunner().invoke(app, ["translate", *map(str, arguments), "--jobs", "1", "--device", "cpu"], input=given)
+    return CliRunner().invoke(
+        app, ["translate", *map(str, arguments), "--jobs", "1", "--device", "cpu"], input=given
+    )
 
 
 def printed(*arguments):
@@ -73,25 +86,48 @@ def test_the_numbers_of_the_commands_bit_for_bit(run, texts, name):
     system = nmtkit.load(run.path, system=name, device="cpu")
     assert system.translate(SRC) == printed(texts[0], "--run", run.path, "--system", name)
     assert system.translate(SRC)[1] == "" and len(set(system.translate(SRC))) > 2
-    wanted = [json.loads(line) for line in printed(texts[0], "--force-target", texts[1], "--run", run.path, "--system", name)]
+    wanted = [
+        json.loads(line)
+        for line in printed(
+            texts[0], "--force-target", texts[1], "--run", run.path, "--system", name
+        )
+    ]
     assert system.score(SRC, TGT) == [line["log_prob"] for line in wanted]
     tokens = system.token_scores(SRC, TGT)
-    assert [(line.tokens, line.log_probs) for line in tokens] == [(line["tokens"], line["log_probs"]) for line in wanted]
-    assert all(line.tokens[-1] == "</s>" and line.log_prob == sum(line.log_probs) < 0 for line in tokens)
+    assert [(line.tokens, line.log_probs) for line in tokens] == [
+        (line["tokens"], line["log_probs"]) for line in wanted
+    ]
+    assert all(
+        line.tokens[-1] == "</s>" and line.log_prob == sum(line.log_probs) < 0 for line in tokens
+    )
 
 
 def test_the_n_best_and_settings_of_the_search(run, texts):
     system = nmtkit.load(run.path, "plain", "cpu", beam=4, nbest=3, length_penalty=1.0)
     wanted = [
         json.loads(line)["nbest"]
-        for line in printed(texts[0], "--run", run.path, "--system", "plain", "--beam", 4, "--nbest", 3, "--length-penalty", 1)
+        for line in printed(
+            texts[0],
+            "--run",
+            run.path,
+            "--system",
+            "plain",
+            "--beam",
+            4,
+            "--nbest",
+            3,
+            "--length-penalty",
+            1,
+        )
     ]
-    assert [[vars(candidate) for candidate in one.candidates] for one in system.translations(SRC)] == wanted
+    assert [
+        [vars(candidate) for candidate in one.candidates] for one in system.translations(SRC)
+    ] == wanted
     assert [len(own) for own in wanted] == [3, 0, 3, 3, 3]
     assert (system.settings.beam, system.settings.max_source) == (4, 20)
-    assert nmtkit.load(run.path, "plain", "cpu", jobs=2, batch_size=2).translate(SRC) == nmtkit.load(
-        run.path, "plain", "cpu", batch_size=2
-    ).translate(SRC)
+    assert nmtkit.load(run.path, "plain", "cpu", jobs=2, batch_size=2).translate(
+        SRC
+    ) == nmtkit.load(run.path, "plain", "cpu", batch_size=2).translate(SRC)
 
 
 def test_documents(run, texts, tmp_path):
@@ -100,7 +136,10 @@ def test_documents(run, texts, tmp_path):
     for docs, documents in ((tmp_path / "starts", [0, 2]), ("blank", "blank")):
         given = ["--run", run.path, "--system", "with-context", "--docs", docs]
         assert system.translate(SRC, documents=documents) == printed(texts[0], *given)
-        wanted = [json.loads(line)["log_prob"] for line in printed(texts[0], "--force-target", texts[1], *given)]
+        wanted = [
+            json.loads(line)["log_prob"]
+            for line in printed(texts[0], "--force-target", texts[1], *given)
+        ]
         assert system.score(SRC, TGT, documents=documents) == wanted != system.score(SRC, TGT)
     marked = [tmp_path / f"marked.{side}" for side in ("src", "tgt")]
     for path, lines in zip(marked, (SRC, TGT), strict=True):
@@ -108,15 +147,29 @@ def test_documents(run, texts, tmp_path):
     wanted = system.translate(SRC, documents=[0, 2])
     given = ["--run", run.path, "--system", "with-context", "--docs", "marker"]
     assert printed(marked[0], *given) == ["<d>", *wanted[:2], "<d>", *wanted[2:]]
-    scored = [json.loads(line)["log_prob"] for line in printed(marked[0], "--force-target", marked[1], *given)]
-    assert [*scored[1:3], *scored[4:]] == pytest.approx(system.score(SRC, TGT, documents=[0, 2]), abs=1e-4)
+    scored = [
+        json.loads(line)["log_prob"]
+        for line in printed(marked[0], "--force-target", marked[1], *given)
+    ]
+    assert [*scored[1:3], *scored[4:]] == pytest.approx(
+        system.score(SRC, TGT, documents=[0, 2]), abs=1e-4
+    )
     refused = called(texts[0], *given)  # nothing in it says where documents start
-    assert (refused.exit_code, refused.stdout) == (2, "") and "no line of it is <d>" in refused.stderr and "--docs blank" in refused.stderr
-    assert "no line was <d>, so that all was one document" in called("-", *given, given="\n".join(SRC) + "\n").stderr
+    assert (
+        (refused.exit_code, refused.stdout) == (2, "")
+        and "no line of it is <d>" in refused.stderr
+        and "--docs blank" in refused.stderr
+    )
+    assert (
+        "no line was <d>, so that all was one document"
+        in called("-", *given, given="\n".join(SRC) + "\n").stderr
+    )
     marks = called("-", *given, given="<d>\n" + "\n".join(SRC) + "\n")
     assert marks.stdout.splitlines()[0] == "<d>" and "<d>," not in marks.stderr
     given[-1] = "blank"
-    assert "lines <d> were translated as sentences (--docs marker" in called(marked[0], *given).stderr
+    assert (
+        "lines <d> were translated as sentences (--docs marker" in called(marked[0], *given).stderr
+    )
     assert "<d>" not in called(texts[0], *given).stderr
     for wrong in ([1, 2], [0, 2, 2], [0, 5], [0, 3, 1]):
         with pytest.raises(DataError, match="not the lines where documents start"):
@@ -158,11 +211,17 @@ def test_no_lines(run):
 @pytest.mark.parametrize("wrong", ["A dog.", b"A dog.", 3, None, ["A dog.", 3], [["A dog."]]])
 def test_one_string_is_no_list_of_lines(run, wrong):
     system = nmtkit.load(run.path, "plain", "cpu")
-    for call in (lambda: system.translate(wrong), lambda: system.score(SRC, wrong), lambda: system.score(wrong, SRC), lambda: system.encode(wrong)):
+    for call in (
+        lambda: system.translate(wrong),
+        lambda: system.score(SRC, wrong),
+        lambda: system.score(wrong, SRC),
+        lambda: system.encode(wrong),
+    ):
         with pytest.raises(TypeError) as caught:
             call()
         assert isinstance(caught.value, NmtkitError) and (
-            "a list of lines is wanted" in str(caught.value) or "a line is a string" in str(caught.value)
+            "a list of lines is wanted" in str(caught.value)
+            or "a line is a string" in str(caught.value)
         )
 
 
@@ -198,12 +257,21 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
 
     def measured(device, precision):
         torch.set_float32_matmul_precision("medium")
-        return Hardware("cpu", "test", 1, "float32" if precision == "float32" else "bfloat16", "medium", False)
+        return Hardware(
+            "cpu", "test", 1, "float32" if precision == "float32" else "bfloat16", "medium", False
+        )
 
     monkeypatch.setattr("nmtkit.nn.hardware.choose", measured)
-    monkeypatch.setattr("nmtkit.models.loading.pack", lambda model, precision: packed.append((precision, torch.get_float32_matmul_precision())))
+    monkeypatch.setattr(
+        "nmtkit.models.loading.pack",
+        lambda model, precision: packed.append((precision, torch.get_float32_matmul_precision())),
+    )
     seen = []
-    for owner, name in ((Translator, "translate_window"), (Scorer, "force"), (api, "encoder_states")):
+    for owner, name in (
+        (Translator, "translate_window"),
+        (Scorer, "force"),
+        (api, "encoder_states"),
+    ):
         own = getattr(owner, name)
 
         def watched(*args, own=own, **options):
@@ -216,7 +284,9 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
     torch.set_float32_matmul_precision("highest")
     try:
         system = nmtkit.load(run.path, "plain", "cpu")
-        assert packed == [("bfloat16", "medium")] and torch.get_float32_matmul_precision() == "highest"
+        assert (
+            packed == [("bfloat16", "medium")] and torch.get_float32_matmul_precision() == "highest"
+        )
         system.translate(SRC)
         system.score(SRC, TGT)
         system.encode(SRC)
@@ -229,7 +299,10 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
 
 
 def test_importing_loads_nothing():
-    code = "import sys, nmtkit; assert 'torch' not in sys.modules; nmtkit.load; assert 'torch' in sys.modules; nmtkit.lod"
+    code = (
+        "import sys, nmtkit; assert 'torch' not in sys.modules; nmtkit.load; assert 'torch' in"
+        " sys.modules; nmtkit.lod"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "module 'nmtkit' has no attribute 'lod'" in done.stderr
 
@@ -237,14 +310,23 @@ def test_importing_loads_nothing():
 def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, capsys):
     page = (Path(__file__).resolve().parent.parent / "README.md").read_text("utf-8")
     section = page.split("\n## From Python\n")[1].split("\n## ")[0]
-    code = "\n".join(line.removeprefix("    ") for line in section.splitlines() if line.startswith("    "))
+    code = "\n".join(
+        line.removeprefix("    ") for line in section.splitlines() if line.startswith("    ")
+    )
     (folder,) = re.findall(r'"(runs/\S+)"', code)
     copied = Run(Path(shutil.copytree(run.path, tmp_path / folder)))
-    os.utime(copied.system("plain").checkpoints / "step-00000001", ns=(2**62 + 10**9, 2**62 + 10**9))
+    os.utime(
+        copied.system("plain").checkpoints / "step-00000001", ns=(2**62 + 10**9, 2**62 + 10**9)
+    )
     monkeypatch.chdir(tmp_path)
     shown = []
-    lines = [f"shown.append({line.partition('  #')[0]})" if line.startswith("system.") else line for line in code.splitlines()]
+    lines = [
+        f"shown.append({line.partition('  #')[0]})" if line.startswith("system.") else line
+        for line in code.splitlines()
+    ]
     exec("\n".join(lines), {"shown": shown})
     assert [type(value).__name__ for value in shown] == ["list", "list", "list", "list"]
-    assert [len(value) for value in shown[:3]] == [2, 1, 1] and shown[2][0] == pytest.approx(sum(shown[3]))
+    assert [len(value) for value in shown[:3]] == [2, 1, 1] and shown[2][0] == pytest.approx(
+        sum(shown[3])
+    )
     assert "</s>" in capsys.readouterr().out

@@ -17,8 +17,19 @@ from nmtkit.score.significance import TESTS
 from nmtkit.text import chinese
 from tests.prep.real import lines
 
-QUICK = ["model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0", "train.schedule=constant", "train.lr=0.003", "train.warmup=0"]
-TINY = ["--preset", "tiny", *(part for setting in [*QUICK, "train.label_smoothing=0"] for part in ("--set", setting))]
+QUICK = [
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.dropout=0",
+    "train.schedule=constant",
+    "train.lr=0.003",
+    "train.warmup=0",
+]
+TINY = [
+    "--preset",
+    "tiny",
+    *(part for setting in [*QUICK, "train.label_smoothing=0"] for part in ("--set", setting)),
+]
 PAIRS = [
     ("Steve Lopez reads a book.", "Steve Lopez在看书。"),
     ("Where is the iPhone?", "iPhone在哪里？"),
@@ -32,7 +43,9 @@ PAIRS = [
 def ok(*arguments, stdin=""):
     result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
     assert result.exit_code == 0, result.stderr
-    assert not re.search("jieba|prefix dict|Loading model|pkg_resources|SyntaxWarning", result.stderr)
+    assert not re.search(
+        "jieba|prefix dict|Loading model|pkg_resources|SyntaxWarning", result.stderr
+    )
     return result
 
 
@@ -46,16 +59,41 @@ def write(path, text):
 
 
 def test_english_to_chinese_without_spaces_but_between_latin_words(tmp_path, monkeypatch):
-    """Six pairs learnt by heart: what comes out is the raw Chinese text, spaces where Latin words meet and nowhere else."""
+    """Six pairs learnt by heart: what comes out is the raw Chinese text, spaces where Latin
+    words meet and nowhere else.
+    """
     monkeypatch.chdir(tmp_path)
-    en, zh = (write(tmp_path / f"train.{lang}", [pair[side] for pair in PAIRS] * 2) for side, lang in enumerate(("en", "zh")))
-    test = [write(tmp_path / f"few.{lang}", [pair[side] for pair in PAIRS]) for side, lang in enumerate(("en", "zh"))]
-    ok("prep", "--train", en, zh, "--dev", *test, "--test", f"{test[0]},{test[1]}", "--jobs", 1, "--set", "prep.merges=60")
+    en, zh = (
+        write(tmp_path / f"train.{lang}", [pair[side] for pair in PAIRS] * 2)
+        for side, lang in enumerate(("en", "zh"))
+    )
+    test = [
+        write(tmp_path / f"few.{lang}", [pair[side] for pair in PAIRS])
+        for side, lang in enumerate(("en", "zh"))
+    ]
+    ok(
+        "prep",
+        "--train",
+        en,
+        zh,
+        "--dev",
+        *test,
+        "--test",
+        f"{test[0]},{test[1]}",
+        "--jobs",
+        1,
+        "--set",
+        "prep.merges=60",
+    )
     run = Path("runs/en-zh")
     manifest = json.loads((run / "prep/manifest.json").read_text("utf-8"))
     assert manifest["tools"]["jieba's dictionary"] == chinese.dictionary_sha256()
-    assert sorted(path.name for path in (run / "prep").glob("truecase.*")) == ["truecase.en"]  # else `iPhone` would begin a sentence as `IPhone`
-    assert read(run / "prep/text/few.ref") == [pair[1] for pair in PAIRS]  # the reference is the raw text
+    assert sorted(path.name for path in (run / "prep").glob("truecase.*")) == [
+        "truecase.en"
+    ]  # else `iPhone` would begin a sentence as `IPhone`
+    assert read(run / "prep/text/few.ref") == [
+        pair[1] for pair in PAIRS
+    ]  # the reference is the raw text
     ok("train", *TINY, "--set", "train.max_steps=100", "--set", "train.validate_every=100")
     ok("translate", "--jobs", 1)
     (folder,) = run.glob("systems/*/translate/few")
@@ -69,25 +107,77 @@ def test_english_to_chinese_without_spaces_but_between_latin_words(tmp_path, mon
 
 @pytest.fixture(scope="module")
 def subtitles(shared, tmp_path_factory):
-    """Raw Chinese and English talks to train on; subtitles with three English references as a test set; two systems, translated."""
+    """Raw Chinese and English talks to train on; subtitles with three English references as a
+    test set; two systems, translated.
+    """
     folder, ted = tmp_path_factory.mktemp("subtitles"), shared / "data/iwslt15_zhen"
     han = shared / "data/han_outputs/sub_zh-en"
-    train = [write(folder / f"train.{lang}", lines(ted / f"IWSLT15.TED.dev2010.zh-en.{lang}")[:120]) for lang in ("zh", "en")]
+    train = [
+        write(folder / f"train.{lang}", lines(ted / f"IWSLT15.TED.dev2010.zh-en.{lang}")[:120])
+        for lang in ("zh", "en")
+    ]
     test = [write(folder / "s.zh", lines(han / "test_src")[:40])]
     test += [write(folder / f"r{i}.en", lines(han / f"test_tgt_{i}")[:40]) for i in (1, 2, 3)]
     run = folder / "run"
-    ok("prep", "mine", "--train", *train, "--dev", *train, "--test", ",".join(map(str, test)), "--run", run, "--jobs", 2, "--set", "prep.merges=300")
+    ok(
+        "prep",
+        "mine",
+        "--train",
+        *train,
+        "--dev",
+        *train,
+        "--test",
+        ",".join(map(str, test)),
+        "--run",
+        run,
+        "--jobs",
+        2,
+        "--set",
+        "prep.merges=300",
+    )
     for name, steps in (("a", 20), ("b", 60)):
-        ok("train", "--run", run, "--name", name, *TINY, "--set", f"train.max_steps={steps}", "--set", f"train.validate_every={steps}")
+        ok(
+            "train",
+            "--run",
+            run,
+            "--name",
+            name,
+            *TINY,
+            "--set",
+            f"train.max_steps={steps}",
+            "--set",
+            f"train.validate_every={steps}",
+        )
     ok("translate", "--run", run, "--jobs", 1, "--set", "search.max_length_b=10")
     return run, test
 
 
 def test_three_references_from_prep_to_significance(subtitles):
     run, test = subtitles
-    assert sorted(path.name for path in (run / "prep/text").glob("test.*")) == ["test.ref", "test.ref1", "test.ref2", "test.src"]
-    assert [read(run / f"prep/text/test.ref{i}") for i in ("", 1, 2)] == [[" ".join(line.split()) for line in read(path)] for path in test[1:]]
-    result = json.loads(ok("score", "--run", run, "--against", "b", "--resamples", 30, "--trials", 30, "--format", "json").stdout)
+    assert sorted(path.name for path in (run / "prep/text").glob("test.*")) == [
+        "test.ref",
+        "test.ref1",
+        "test.ref2",
+        "test.src",
+    ]
+    assert [read(run / f"prep/text/test.ref{i}") for i in ("", 1, 2)] == [
+        [" ".join(line.split()) for line in read(path)] for path in test[1:]
+    ]
+    result = json.loads(
+        ok(
+            "score",
+            "--run",
+            run,
+            "--against",
+            "b",
+            "--resamples",
+            30,
+            "--trials",
+            30,
+            "--format",
+            "json",
+        ).stdout
+    )
     scores = json.loads((run / "score/test/scores.json").read_text("utf-8"))
     assert scores["references"] == 3 and scores["signatures"]["bleu"].startswith("nrefs:3|")
     assert json.dumps(scores["systems"]) in json.dumps(result)
@@ -100,30 +190,68 @@ def test_three_references_from_prep_to_significance(subtitles):
         assert len(hyps) == 40
         assert system["scores"]["bleu"]["value"] == sacrebleu.corpus_bleu(hyps, refs).score
         assert system["scores"]["chrf"]["value"] == sacrebleu.corpus_chrf(hyps, refs).score
-    assert sacrebleu.corpus_chrf(hyps, refs).score != sacrebleu.corpus_chrf(hyps, refs[:1]).score  # the further references do count
+    assert (
+        sacrebleu.corpus_chrf(hyps, refs).score != sacrebleu.corpus_chrf(hyps, refs[:1]).score
+    )  # the further references do count
 
 
 def test_outside_files_with_three_references_and_a_baseline(subtitles):
     run, test = subtitles
     hyps = [run / f"systems/{name}/translate/test/hyp.txt" for name in ("a", "b")]
-    arguments = ["--hyp", hyps[0], "--hyp", hyps[1], *(part for path in test[1:] for part in ("--ref", path))]
+    arguments = [
+        "--hyp",
+        hyps[0],
+        "--hyp",
+        hyps[1],
+        *(part for path in test[1:] for part in ("--ref", path)),
+    ]
     result = ok("score", *arguments, "--resamples", 30, "--trials", 30)
     assert "nrefs:3" in result.stdout
-    assert f"{sacrebleu.corpus_bleu(read(hyps[1]), [read(path) for path in test[1:]]).score:.2f}" in result.stdout
+    assert (
+        f"{sacrebleu.corpus_bleu(read(hyps[1]), [read(path) for path in test[1:]]).score:.2f}"
+        in result.stdout
+    )
 
 
 def test_translating_chinese_loads_jieba_and_says_nothing_of_it(subtitles, tmp_path):
-    """In a process of its own, with a cache that doesn't exist yet and Python's warnings on: stderr has nmtkit's lines only."""
+    """In a process of its own, with a cache that doesn't exist yet and Python's warnings on:
+    stderr has nmtkit's lines only.
+    """
     run, _ = subtitles
-    environment = {**os.environ, "NMTKIT_CACHE": str(tmp_path / "cache"), "PYTHONWARNINGS": "always:::jieba"}
-    command = [sys.executable, "-m", "nmtkit", "translate", "-", "--run", str(run), "--system", "b", "--quiet"]
-    done = subprocess.run(command, input="我们去学校。\n", capture_output=True, text=True, env=environment, check=False)
+    environment = {
+        **os.environ,
+        "NMTKIT_CACHE": str(tmp_path / "cache"),
+        "PYTHONWARNINGS": "always:::jieba",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "nmtkit",
+        "translate",
+        "-",
+        "--run",
+        str(run),
+        "--system",
+        "b",
+        "--quiet",
+    ]
+    done = subprocess.run(
+        command,
+        input="我们去学校。\n",
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".cache"]
 
 
 def test_english_and_german_never_load_jieba(tmp_path):
-    src, tgt = (write(tmp_path / f"t.{lang}", [text] * 4) for lang, text in (("en", "The dog runs home."), ("de", "Der Hund läuft heim.")))
+    src, tgt = (
+        write(tmp_path / f"t.{lang}", [text] * 4)
+        for lang, text in (("en", "The dog runs home."), ("de", "Der Hund läuft heim."))
+    )
     code = f"""
 import sys
 from pathlib import Path
@@ -134,6 +262,8 @@ run = prep("mine", train=pair, dev=pair, jobs=1, assignments=["prep.merges=10"],
 print(TextSide.load(run.prep, "tgt").decode(TextSide.load(run.prep, "src").encode("The dog")), "jieba" in sys.modules)
 """
     environment = {**os.environ, "NMTKIT_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
     assert done.stdout == "The dog False\n", done.stderr
     assert not (tmp_path / "cache").exists()

@@ -1,4 +1,6 @@
-"""The door: the whole chain on the demo corpus by its printed commands, and what a person sees who types something wrong."""
+"""The door: the whole chain on the demo corpus by its printed commands, and what a person sees
+who types something wrong.
+"""
 
 import json
 import os
@@ -18,8 +20,26 @@ from nmtkit.cli.door import Command
 from nmtkit.cli.unused import CASES, refuse_unused
 from nmtkit.settings import STAGES
 
-TINY = ["--set", "model.d_model=16", "--set", "model.d_ff=32", "--set", "model.encoder_layers=1", "--set", "model.decoder_layers=1"]
-BRIEF = ["--set", "train.max_steps=6", "--set", "train.validate_every=3", "--set", "train.checkpoint_every=3", "--set", "search.max_length_b=5"]
+TINY = [
+    "--set",
+    "model.d_model=16",
+    "--set",
+    "model.d_ff=32",
+    "--set",
+    "model.encoder_layers=1",
+    "--set",
+    "model.decoder_layers=1",
+]
+BRIEF = [
+    "--set",
+    "train.max_steps=6",
+    "--set",
+    "train.validate_every=3",
+    "--set",
+    "train.checkpoint_every=3",
+    "--set",
+    "search.max_length_b=5",
+]
 
 
 def nmtkit(*arguments, stdin=""):
@@ -39,7 +59,18 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli") / "run"
     ok("prep", "demo", "--size", 200, "--run", folder, "--jobs", 1)
     ok("train", "--run", folder, *TINY, *BRIEF)
-    ok("train", "--run", folder, "--variant", "tests.toy_recurrent:ToyRecurrent", "--name", "toy", "--set", "model.d_model=16", *BRIEF)
+    ok(
+        "train",
+        "--run",
+        folder,
+        "--variant",
+        "tests.toy_recurrent:ToyRecurrent",
+        "--name",
+        "toy",
+        "--set",
+        "model.d_model=16",
+        *BRIEF,
+    )
     ok("translate", "--run", folder, "--jobs", 1, "--set", "search.max_length_b=5")
     return folder
 
@@ -61,7 +92,17 @@ def test_both_systems_are_translated_and_stand_side_by_side(run):
 
 
 def test_stdout_carries_the_result_only(run):
-    result = ok("translate", "-", "--run", run, "--system", "transformer", "--jobs", 1, stdin="The cat sleeps.\n\n \nA dog.\n")
+    result = ok(
+        "translate",
+        "-",
+        "--run",
+        run,
+        "--system",
+        "transformer",
+        "--jobs",
+        1,
+        stdin="The cat sleeps.\n\n \nA dog.\n",
+    )
     lines = result.stdout.split("\n")
     assert len(lines) == 5 and lines[1] == lines[2] == lines[4] == ""
     as_json = ok("score", "--run", run, "--format", "json")
@@ -69,7 +110,18 @@ def test_stdout_carries_the_result_only(run):
 
 
 def test_a_file_and_the_test_set_translate_alike(run):
-    printed = ok("translate", run / "prep/text/test.src", "--run", run, "--system", "toy", "--jobs", 1, "--set", "search.max_length_b=5").stdout
+    printed = ok(
+        "translate",
+        run / "prep/text/test.src",
+        "--run",
+        run,
+        "--system",
+        "toy",
+        "--jobs",
+        1,
+        "--set",
+        "search.max_length_b=5",
+    ).stdout
     assert printed == (run / "systems/toy/translate/test/hyp.txt").read_text()
 
 
@@ -78,7 +130,9 @@ def test_analyses_and_lists(run):
     ok("analyze", "lengths", "--run", run)
     assert json.loads((run / "analyze/lengths/finding.json").read_text())
     ok("analyze", "cost", "--run", run)
-    variants = json.loads(ok("variants", "--json", "--preset", "dc-wmt", "--vocab-size", 33432).stdout)
+    variants = json.loads(
+        ok("variants", "--json", "--preset", "dc-wmt", "--vocab-size", 33432).stdout
+    )
     assert {v["name"]: v["parameters"] for v in variants}["transformer"] == 61_255_680
     assert "multi30k-ende" in {d["name"] for d in json.loads(ok("datasets", "--json").stdout)}
 
@@ -86,15 +140,21 @@ def test_analyses_and_lists(run):
 def test_the_same_command_again_says_that_it_is_done(run):
     assert "up to date" in ok("prep", "demo", "--size", 200, "--run", run, "--jobs", 1).stderr
     assert "already at step 6 of 6" in ok("train", "--run", run, *TINY, *BRIEF).stderr
-    assert "up to date" in ok("translate", "--run", run, "--jobs", 1, "--set", "search.max_length_b=5").stderr
+    assert (
+        "up to date"
+        in ok("translate", "--run", run, "--jobs", 1, "--set", "search.max_length_b=5").stderr
+    )
 
 
 def test_history_has_every_stage(run):
-    stages = [json.loads(line)["stage"] for line in (run / "history.jsonl").read_text().splitlines()]
+    stages = [
+        json.loads(line)["stage"] for line in (run / "history.jsonl").read_text().splitlines()
+    ]
     assert {"prep", "train", "translate"} <= set(stages)
 
 
-# What a person types wrong: exit code 2, one line what, where, what to do; nothing on stdout; nothing half-written
+# What a person types wrong: exit code 2, one line what, where, what to do; nothing on stdout;
+# nothing half-written
 
 
 def wrong(*arguments, stdin=""):
@@ -106,7 +166,10 @@ def wrong(*arguments, stdin=""):
 
 
 def files_of(folder):
-    return {p.relative_to(folder) for p in Path(folder).rglob("*")} - {Path("history.jsonl"), Path(".lock")}
+    return {p.relative_to(folder) for p in Path(folder).rglob("*")} - {
+        Path("history.jsonl"),
+        Path(".lock"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -143,7 +206,10 @@ def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, arguments, sai
         (["train", "--name", "new", "--set", "model.heads=3"], "multiple of heads"),
         (["train", *TINY, *BRIEF, "--set", "train.label_smoothing=0.2"], "label_smoothing"),
         (["train", *TINY, *BRIEF, "--allow-change", "train.ler"], "did you mean 'train.lr'"),
-        (["train", "--name", "new", "--allow-change", "nosuch.setting"], "unknown setting 'nosuch.setting'"),
+        (
+            ["train", "--name", "new", "--allow-change", "nosuch.setting"],
+            "unknown setting 'nosuch.setting'",
+        ),
         (["translate", "--system", "ty"], "toy"),
         (["translate", "--set-name", "tset"], "did you mean 'test'"),
         (["translate", "nope.txt", "--system", "toy"], "nope.txt"),
@@ -165,23 +231,53 @@ UNUSED = [  # a command, options that mean nothing there, why
     ("translate -", ["--set-name test"], "a file or stdin goes to stdout"),
     (
         "translate text.txt --force-target text.txt",
-        ["--beam 5", "--nbest 1", "--length-penalty 0.6", *(f"--set search.{key}=1" for key in ("beam", "nbest", "length_penalty"))]
-        + ["--set search.max_length_a=1.5", "--set search.max_length_b=9", "--preset small", "--config text.txt"],
+        [
+            "--beam 5",
+            "--nbest 1",
+            "--length-penalty 0.6",
+            *(f"--set search.{key}=1" for key in ("beam", "nbest", "length_penalty")),
+        ]
+        + [
+            "--set search.max_length_a=1.5",
+            "--set search.max_length_b=9",
+            "--preset small",
+            "--config text.txt",
+        ],
         "with --force-target nothing is searched or kept",
     ),
     ("train --seed 2", ["--set train.seed=3"], "--seed is given too, and wins"),
     *(
-        (f"translate --{key.replace('_', '-')} 2", [f"--set search.{key}=1"], f"--{key.replace('_', '-')} is given too, and wins")
+        (
+            f"translate --{key.replace('_', '-')} 2",
+            [f"--set search.{key}=1"],
+            f"--{key.replace('_', '-')} is given too, and wins",
+        )
         for key in ("beam", "length_penalty", "nbest", "average")
     ),
-    ("translate --force-target text.txt --set-name test", ["--force"], "with --force-target nothing is searched or kept"),
+    (
+        "translate --force-target text.txt --set-name test",
+        ["--force"],
+        "with --force-target nothing is searched or kept",
+    ),
     ("score", ["--src text.txt", "--lang de"], "the translations of a run are scored"),
-    ("score --hyp text.txt --ref text.txt", ["--system toy", "--set-name test", "--run x", "--force"], "outside files are scored, without a run"),
+    (
+        "score --hyp text.txt --ref text.txt",
+        ["--system toy", "--set-name test", "--run x", "--force"],
+        "outside files are scored, without a run",
+    ),
     ("score", ["--table table1"], "no paper is named"),
-    ("score --ref text.txt", ["--group-by seed", "--paper text.txt", "--table table1"], "outside files are scored, without a run"),
+    (
+        "score --ref text.txt",
+        ["--group-by seed", "--paper text.txt", "--table table1"],
+        "outside files are scored, without a run",
+    ),
     ("score --ref text.txt", ["--force"], "outside files are scored, without a run"),
     ("report", ["--sentences 5"], "no attention is computed"),
-    ("export --to ctranslate2 transformer", ["--lines 5", "--at-least 90"], "without --check nothing is compared"),
+    (
+        "export --to ctranslate2 transformer",
+        ["--lines 5", "--at-least 90"],
+        "without --check nothing is compared",
+    ),
     ("settings train", ["--variant x"], "only the section model depends on the variant"),
     ("datasets", ["--from-dir x"], "data sets are listed"),
     ("datasets --fetch senteval", ["--json"], "files are brought here"),
@@ -189,11 +285,16 @@ UNUSED = [  # a command, options that mean nothing there, why
 
 
 def long_name(option):
-    """The option as messages name it: --beam of "--beam 5", --set search.beam of "--set search.beam=1"."""
+    """The option as messages name it: --beam of "--beam 5", --set search.beam of "--set
+    search.beam=1".
+    """
     return option.partition("=")[0] if option.startswith("--set ") else option.split()[0]
 
 
-@pytest.mark.parametrize(("command", "option", "why"), [(command, option, why) for command, options, why in UNUSED for option in options])
+@pytest.mark.parametrize(
+    ("command", "option", "why"),
+    [(command, option, why) for command, options, why in UNUSED for option in options],
+)
 def test_an_option_without_effect_is_refused(run, tmp_path, monkeypatch, command, option, why):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NMTKIT_RUN", str(run))  # which is no option that was given
@@ -208,12 +309,20 @@ def test_an_option_without_effect_is_refused(run, tmp_path, monkeypatch, command
 
 def test_every_case_of_the_table_is_tried():
     """And names options that its command has."""
-    tried = {(command.split()[0], long_name(option)) for command, options, _ in UNUSED for option in options}
-    assert tried == {(name, option) for name, cases in CASES.items() for case in cases for option in case.unused}
+    tried = {
+        (command.split()[0], long_name(option))
+        for command, options, _ in UNUSED
+        for option in options
+    }
+    assert tried == {
+        (name, option) for name, cases in CASES.items() for case in cases for option in case.unused
+    }
     for name, option in tried:
         assert isinstance(COMMANDS[name], Command)
         if not option.startswith("--set "):
-            assert option in {spelled for parameter in COMMANDS[name].params for spelled in parameter.opts}
+            assert option in {
+                spelled for parameter in COMMANDS[name].params for spelled in parameter.opts
+            }
         else:
             section, _, key = option.removeprefix("--set ").partition(".")
             assert key in STAGES[section].model_fields
@@ -227,10 +336,37 @@ def test_the_list_of_analyses_takes_no_option():
 def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):
     (tmp_path / "ref.de").write_text("ein Hund\n")
     monkeypatch.setenv("NMTKIT_RUN", str(run))
-    ok("score", "--hyp", tmp_path / "ref.de", "--ref", tmp_path / "ref.de", "--lang", "de", "--src", tmp_path / "ref.de", "--buckets", "3")
-    by_length = json.loads(ok("score", "--buckets", "7", "--format", "json", "--set-name", "test").stdout)[0]["by_length"]
+    ok(
+        "score",
+        "--hyp",
+        tmp_path / "ref.de",
+        "--ref",
+        tmp_path / "ref.de",
+        "--lang",
+        "de",
+        "--src",
+        tmp_path / "ref.de",
+        "--buckets",
+        "3",
+    )
+    by_length = json.loads(
+        ok("score", "--buckets", "7", "--format", "json", "--set-name", "test").stdout
+    )[0]["by_length"]
     assert by_length["buckets"] == "7"
-    assert "by_length" not in json.loads(ok("score", "--hyp", tmp_path / "ref.de", "--ref", tmp_path / "ref.de", "--format", "json").stdout)[0]
+    assert (
+        "by_length"
+        not in json.loads(
+            ok(
+                "score",
+                "--hyp",
+                tmp_path / "ref.de",
+                "--ref",
+                tmp_path / "ref.de",
+                "--format",
+                "json",
+            ).stdout
+        )[0]
+    )
     ok("analyze")
 
 
@@ -255,16 +391,24 @@ def test_line_counts_are_checked_before_scoring(run, tmp_path):
 def test_a_damaged_checkpoint_is_named(copy, damage):
     for weights in (copy / "systems/toy/checkpoints").glob("*/model.safetensors"):
         data = bytearray(weights.read_bytes())
-        data = data[:-100] if damage == "truncated" else data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+        data = (
+            data[:-100]
+            if damage == "truncated"
+            else data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+        )
         weights.write_bytes(data)
     said = wrong("translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1)
     assert "toy" in said and "checkpoint" in said.lower()
 
 
-@pytest.mark.parametrize("command", ["translate --force --jobs 1 --system toy", "analyze cost", "analyze layers"])
+@pytest.mark.parametrize(
+    "command", ["translate --force --jobs 1 --system toy", "analyze cost", "analyze layers"]
+)
 def test_a_system_whose_class_is_not_found_is_named_with_a_way_on(copy, command):
     config = copy / "systems/toy/config.toml"
-    config.write_text(config.read_text().replace("tests.toy_recurrent:", "elsewhere.toy_recurrent:"))
+    config.write_text(
+        config.read_text().replace("tests.toy_recurrent:", "elsewhere.toy_recurrent:")
+    )
     what, where, hint = wrong(*command.split(), "--run", copy).splitlines()[-3:]
     assert "system 'toy': cannot import variant 'elsewhere.toy_recurrent:ToyRecurrent'" in what
     assert where.strip() == f"in: {copy / 'systems/toy'}"
@@ -275,19 +419,40 @@ def test_the_newest_sound_checkpoint_is_taken_when_the_best_is_damaged(copy):
     folder = copy / "systems/toy"
     steps = sorted(p.name for p in (folder / "checkpoints").glob("step-*"))
     assert len(steps) == 2
-    (folder / "best.json").write_text(json.dumps(json.loads((folder / "best.json").read_text()) | {"checkpoint": steps[0]}))
+    (folder / "best.json").write_text(
+        json.dumps(json.loads((folder / "best.json").read_text()) | {"checkpoint": steps[0]})
+    )
     weights = folder / "checkpoints" / steps[0] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    assert f"taking the newest, {steps[1]}" in ok("translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1, *BRIEF[-2:]).stderr
+    assert (
+        f"taking the newest, {steps[1]}"
+        in ok(
+            "translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1, *BRIEF[-2:]
+        ).stderr
+    )
     assert steps[1] in (folder / "translate/test/meta.json").read_text()
 
 
 def test_a_training_that_loses_its_numbers_ends_with_exit_code_4(run, tmp_path):
     copied = Path(shutil.copytree(run / "prep", tmp_path / "run" / "prep")).parent
     steps = ["--set", "train.max_steps=50", "--set", "train.validate_every=1"]
-    result = nmtkit("train", "--run", copied, *TINY, *BRIEF, *steps, "--set", "train.lr=1e30", "--set", "train.dev_bleu=false")
+    result = nmtkit(
+        "train",
+        "--run",
+        copied,
+        *TINY,
+        *BRIEF,
+        *steps,
+        "--set",
+        "train.lr=1e30",
+        "--set",
+        "train.dev_bleu=false",
+    )
     assert result.exit_code == 4, result.stderr
-    assert "not finite" in result.stderr and "best so far" not in result.stderr.split("update skipped")[-1]
+    assert (
+        "not finite" in result.stderr
+        and "best so far" not in result.stderr.split("update skipped")[-1]
+    )
 
 
 def test_a_pickle_is_never_read(copy):
@@ -299,31 +464,73 @@ def test_a_pickle_is_never_read(copy):
 
 def test_a_checkpoint_of_another_vocabulary_is_refused(copy, tmp_path):
     other = tmp_path / "other"
-    ok("prep", "demo", "--size", 100, "--seed", 2, "--run", other, "--jobs", 1, "--set", "prep.merges=50")
+    ok(
+        "prep",
+        "demo",
+        "--size",
+        100,
+        "--seed",
+        2,
+        "--run",
+        other,
+        "--jobs",
+        1,
+        "--set",
+        "prep.merges=50",
+    )
     shutil.copytree(copy / "systems", other / "systems")
-    assert "of another vocabulary: vocab.txt differs" in wrong("translate", "--run", other, "--system", "toy", "--force", "--jobs", 1)
+    assert "of another vocabulary: vocab.txt differs" in wrong(
+        "translate", "--run", other, "--system", "toy", "--force", "--jobs", 1
+    )
 
 
 def test_the_reader_of_stdout_may_leave(run):
-    command = f"{sys.executable} -m nmtkit translate {run}/prep/text/test.src --run {run} --system toy --jobs 1 | head -n 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env={**os.environ, "NMTKIT_RUN": ""})
+    command = (
+        f"{sys.executable} -m nmtkit translate {run}/prep/text/test.src --run {run} --system toy"
+        " --jobs 1 | head -n 1"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NMTKIT_RUN": ""},
+    )
     assert done.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["prep", "--help"], ["--version"], ["variants"], ["settings", "--json"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["prep", "--help"], ["--version"], ["variants"], ["settings", "--json"]],
+)
 def test_the_reader_may_have_left_before_anything_is_printed(arguments):
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([sys.executable, "-m", "nmtkit", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "nmtkit", *arguments],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("stream", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_a_stream_that_is_closed_is_nothing_to_complain_of(stream):
-    done = subprocess.run(["bash", "-c", f"{sys.executable} -m nmtkit variants {stream}"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "error" not in done.stderr and bool(done.stdout) == (">&-" not in stream.split())
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m nmtkit variants {stream}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (
+        done.returncode == 0
+        and "error" not in done.stderr
+        and bool(done.stdout) == (">&-" not in stream.split())
+    )
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
@@ -340,8 +547,14 @@ nmtkit.__version__ = Version()
 from nmtkit.cli import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nmtkit: stopped; what was finished before is kept\n")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        130,
+        "",
+        "nmtkit: stopped; what was finished before is kept\n",
+    )
 
 
 @pytest.mark.parametrize("stream", ["", "2>&-", "2>/dev/full"])
@@ -357,23 +570,54 @@ from nmtkit.__main__ import main
 main()
 """
     (tmp_path / "stopped.py").write_text(code, "utf-8")
-    done = subprocess.run(["bash", "-c", f"{sys.executable} {tmp_path}/stopped.py {stream}"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "" if stream else "nmtkit: stopped; nothing was begun\n")
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} {tmp_path}/stopped.py {stream}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        130,
+        "",
+        "" if stream else "nmtkit: stopped; nothing was begun\n",
+    )
 
 
-@pytest.mark.parametrize("arguments", [["settings", "train"], ["variants"], ["prep", "--help"], ["--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["settings", "train"], ["variants"], ["prep", "--help"], ["--help"], ["--version"]],
+)
 def test_a_full_disk_behind_stdout_is_the_machines_fault(arguments):
     with open("/dev/full", "w", encoding="utf-8") as full:
-        done = subprocess.run([sys.executable, "-m", "nmtkit", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.stderr.splitlines()[:2] == ["nmtkit: No space left on device", "  in: stdout, or a file that was being written"]
-    assert "Traceback" not in done.stderr and "fault of nmtkit" not in done.stderr and "Exception ignored" not in done.stderr
+        done = subprocess.run(
+            [sys.executable, "-m", "nmtkit", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.stderr.splitlines()[:2] == [
+        "nmtkit: No space left on device",
+        "  in: stdout, or a file that was being written",
+    ]
+    assert (
+        "Traceback" not in done.stderr
+        and "fault of nmtkit" not in done.stderr
+        and "Exception ignored" not in done.stderr
+    )
     assert done.returncode == 3
 
 
 def test_translations_into_a_full_disk(run):
-    command = f"echo A dog. | {sys.executable} -m nmtkit translate - --run {run} --system toy --jobs 1 -q > /dev/full"
+    command = (
+        f"echo A dog. | {sys.executable} -m nmtkit translate - --run {run} --system toy --jobs 1 -q"
+        " > /dev/full"
+    )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.splitlines()[:2]) == (3, ["nmtkit: No space left on device", "  in: stdout, or a file that was being written"])
+    assert (done.returncode, done.stderr.splitlines()[:2]) == (
+        3,
+        ["nmtkit: No space left on device", "  in: stdout, or a file that was being written"],
+    )
 
 
 COMMANDS = get_command(app).commands
@@ -389,16 +633,27 @@ def test_the_help_lists_the_stages_in_their_order():
 def test_the_help_of_a_command_explains_every_option(name):
     command = COMMANDS[name]
     for parameter in command.params:
-        assert parameter.help.endswith("."), f"{name}: say what {parameter.name} does, in a sentence"
-        assert parameter.metavar is not None or parameter.is_flag, f"{name}: say what {parameter.name} takes, with a metavar"
+        assert parameter.help.endswith("."), (
+            f"{name}: say what {parameter.name} does, in a sentence"
+        )
+        assert parameter.metavar is not None or parameter.is_flag, (
+            f"{name}: say what {parameter.name} takes, with a metavar"
+        )
     result = CliRunner().invoke(app, [name, "--help"], terminal_width=200)
     assert result.exit_code == 0
-    assert all(max(parameter.opts, key=len) in result.stdout for parameter in command.params if parameter.opts[0].startswith("-"))
+    assert all(
+        max(parameter.opts, key=len) in result.stdout
+        for parameter in command.params
+        if parameter.opts[0].startswith("-")
+    )
     assert not re.search("<bool>|<int|<float", result.stdout)
 
 
 EXAMPLES = [
-    (name, line) for name, command in COMMANDS.items() for line in (command.epilog or "").splitlines() if re.match("nmtkit |.*[|] nmtkit ", line)
+    (name, line)
+    for name, command in COMMANDS.items()
+    for line in (command.epilog or "").splitlines()
+    if re.match("nmtkit |.*[|] nmtkit ", line)
 ]
 
 
@@ -412,9 +667,20 @@ def test_the_examples_of_the_help_can_be_typed(name, line):
 
 
 def test_the_examples_of_the_help_cover_the_commands():
-    assert {name for name, _ in EXAMPLES} >= {"prep", "train", "translate", "score", "analyze", "variants", "settings"}
+    assert {name for name, _ in EXAMPLES} >= {
+        "prep",
+        "train",
+        "translate",
+        "score",
+        "analyze",
+        "variants",
+        "settings",
+    }
     preps = [line for name, line in EXAMPLES if name == "prep"]
-    assert all(any(f" {option} " in line for line in preps) for option in ("--parses", "--parser", "--docs", "--from-dir"))
+    assert all(
+        any(f" {option} " in line for line in preps)
+        for option in ("--parses", "--parser", "--docs", "--from-dir")
+    )
     with pytest.raises(Exception, match="No such option"):
         test_the_examples_of_the_help_can_be_typed("train", "nmtkit train --not-there")
 
@@ -441,7 +707,9 @@ main()
 @pytest.mark.parametrize(("limit", "compiled"), [(None, 0), ("128", 140)])
 def test_measured_systems_keep_their_products_as_each_would_alone(run, limit, compiled):
     """For two systems 256 products, unless the user has another limit; oneDNN counts."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ONEDNN")} | {"ONEDNN_VERBOSE": "profile_create"}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("ONEDNN")
+    } | {"ONEDNN_VERBOSE": "profile_create"}
     environment |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": limit} if limit else {}
     command = [sys.executable, "-c", MEASURING, "analyze", "cost", "--measure", "--run", str(run)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

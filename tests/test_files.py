@@ -18,7 +18,13 @@ LINES = ["eins\u2028zwei\x85drei\x0cvier", "", "fünf\r", "no newline at the end
 
 @pytest.mark.parametrize(
     ("suffix", "pack"),
-    [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress), (".zst", zstandard.ZstdCompressor().compress)],
+    [
+        ("", bytes),
+        (".gz", gzip.compress),
+        (".xz", lzma.compress),
+        (".bz2", bz2.compress),
+        (".zst", zstandard.ZstdCompressor().compress),
+    ],
 )
 def test_lines_end_at_lf_only_in_every_compression(tmp_path, suffix, pack):
     path = tmp_path / f"text.en{suffix}"
@@ -27,7 +33,9 @@ def test_lines_end_at_lf_only_in_every_compression(tmp_path, suffix, pack):
     assert files.count_lines(path) == len(LINES)
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)])
+@pytest.mark.parametrize(
+    ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
+)
 def test_damaged_compressed_file_is_named(tmp_path, suffix, pack):
     path = tmp_path / f"text{suffix}"
     path.write_bytes(pack(b"line\n" * 5000)[:-20])
@@ -44,8 +52,15 @@ def test_missing_file_and_folder_are_named(tmp_path):
 
 def test_a_pipe_is_refused_before_anything_is_read_unless_it_is_read_once(tmp_path, pipe):
     path = pipe("eins\nzwei\n")
-    for read in (files.open_binary, files.count_lines, files.check_file, lambda path: list(files.text_lines(path))):
-        with pytest.raises(DataError, match="is a pipe, not a file, and cannot be read twice: /dev/fd/") as caught:
+    for read in (
+        files.open_binary,
+        files.count_lines,
+        files.check_file,
+        lambda path: list(files.text_lines(path)),
+    ):
+        with pytest.raises(
+            DataError, match="is a pipe, not a file, and cannot be read twice: /dev/fd/"
+        ) as caught:
             read(path)
         assert caught.value.hint.startswith("write it to a file first")
     assert list(files.text_lines(path, once=True)) == ["eins", "zwei"]
@@ -83,7 +98,14 @@ def test_a_full_disk_is_an_environment_problem(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "Broken pipe"), PermissionError(errno.EACCES, "of an input"), OSError("no number")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokenPipeError(errno.EPIPE, "Broken pipe"),
+        PermissionError(errno.EACCES, "of an input"),
+        OSError("no number"),
+    ],
+)
 def test_an_error_of_the_body_is_not_called_a_failed_write(tmp_path, error):
     path = tmp_path / "out.txt"
     files.write_text(path, "old")
@@ -96,7 +118,10 @@ def test_an_error_of_the_body_is_not_called_a_failed_write(tmp_path, error):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG])
 def test_a_disk_that_fills_up_in_the_body_is_an_environment_problem(tmp_path, number):
-    with pytest.raises(EnvironmentProblem, match="cannot write .*out.txt"), files.writing(tmp_path / "out.txt"):
+    with (
+        pytest.raises(EnvironmentProblem, match="cannot write .*out.txt"),
+        files.writing(tmp_path / "out.txt"),
+    ):
         raise OSError(number, os.strerror(number))
     assert list(tmp_path.iterdir()) == []
 
@@ -113,7 +138,9 @@ def test_every_step_of_writing_itself_is_an_environment_problem(tmp_path, monkey
 
 
 def test_a_full_device_is_noticed_inside_the_body_and_at_the_flush(tmp_path, monkeypatch):
-    """A stream whose bytes go to a device without space: a long text fails in write, a short one only when it is flushed."""
+    """A stream whose bytes go to a device without space: a long text fails in write, a short one
+    only when it is flushed.
+    """
     fdopen = os.fdopen
 
     def on_full_device(handle, mode, **text):

@@ -1,4 +1,6 @@
-"""The house rules that keep rooms apart: imports go down only, no torch where none is needed, no variant named outside its file."""
+"""The house rules that keep rooms apart: imports go down only, no torch where none is needed, no
+variant named outside its file.
+"""
 
 import ast
 import re
@@ -14,12 +16,44 @@ from nmtkit.models.variants import VARIANTS
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
 ROOMS = [
-    *("environment", "errors", "files", "console", "parallel", "presets", "settings", "fields", "tables", "records", "run", "text", "data", "corpora", "demo"),
-    *("prep", "nn", "models", "score", "translate", "export", "train", "analyze", "report", "api", "cli"),
+    *(
+        "environment",
+        "errors",
+        "files",
+        "console",
+        "parallel",
+        "presets",
+        "settings",
+        "fields",
+        "tables",
+        "records",
+        "run",
+        "text",
+        "data",
+        "corpora",
+        "demo",
+    ),
+    *(
+        "prep",
+        "nn",
+        "models",
+        "score",
+        "translate",
+        "export",
+        "train",
+        "analyze",
+        "report",
+        "api",
+        "cli",
+    ),
 ]
 FOUND_BY_NAME = "demo"
 """No other room imports the demo's generator: the table of data sets names it."""
-MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p.name not in {"__init__.py", "__main__.py"} or p.parent != PACKAGE)
+MODULES = sorted(
+    p
+    for p in PACKAGE.rglob("*.py")
+    if p.name not in {"__init__.py", "__main__.py"} or p.parent != PACKAGE
+)
 
 
 def imported_rooms(source: str) -> set[str]:
@@ -30,14 +64,28 @@ def imported_rooms(source: str) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            names |= {node.module or ""} if node.module != "nmtkit" else {f"nmtkit.{alias.name}" for alias in node.names}
-    return {name.split(".")[1] for name in names if name.startswith("nmtkit.") and name.split(".")[1] in ROOMS}
+            names |= (
+                {node.module or ""}
+                if node.module != "nmtkit"
+                else {f"nmtkit.{alias.name}" for alias in node.names}
+            )
+    return {
+        name.split(".")[1]
+        for name in names
+        if name.startswith("nmtkit.") and name.split(".")[1] in ROOMS
+    }
 
 
 def climbs(room: str, source: str) -> set[str]:
-    """The rooms that `source`, of `room`, imports though it must not: those above it, and the generator's."""
+    """The rooms that `source`, of `room`, imports though it must not: those above it, and the
+    generator's.
+    """
     rooms = imported_rooms(source)
-    return {other for other in rooms if ROOMS.index(other) > ROOMS.index(room) or room != other == FOUND_BY_NAME}
+    return {
+        other
+        for other in rooms
+        if ROOMS.index(other) > ROOMS.index(room) or room != other == FOUND_BY_NAME
+    }
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -46,7 +94,10 @@ def test_imports_go_down_only(path):
     if room in ROOMS:
         assert climbs(room, path.read_text("utf-8")) == set()
     else:
-        assert room in {"__init__", "__main__"}, f"{room} is not a room of the house: add it to ROOMS"
+        assert room in {
+            "__init__",
+            "__main__",
+        }, f"{room} is not a room of the house: add it to ROOMS"
 
 
 def test_the_import_rule_can_fail():
@@ -61,30 +112,59 @@ SETS_A_VARIABLE = re.compile(r"environ(\[[^]]+\] \|?= |\.(setdefault|update|pop)
 
 
 def test_one_file_sets_environment_variables():
-    assert [path.name for path in MODULES if SETS_A_VARIABLE.search(path.read_text("utf-8"))] == ["environment.py"]
+    assert [path.name for path in MODULES if SETS_A_VARIABLE.search(path.read_text("utf-8"))] == [
+        "environment.py"
+    ]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_no_room_but_models_names_a_variant(path):
-    """Adding a model must need no edit in training, search, scores, analyses or the command line."""
+    """Adding a model must need no edit in training, search, scores, analyses or the command
+    line.
+    """
     room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     if room in {"models", "corpora"}:
         return
     code = re.sub(r'""".*?"""', "", path.read_text("utf-8"), flags=re.S)
-    code = re.sub(r"^def train\(.*?^\) -> None:", "", code, flags=re.S | re.M) if room in {"cli", "train"} else code  # the default of --variant
+    code = (
+        re.sub(r"^def train\(.*?^\) -> None:", "", code, flags=re.S | re.M)
+        if room in {"cli", "train"}
+        else code
+    )  # the default of --variant
     assert variants_named(code) == set()
 
 
 def variants_named(code: str) -> set[str]:
-    """The variants of the table that code names: by their name, their class, or an import of their module."""
-    found = {name for name in set(VARIANTS) - {"pr"} if re.search(rf"(?<![\w-]){name}(?![\w-])", code)}  # pr is a name of buckets of lengths, too
-    for module, _, cls in (variant.target.removeprefix("nmtkit.models.").partition(":") for variant in VARIANTS.values()):
-        found |= {name for name, wanted in ((cls, rf"\b{cls}\b"), (module, rf"\bmodels(\.| import ){module}\b")) if re.search(wanted, code)}
+    """The variants of the table that code names: by their name, their class, or an import of
+    their module.
+    """
+    found = {
+        name for name in set(VARIANTS) - {"pr"} if re.search(rf"(?<![\w-]){name}(?![\w-])", code)
+    }  # pr is a name of buckets of lengths, too
+    for module, _, cls in (
+        variant.target.removeprefix("nmtkit.models.").partition(":")
+        for variant in VARIANTS.values()
+    ):
+        found |= {
+            name
+            for name, wanted in (
+                (cls, rf"\b{cls}\b"),
+                (module, rf"\bmodels(\.| import ){module}\b"),
+            )
+            if re.search(wanted, code)
+        }
     return found
 
 
 @pytest.mark.parametrize(
-    "code", ["if variant == 'enc-dc':", "isinstance(m, PhraseTransformer)", "from nmtkit.models import phrase", "'full-dc'", "RNNSearch()"]
+    "code",
+    [
+        "if variant == 'enc-dc':",
+        "isinstance(m, PhraseTransformer)",
+        "from nmtkit.models import phrase",
+        "'full-dc'",
+        "RNNSearch()",
+    ],
 )
 def test_the_rule_of_variants_can_fail(code):
     assert variants_named(code)
@@ -93,7 +173,16 @@ def test_the_rule_of_variants_can_fail(code):
 
 @pytest.mark.parametrize(
     "module",
-    ["nmtkit", "nmtkit.cli", "nmtkit.run", "nmtkit.prep.stage", "nmtkit.text.side", "nmtkit.score.stage", "nmtkit.data.store", "nmtkit.report.stage"],
+    [
+        "nmtkit",
+        "nmtkit.cli",
+        "nmtkit.run",
+        "nmtkit.prep.stage",
+        "nmtkit.text.side",
+        "nmtkit.score.stage",
+        "nmtkit.data.store",
+        "nmtkit.report.stage",
+    ],
 )
 def test_no_torch_where_none_is_needed(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

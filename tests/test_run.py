@@ -57,7 +57,26 @@ def test_a_system_name_is_a_plain_folder_name(tmp_path, name):
         Run(tmp_path).system(name)
 
 
-@pytest.mark.parametrize("name", ["-x", "_x", "sp ace", "a+b", "ensemble-a+b", "x\n", "\tx", "a:b", "a*", "ok.-_=", "", "a/b", "..", ".x", "−1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "-x",
+        "_x",
+        "sp ace",
+        "a+b",
+        "ensemble-a+b",
+        "x\n",
+        "\tx",
+        "a:b",
+        "a*",
+        "ok.-_=",
+        "",
+        "a/b",
+        "..",
+        ".x",
+        "−1",
+    ],
+)
 def test_a_system_to_be_trained_has_a_name_that_commands_and_ensembles_can_read(tmp_path, name):
     with pytest.raises(ConfigError, match="cannot name a system") as caught:
         Run(tmp_path).new_system(name)
@@ -70,13 +89,32 @@ def test_names_of_letters_digits_hyphens_underscores_and_dots(tmp_path, name):
 
 
 def test_the_folder_of_an_ensemble_is_found(tmp_path):
-    assert Run(tmp_path).system("ensemble-a+b").translation("test") == tmp_path / "systems" / "ensemble-a+b" / "translate" / "test"
+    assert (
+        Run(tmp_path).system("ensemble-a+b").translation("test")
+        == tmp_path / "systems" / "ensemble-a+b" / "translate" / "test"
+    )
 
 
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b'variant = "rnn\n', b'variant = "\xff"\n', b"\x00" * 40, b"variant = 3\n", b"[search]\nbeam = 3\n", b'variant = "x"\nsearch = 3\n'],
-    ids=["empty", "not TOML", "not UTF-8", "zeros", "a number", "cut at the beginning", "no section"],
+    [
+        b"",
+        b'variant = "rnn\n',
+        b'variant = "\xff"\n',
+        b"\x00" * 40,
+        b"variant = 3\n",
+        b"[search]\nbeam = 3\n",
+        b'variant = "x"\nsearch = 3\n',
+    ],
+    ids=[
+        "empty",
+        "not TOML",
+        "not UTF-8",
+        "zeros",
+        "a number",
+        "cut at the beginning",
+        "no section",
+    ],
 )
 def test_damaged_settings_of_a_system_are_named(tmp_path, damaged):
     system = Run(tmp_path).system("mine")
@@ -87,7 +125,11 @@ def test_damaged_settings_of_a_system_are_named(tmp_path, damaged):
     with pytest.raises(DataError, match="settings of 'mine' are damaged") as caught:
         system.read_config()
     assert caught.value.exit_code == 2 and caught.value.where == str(system.config)
-    assert caught.value.hint == "bring the file back from a copy, or train the system anew: nmtkit train --name mine --force"
+    assert (
+        caught.value.hint
+        == "bring the file back from a copy, or train the system anew: nmtkit train --name mine"
+        " --force"
+    )
 
 
 HOLD = """
@@ -100,9 +142,17 @@ with locked(pathlib.Path(sys.argv[1]), "train"):
 
 
 def test_a_second_writer_is_told_who_holds_the_run_and_a_dead_one_does_not_count(tmp_path):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(DataError, match=rf"'train' \(process {holder.pid} on "), locked(tmp_path, "prep"):
+    with (
+        pytest.raises(DataError, match=rf"'train' \(process {holder.pid} on "),
+        locked(tmp_path, "prep"),
+    ):
         pass
     with pytest.raises(DataError, match="in use"), locked(tmp_path, "translate", shared=True):
         pass
@@ -115,7 +165,11 @@ def test_a_second_writer_is_told_who_holds_the_run_and_a_dead_one_does_not_count
 def test_the_holder_named_is_the_one_that_holds_and_a_refused_folder_is_not_left_behind(tmp_path):
     with locked(tmp_path, "prep"):
         pass
-    with locked(tmp_path, "train", shared=True), pytest.raises(DataError, match=rf"'train' \(process {os.getpid()} "), locked(tmp_path, "prep"):
+    with (
+        locked(tmp_path, "train", shared=True),
+        pytest.raises(DataError, match=rf"'train' \(process {os.getpid()} "),
+        locked(tmp_path, "prep"),
+    ):
         pass
     with pytest.raises(ZeroDivisionError), locked(tmp_path / "new", "train"):
         raise ZeroDivisionError
@@ -131,17 +185,41 @@ def test_sharers_keep_out_only_who_wants_it_alone(tmp_path):
 
 
 def test_a_sharer_that_came_and_went_leaves_the_names_of_those_who_stay(tmp_path):
-    """As a second `train` of a system that is in training does: it shares the run for a moment, and is refused."""
+    """As a second `train` of a system that is in training does: it shares the run for a moment,
+    and is refused.
+    """
     code = HOLD.replace('"train")', '"train", shared=True)')
-    first = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert first.stdout.readline() == "held\n"
-    second = subprocess.run([sys.executable, "-c", code.replace('"train"', '"score"'), str(tmp_path)], input="", capture_output=True, check=True)
+    second = subprocess.run(
+        [sys.executable, "-c", code.replace('"train"', '"score"'), str(tmp_path)],
+        input="",
+        capture_output=True,
+        check=True,
+    )
     assert second.stdout == b"held\n"
-    with locked(tmp_path, "translate", shared=True), pytest.raises(DataError) as caught, locked(tmp_path, "prep"):
+    with (
+        locked(tmp_path, "translate", shared=True),
+        pytest.raises(DataError) as caught,
+        locked(tmp_path, "prep"),
+    ):
         pass
-    named = rf"in use by 'train' \(process {first.pid} on [^,]+, for 0 min\), 'translate' \(process {os.getpid()} on [^,]+, for 0 min\)$"
+    named = (
+        rf"in use by 'train' \(process {first.pid} on [^,]+, for 0 min\), 'translate' \(process"
+        rf" {os.getpid()} on [^,]+, for 0 min\)$"
+    )
     assert re.search(named, caught.value.message)
-    with pytest.raises(DataError, match=rf"(?m)in use by 'train' \(process {first.pid} on [^,]+, for 0 min\)$"), locked(tmp_path, "prep"):
+    with (
+        pytest.raises(
+            DataError, match=rf"(?m)in use by 'train' \(process {first.pid} on [^,]+, for 0 min\)$"
+        ),
+        locked(tmp_path, "prep"),
+    ):
         pass
     first.kill()
     first.wait()
@@ -153,25 +231,39 @@ def test_a_sharer_that_came_and_went_leaves_the_names_of_those_who_stay(tmp_path
 def test_who_comes_while_the_last_one_leaves_is_let_in(tmp_path, monkeypatch):
     with open(tmp_path / ".lock", "a", encoding="utf-8") as leaving:
         fcntl.flock(leaving, fcntl.LOCK_EX)
-        monkeypatch.setattr("nmtkit.run.time.sleep", lambda seconds: fcntl.flock(leaving, fcntl.LOCK_UN))
+        monkeypatch.setattr(
+            "nmtkit.run.time.sleep", lambda seconds: fcntl.flock(leaving, fcntl.LOCK_UN)
+        )
         with locked(tmp_path, "score", shared=True):
             pass
 
 
-def test_a_sharer_of_a_folder_that_cannot_be_written_goes_on_and_keeps_out_of_one_that_is_held(tmp_path, read_only):
+def test_a_sharer_of_a_folder_that_cannot_be_written_goes_on_and_keeps_out_of_one_that_is_held(
+    tmp_path, read_only
+):
     with locked(tmp_path, "prep"):
         pass
     read_only(tmp_path)
-    with locked(tmp_path, "translate", shared=True), open(tmp_path / ".lock", "rb") as other, pytest.raises(BlockingIOError):
+    with (
+        locked(tmp_path, "translate", shared=True),
+        open(tmp_path / ".lock", "rb") as other,
+        pytest.raises(BlockingIOError),
+    ):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with open(tmp_path / ".lock", "rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="in use by another process"), locked(tmp_path, "translate", shared=True):
+        with (
+            pytest.raises(DataError, match="in use by another process"),
+            locked(tmp_path, "translate", shared=True),
+        ):
             pass
     (tmp_path / ".lock").unlink()
     with locked(tmp_path, "translate", shared=True):
         pass
-    with pytest.raises(EnvironmentProblem, match="cannot write in .*: Read-only file system"), locked(tmp_path, "prep"):
+    with (
+        pytest.raises(EnvironmentProblem, match="cannot write in .*: Read-only file system"),
+        locked(tmp_path, "prep"),
+    ):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -181,7 +273,11 @@ def test_a_sharer_needs_no_room_on_the_disk_for_its_name(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with locked(tmp_path, "translate", shared=True), pytest.raises(DataError, match="in use by another process"), locked(tmp_path, "prep"):
+    with (
+        locked(tmp_path, "translate", shared=True),
+        pytest.raises(DataError, match="in use by another process"),
+        locked(tmp_path, "prep"),
+    ):
         pass
     with pytest.raises(OSError, match="No space"), locked(tmp_path, "prep"):
         pass
@@ -194,5 +290,8 @@ def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path):
     with pytest.raises(DataError), run.recorded("score"):
         raise DataError("nothing to score")
     lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
-    assert [(line["stage"], line["exit"], line["seed"]) for line in lines] == [("prep", 0, 3), ("score", 2, None)]
+    assert [(line["stage"], line["exit"], line["seed"]) for line in lines] == [
+        ("prep", 0, 3),
+        ("score", 2, None),
+    ]
     assert all(line["start"] <= line["end"] and line["version"] for line in lines)

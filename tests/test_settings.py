@@ -21,7 +21,15 @@ from nmtkit.settings import (
 
 
 def test_set_reads_toml_values_and_plain_words():
-    assert parse_set(["train.max_steps=10", "model.tie=all", 'prep.truecase="none"', "train.lr=1e-3", "prep.joint_vocab=false"]) == {
+    assert parse_set(
+        [
+            "train.max_steps=10",
+            "model.tie=all",
+            'prep.truecase="none"',
+            "train.lr=1e-3",
+            "prep.joint_vocab=false",
+        ]
+    ) == {
         "train": {"max_steps": 10, "lr": 1e-3},
         "model": {"tie": "all"},
         "prep": {"truecase": "none", "joint_vocab": False},
@@ -37,14 +45,24 @@ def test_malformed_set_says_how_to_write_it(text):
 def test_unknown_section_and_key_name_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'train'"):
         parse_set(["trian.max_steps=1"])
-    with pytest.raises(ConfigError, match=r"unknown setting 'train.max_step'.*\n.*\n.*did you mean 'max_steps'"):
+    with pytest.raises(
+        ConfigError, match=r"unknown setting 'train.max_step'.*\n.*\n.*did you mean 'max_steps'"
+    ):
         build(TrainSettings, {"max_step": 3}, "train")
 
 
-WRONG = {"max_steps": ["many", 0, True], "schedule": ["linear"], "betas": [[0.9], [1.5, 2]], "seed": [-1], "lr": [float("inf"), float("nan"), 0]}
+WRONG = {
+    "max_steps": ["many", 0, True],
+    "schedule": ["linear"],
+    "betas": [[0.9], [1.5, 2]],
+    "seed": [-1],
+    "lr": [float("inf"), float("nan"), 0],
+}
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in WRONG.items() for value in values]
+)
 def test_bad_value_names_key_and_value(key, value):
     with pytest.raises(ConfigError, match=f"'train.{key}"):
         build(TrainSettings, {key: value}, "train")
@@ -56,7 +74,9 @@ def test_more_translations_than_the_beam_holds_are_refused():
 
 
 def test_later_layers_win_key_by_key():
-    assert merge({"train": {"lr": 1, "seed": 2}}, {"train": {"lr": 3}}, {"prep": {"merges": 4}}) == {
+    assert merge(
+        {"train": {"lr": 1, "seed": 2}}, {"train": {"lr": 3}}, {"prep": {"merges": 4}}
+    ) == {
         "train": {"lr": 3, "seed": 2},
         "prep": {"merges": 4},
     }
@@ -75,7 +95,11 @@ def test_config_file_errors_name_the_file(tmp_path):
 
 
 def test_written_settings_read_back_the_same():
-    values = {"variant": 'a "quoted" \\ name\x7f', "train": TrainSettings().model_dump(), "prep": PrepSettings().model_dump()}
+    values = {
+        "variant": 'a "quoted" \\ name\x7f',
+        "train": TrainSettings().model_dump(),
+        "prep": PrepSettings().model_dump(),
+    }
     back = tomllib.loads(to_toml(values))
     assert build(TrainSettings, back["train"], "train") == TrainSettings()
     assert build(PrepSettings, back["prep"], "prep") == PrepSettings()

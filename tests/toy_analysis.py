@@ -50,12 +50,23 @@ class FrequentWords(Analysis[FrequentWordsOptions, WordCounts]):
         return WordCounts(study.set_name, counts)
 
     def present(self, result: WordCounts) -> Finding:
-        rows = [[name, word, count] for name, words in result.counts.items() for word, count in words]
-        columns = [Column("system", "system", left=True), Column("word", "word", left=True), Column("count", "count")]
+        rows = [
+            [name, word, count] for name, words in result.counts.items() for word, count in words
+        ]
+        columns = [
+            Column("system", "system", left=True),
+            Column("word", "word", left=True),
+            Column("count", "count"),
+        ]
         first = next(iter(result.counts.values()))
         return Finding(
             table=Table("words", f"The most frequent words ({result.set_name})", columns, rows),
             text="A system that repeats itself shows a word here that the others do not have.",
-            figure=figures.grouped_bars([word for word, _ in first], {"count": [Estimate(n) for _, n in first]}, "word", "count"),
+            figure=figures.grouped_bars(
+                [word for word, _ in first],
+                {"count": [Estimate(n) for _, n in first]},
+                "word",
+                "count",
+            ),
             facts={"set": result.set_name},
         )

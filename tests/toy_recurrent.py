@@ -13,10 +13,14 @@ from nmtkit.nn.dropout import Dropout
 
 
 class ToyRecurrent(Model):
-    """Sutskever, Vinyals & Le 2014, *Sequence to sequence learning with neural networks*, with one layer of GRUs."""
+    """Sutskever, Vinyals & Le 2014, *Sequence to sequence learning with neural networks*, with
+    one layer of GRUs.
+    """
 
     class Settings(ModelSettings):
-        """What `--set model.…`, presets and `nmtkit variants` know of this model; `dropout` is inherited."""
+        """What `--set model.…`, presets and `nmtkit variants` know of this model; `dropout` is
+        inherited.
+        """
 
         d_model: int = Field(256, ge=1)
         """Width of embeddings and of both GRUs."""
@@ -27,7 +31,9 @@ class ToyRecurrent(Model):
         super().__init__(settings, vocabularies)
         self.src_embedding = nn.Embedding(vocabularies.src, settings.d_model)
         self.tgt_embedding = nn.Embedding(vocabularies.tgt, settings.d_model)
-        self.dropout = Dropout(settings.dropout)  # nmtkit's own: cheap on a CPU, and a resumed training repeats it
+        self.dropout = Dropout(
+            settings.dropout
+        )  # nmtkit's own: cheap on a CPU, and a resumed training repeats it
         self.reader = nn.GRU(settings.d_model, settings.d_model, batch_first=True)
         self.writer = nn.GRU(2 * settings.d_model, settings.d_model, batch_first=True)
         self.output = nn.Linear(settings.d_model, vocabularies.tgt)
@@ -39,16 +45,29 @@ class ToyRecurrent(Model):
 
     def encode(self, batch: Batch) -> Memory:
         """The source as one vector (B, D): the mean of the reader's states at real positions."""
-        states, _ = self.reader(self.dropout(self.src_embedding(batch.src)))  # (B, S, D); padding comes last, so no real state sees it
-        real = torch.arange(batch.src.size(1), device=batch.src.device) < batch.src_lengths[:, None]  # (B, S)
-        return {"summary": (states * real[:, :, None]).sum(1) / batch.src_lengths.clamp(min=1)[:, None]}
+        states, _ = self.reader(
+            self.dropout(self.src_embedding(batch.src))
+        )  # (B, S, D); padding comes last, so no real state sees it
+        real = (
+            torch.arange(batch.src.size(1), device=batch.src.device) < batch.src_lengths[:, None]
+        )  # (B, S)
+        return {
+            "summary": (states * real[:, :, None]).sum(1) / batch.src_lengths.clamp(min=1)[:, None]
+        }
 
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
         """The writer starts from the summary and reads it again beside every target token."""
         rows, steps = tgt_in.shape
-        summary = memory["summary"].repeat_interleave(rows // len(memory["summary"]), dim=0)  # (R, D): R = B·K rows, B summaries
+        summary = memory["summary"].repeat_interleave(
+            rows // len(memory["summary"]), dim=0
+        )  # (R, D): R = B·K rows, B summaries
         start = state["hidden"] if state else summary
-        inputs = torch.cat([self.dropout(self.tgt_embedding(tgt_in)), summary[:, None].expand(-1, steps, -1)], dim=-1)  # (R, T, 2D)
+        inputs = torch.cat(
+            [self.dropout(self.tgt_embedding(tgt_in)), summary[:, None].expand(-1, steps, -1)],
+            dim=-1,
+        )  # (R, T, 2D)
         hidden, last = self.writer(inputs, start[None].contiguous())
         return hidden, None if state is None else {"hidden": last[0]}
 

@@ -48,13 +48,24 @@ OF_CONTEXT = (
     "and with another's; a gain that another's context gives as well is not from what the context "
     "says."
 )
-RIGHT = "right: the reference has a strictly higher log-probability, </s> included, not normalised by length; a tie is wrong"
-FREQUENCY = "frequency: of the word in the training text of the set's authors, all types that have one; of subject and verb the rarer one's"
+RIGHT = (
+    "right: the reference has a strictly higher log-probability, </s> included, not normalised by"
+    " length; a tie is wrong"
+)
+FREQUENCY = (
+    "frequency: of the word in the training text of the set's authors, all types that have one; of"
+    " subject and verb the rarer one's"
+)
 DISTANCE = "distance: words between the two that belong together, of the pairs that have one"
-SWAPPED = "are in the set with right and wrong swapped too: only the translations before can decide them"
+SWAPPED = (
+    "are in the set with right and wrong swapped too: only the translations before can decide them"
+)
 MEANINGS = {
     "none": "none: without it",
-    "foreign": "foreign: with that of another sentence of the set, drawn with seed 1, the same for all systems",
+    "foreign": (
+        "foreign: with that of another sentence of the set, drawn with seed 1, the same for all"
+        " systems"
+    ),
 }
 Group = tuple[int, int, str, str]
 """Places of section and label in the table, section, label."""

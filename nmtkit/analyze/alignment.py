@@ -1,4 +1,6 @@
-"""Analysis `alignment`: the attention of a sentence pair as a heat map, and how well attention agrees with gold word alignments."""
+"""Analysis `alignment`: the attention of a sentence pair as a heat map, and how well attention
+agrees with gold word alignments.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ class Drawn:
     attention: str
     weights: Heat
     distances: Sequence[float | None]
-    """How far the context of each query is from those of the others; None where that is not known."""
+    """How far the context of each query is from those of the others; None where that is not
+    known.
+    """
 
 
 @dataclass(frozen=True)
@@ -86,10 +90,16 @@ class Aligned:
 
 
 def as_read(side: TextSide, vocabulary: Vocabulary, sentences: Sequence[Sequence[str]]) -> Side:
-    """Return sentences of given words as subwords; each word is tokenized by itself, so that its subwords are known."""
+    """Return sentences of given words as subwords; each word is tokenized by itself, so that its
+    subwords are known.
+    """
     ids, owners = [], []
     for words in sentences:
-        tokens = [(token, number) for number, word in enumerate(words) for token in side.tokenized(word).split()]
+        tokens = [
+            (token, number)
+            for number, word in enumerate(words)
+            for token in side.tokenized(word).split()
+        ]
         cased = [token for token, _ in tokens]
         cased = side.truecaser.truecase(cased) if side.truecaser else cased
         subwords, places = side.subwords(cased)
@@ -99,7 +109,8 @@ def as_read(side: TextSide, vocabulary: Vocabulary, sentences: Sequence[Sequence
 
 
 def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> frozenset[links.Link]:
-    """Link each target word to the source word with the most attention, summed over the subwords of both, without </s>.
+    """Link each target word to the source word with the most attention, summed over the subwords of
+    both, without </s>.
 
     Args:
         weights: (T, S) or larger, of subwords.
@@ -109,15 +120,20 @@ def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> froze
         return frozenset()
     src_words, tgt_words = (torch.tensor(owners, device=weights.device) for owners in (src, tgt))
     words = weights.new_zeros(int(tgt_words.max()) + 1, int(src_words.max()) + 1)
-    rows = weights.new_zeros(len(tgt), words.size(1)).index_add_(1, src_words, weights[: len(tgt), : len(src)])
+    rows = weights.new_zeros(len(tgt), words.size(1)).index_add_(
+        1, src_words, weights[: len(tgt), : len(src)]
+    )
     words.index_add_(0, tgt_words, rows)
-    words[:, [i for i in range(words.size(1)) if i not in set(src)]] = -1  # words without any subword
+    words[
+        :, [i for i in range(words.size(1)) if i not in set(src)]
+    ] = -1  # words without any subword
     best = words.argmax(1).tolist()
     return frozenset((best[j], j) for j in sorted(set(tgt)))
 
 
 def chosen_sites(model: Model, layer: str, only_cross: bool, device: torch.device) -> Sites:
-    """Return the attentions from target to source of all layers or of one, or any attention by its name.
+    """Return the attentions from target to source of all layers or of one, or any attention by its
+    name.
 
     Raises: ConfigError naming what there is, if there is none like that.
     """
@@ -127,10 +143,14 @@ def chosen_sites(model: Model, layer: str, only_cross: bool, device: torch.devic
         return cross
     if layer in sites:
         if only_cross and layer not in cross:
-            message = f"'{layer}' is no attention from the target to the source, so it aligns nothing"
+            message = (
+                f"'{layer}' is no attention from the target to the source, so it aligns nothing"
+            )
             raise ConfigError(message, where="--layer", hint=", ".join(cross))
         return {layer: sites[layer]}
-    if in_layer := {site: sides for site, sides in cross.items() if str(recording.layer_of(site)) == layer}:
+    if in_layer := {
+        site: sides for site, sides in cross.items() if str(recording.layer_of(site)) == layer
+    }:
         return in_layer
     numbers = sorted({recording.layer_of(site) for site in cross})
     hint = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 2 else " or ".join(map(str, numbers))
@@ -144,7 +164,8 @@ def shown_site(sites: Sites) -> str:
 
 
 def of_head(weights: Tensor, head: int) -> Tensor:
-    """Return one head's weights, counted from 1, or the mean over heads for 0: (B, H, T, S) -> (B, T, S).
+    """Return one head's weights, counted from 1, or the mean over heads for 0: (B, H, T, S) -> (B,
+    T, S).
 
     Raises: ConfigError if there are fewer heads.
     """
@@ -170,7 +191,9 @@ class AlignmentOptions(Options):
 
 
 class Alignment(Analysis[AlignmentOptions, Aligned]):
-    """The attention of each system on a sentence pair, and its alignment error rate on gold pairs."""
+    """The attention of each system on a sentence pair, and its alignment error rate on gold
+    pairs.
+    """
 
     name = "alignment"
     title = "attention and word alignment"
@@ -180,9 +203,17 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
     def measure(self, study: Study) -> Aligned:
         options = self.options
         if options.gold and study.set_names:
-            raise ConfigError("the sentences are those of --gold", where="--set-name", hint="leave out one of them")
+            raise ConfigError(
+                "the sentences are those of --gold",
+                where="--set-name",
+                hint="leave out one of them",
+            )
         if options.alignments and not options.gold:
-            raise ConfigError("there is nothing to compare it with", where="--alignments", hint="--gold LINKS,PAIRS")
+            raise ConfigError(
+                "there is nothing to compare it with",
+                where="--alignments",
+                hint="--gold LINKS,PAIRS",
+            )
         pairs = read_gold_pairs(study, options.gold) if options.gold else None
         count = len(pairs.gold) if pairs else len(study.store)
         if options.sentence > count:
@@ -201,9 +232,15 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         hint = "train one that does; `nmtkit variants` lists them"
         systems = study.each(measured, "no system of this run attends to the source", hint)
         agreement = [*files, *(row for _, rows in systems.values() for row in rows)]
-        return Aligned(pairs.name if pairs else study.set_name, [drawn for drawn, _ in systems.values()], agreement if pairs else None)
+        return Aligned(
+            pairs.name if pairs else study.set_name,
+            [drawn for drawn, _ in systems.values()],
+            agreement if pairs else None,
+        )
 
-    def _drawn(self, study: Study, name: str, model: Model, sites: Sites, pairs: GoldPairs | None) -> Drawn:
+    def _drawn(
+        self, study: Study, name: str, model: Model, sites: Sites, pairs: GoldPairs | None
+    ) -> Drawn:
         """Return the attention of a system on the sentence pair that is drawn."""
         row, site = self.options.sentence - 1, shown_site(sites)
         if pairs:
@@ -213,11 +250,19 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         recorded = recording.look(model, batch)
         weights = next(values[site] for values in recorded.values() if site in values)
         matrix = of_head(weights, self.options.head)[0].double().cpu().tolist()
-        names = _names(batch, sites[site], (len(matrix), len(matrix[0])), load_vocabularies(study.run.prep))
-        return Drawn(name, site, Heat(matrix, *names), _distances(recorded, batch, site, sites[site]))
+        names = _names(
+            batch, sites[site], (len(matrix), len(matrix[0])), load_vocabularies(study.run.prep)
+        )
+        return Drawn(
+            name, site, Heat(matrix, *names), _distances(recorded, batch, site, sites[site])
+        )
 
-    def _agreement(self, study: Study, name: str, model: Model, sites: Sequence[str], pairs: GoldPairs) -> list[Agreement]:
-        """Return the error rate of each attention on the gold pairs, and how its contexts spread."""
+    def _agreement(
+        self, study: Study, name: str, model: Model, sites: Sequence[str], pairs: GoldPairs
+    ) -> list[Agreement]:
+        """Return the error rate of each attention on the gold pairs, and how its contexts
+        spread.
+        """
         src, tgt = pairs.src, pairs.tgt
         aligned = {site: [frozenset[links.Link]()] * len(src.ids) for site in sites}
         spread = {site: np.full(len(src.ids), np.nan) for site in sites}
@@ -226,7 +271,9 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
             while order:
                 size = max(1, recording.POSITIONS // len(src.ids[order[0]]))
                 rows, order = order[:size], order[size:]
-                batch = pair_batch([src.ids[i] for i in rows], [tgt.ids[i] for i in rows], study.device)
+                batch = pair_batch(
+                    [src.ids[i] for i in rows], [tgt.ids[i] for i in rows], study.device
+                )
                 recorded = recording.look(model, batch)["decoder"]
                 for site in sites:
                     weights = of_head(recorded[site], self.options.head).double().cpu()
@@ -234,30 +281,53 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                         aligned[site][i] = word_links(matrix, src.owners[i], tgt.owners[i])
                     contexts = recorded.get(site + context_spread.ENDING)
                     if contexts is not None and batch.tgt_lengths is not None:
-                        spread[site][rows] = context_spread.spread(contexts, batch.tgt_lengths).cpu().numpy()
+                        spread[site][rows] = (
+                            context_spread.spread(contexts, batch.tgt_lengths).cpu().numpy()
+                        )
                 done(len(rows))
         draws = study.resampling(len(pairs.gold))
-        return [Agreement(name, site, links.rates(aligned[site], pairs.gold), context_spread.mean(spread[site], draws)) for site in sites]
+        return [
+            Agreement(
+                name,
+                site,
+                links.rates(aligned[site], pairs.gold),
+                context_spread.mean(spread[site], draws),
+            )
+            for site in sites
+        ]
 
     def present(self, result: Aligned) -> Finding:
         options = self.options
         head = f"head {options.head}" if options.head else "the mean over heads"
         where = f"{result.sentences}, line {options.sentence}"
         heats = {f"{d.system}, {d.attention}": d.weights for d in result.drawn}
-        bars = (f"{label} ({where}; {head})\n{heat(h.values, h.rows, h.columns)}" for label, h in heats.items())
-        table = (
-            _strongest_table(result.drawn, where, head) if result.agreement is None else _agreement_table(result.agreement, result.sentences, head)
+        bars = (
+            f"{label} ({where}; {head})\n{heat(h.values, h.rows, h.columns)}"
+            for label, h in heats.items()
         )
-        facts = {"sentences": result.sentences, "line": options.sentence, "layer": options.layer or "all"}
+        table = (
+            _strongest_table(result.drawn, where, head)
+            if result.agreement is None
+            else _agreement_table(result.agreement, result.sentences, head)
+        )
+        facts = {
+            "sentences": result.sentences,
+            "line": options.sentence,
+            "layer": options.layer or "all",
+        }
         return Finding(
             table=table,
-            text="A row of a heat map sums to 1. Attention is no alignment: it may read a word's neighbours, or rest on "
-            "</s>; a low error rate says that a layer reads what it translates, a high one does not say that the "
-            "translation is bad.",
+            text=(
+                "A row of a heat map sums to 1. Attention is no alignment: it may read a word's"
+                " neighbours, or rest on </s>; a low error rate says that a layer reads what it"
+                " translates, a high one does not say that the translation is bad."
+            ),
             figure=figures.heat_map(heats, "keys", "queries"),
             bars="\n\n".join(bars),
             facts={**facts, "head": options.head or "mean"},
-            attachments={f"weights.{label.replace(', ', '.')}.csv": _csv(h) for label, h in heats.items()},
+            attachments={
+                f"weights.{label.replace(', ', '.')}.csv": _csv(h) for label, h in heats.items()
+            },
         )
 
 
@@ -273,7 +343,13 @@ def read_gold_pairs(study: Study, files: str) -> GoldPairs:
     gold, pairs = links.read_gold(Path(paths[0])), links.read_pairs(Path(paths[1]))
     links.check(gold, pairs, paths[0])
     prep = study.run.prep
-    texts, vocabularies = (TextSide.load(prep, "src"), TextSide.load(prep, "tgt")), load_vocabularies(prep)
+    texts, vocabularies = (
+        (
+            TextSide.load(prep, "src"),
+            TextSide.load(prep, "tgt"),
+        ),
+        load_vocabularies(prep),
+    )
     src, tgt = (as_read(texts[i], vocabularies[i], [pair[i] for pair in pairs]) for i in (0, 1))
     return GoldPairs(Path(paths[0]).name, gold, src, tgt)
 
@@ -281,16 +357,28 @@ def read_gold_pairs(study: Study, files: str) -> GoldPairs:
 def _of_file(file: str, gold: Sequence[links.Gold]) -> Agreement:
     aligned = links.read_links(Path(file))
     if len(aligned) != len(gold):
-        raise DataError(f"{len(aligned):,} lines of links for {len(gold):,} sentence pairs", where=file)
+        raise DataError(
+            f"{len(aligned):,} lines of links for {len(gold):,} sentence pairs", where=file
+        )
     return Agreement(Path(file).name, "–", links.rates(aligned, gold))
 
 
-def _names(batch: Batch, sides: tuple[str, str], counts: tuple[int, int], vocabularies: tuple[Vocabulary, Vocabulary]) -> list[list[str]]:
-    """Name queries and keys by the tokens that the model reads or, where a target asks a source, writes."""
+def _names(
+    batch: Batch,
+    sides: tuple[str, str],
+    counts: tuple[int, int],
+    vocabularies: tuple[Vocabulary, Vocabulary],
+) -> list[list[str]]:
+    """Name queries and keys by the tokens that the model reads or, where a target asks a source,
+    writes.
+    """
     assert batch.tgt_in is not None and batch.tgt_out is not None
     target = batch.tgt_out if sides == CROSS else batch.tgt_in
     source_tokens = [vocabularies[0][i] for i in batch.src[0].tolist()]
-    if any(side == "source" and count > len(source_tokens) for side, count in zip(sides, counts, strict=True)):
+    if any(
+        side == "source" and count > len(source_tokens)
+        for side, count in zip(sides, counts, strict=True)
+    ):
         source_tokens = _context_tokens(batch, vocabularies[0]) + source_tokens
     tokens = {"source": source_tokens, "target": [vocabularies[1][i] for i in target[0].tolist()]}
     numbers = ([str(i + 1) for i in range(count)] for count in counts)
@@ -298,15 +386,21 @@ def _names(batch: Batch, sides: tuple[str, str], counts: tuple[int, int], vocabu
 
 
 def _context_tokens(batch: Batch, vocabulary: Vocabulary) -> list[str]:
-    """Return the tokens before those of the source where a model reads context and source as one text."""
+    """Return the tokens before those of the source where a model reads context and source as one
+    text.
+    """
     assert batch.context is not None
     row = int(batch.context.rows[0, 0])
     ids = batch.context.ids[row, : int(batch.context.lengths[row]) - 1].tolist()
     return [*("####" if i == BREAK else vocabulary[i] for i in ids), "####"]
 
 
-def _distances(recorded: Recorded, batch: Batch, site: str, sides: tuple[str, str]) -> list[float | None]:
-    """Return how far the context of each step is from the others'; empty where the target asks no source."""
+def _distances(
+    recorded: Recorded, batch: Batch, site: str, sides: tuple[str, str]
+) -> list[float | None]:
+    """Return how far the context of each step is from the others'; empty where the target asks
+    no source.
+    """
     assert batch.tgt_lengths is not None
     contexts = recorded["decoder"].get(site + context_spread.ENDING) if sides == CROSS else None
     if contexts is None:
@@ -323,7 +417,15 @@ def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
         best = [max(range(len(row)), key=row.__getitem__) for row in weights.values]
         each = zip(weights.rows, best, one.distances or [None] * len(best), strict=True)
         rows += [
-            [one.system, one.attention, i + 1, token, weights.columns[b], weights.values[i][b], distance]
+            [
+                one.system,
+                one.attention,
+                i + 1,
+                token,
+                weights.columns[b],
+                weights.values[i][b],
+                distance,
+            ]
             for i, (token, b, distance) in enumerate(each)
         ]
     columns = [Column("system", "system", left=True), Column("attention", "attention", left=True)]
@@ -331,11 +433,19 @@ def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
     columns += [Column("key", "attends most to", left=True), Column("weight", "weight", decimals=3)]
     columns += [Column("context_distance", "context from others", decimals=3)]
     notes = [
-        "where the target asks the source, the query is the token that is written at that step; the target is the reference",
-        "context from others: mean Euclidean distance of what the attention gives here (all heads) to what it gives "
-        "at the other steps, divided by the mean length of these vectors",
+        (
+            "where the target asks the source, the query is the token that is written at that step;"
+            " the target is the reference"
+        ),
+        (
+            "context from others: mean Euclidean distance of what the attention gives here (all"
+            " heads) to what it gives at the other steps, divided by the mean length of these"
+            " vectors"
+        ),
     ]
-    return Table("alignment", f"Strongest weight of each query, {head} ({where})", columns, rows, notes)
+    return Table(
+        "alignment", f"Strongest weight of each query, {head} ({where})", columns, rows, notes
+    )
 
 
 def _agreement_table(agreement: Sequence[Agreement], name: str, head: str) -> Table:
@@ -346,14 +456,26 @@ def _agreement_table(agreement: Sequence[Agreement], name: str, head: str) -> Ta
         rows.append([one.system, one.attention, one.rates.links, *percent, one.spread])
     columns = [Column("system", "system", left=True), Column("attention", "attention", left=True)]
     columns += [Column("links", "links"), Column("precision", "precision", decimals=1)]
-    columns += [Column("recall", "recall", decimals=1), Column("aer", "AER", decimals=1), context_spread.column()]
+    columns += [
+        Column("recall", "recall", decimals=1),
+        Column("aer", "AER", decimals=1),
+        context_spread.column(),
+    ]
     notes = [
         "AER: 1 - (|A∩S| + |A∩P|) / (|A| + |S|) over the whole set, in %; lower is better",
-        "attention: for each target word the source word with the most weight at the step that writes it, subwords summed onto words, without </s>",
-        f"{context_spread.NOTE}, of all heads ({context_spread.GATED}: `analyze importance` has the spread with even weights beside it)",
+        (
+            "attention: for each target word the source word with the most weight at the step that"
+            " writes it, subwords summed onto words, without </s>"
+        ),
+        (
+            f"{context_spread.NOTE}, of all heads ({context_spread.GATED}: `analyze importance` has"
+            " the spread with even weights beside it)"
+        ),
         f"[95%]: percentile interval over {RESAMPLES} resamples of the sentence pairs, seed {SEED}",
     ]
-    return Table("alignment", f"Agreement with gold word alignments, {head} ({name})", columns, rows, notes)
+    return Table(
+        "alignment", f"Agreement with gold word alignments, {head} ({name})", columns, rows, notes
+    )
 
 
 def _csv(weights: Heat) -> str:

@@ -1,4 +1,5 @@
-"""What an analysis is: a class with its options, a measuring part that returns plain values, and a presenting part.
+"""What an analysis is: a class with its options, a measuring part that returns plain values, and a
+presenting part.
 
     class Words(Analysis[Options, dict[str, int]]):
         name = "words"
@@ -11,8 +12,9 @@
         def present(self, result):
             return Finding(table=…, text="…")
 
-Everything else follows from the class: the sub-command with its help, the line in `nmtkit analyze`, the reference page, the
-up-to-date key, the refusal of foreign options, and the command line that the report shows.
+Everything else follows from the class: the sub-command with its help, the line in `nmtkit analyze`,
+the reference page, the up-to-date key, the refusal of foreign options, and the command line that
+the report shows.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 
 
 class Options(Section):
-    """The options of an analysis: the field `match_case` is `--match-case`, its docstring is the help."""
+    """The options of an analysis: the field `match_case` is `--match-case`, its docstring is the
+    help.
+    """
 
 
 class PaperOptions(Options):
@@ -50,7 +54,9 @@ class PaperOptions(Options):
 
 
 def option(default: Any, metavar: str, **limits: Any) -> Any:
-    """Return the default of an option whose value is shown as `metavar` in the help; `limits` are pydantic's (ge, …)."""
+    """Return the default of an option whose value is shown as `metavar` in the help; `limits`
+    are pydantic's (ge, …).
+    """
     return Field(default, json_schema_extra={"metavar": metavar}, **limits)
 
 
@@ -64,7 +70,11 @@ def as_words(options: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     for key, value in options.items():
         values = value if isinstance(value, list) else [value]
-        words += [flag(key)] if value is True else [word for one in values for word in (flag(key), str(one))]
+        words += (
+            [flag(key)]
+            if value is True
+            else [word for one in values for word in (flag(key), str(one))]
+        )
     return words
 
 
@@ -122,7 +132,12 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """Return everything but figure and attachments as plain values."""
         paper = {} if self.paper is None else {"paper": self.paper.as_json()}
-        head = {"name": self.name, "title": self.title, "text": self.text, "table": self.table.as_json()}
+        head = {
+            "name": self.name,
+            "title": self.title,
+            "text": self.text,
+            "table": self.table.as_json(),
+        }
         return {**head, **paper, "bars": self.bars, "facts": self.facts}
 
     @classmethod
@@ -133,14 +148,17 @@ class Finding:
         return cls(Table.from_json(value["table"]), paper=paper, **values)
 
     def write(self, folder: Path, made_from: dict[str, Any]) -> None:
-        """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into analyze/<name>/.
+        """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into
+        analyze/<name>/.
 
         Args:
             made_from: the inputs of the finding; the finding is up to date while they are the same.
         """
         self.table.write(folder)
         present = self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
-        for name in (_attachments(folder) | {"figure.svg"}) - present.keys():  # of an earlier finding
+        for name in (
+            _attachments(folder) | {"figure.svg"}
+        ) - present.keys():  # of an earlier finding
             (folder / name).unlink(missing_ok=True)
         for name, content in present.items():
             files.write_text(folder / name, content)
@@ -177,7 +195,9 @@ R = TypeVar("R")
 
 
 class Analysis(ABC, Generic[O, R]):
-    """One analysis. The class attributes describe it; an instance is the analysis with given options."""
+    """One analysis. The class attributes describe it; an instance is the analysis with given
+    options.
+    """
 
     name: ClassVar[str]
     """As it is typed: `nmtkit analyze NAME`; findings are kept in analyze/NAME/."""
@@ -186,7 +206,9 @@ class Analysis(ABC, Generic[O, R]):
     examples: ClassVar[Sequence[str]] = ()
     """Command lines for its help, without `nmtkit analyze NAME`."""
     sets: ClassVar[Literal["none", "one", "some"]] = "one"
-    """Which prepared sets it reads: none, one (the first test set by default), or some (all by default)."""
+    """Which prepared sets it reads: none, one (the first test set by default), or some (all by
+    default).
+    """
     Options: ClassVar[type[Options]] = Options
     paper: ClassVar[Kind | None] = None
     """The columns of a paper's tables that it measures; its options are then `PaperOptions`."""
@@ -203,7 +225,8 @@ class Analysis(ABC, Generic[O, R]):
     def measure(self, study: Study) -> R:
         """Return everything that the finding shows, as plain values.
 
-        Raises: DataError if no system can be measured; ConfigError for an option that does not fit the run.
+        Raises: DataError if no system can be measured; ConfigError for an option that does not fit
+            the run.
         """
 
     @abstractmethod

@@ -1,4 +1,6 @@
-"""Analysis `attention`: what each system attends to in its own translations, for the sentence explorer of the report."""
+"""Analysis `attention`: what each system attends to in its own translations, for the sentence
+explorer of the report.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class AttentionOptions(Options):
 
 @dataclass(frozen=True)
 class SentenceAttention:
-    """One sentence as a system reads it: tokens of both sides, and weights (T, S) of target tokens on source tokens."""
+    """One sentence as a system reads it: tokens of both sides, and weights (T, S) of target
+    tokens on source tokens.
+    """
 
     src: list[str]
     tgt: list[str]
@@ -59,7 +63,9 @@ class Translated:
         store: the set; subwords: the tokens of each output; vocabulary: of the target.
     """
 
-    def __init__(self, store: Store, subwords: Sequence[Sequence[str]], vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, store: Store, subwords: Sequence[Sequence[str]], vocabulary: Vocabulary
+    ) -> None:
         self.src, self.src_lengths, self.documents = store.src, store.src_lengths, store.documents
         self.spans: Spans | None = store.spans
         self._targets = [np.array(vocabulary.encode(tokens), dtype=np.int64) for tokens in subwords]
@@ -71,7 +77,9 @@ class Translated:
 
 
 def lines_that_differ(study: Study, count: int) -> list[int]:
-    """Return the lines on which sentence BLEU of all systems lies farthest apart, the first ones among equals, in order."""
+    """Return the lines on which sentence BLEU of all systems lies farthest apart, the first ones
+    among equals, in order.
+    """
     scores = bleu_of(study.run, study.text_set, translated_systems(study.run, study.text_set, []))
     bleu = np.stack([metric.sentence_scores() for metric in scores.values()])
     spread = bleu.max(0) - bleu.min(0)
@@ -79,19 +87,25 @@ def lines_that_differ(study: Study, count: int) -> list[int]:
 
 
 def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttention:
-    """Return how a system reads the source at each token of its translation: mean over the heads of its last layer but one.
+    """Return how a system reads the source at each token of its translation: mean over the heads of
+    its last layer but one.
 
     Args:
         name: a system that has translated the set.
         lines: from 0; empty sources and outputs are left out.
-    Raises: DataError if its translation lacks subwords; LeftOut if it does not attend to the source alone.
+    Raises: DataError if its translation lacks subwords; LeftOut if it does not attend to the source
+        alone.
     """
     path = study.run.system(name).translation(study.set_name) / "hyp.subwords.txt"
     subwords = [line.split(" ") if line else [] for line in files.text_lines(path)]
     store = study.store
     if len(subwords) != len(store):
         hint = f"nmtkit translate --force --system {name} --set-name {study.set_name}"
-        raise DataError(f"{len(subwords):,} lines of subwords for {len(store):,} sentences", where=path, hint=hint)
+        raise DataError(
+            f"{len(subwords):,} lines of subwords for {len(store):,} sentences",
+            where=path,
+            hint=hint,
+        )
     model = study.model(name)
     sites = chosen_sites(model, "", True, study.device)
     if not sites:
@@ -99,7 +113,10 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     site = shown_site(sites)
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
     pairs = Translated(store, subwords, tgt_vocabulary)
-    order = sorted((i for i in lines if subwords[i] and store.src_lengths[i] > 1), key=lambda i: (-store.src_lengths[i], i))
+    order = sorted(
+        (i for i in lines if subwords[i] and store.src_lengths[i] > 1),
+        key=lambda i: (-store.src_lengths[i], i),
+    )
     sentences: dict[int, SentenceAttention] = {}
     with console.progress(f"{name}: attention", len(order)) as done:
         while order:
@@ -108,16 +125,27 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
             batch = collate(pairs, np.array(rows), study.device, model.context_rule, pairs.tgt)
             weights = of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
             if weights.size(-1) != batch.src.size(1):
-                raise LeftOut("it attends to more than its source, so its attention cannot be shown beside the source")
+                raise LeftOut(
+                    "it attends to more than its source, so its attention cannot be shown beside"
+                    " the source"
+                )
             for i, matrix in zip(rows, weights, strict=True):
-                src, tgt = [src_vocabulary[k] for k in store.src(i).tolist()], [*subwords[i], SPECIALS[EOS]]
+                src, tgt = (
+                    [src_vocabulary[k] for k in store.src(i).tolist()],
+                    [
+                        *subwords[i],
+                        SPECIALS[EOS],
+                    ],
+                )
                 sentences[i] = SentenceAttention(src, tgt, matrix[: len(tgt), : len(src)].tolist())
             done(len(rows))
     return SystemAttention(name, f"{site}, mean over heads", study.set_name, sentences)
 
 
 class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
-    """The attention of each system on its own translations, kept for the report's sentence explorer."""
+    """The attention of each system on its own translations, kept for the report's sentence
+    explorer.
+    """
 
     name = "attention"
     title = "what systems attend to in their translations"
@@ -138,12 +166,26 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
 
     def present(self, result: list[SystemAttention]) -> Finding:
         rows = [[one.system, one.what, len(one.sentences)] for one in result]
-        columns = [Column("system", "system", left=True), Column("attention", "attention", left=True)]
+        columns = [
+            Column("system", "system", left=True),
+            Column("attention", "attention", left=True),
+        ]
         columns += [Column("sentences", "sentences")]
         return Finding(
-            table=Table("attention", f"Attention kept for the explorer ({result[0].set_name})", columns, rows),
-            text="The sentence explorer of `nmtkit report` shows these weights, each system's on its own translation. "
-            "Attention says what was read at a step, not why a word was chosen.",
+            table=Table(
+                "attention",
+                f"Attention kept for the explorer ({result[0].set_name})",
+                columns,
+                rows,
+            ),
+            text=(
+                "The sentence explorer of `nmtkit report` shows these weights, each system's on its"
+                " own translation. Attention says what was read at a step, not why a word was"
+                " chosen."
+            ),
             facts={"set": result[0].set_name},
-            attachments={f"{one.system}.json": json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in result},
+            attachments={
+                f"{one.system}.json": json.dumps(asdict(one), ensure_ascii=False) + "\n"
+                for one in result
+            },
         )

@@ -1,4 +1,6 @@
-"""Analysis `context`: is the context used? Loss and BLEU with the true one, none and others; gates, attention and examples."""
+"""Analysis `context`: is the context used? Loss and BLEU with the true one, none and others;
+gates, attention and examples.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,16 @@ P_VALUES = ("paired_bootstrap", "sacrebleu_randomization")
 def conditions(rule: ContextRule) -> dict[str, ContextRule]:
     """Return the contexts that are compared, by name: a system's own, and those in its place."""
     others = {NONE: "none", "same document": "random", "other documents": "foreign"}
-    replaced = {name: dataclasses.replace(rule, kind=kind, seed=rule.seed + 1) for name, kind in others.items()}  # type: ignore[arg-type]
+    replaced = {
+        name: dataclasses.replace(rule, kind=kind, seed=rule.seed + 1)
+        for name, kind in others.items()
+    }  # type: ignore[arg-type]
     return {OWN: rule, **replaced}
 
 
 class Replaced(Documents):
-    """Documents whose sentences have another context in the place of their own; a sentence without one still has none.
+    """Documents whose sentences have another context in the place of their own; a sentence without
+    one still has none.
 
     Args:
         documents: of the set.
@@ -105,7 +111,12 @@ class Reader:
     """
 
     def __init__(self, study: Study) -> None:
-        self.run, self.set_name, self.store, self.device = study.run, study.set_name, study.store, study.device
+        self.run, self.set_name, self.store, self.device = (
+            study.run,
+            study.set_name,
+            study.store,
+            study.device,
+        )
         self.scorer = scorer_of(study.run, study.set_name)
         self.draws = Draws(len(self.store), seed=SEED)
         self.texts = TextSide.load(self.run.prep, "src"), TextSide.load(self.run.prep, "tgt")
@@ -121,7 +132,9 @@ class Reader:
         """Return the log-probability of each reference (N)."""
         sums = np.zeros(len(store))
         for batch in recording.batches(store, self.device, model.context_rule):
-            sums[batch.rows.cpu().numpy()] = [sum(scores) for scores in forced_scores([model], batch)]
+            sums[batch.rows.cpu().numpy()] = [
+                sum(scores) for scores in forced_scores([model], batch)
+            ]
         return sums
 
     def loss(self, log_probs: Numbers) -> Metric:
@@ -129,10 +142,14 @@ class Reader:
         statistics = np.stack([-log_probs, self.store.tgt_lengths.astype(np.float64)], axis=1)
         value = float(_ratio(statistics.sum(0)))
         signature = "nats a subword, </s> included"
-        return Metric("loss", "loss", value, signature, statistics, _ratio, _ratio, higher_is_better=False)
+        return Metric(
+            "loss", "loss", value, signature, statistics, _ratio, _ratio, higher_is_better=False
+        )
 
     def reading(self, model: Model, store: Store, sites: Sites) -> tuple[Estimate, Estimate]:
-        """Return `Condition.kept` and `Condition.on_words`, over the subwords that have a context."""
+        """Return `Condition.kept` and `Condition.on_words`, over the subwords that have a
+        context.
+        """
         sums = np.zeros((len(store), 3))
         for batch in recording.batches(store, self.device, model.context_rule):
             readings = context_reading.readings(model, batch, sites)
@@ -143,30 +160,47 @@ class Reader:
         resampled, total = self.draws.full.sums(sums), sums.sum(0)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = [float(total[i] / total[2]) if total[2] else None for i in (0, 1)]
-            kept, on_words = (estimate(mean, resampled[:, i] / resampled[:, 2]) for i, mean in enumerate(means))
-        return kept if sites.gates else Estimate(None), on_words if sites.attention else Estimate(None)
+            kept, on_words = (
+                estimate(mean, resampled[:, i] / resampled[:, 2]) for i, mean in enumerate(means)
+            )
+        return kept if sites.gates else Estimate(None), (
+            on_words if sites.attention else Estimate(None)
+        )
 
-    def compare(self, name: str, model: Model, rule: ContextRule) -> tuple[dict[str, Condition], Numbers]:
-        """Return a system under each condition, and the log-probability that its own context adds to each reference (N)."""
+    def compare(
+        self, name: str, model: Model, rule: ContextRule
+    ) -> tuple[dict[str, Condition], Numbers]:
+        """Return a system under each condition, and the log-probability that its own context
+        adds to each reference (N).
+        """
         lines = list(files.text_lines(self.run.source(self.set_name)))
         sites = context_reading.sites_of(model, self.device)
         results: dict[str, Condition] = {}
         log_probs: dict[str, Numbers] = {}
         search = choose(self.run, [name], ensemble=False, search={}, single=True)[0].settings
         with workers.one_thread(self.device):
-            translator = Translator([model], *self.texts, *self.vocabularies, search, self.device, cores())
+            translator = Translator(
+                [model], *self.texts, *self.vocabularies, search, self.device, cores()
+            )
             for condition, other in conditions(rule).items():
                 store = self.under(other)
                 bleu = None
                 if condition in (OWN, NONE) or not rule.targets:
-                    with console.progress(f"{name}: context {condition}", len(lines)) as translator.done:
+                    with console.progress(
+                        f"{name}: context {condition}", len(lines)
+                    ) as translator.done:
                         hypotheses = translator.translate_window(lines, documents=store.documents)
                     bleu = self.scorer.score("bleu", [hypothesis.text for hypothesis in hypotheses])
                 log_probs[condition] = self.log_probs(model, store)
-                contexts = ((s.documents.context(i, rule) for s in (self.store, store)) for i in range(len(store)))
+                contexts = (
+                    (s.documents.context(i, rule) for s in (self.store, store))
+                    for i in range(len(store))
+                )
                 changed = sum(own != other for own, other in contexts)
                 reading = self.reading(model, store, sites)
-                results[condition] = Condition(bleu, self.loss(log_probs[condition]), changed, *reading)
+                results[condition] = Condition(
+                    bleu, self.loss(log_probs[condition]), changed, *reading
+                )
         return results, log_probs[OWN] - log_probs[NONE]
 
     def examples(self, name: str, model: Model, gains: Numbers) -> list[Example]:
@@ -181,10 +215,14 @@ class Reader:
             batch = collate(self.store, np.array([row]), self.device, model.context_rule)
             reading = context_reading.readings(model, batch, sites)[0]
             if reading is not None:
-                reference = self.texts[1].surface(self.vocabularies[1].decode(self.store.tgt(row)[:-1].tolist()))
+                reference = self.texts[1].surface(
+                    self.vocabularies[1].decode(self.store.tgt(row)[:-1].tolist())
+                )
                 title = f"{name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
                 source = batch.src[0, :-1].tolist()
-                example = context_reading.example(title, reading, source, reference, self.vocabularies[0])
+                example = context_reading.example(
+                    title, reading, source, reference, self.vocabularies[0]
+                )
                 examples.setdefault((*reading.symbols, *source), example)
         return list(examples.values())
 
@@ -218,11 +256,20 @@ class Context(Analysis[Options, ContextUse]):
             models[name] = model
             return model.context_rule
 
-        rules = study.each(rule_of, "no system reads context", f"variants that read one: {', '.join(having_context())}")
+        rules = study.each(
+            rule_of,
+            "no system reads context",
+            f"variants that read one: {', '.join(having_context())}",
+        )
         if not documents_file(study.run.prep, study.set_name).is_file():
-            message = f"the set '{study.set_name}' has no documents: each sentence stands alone, without any context"
+            message = (
+                f"the set '{study.set_name}' has no documents: each sentence stands alone, without"
+                " any context"
+            )
             hint = f"nmtkit prep … --docs {study.set_name}=FILE, or another --set-name"
-            raise DataError(message, where=documents_file(study.run.prep, study.set_name), hint=hint)
+            raise DataError(
+                message, where=documents_file(study.run.prep, study.set_name), hint=hint
+            )
         reader = Reader(study)
         signature = reader.scorer.score("bleu", reader.scorer.refs[0]).signature
         systems: dict[str, dict[str, Condition]] = {}
@@ -230,7 +277,11 @@ class Context(Analysis[Options, ContextUse]):
         for name, rule in rules.items():
             systems[name], gains = reader.compare(name, models[name], rule)
             examples += reader.examples(name, models[name], gains)
-        gated = [name for name, model in models.items() if any(s.endswith(OF_CONTEXT) for s in gates_of(model, study.device))]
+        gated = [
+            name
+            for name, model in models.items()
+            if any(s.endswith(OF_CONTEXT) for s in gates_of(model, study.device))
+        ]
         return ContextUse(
             study.set_name, len(study.store), len(study.store.documents), signature, reader.draws, rules, systems, examples,
             _gates(study, gated), list(study.left_out),
@@ -240,20 +291,32 @@ class Context(Analysis[Options, ContextUse]):
         table = _table(result)
         title = f"What is read in the context ({result.set_name}): "
         title += f"the {EXAMPLES} sentences of each system that gain most from it"
-        note = "context words: the attention they get from the source words, in proportion to what these take; "
+        note = (
+            "context words: the attention they get from the source words, in proportion to what"
+            " these take; "
+        )
         note += "source words: what each takes from them"
         bars = [f"{title}\n({note})", context_reading.as_text(result.examples)]
         attachments = {"examples.html": context_reading.as_html(title, note, result.examples)}
         if result.gates is not None:
             bars.append(result.gates.bars)
-            attachments |= {f"gates.{suffix}": content for suffix, content in result.gates.table.forms().items()}
-        facts = {"set": result.set_name, "sentences": result.sentences, "documents": result.documents}
+            attachments |= {
+                f"gates.{suffix}": content for suffix, content in result.gates.table.forms().items()
+            }
+        facts = {
+            "set": result.set_name,
+            "sentences": result.sentences,
+            "documents": result.documents,
+        }
         rules = {name: dataclasses.asdict(rule) for name, rule in result.rules.items()}
         draws = {"resamples": result.draws.resamples, "trials": result.draws.trials, "seed": SEED}
         return Finding(
             table=table,
-            text="A system uses its context where loss and BLEU get worse without it, and with one that says something "
-            "else. If another document's context does no harm, what was gained is not from what the context says.",
+            text=(
+                "A system uses its context where loss and BLEU get worse without it, and with one"
+                " that says something else. If another document's context does no harm, what was"
+                " gained is not from what the context says."
+            ),
             figure=_figure(result.systems, table),
             bars="\n\n".join(bars),
             facts={**facts, "left_out": result.left_out, "rules": rules, **draws},
@@ -288,7 +351,9 @@ def _rows(name: str, conditions: Mapping[str, Condition], draws: Draws) -> list[
             value = estimate(metric.value, draws.full.scores(metric))
             cells += [value, None if condition is base else difference(metric, other, draws)]
             # Some tests give equal outputs, or two scores of zero, a small p.
-            alike = metric.value == other.value == 0 or np.array_equal(metric.statistics, other.statistics)
+            alike = metric.value == other.value == 0 or np.array_equal(
+                metric.statistics, other.statistics
+            )
             cells += [None if alike else compare(test, metric, other, draws).p for test in P_VALUES]
         rows.append([*cells, condition.kept, condition.on_words])
     return rows
@@ -296,31 +361,60 @@ def _rows(name: str, conditions: Mapping[str, Condition], draws: Draws) -> list[
 
 def _table(result: ContextUse) -> Table:
     draws = result.draws
-    columns = [Column("system", "system", left=True), Column("context", "context", left=True), Column("changed", "changed")]
+    columns = [
+        Column("system", "system", left=True),
+        Column("context", "context", left=True),
+        Column("changed", "changed"),
+    ]
     for key, header, decimals in (("loss", "loss", 4), ("bleu", "BLEU", 2)):
         columns += [Column(key, f"{header} [95%]", decimals=decimals, interval=True)]
-        columns += [Column(f"{key}_difference", f"Δ {header} [95%]", decimals=decimals, signed=True, interval=True)]
+        columns += [
+            Column(
+                f"{key}_difference",
+                f"Δ {header} [95%]",
+                decimals=decimals,
+                signed=True,
+                interval=True,
+            )
+        ]
         for test in P_VALUES:
             finest = TESTS[test].finest(draws) or None
-            columns.append(Column(f"{key}_{test}", f"p {TESTS[test].header}", decimals=4, below=finest))
+            columns.append(
+                Column(f"{key}_{test}", f"p {TESTS[test].header}", decimals=4, below=finest)
+            )
     columns += [Column("kept", "own state kept [95%]", decimals=3, interval=True)]
     columns += [Column("on_words", "attention on context words [95%]", decimals=3, interval=True)]
-    tests = "; ".join(f"{TESTS[test].header}: {TESTS[test].name}, {TESTS[test].reading}" for test in P_VALUES)
+    tests = "; ".join(
+        f"{TESTS[test].header}: {TESTS[test].name}, {TESTS[test].reading}" for test in P_VALUES
+    )
     notes = [
-        "own: what the system was trained to read; same document, other documents: as many sentences, drawn at random, "
-        "in the place of the own ones; changed: sentences whose context is then another. A sentence that has no context "
-        "of its own has none in any row",
-        f"loss: nats a subword of the first reference, </s> included; BLEU: {result.signature}, searched in float32; "
-        "a system that reads its own earlier translations gets those of the reference in the loss, and with other "
-        "sentences no BLEU: these are not translated before",
-        "Δ and p: against the system's own context, no p where outputs are the same or both scores zero; "
-        f"{tests}; {draws.full.describe()}; {draws.swaps.describe()}",
-        "own state kept: the mean of the gate λ over source subwords that have a context (the rest is what was read); "
-        "attention on context words: of the attention of these, the share on words and not on breaks and ends (where "
-        "both are read as one text: of all its encoder's attention)",
+        (
+            "own: what the system was trained to read; same document, other documents: as many"
+            " sentences, drawn at random, in the place of the own ones; changed: sentences whose"
+            " context is then another. A sentence that has no context of its own has none in"
+            " any row"
+        ),
+        (
+            f"loss: nats a subword of the first reference, </s> included; BLEU: {result.signature},"
+            " searched in float32; a system that reads its own earlier translations gets those of"
+            " the reference in the loss, and with other sentences no BLEU: these are not"
+            " translated before"
+        ),
+        (
+            "Δ and p: against the system's own context, no p where outputs are the same or both"
+            f" scores zero; {tests}; {draws.full.describe()}; {draws.swaps.describe()}"
+        ),
+        (
+            "own state kept: the mean of the gate λ over source subwords that have a context (the"
+            " rest is what was read); attention on context words: of the attention of these, the"
+            " share on words and not on breaks and ends (where both are read as one text: of all"
+            " its encoder's attention)"
+        ),
         "gates.md: λ by word and frequency; examples.html: the sentences that gain most",
     ]
-    rows = [row for name, conditions in result.systems.items() for row in _rows(name, conditions, draws)]
+    rows = [
+        row for name, conditions in result.systems.items() for row in _rows(name, conditions, draws)
+    ]
     return Table("context", f"Is the context used? ({result.set_name})", columns, rows, notes)
 
 
@@ -330,4 +424,9 @@ def _figure(systems: Mapping[str, Mapping[str, Condition]], table: Table) -> str
     others = [label for label in next(iter(systems.values())) if label != OWN]
     rises = {(row[0], row[1]): row[place] or Estimate(None) for row in table.rows}
     series = {label: [rises[name, label] for name in systems] for label in others}
-    return figures.grouped_bars(list(systems), series, "another context in the place of the own one", "Δ loss, nats a subword")
+    return figures.grouped_bars(
+        list(systems),
+        series,
+        "another context in the place of the own one",
+        "Δ loss, nats a subword",
+    )

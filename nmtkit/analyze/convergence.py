@@ -128,9 +128,11 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         title = "Updates, epochs and minutes of training to each dev BLEU"
         return Finding(
             table=Table("convergence", title, columns, rows, notes(result)),
-            text="Compare systems at one level: fewer updates there is faster learning, which a "
-            "system with dearer updates may lose again in minutes. The system that is ahead at a "
-            "low level need not be ahead at the best. One training is one seed.",
+            text=(
+                "Compare systems at one level: fewer updates there is faster learning, which a"
+                " system with dearer updates may lose again in minutes. The system that is ahead at"
+                " a low level need not be ahead at the best. One training is one seed."
+            ),
             figure=figures.curves(panels(curves)),
             bars=sparklines({name: c.measured for name, c in curves.items() if c.measured}),
             facts=facts_of(result, bool(self.options.levels)),
@@ -219,24 +221,27 @@ def notes(result: Trainings) -> list[str]:
     processor = (
         "processor minutes: of the same updates, what all threads of the training's first process "
         "worked: other work on the machine is not in them, nor is a GPU's"
-    ) + (f"; not in the log of {untimed}" if untimed else "")
+        + (f"; not in the log of {untimed}" if untimed else "")
+    )
     lines = {
-        "reached: the first time, linear in updates between the validation before and the one "
-        f"that is there; '{FIRST}': not later than that; '{NEVER}': not by the end of this "
-        "training": True,
-        "minutes: of updates alone, by the clock, as logged on the machine of each training; "
-        "validation, saving and the time between a stop and a restart are not counted, an update "
-        "made again after a restart counts once": True,
+        f"reached: the first time, linear in updates between the validation before and the one that is there; '{FIRST}': not later than that; '{NEVER}': not by the end of this training": (
+            True
+        ),
+        "minutes: of updates alone, by the clock, as logged on the machine of each training; validation, saving and the time between a stop and a restart are not counted, an update made again after a restart counts once": (
+            True
+        ),
         processor: result.timed,
-        f"dev BLEU: greedy search{signature}; dev loss and training loss: per target token, "
-        "without label smoothing, training loss with dropout": True,
+        f"dev BLEU: greedy search{signature}; dev loss and training loss: per target token, without label smoothing, training loss with dropout": (
+            True
+        ),
         "no training here measured BLEU (train.dev_bleu), so there are no levels": not ways,
         "no training here has any BLEU to speak of, so there are no levels (--levels)": (
             ways and not result.levels
         ),
         f"without dev BLEU, so without levels: {mute}": ways and mute,
-        "dev BLEU was NOT measured in one way (facts in finding.json): its levels cannot be "
-        "compared": not result.comparable,
+        "dev BLEU was NOT measured in one way (facts in finding.json): its levels cannot be compared": (
+            not result.comparable
+        ),
     }
     return [line for line, applies in lines.items() if applies] + [
         f"{name}: the log has no line of {count:,} updates (skipped ones, or lines lost)"
@@ -255,8 +260,10 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
         "levels": result.levels,
         "levels_from": "given" if levels_given else default,
         "interpolation": "linear in updates between neighbouring validations",
-        "time": "updates alone: without validation, saving and pauses; minutes by the clock, "
-        "processor_minutes of all threads of the first process",
+        "time": (
+            "updates alone: without validation, saving and pauses; minutes by the clock, "
+            "processor_minutes of all threads of the first process"
+        ),
         "dev_bleu": {
             name: {
                 "signatures": list(way.signatures),
@@ -267,8 +274,9 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
             for name, way in result.dev_bleu.items()
         },
         "logged": {
-            name: dict(zip(AXES, curve.place(ends[name]), strict=True))
-            | {"unlogged": curve.unlogged}
+            name: (
+                dict(zip(AXES, curve.place(ends[name]), strict=True)) | {"unlogged": curve.unlogged}
+            )
             for name, curve in result.curves.items()
         },
     }

@@ -112,7 +112,9 @@ class Cost(Analysis[CostOptions, Costs]):
 
     def measure(self, study: Study) -> Costs:
         if self.options.measure:
-            environment.room_for_products(len(study.systems))  # oneDNN reads it at the first product
+            environment.room_for_products(
+                len(study.systems)
+            )  # oneDNN reads it at the first product
         store = training_pairs(study.run)
         set_name = study.set_name  # before minutes of counting: it may be unknown
         counts = {}
@@ -131,9 +133,11 @@ class Cost(Analysis[CostOptions, Costs]):
         rows = [cells(result, name) for name in result.counts]
         return Finding(
             table=Table("cost", title, COLUMNS, rows, notes(result)),
-            text="A relative time near the relative MACs is what the arithmetic demands; well "
-            "above it is implementation overhead. Speeds from the log are of each training's own "
-            "machine and hour; only --measure takes the systems in turn.",
+            text=(
+                "A relative time near the relative MACs is what the arithmetic demands; well above"
+                " it is implementation overhead. Speeds from the log are of each training's own"
+                " machine and hour; only --measure takes the systems in turn."
+            ),
             figure=figure(result) if len(rows) > 1 else None,
             facts={
                 "baseline": result.baseline,
@@ -215,14 +219,22 @@ def notes(result: Costs) -> list[str]:
     spans = ", ".join(f"{name} {count}" for name, count in result.spans.items())
     of_spans = "phrases of a source from its parse, as many as in the training set: "
     return [
-        f"×: relative to {result.baseline}; time × above 1 is slower; time/MAC: time × divided by "
-        "MAC × (decoding: of a whole sentence)",
-        f"MMAC: million multiply-accumulates, sentences of {macs.src_length} source and "
-        f"{macs.tgt_length} target subwords; exact counts, no interval",
-        "train: forward and backward per target token; encode: per source token; step: one "
-        "decoding step of one hypothesis with state",
-        "counted: matrix products, convolutions, attention; not counted: softmax, norms, "
-        "activations, gates' element-wise part, look-ups",
+        (
+            f"×: relative to {result.baseline}; time × above 1 is slower; time/MAC: time × divided"
+            " by MAC × (decoding: of a whole sentence)"
+        ),
+        (
+            f"MMAC: million multiply-accumulates, sentences of {macs.src_length} source and "
+            f"{macs.tgt_length} target subwords; exact counts, no interval"
+        ),
+        (
+            "train: forward and backward per target token; encode: per source token; step: one "
+            "decoding step of one hypothesis with state"
+        ),
+        (
+            "counted: matrix products, convolutions, attention; not counted: softmax, norms, "
+            "activations, gates' element-wise part, look-ups"
+        ),
         *([of_spans + spans] if spans else []),
         *([of_contexts + contexts] if contexts else []),
         f"speed: {how}",
@@ -270,7 +282,8 @@ def typical_contexts(store: Store, rule: ContextRule) -> float:
 
 
 def typical_spans(store: Store, length: int) -> list[int]:
-    """Return the spans of a typical source of a length, as equal as can be: as many as sentences of about that length have.
+    """Return the spans of a typical source of a length, as equal as can be: as many as sentences of
+    about that length have.
 
     Returns: tokens of each span; empty if no sentence has spans.
     """
@@ -280,7 +293,9 @@ def typical_spans(store: Store, length: int) -> list[int]:
     counts = [count for i in nearest if (count := len(store.spans[int(i)]))]
     if not counts:
         return []
-    return [len(part) for part in np.array_split(range(length), min(length, round(np.mean(counts))))]
+    return [
+        len(part) for part in np.array_split(range(length), min(length, round(np.mean(counts))))
+    ]
 
 
 def count(run: Run, name: str, store: Store) -> Count:
@@ -310,7 +325,11 @@ def kept_speeds(study: Study) -> dict[str, Timing]:
     with contextlib.suppress(KeyError, TypeError):  # a finding of another version
         now = {"baseline": study.systems[0], "set": study.set_name}
         same_weights = weights.items() <= inputs["weights"].items()
-        if now.items() <= finding.facts.items() and hashes.items() <= inputs["files"].items() and same_weights:
+        if (
+            now.items() <= finding.facts.items()
+            and hashes.items() <= inputs["files"].items()
+            and same_weights
+        ):
             study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
             return {name: Timing.from_json(timed[name]) for name in study.systems}
     console.say(

@@ -199,10 +199,14 @@ class Divergence(Analysis[Options, Divergences]):
         title = "Divergence of local and global attention, over all layers and by layer"
         facts = {"set": result.set_name, "sentences": result.sentences, "modes": list(REDUCTIONS)}
         return Finding(
-            table=Table("divergence", f"{title}, on {result.set_name}", columns, means + rows, NOTES),
-            text="Near 0 the local heads look where the global ones look and add little; a large "
-            "dv means that the two read different things. Compare systems under the same mode "
-            "only.",
+            table=Table(
+                "divergence", f"{title}, on {result.set_name}", columns, means + rows, NOTES
+            ),
+            text=(
+                "Near 0 the local heads look where the global ones look and add little; a large "
+                "dv means that the two read different things. Compare systems under the same mode "
+                "only."
+            ),
             figure=_figure(series, overall),
             bars=_bars(series, overall),
             facts={**facts, "shown": SHOWN, "logarithm": "natural"},
@@ -210,10 +214,15 @@ class Divergence(Analysis[Options, Divergences]):
 
 
 NOTES = [
-    "dv: Jensen-Shannon divergence, natural logarithm, mean over the real queries of all sentences; E_d: mean over the layers (Eqs. 10-13)",
-    "max_renorm: maximum over heads, renormalised; max_raw: as printed, not renormalised, so not "
-    "bounded by log 2 = 0.6931; peak_head: each query's head with the largest weight; per_head: "
-    "mean over pairs of heads",
+    (
+        "dv: Jensen-Shannon divergence, natural logarithm, mean over the real queries of all"
+        " sentences; E_d: mean over the layers (Eqs. 10-13)"
+    ),
+    (
+        "max_renorm: maximum over heads, renormalised; max_raw: as printed, not renormalised, so"
+        " not bounded by log 2 = 0.6931; peak_head: each query's head with the largest weight;"
+        " per_head: mean over pairs of heads"
+    ),
     "without </s>: that position neither asks nor is attended to, other weights renormalised",
 ]
 

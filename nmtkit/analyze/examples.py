@@ -84,8 +84,10 @@ class Examples(Analysis[ExamplesOptions, Example]):
             Column("p", "p", decimals=3, below=0.001),
         ]
         notes = [
-            f"sentence BLEU, of {result.resampling.sentences:,} lines of {result.set_name}; "
-            "ahead, behind: lines with more, with less; p: two-sided sign test on these",
+            (
+                f"sentence BLEU, of {result.resampling.sentences:,} lines of {result.set_name}; "
+                "ahead, behind: lines with more, with less; p: two-sided sign test on these"
+            ),
             f"{result.signature}; [95%]: percentile interval over {result.resampling.describe()}",
         ]
         title = f"Line {line} of {result.set_name}, and all others"
@@ -96,9 +98,11 @@ class Examples(Analysis[ExamplesOptions, Example]):
         facts = {"resamples": RESAMPLES, "seed": SEED, "signature": result.signature}
         return Finding(
             table=Table("examples", title, columns, rows, notes),
-            text="One sentence measures nothing: what counts is how many sentences a system is "
-            "ahead on, and whether that could be luck (sign test). Sentence BLEU is rough; "
-            "corpus BLEU, which `nmtkit score` tests, is no mean of it.",
+            text=(
+                "One sentence measures nothing: what counts is how many sentences a system is "
+                "ahead on, and whether that could be luck (sign test). Sentence BLEU is rough; "
+                "corpus BLEU, which `nmtkit score` tests, is no mean of it."
+            ),
             figure=draw(others, counts, *axes, upright=True) if others else None,
             bars="\n".join(f"{label:>{width}}  {text}" for label, text in result.texts),
             facts={"set": result.set_name, "line": line, **facts},

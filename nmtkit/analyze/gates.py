@@ -239,11 +239,13 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         attachments |= {f"figure.{site}.svg": svg for site in others if (svg := drawn[site])}
         return Finding(
             table=_table(result),
-            text="0 keeps what was there, 1 puts the new in its place: if a gate has learned what "
-            "carries content, nouns and verbs stand apart from articles, prepositions and "
-            "punctuation. Compare words inside a column; the level of a whole column is the "
-            "model's own. Where other sentences are read (NAME.gate) it is the other way round: "
-            "1 keeps the word's own state, and what hangs on context stands low.",
+            text=(
+                "0 keeps what was there, 1 puts the new in its place: if a gate has learned what"
+                " carries content, nouns and verbs stand apart from articles, prepositions and"
+                " punctuation. Compare words inside a column; the level of a whole column is the"
+                " model's own. Where other sentences are read (NAME.gate) it is the other way"
+                " round: 1 keeps the word's own state, and what hangs on context stands low."
+            ),
             figure=drawn[first],
             bars="\n\n".join(bars),
             facts={
@@ -269,15 +271,23 @@ def _table(result: GateMeans) -> Table:
     columns += [Column(n, f"{n} [95%]", decimals=3, interval=True) for n in result.gates]
     rows = [[*about, *means] for *about, means in result.rows]
     notes = [
-        "how open a gate is: mean over its numbers, 0 to 1, with the reference given; of a source "
-        "word the mean over all target steps at which the gate has a say, of a target word its "
-        "value at the step after it, where it lets the context in",
-        "a word counts as the mean over its subwords, a row as the mean over its occurrences; "
-        f"words: the {TOP} most frequent types of this set, tokenized and truecased; </s> and the "
-        "like take no part; frequency: how often the type occurs in the training text, as prepared",
+        (
+            "how open a gate is: mean over its numbers, 0 to 1, with the reference given; of a"
+            " source word the mean over all target steps at which the gate has a say, of a target"
+            " word its value at the step after it, where it lets the context in"
+        ),
+        (
+            "a word counts as the mean over its subwords, a row as the mean over its occurrences;"
+            f" words: the {TOP} most frequent types of this set, tokenized and truecased; </s> and"
+            " the like take no part; frequency: how often the type occurs in the training text, as"
+            " prepared"
+        ),
         f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences, seed {SEED}",
         *result.meanings,
-        "tokens.src.txt and tokens.tgt.txt beside this table are the words that --src-tags and --tgt-tags give a tag each",
+        (
+            "tokens.src.txt and tokens.tgt.txt beside this table are the words that --src-tags and"
+            " --tgt-tags give a tag each"
+        ),
     ]
     return Table("gates", f"How open gates are, by word ({result.set_name})", columns, rows, notes)
 

@@ -1,4 +1,6 @@
-"""Analysis `layers`: which levels of the encoder each decoder layer reads, in models that learn a mixture of them."""
+"""Analysis `layers`: which levels of the encoder each decoder layer reads, in models that learn
+a mixture of them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def mixtures(model: Model) -> dict[str, Shares]:
     with torch.inference_mode(), capture() as recorded:
         model.encode(source_batch([[UNK, EOS]]))
     sites = {site: values[0] for site, values in recorded.items() if site.endswith(ENDING)}
-    return {site.rpartition(".")[2].removesuffix(ENDING): shares.double().tolist() for site, shares in sites.items()}
+    return {
+        site.rpartition(".")[2].removesuffix(ENDING): shares.double().tolist()
+        for site, shares in sites.items()
+    }
 
 
 class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
@@ -43,26 +48,48 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
             raise LeftOut("it does not mix the levels of its encoder for each decoder layer")
 
         hint = "train a system with transparent attention; `nmtkit variants` lists the variants"
-        return study.each(mixtures_of, "no system of this run mixes the levels of its encoder", hint)
+        return study.each(
+            mixtures_of, "no system of this run mixes the levels of its encoder", hint
+        )
 
     def present(self, result: dict[str, dict[str, Shares]]) -> Finding:
-        mixed = [(system, what, shares) for system, by_name in result.items() for what, shares in by_name.items()]
+        mixed = [
+            (system, what, shares)
+            for system, by_name in result.items()
+            for what, shares in by_name.items()
+        ]
         most = max(len(shares[0]) for _, _, shares in mixed)
         rows: list[list[Any]] = []
         heats: dict[str, Heat] = {}
         for system, what, shares in mixed:
             levels = ["embeddings", *(f"layer {i}" for i in range(1, len(shares)))]
-            rows += [[system, what, level, *row, *[None] * (most - len(row))] for level, row in zip(levels, shares, strict=True)]
-            heats[f"{system}, {what}"] = Heat(shares, levels, [str(i + 1) for i in range(len(shares[0]))])
+            rows += [
+                [system, what, level, *row, *[None] * (most - len(row))]
+                for level, row in zip(levels, shares, strict=True)
+            ]
+            heats[f"{system}, {what}"] = Heat(
+                shares, levels, [str(i + 1) for i in range(len(shares[0]))]
+            )
         columns = [Column("system", "system", left=True), Column("mixture", "of", left=True)]
         columns += [Column("level", "encoder", left=True)]
         columns += [Column(f"decoder_{i + 1}", f"decoder {i + 1}", decimals=3) for i in range(most)]
-        notes = ["a column: the share of each level in what that decoder layer reads, softmax over the levels; 1 in all"]
-        bars = (f"{label}: encoder level by decoder layer\n{heat(h.values, h.rows, h.columns)}" for label, h in heats.items())
+        notes = [
+            "a column: the share of each level in what that decoder layer reads, softmax over the"
+            " levels; 1 in all"
+        ]
+        bars = (
+            f"{label}: encoder level by decoder layer\n{heat(h.values, h.rows, h.columns)}"
+            for label, h in heats.items()
+        )
         return Finding(
             table=Table("layers", "Weights of transparent attention", columns, rows, notes),
-            text="A column that is nearly even has learned no preference; a dark cell is the level that this decoder layer reads most.",
+            text=(
+                "A column that is nearly even has learned no preference; a dark cell is the level"
+                " that this decoder layer reads most."
+            ),
             figure=figures.heat_map(heats, "decoder layer", "encoder level"),
             bars="\n\n".join(bars),
-            facts={"mixtures": {label: [len(h.rows), len(h.columns)] for label, h in heats.items()}},
+            facts={
+                "mixtures": {label: [len(h.rows), len(h.columns)] for label, h in heats.items()}
+            },
         )

@@ -47,11 +47,17 @@ class Lengths(Analysis[LengthsOptions, LengthScores]):
             scores = bleu_of(study.run, text_set, study.translations(text_set))
             signature = next(iter(scores.values())).signature
             draws, src_lengths = study.draws(text_set.lines), source_lengths(study.run, text_set)
-            by_set[text_set.name] = lengths.by_length(scores, src_lengths, self.options.buckets, draws)
+            by_set[text_set.name] = lengths.by_length(
+                scores, src_lengths, self.options.buckets, draws
+            )
         return LengthScores(by_set, signature)
 
     def present(self, result: LengthScores) -> Finding:
-        rows = [[name, *lengths.row(score)] for name, scores in result.by_set.items() for score in scores]
+        rows = [
+            [name, *lengths.row(score)]
+            for name, scores in result.by_set.items()
+            for score in scores
+        ]
         notes = [
             f"BLEU: {result.signature}",
             f"[95%]: percentile interval over {RESAMPLES} resamples inside the group, seed {SEED}",
@@ -61,12 +67,19 @@ class Lengths(Analysis[LengthsOptions, LengthScores]):
         first, scores = next(iter(result.by_set.items()))
         facts = {"buckets": self.options.buckets, "resamples": RESAMPLES, "seed": SEED}
         return Finding(
-            table=Table("lengths", title, [Column("set", "set", left=True), *lengths.COLUMNS], rows, notes),
-            text="Compare systems inside a group, not groups with each other (their sentences differ): where two "
-            "intervals are far apart the systems differ on sentences of that length; a length ratio well below 1 in "
-            "the long groups means that words are left out there.",
+            table=Table(
+                "lengths", title, [Column("set", "set", left=True), *lengths.COLUMNS], rows, notes
+            ),
+            text=(
+                "Compare systems inside a group, not groups with each other (their sentences"
+                " differ): where two intervals are far apart the systems differ on sentences of"
+                " that length; a length ratio well below 1 in the long groups means that words are"
+                " left out there."
+            ),
             figure=lengths.figure(scores, "subwords", first),
-            bars="\n\n".join(f"{name}\n" * several + lengths.bars(s) for name, s in result.by_set.items()),
+            bars="\n\n".join(
+                f"{name}\n" * several + lengths.bars(s) for name, s in result.by_set.items()
+            ),
             facts={**facts, "signature": result.signature},
         )
 
@@ -77,7 +90,11 @@ class Lengths(Analysis[LengthsOptions, LengthScores]):
         gains: dict[str, dict[str, float]] = {s.system: {} for s in scores if s.system not in base}
         groups = list(dict.fromkeys(score.group for score in scores))
         for group in groups:
-            bleu = {s.system: s.bleu.value for s in scores if s.group == group and s.bleu.value is not None}
+            bleu = {
+                s.system: s.bleu.value
+                for s in scores
+                if s.group == group and s.bleu.value is not None
+            }
             if bleu:  # all systems have the same sentences
                 baseline = statistics.fmean(bleu[name] for name in base)
                 for name in gains:

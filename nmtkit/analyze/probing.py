@@ -142,11 +142,13 @@ class Probing(Analysis[ProbingOptions, Probes]):
         names = [task.name for task in tasks]
         return Finding(
             table=self._table(result, columns),
-            text="An accuracy says what a simple classifier finds in the frozen vector. It means "
-            "something above the majority class. It is the encoder's work only above the "
-            "embeddings, which know the words and not their order. Compare systems where their "
-            "intervals are far apart; the interval is of the test sentences, not of "
-            "training's seed.",
+            text=(
+                "An accuracy says what a simple classifier finds in the frozen vector. It means "
+                "something above the majority class. It is the encoder's work only above the "
+                "embeddings, which know the words and not their order. Compare systems where their "
+                "intervals are far apart; the interval is of the test sentences, not of "
+                "training's seed."
+            ),
             figure=figures.grouped_bars(names, columns, "task", "accuracy, %", upright=True),
             bars="\n\n".join(bars(name, names, values) for name, values in columns.items()),
             facts={
@@ -326,15 +328,21 @@ def notes(tasks: Sequence[Task], layer: int) -> list[str]:
     """Return the notes of the table."""
     where = f"encoder layer {layer}" if layer else "the encoder's top, as the decoder reads it"
     lines = [
-        f"a sentence's vector: the mean over its positions, </s> among them, of {where}; "
-        "embeddings: the mean of the model's own source embeddings",
-        f"classifier: ReLU layer as wide as the vector, softmax; L2 {classifier.PENALTY:g} on the "
-        f"first layer's weights, RMSprop {classifier.RATE:g}, batches of {classifier.BATCH}, at "
-        f"most {classifier.EPOCHS} epochs, ended by {classifier.PATIENCE} without a better accuracy "
-        f"on dev, whose best epoch counts; seed {SEED}; the vectors' numbers have mean 0 and variance "
-        "1 over the training part",
-        "majority: the most frequent label of the training part; [95%]: Wilson, of an average from "
-        "those of its tasks",
+        (
+            f"a sentence's vector: the mean over its positions, </s> among them, of {where}; "
+            "embeddings: the mean of the model's own source embeddings"
+        ),
+        (
+            f"classifier: ReLU layer as wide as the vector, softmax; L2 {classifier.PENALTY:g} on"
+            f" the first layer's weights, RMSprop {classifier.RATE:g}, batches of"
+            f" {classifier.BATCH}, at most {classifier.EPOCHS} epochs, ended by"
+            f" {classifier.PATIENCE} without a better accuracy on dev, whose best epoch counts;"
+            f" seed {SEED}; the vectors' numbers have mean 0 and variance 1 over the training part"
+        ),
+        (
+            "majority: the most frequent label of the training part; [95%]: Wilson, of an average"
+            " from those of its tasks"
+        ),
     ]
     lines += [f"{t.name}: {t.split}, one in {FOLDS} of each label" for t in tasks if t.split]
     stand = "test sentences stand in the training part too"

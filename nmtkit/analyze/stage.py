@@ -1,4 +1,6 @@
-"""The stage `analyze`: the one runner of all analyses, whose findings are kept in analyze/<name>/."""
+"""The stage `analyze`: the one runner of all analyses, whose findings are kept in
+analyze/<name>/.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ AnyAnalysis = Analysis[Any, Any]
 
 
 def find(name: str) -> type[AnyAnalysis]:
-    """Return the class of an analysis: of the table, or outside the package as `package.module:Class`.
+    """Return the class of an analysis: of the table, or outside the package as
+    `package.module:Class`.
 
     Raises: ConfigError naming the nearest one.
     """
@@ -33,17 +36,27 @@ def find(name: str) -> type[AnyAnalysis]:
     module, colon, cls = target.partition(":")
     try:
         if not colon:
-            raise ConfigError(f"unknown analysis '{name}'", where="nmtkit analyze", hint=nearest(name, ANALYSES))
+            raise ConfigError(
+                f"unknown analysis '{name}'", where="nmtkit analyze", hint=nearest(name, ANALYSES)
+            )
         return getattr(importlib.import_module(module), cls)  # type: ignore[no-any-return]
     except (ImportError, AttributeError) as error:
         if name in ANALYSES:
             raise
-        raise ConfigError(f"cannot import the analysis '{name}': {error}", where="nmtkit analyze", hint="package.module:Class") from error
+        raise ConfigError(
+            f"cannot import the analysis '{name}': {error}",
+            where="nmtkit analyze",
+            hint="package.module:Class",
+        ) from error
 
 
 def shows(name: str) -> str:
     """Return what an analysis shows, in one line."""
-    return ANALYSES[name].shows if name in ANALYSES else (find(name).__doc__ or "").partition("\n")[0].rstrip(".")
+    return (
+        ANALYSES[name].shows
+        if name in ANALYSES
+        else (find(name).__doc__ or "").partition("\n")[0].rstrip(".")
+    )
 
 
 def having(option: str) -> list[str]:
@@ -58,8 +71,12 @@ def check_options(cls: type[AnyAnalysis], values: dict[str, Any]) -> Options:
     """
     for key in values.keys() - cls.Options.model_fields.keys():
         others = having(key)
-        hint = f"leave it out; these have it: {', '.join(others)}" if others else "no analysis has it"
-        raise ConfigError(f"the analysis '{cls.name}' has no such option", where=flag(key), hint=hint)
+        hint = (
+            f"leave it out; these have it: {', '.join(others)}" if others else "no analysis has it"
+        )
+        raise ConfigError(
+            f"the analysis '{cls.name}' has no such option", where=flag(key), hint=hint
+        )
     return settings.build(cls.Options, values, f"analyze {cls.name}")
 
 
@@ -83,7 +100,8 @@ def analyze(
         output_format: table, json, md, tex or csv, on stdout.
         force: repeat an analysis that is up to date.
         options: of the analysis.
-    Raises: ConfigError for an unknown analysis, system, set or option; DataError if there is nothing to analyse.
+    Raises: ConfigError for an unknown analysis, system, set or option; DataError if there is
+        nothing to analyse.
     """
     check_format(output_format)
     cls = find(name)
@@ -94,13 +112,21 @@ def analyze(
         current(analysis, study, force).print(output_format)
 
 
-def _study(run: Run, cls: type[AnyAnalysis], systems: Sequence[str], set_names: Sequence[str]) -> Study:
+def _study(
+    run: Run, cls: type[AnyAnalysis], systems: Sequence[str], set_names: Sequence[str]
+) -> Study:
     if set_names and cls.sets == "none":
-        raise ConfigError(f"`analyze {cls.name}` reads no set of the run", where="--set-name", hint="leave it out")
+        raise ConfigError(
+            f"`analyze {cls.name}` reads no set of the run", where="--set-name", hint="leave it out"
+        )
     run.manifest()
     chosen = [run.find_system(s).name for s in systems] or [s.name for s in run.systems()]
     if not chosen:
-        raise DataError("nothing to analyse: this run has no trained system", where=run.path, hint="nmtkit train")
+        raise DataError(
+            "nothing to analyse: this run has no trained system",
+            where=run.path,
+            hint="nmtkit train",
+        )
     if cls.sets == "one" and len(set_names) > 1:
         message = f"`analyze {cls.name}` reads one set, not {', '.join(set_names)}"
         raise ConfigError(message, where="--set-name", hint="name one of them")
@@ -137,28 +163,59 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
     if printed is None or analysis.paper is None:
         return finding
     ours = analysis.printed_too(result)
-    both = papers.numbers_beside(printed, analysis.paper, ours.numbers, study.dataset, ours.set_name, ours.signature, ours.remarks)
+    both = papers.numbers_beside(
+        printed,
+        analysis.paper,
+        ours.numbers,
+        study.dataset,
+        ours.set_name,
+        ours.signature,
+        ours.remarks,
+    )
     return finding.beside(both)
 
 
 def inputs(study: Study, options: Options) -> dict[str, Any]:
-    """Return everything that a finding depends on: options, corpus, texts, and each system's weights, log and translations."""
+    """Return everything that a finding depends on: options, corpus, texts, and each system's
+    weights, log and translations.
+    """
     run, values = study.run, {"set_names": study.set_names, **options.model_dump(mode="json")}
-    texts = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]  # not in the fingerprint
-    hashes = {str(path.relative_to(run.path)): files.sha256(path) for path in texts if path.is_file()}
+    texts = [
+        path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))
+    ]  # not in the fingerprint
+    hashes = {
+        str(path.relative_to(run.path)): files.sha256(path) for path in texts if path.is_file()
+    }
     for name in study.systems:
         folder = run.system(name).path
-        kept_there = [folder / "config.toml", folder / "metrics.jsonl", *sorted(folder.glob("translate/*/*"))]
+        kept_there = [
+            folder / "config.toml",
+            folder / "metrics.jsonl",
+            *sorted(folder.glob("translate/*/*")),
+        ]
         for path in kept_there:
             if path.is_file() and not path.name.startswith("."):
                 hashes[str(path.relative_to(run.path))] = files.sha256(path)
-    texts_given = itertools.chain.from_iterable([v] if isinstance(v, str) else v for v in values.values() if isinstance(v, str | list))
-    for part in (part for word in texts_given for part in word.split(",") if part):  # options that name files or folders of files
+    texts_given = itertools.chain.from_iterable(
+        [v] if isinstance(v, str) else v for v in values.values() if isinstance(v, str | list)
+    )
+    for part in (
+        part for word in texts_given for part in word.split(",") if part
+    ):  # options that name files or folders of files
         for path in (Path(part), *Path(part).glob("*.txt*"), *Path(part).glob("*/*.txt*")):
             if path.is_file():
                 hashes[str(path)] = files.sha256(path)
     prepared = run.manifest().fingerprint
-    facts = {"nmtkit": nmtkit.__version__, "prepared": prepared, "systems": study.systems, "options": values, "files": hashes}
-    facts |= {"weights": {name: checkpoints.current(run.system(name)) for name in study.systems}, "words": as_words(options.model_dump(mode="json", exclude_defaults=True))}
+    facts = {
+        "nmtkit": nmtkit.__version__,
+        "prepared": prepared,
+        "systems": study.systems,
+        "options": values,
+        "files": hashes,
+    }
+    facts |= {
+        "weights": {name: checkpoints.current(run.system(name)) for name in study.systems},
+        "words": as_words(options.model_dump(mode="json", exclude_defaults=True)),
+    }
     result: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
     return result

@@ -1,4 +1,6 @@
-"""What an analysis reads: the systems and sets that were asked for, their models, texts and translations."""
+"""What an analysis reads: the systems and sets that were asked for, their models, texts and
+translations.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ class Study:
         from nmtkit.models import checkpoints, loading
 
         self.checkpoints[name] = list(checkpoints.current(self.run.system(name)))
-        return loading.load_system(self.run, self.run.find_system(name), self.device, precision=precision)
+        return loading.load_system(
+            self.run, self.run.find_system(name), self.device, precision=precision
+        )
 
     def batches(self, name: str, model: Model, rows: Rows | None = None) -> Iterator[Batch]:
         """Yield the pairs of the one set in batches, with the contexts that a model reads.
@@ -120,7 +124,8 @@ class Study:
         Args:
             measure: system -> its result; raises LeftOut with the reason if the system has none.
             nobody: the message if no system can be measured; hint: what to do then.
-        Returns: system -> result, the baseline first. The systems left out, and why, are said and kept in `left_out`.
+        Returns: system -> result, the baseline first. The systems left out, and why, are said and
+            kept in `left_out`.
         Raises: DataError if no system can be measured.
         """
         results: dict[str, R] = {}
@@ -137,7 +142,8 @@ class Study:
         return results
 
     def translations(self, text_set: TextSet | None = None) -> dict[str, Path]:
-        """Return the translation folders of the systems that have translated a set (default: the one that is read).
+        """Return the translation folders of the systems that have translated a set (default: the
+        one that is read).
 
         Raises: DataError if none has.
         """
@@ -152,7 +158,9 @@ class Study:
         return Draws(sentences, RESAMPLES, seed=SEED)
 
     def previous(self) -> tuple[Finding, Mapping[str, Any]] | None:
-        """Return the finding that an earlier call kept and its inputs; None if there is none that can be read."""
+        """Return the finding that an earlier call kept and its inputs; None if there is none
+        that can be read.
+        """
         return kept(self.run, self.analysis)
 
 

@@ -156,10 +156,14 @@ class Weights(Analysis[WeightsOptions, SentenceWeights]):
             bars.append("\n".join([f"{name}: attention × gate ({where})", *lines]))
         return Finding(
             table=_table(result, where),
-            text="A word weighs much if steps attend to it while its gate is open; attention alone "
-            "adds up to the number of steps. One sentence shows how to read it, and measures "
-            "nothing: `nmtkit analyze gates` has means over all of them.",
-            figure=figures.grouped_bars(result.words, series, where, "attention × gate", upright=True),
+            text=(
+                "A word weighs much if steps attend to it while its gate is open; attention alone "
+                "adds up to the number of steps. One sentence shows how to read it, and measures "
+                "nothing: `nmtkit analyze gates` has means over all of them."
+            ),
+            figure=figures.grouped_bars(
+                result.words, series, where, "attention × gate", upright=True
+            ),
             bars="\n\n".join(bars),
             facts={
                 "set": result.set_name,
@@ -181,10 +185,15 @@ def _table(result: SentenceWeights, where: str) -> Table:
     lines = zip(result.words, *values, strict=True)
     rows: list[list[Any]] = [[number, *line] for number, line in enumerate(lines, 1)]
     notes = [
-        f"attention: summed over the {result.steps} target steps, the reference given, and over a "
-        "word's subwords; gate: how open, 0 to 1, mean over its numbers, the steps at which it has "
-        "a say, and a word's subwords",
-        f"weighted: attention times gate, summed as attention is; divided by {result.steps} it is the mean over the steps",
+        (
+            f"attention: summed over the {result.steps} target steps, the reference given, and over"
+            " a word's subwords; gate: how open, 0 to 1, mean over its numbers, the steps at which"
+            " it has a say, and a word's subwords"
+        ),
+        (
+            f"weighted: attention times gate, summed as attention is; divided by {result.steps} it"
+            " is the mean over the steps"
+        ),
         *result.meanings,
     ]
     title = f"What each source word weighs ({where})"

@@ -30,9 +30,15 @@ from nmtkit.errors import ConfigError
 def _general(
     systems: Annotated[
         Optional[list[str]],
-        systems_option("Only this system of the run, the baseline first. Repeatable; default: all, the one trained first leads.", GENERAL),
+        systems_option(
+            "Only this system of the run, the baseline first. Repeatable; default: all, the one"
+            " trained first leads.",
+            GENERAL,
+        ),
     ] = None,
-    set_names: Annotated[Optional[list[str]], set_names_option("all, or the first, as the analysis needs", GENERAL)] = None,
+    set_names: Annotated[
+        Optional[list[str]], set_names_option("all, or the first, as the analysis needs", GENERAL)
+    ] = None,
     output_format: Annotated[str, format_option(GENERAL)] = "table",
     run: Annotated[Optional[Path], run_option()] = None,
     force: Annotated[bool, force_option("Repeat an analysis that is up to date.")] = False,
@@ -57,20 +63,39 @@ def analysis_command(name: str) -> Any:
         given_general: dict[str, Any] = {key: values.pop(key) for key in ("output_format", "force")}
         systems, set_names = values.pop("systems") or [], values.pop("set_names") or []
         del values["quiet"], values["debug"]
-        options = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if key != "run"}
+        options = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in values.items()
+            if key != "run"
+        }
         given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-        analyze(chosen_run(values["run"]), name, systems=systems, set_names=set_names, **given_general, **given)
+        analyze(
+            chosen_run(values["run"]),
+            name,
+            systems=systems,
+            set_names=set_names,
+            **given_general,
+            **given,
+        )
 
     fields = cls.Options.model_fields.items()
     own = [_parameter(field_name, field) for field_name, field in fields]
     general = inspect.signature(_general, eval_str=True).parameters.values()
-    parameters = [*own, *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in general)]
+    parameters = [
+        *own,
+        *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in general),
+    ]
     vars(call)["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     shows = stage.shows(name)
     call.__doc__ = f"{shows[0].upper()}{shows[1:]}."
-    single = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-    lines = [f"nmtkit analyze {' '.join([name, example])}".rstrip() for example in cls.examples or [""]]
+    single = typer.Typer(
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    )
+    lines = [
+        f"nmtkit analyze {' '.join([name, example])}".rstrip() for example in cls.examples or [""]
+    ]
     single.command(name, cls=_AnalysisCommand, epilog=examples(*lines), short_help=shows)(call)
     return get_command(single)
 
@@ -79,7 +104,10 @@ def _parameter(name: str, field: Any) -> inspect.Parameter:
     """Return a field of an analysis' options as a parameter that typer reads."""
     extra = field.json_schema_extra or {}
     annotation, default = field.annotation, field.default
-    declared: dict[str, Any] = {"help": " ".join((field.description or "").split()), "show_default": default not in {"", (), 0}}
+    declared: dict[str, Any] = {
+        "help": " ".join((field.description or "").split()),
+        "show_default": default not in {"", (), 0},
+    }
     flag = "--" + name.replace("_", "-")
     if annotation is bool:
         return _keyword(name, bool, default, typer.Option(flag, **declared))
@@ -95,11 +123,15 @@ def _parameter(name: str, field: Any) -> inspect.Parameter:
 
 
 def _keyword(name: str, kind: Any, default: Any, declared: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+    )
 
 
 class _AnalysisCommand(Command):
-    """The command of one analysis: an option of another analysis is refused with the names of those that have it."""
+    """The command of one analysis: an option of another analysis is refused with the names of
+    those that have it.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         from nmtkit.analyze import stage
@@ -128,7 +160,11 @@ class _Analyses(Help, TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         args = _name_first(args)
         if args and args[0].startswith("-") and not {"-h", "--help"} & set(args):
-            raise ConfigError("no analysis is named", where="nmtkit analyze", hint="nmtkit analyze lists them; then: nmtkit analyze NAME …")
+            raise ConfigError(
+                "no analysis is named",
+                where="nmtkit analyze",
+                hint="nmtkit analyze lists them; then: nmtkit analyze NAME …",
+            )
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -136,12 +172,20 @@ class _Analyses(Help, TyperGroup):
 
 
 def _name_first(args: Sequence[str]) -> list[str]:
-    """Return the words with the name of the analysis first: `nmtkit analyze --run DIR cost` was always allowed."""
+    """Return the words with the name of the analysis first: `nmtkit analyze --run DIR cost` was
+    always allowed.
+    """
     from nmtkit.analyze import ANALYSES
 
     if args and args[0].startswith("-") and not {"-h", "--help"} & set(args):
         for place, word in enumerate(args):
-            if word in ANALYSES and args[place - 1] not in {"--system", "--set-name", "--run", "--format", "--table"}:
+            if word in ANALYSES and args[place - 1] not in {
+                "--system",
+                "--set-name",
+                "--run",
+                "--format",
+                "--table",
+            }:
                 return [word, *args[:place], *args[place + 1 :]]
     return list(args)
 
@@ -163,4 +207,8 @@ def analyze(ctx: typer.Context) -> None:
     if ctx.invoked_subcommand is None:
         from nmtkit.analyze import ANALYSES
 
-        console.print_table("", ["<analysis", "<what it shows"], [[name, entry.shows] for name, entry in ANALYSES.items()])
+        console.print_table(
+            "",
+            ["<analysis", "<what it shows"],
+            [[name, entry.shows] for name, entry in ANALYSES.items()],
+        )

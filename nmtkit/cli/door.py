@@ -1,4 +1,6 @@
-"""The door: the program `nmtkit`, which turns whatever ends a command into a message and an exit code."""
+"""The door: the program `nmtkit`, which turns whatever ends a command into a message and an exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def set_debug(value: bool) -> None:
 
 def examples(*lines: str, before: str = "For example:", after: str = "") -> str:
     """The end of a command's help: commands as one would type them."""
-    return "\n\n".join(part for part in (before, "\n".join(lines).replace("[", r"\["), after) if part)
+    return "\n\n".join(
+        part for part in (before, "\n".join(lines).replace("[", r"\["), after) if part
+    )
 
 
 class Help:
@@ -40,7 +44,8 @@ class Help:
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help.
 
-        Raises: typer.Exit with 0 when the reader of stdout has gone, for which rich has an exit code of 1; with 3 when stdout takes nothing.
+        Raises: typer.Exit with 0 when the reader of stdout has gone, for which rich has an exit
+            code of 1; with 3 when stdout takes nothing.
         """
         try:
             super().format_help(ctx, formatter)  # type: ignore[misc]
@@ -67,8 +72,8 @@ class Door(Help, TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
-        Raises: typer.Exit with the code of the error (2, 3, 4, 75), 3 after an OSError, 130 after Ctrl-C or SIGTERM, 0 when the reader of stdout
-            has gone.
+        Raises: typer.Exit with the code of the error (2, 3, 4, 75), 3 after an OSError, 130 after
+            Ctrl-C or SIGTERM, 0 when the reader of stdout has gone.
         """
         try:
             result = super().invoke(ctx)
@@ -95,7 +100,10 @@ class Door(Help, TyperGroup):
                 raise wrong from None
             if _debug or type(error).__module__.startswith(("typer", "click")):
                 raise
-            _complain(f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug shows where")
+            _complain(
+                f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit;"
+                " --debug shows where"
+            )
             raise typer.Exit(1) from None
         return result
 
@@ -105,8 +113,18 @@ def _usage(error: Exception) -> typer.Exit | None:
     if not hasattr(error, "format_message"):
         return None
     context = getattr(error, "ctx", None)
-    command = "nmtkit" if context is None else re.sub(r"^.*?(?= |$)", "nmtkit", context.command_path.removeprefix("python -m "), count=1)
-    _complain(ConfigError(plain(error.format_message().rstrip(".")), where=command, hint=f"{command} --help"))
+    command = (
+        "nmtkit"
+        if context is None
+        else re.sub(
+            r"^.*?(?= |$)", "nmtkit", context.command_path.removeprefix("python -m "), count=1
+        )
+    )
+    _complain(
+        ConfigError(
+            plain(error.format_message().rstrip(".")), where=command, hint=f"{command} --help"
+        )
+    )
     return typer.Exit(ConfigError.exit_code)
 
 
@@ -116,13 +134,23 @@ def _complain(what: object) -> None:
 
 
 def _of_the_machine(error: OSError) -> typer.Exit:
-    """Say what the machine refused: a full disk behind stdout, too many open files, a network disk that went away."""
+    """Say what the machine refused: a full disk behind stdout, too many open files, a network
+    disk that went away.
+    """
     try:
         sys.stdout.flush()
     except OSError:
         _drop_stdout()
-    where = error.filename or "stdout, or a file that was being written"  # of a stream that is open, errors do not say which it is
-    _complain(EnvironmentProblem(error.strerror or str(error), where=where, hint="free some space, or mend what refuses; --debug shows where"))
+    where = (
+        error.filename or "stdout, or a file that was being written"
+    )  # of a stream that is open, errors do not say which it is
+    _complain(
+        EnvironmentProblem(
+            error.strerror or str(error),
+            where=where,
+            hint="free some space, or mend what refuses; --debug shows where",
+        )
+    )
     return typer.Exit(EnvironmentProblem.exit_code)
 
 
@@ -132,7 +160,9 @@ def _drop_stdout() -> None:
 
 
 class Command(Help, TyperCommand):
-    """A command that refuses options without effect, and whose help says nothing of the type of an option that is on or off."""
+    """A command that refuses options without effect, and whose help says nothing of the type of
+    an option that is on or off.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Check, then run.
@@ -160,12 +190,24 @@ def _without_type(parameters: Any) -> Any:
 app = typer.Typer(
     name="nmtkit",
     cls=Door,
-    help="Parallel text through prep, train, translate, score and analyze: which change to the translation model helps, at what cost?",
+    help=(
+        "Parallel text through prep, train, translate, score and analyze: which change to the"
+        " translation model helps, at what cost?"
+    ),
     epilog=examples(
-        *("nmtkit prep demo", "nmtkit train", "nmtkit translate", "nmtkit score --by-length", "nmtkit analyze cost", "nmtkit report"),
+        *(
+            "nmtkit prep demo",
+            "nmtkit train",
+            "nmtkit translate",
+            "nmtkit score --by-length",
+            "nmtkit analyze cost",
+            "nmtkit report",
+        ),
         before="From text to scores, in any folder:",
-        after="Each stage works on the run prepared last under ./runs; --run DIR, or NMTKIT_RUN, names another. The same command again continues, "
-        "or says that it is up to date.",
+        after=(
+            "Each stage works on the run prepared last under ./runs; --run DIR, or NMTKIT_RUN,"
+            " names another. The same command again continues, or says that it is up to date."
+        ),
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -179,14 +221,18 @@ command = partial(app.command, cls=Command)
 
 
 @app.callback(invoke_without_command=True)
-def _options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     if version:
         print(f"nmtkit {nmtkit.__version__}")
         raise typer.Exit
 
 
 def _open_streams() -> None:
-    """Lead stdout and stderr to nowhere where they were closed (`>&-`), or the next files that are opened would take their places."""
+    """Lead stdout and stderr to nowhere where they were closed (`>&-`), or the next files that
+    are opened would take their places.
+    """
     for number, name in enumerate(("stdout", "stderr"), start=1):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -197,17 +243,24 @@ def _open_streams() -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    """End on SIGTERM, by which batch systems stop a job, as on Ctrl-C (training finishes its step on both)."""
+    """End on SIGTERM, by which batch systems stop a job, as on Ctrl-C (training finishes its
+    step on both).
+    """
     signal.signal(number, signal.SIG_IGN)  # the clearing away is not to be stopped by a second one
     raise KeyboardInterrupt
 
 
 def main() -> None:
-    """Run the command line; errors become three lines on stderr and an exit code (0, 2, 3, 4, 75, 130)."""
+    """Run the command line; errors become three lines on stderr and an exit code (0, 2, 3, 4,
+    75, 130).
+    """
     environment.prepare()
     _open_streams()
     signal.signal(signal.SIGTERM, _stop)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(encoding="utf-8", errors="surrogateescape" if stream is sys.stdin else "backslashreplace")  # type: ignore[union-attr]
+            stream.reconfigure(
+                encoding="utf-8",
+                errors="surrogateescape" if stream is sys.stdin else "backslashreplace",
+            )  # type: ignore[union-attr]
     app()

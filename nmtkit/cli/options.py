@@ -11,7 +11,9 @@ from nmtkit import console
 from nmtkit.cli.door import GENERAL, set_debug
 from nmtkit.presets import preset_names
 
-if TYPE_CHECKING:  # the rooms are imported by the command that needs them, so that --help is instant
+if (
+    TYPE_CHECKING
+):  # the rooms are imported by the command that needs them, so that --help is instant
     from nmtkit.run import Run
 
 SETTINGS = "Settings, weakest first"
@@ -25,20 +27,28 @@ def force_option(help_text: str, panel: str = GENERAL) -> Any:
 
 def preset_option(default: str, panel: str | None = SETTINGS, what: str = "All settings") -> Any:
     """The option --preset, with what is taken without it, and what of it is."""
-    text = f"{what} of a paper, or of a size: {', '.join(preset_names())} (shown by `nmtkit settings --preset NAME`; default: {default})."
+    text = (
+        f"{what} of a paper, or of a size: {', '.join(preset_names())} (shown by `nmtkit settings"
+        f" --preset NAME`; default: {default})."
+    )
     return typer.Option(metavar="NAME", help=text, rich_help_panel=panel)
 
 
 def set_option(example: str, panel: str = SETTINGS) -> Any:
     """The option --set, with an example from the command that has it."""
     section = example.partition(".")[0]
-    text = f"One setting, for example {example} (listed by `nmtkit settings {section}`). Repeatable."
+    text = (
+        f"One setting, for example {example} (listed by `nmtkit settings {section}`). Repeatable."
+    )
     return typer.Option("--set", metavar="KEY=VALUE", help=text, rich_help_panel=panel)
 
 
 def jobs_option(where: str = "") -> Any:
     """The option --jobs, with where it counts."""
-    text = f"At most so many worker processes{where}; 0 = one for each CPU core. The output does not depend on it."
+    text = (
+        f"At most so many worker processes{where}; 0 = one for each CPU core. The output does not"
+        " depend on it."
+    )
     return typer.Option("--jobs", "-j", min=0, metavar="N", help=text, rich_help_panel=GENERAL)
 
 
@@ -49,18 +59,31 @@ def systems_option(help_text: str, panel: str | None = None) -> Any:
 
 def set_names_option(default: str, panel: str | None = None) -> Any:
     """The option --set-name, with the sets that are taken without it."""
-    text = f"Only this set of the run: a test set by its name (or test, if it is the only one), or dev. Repeatable; default: {default}."
+    text = (
+        "Only this set of the run: a test set by its name (or test, if it is the only one), or"
+        f" dev. Repeatable; default: {default}."
+    )
     return typer.Option("--set-name", metavar="NAME", help=text, rich_help_panel=panel)
 
 
 def format_option(panel: str | None = None) -> Any:
     """The option --format."""
-    return typer.Option("--format", metavar="table|json|md|tex|csv", help="How the result is printed on stdout.", rich_help_panel=panel)
+    return typer.Option(
+        "--format",
+        metavar="table|json|md|tex|csv",
+        help="How the result is printed on stdout.",
+        rich_help_panel=panel,
+    )
 
 
-def run_option(help_text: str = "The run directory (default: the one prepared last under ./runs).", panel: str = GENERAL) -> Any:
+def run_option(
+    help_text: str = "The run directory (default: the one prepared last under ./runs).",
+    panel: str = GENERAL,
+) -> Any:
     """The option --run."""
-    return typer.Option("--run", metavar="DIR", envvar="NMTKIT_RUN", help=help_text, rich_help_panel=panel)
+    return typer.Option(
+        "--run", metavar="DIR", envvar="NMTKIT_RUN", help=help_text, rich_help_panel=panel
+    )
 
 
 Quiet = Annotated[
@@ -74,13 +97,29 @@ Quiet = Annotated[
 ]
 Debug = Annotated[
     bool,
-    typer.Option("--debug", help="Show the traceback of an error.", callback=lambda value: (set_debug(value), value)[1], rich_help_panel=GENERAL),
+    typer.Option(
+        "--debug",
+        help="Show the traceback of an error.",
+        callback=lambda value: (set_debug(value), value)[1],
+        rich_help_panel=GENERAL,
+    ),
 ]
 Config = Annotated[
     Optional[Path],
-    typer.Option(metavar="FILE", help="A TOML file of settings, in the sections prep, train, model, search.", rich_help_panel=SETTINGS),
+    typer.Option(
+        metavar="FILE",
+        help="A TOML file of settings, in the sections prep, train, model, search.",
+        rich_help_panel=SETTINGS,
+    ),
 ]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto takes the GPU if there is one.", rich_help_panel=GENERAL)]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda",
+        help="Where to compute; auto takes the GPU if there is one.",
+        rich_help_panel=GENERAL,
+    ),
+]
 Format = Annotated[str, format_option()]
 
 

@@ -29,35 +29,75 @@ from nmtkit.cli.options import (
         "nmtkit train --variant my_package.my_file:MyModel --preset tiny",
         "torchrun --nproc-per-node 4 -m nmtkit train",
         before="For example, in a run that is prepared:",
-        after="`nmtkit train` given again continues a training that was stopped (Ctrl-C or SIGTERM save first).",
+        after=(
+            "`nmtkit train` given again continues a training that was stopped (Ctrl-C or SIGTERM"
+            " save first)."
+        ),
     ),
 )
 def train(
     variant: Annotated[
-        str, typer.Option(metavar="NAME", help="The model: a variant that `nmtkit variants` lists, or package.module:Class for one of your own.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=(
+                "The model: a variant that `nmtkit variants` lists, or package.module:Class for one"
+                " of your own."
+            ),
+        ),
     ] = "transformer",
-    name: Annotated[Optional[str], typer.Option(metavar="NAME", help="The system's name in the run (default: the variant's).")] = None,
+    name: Annotated[
+        Optional[str],
+        typer.Option(metavar="NAME", help="The system's name in the run (default: the variant's)."),
+    ] = None,
     init_from: Annotated[
         Optional[str],
-        typer.Option(metavar="SYSTEM", help="Begin with the weights of another system of the run, or of a system's or checkpoint's folder."),
+        typer.Option(
+            metavar="SYSTEM",
+            help=(
+                "Begin with the weights of another system of the run, or of a system's or"
+                " checkpoint's folder."
+            ),
+        ),
     ] = None,
     allow_change: Annotated[
         Optional[list[str]],
-        typer.Option(metavar="KEY", help="Continue although this setting (train.lr, say) is not what the system was started with. Repeatable."),
+        typer.Option(
+            metavar="KEY",
+            help=(
+                "Continue although this setting (train.lr, say) is not what the system was started"
+                " with. Repeatable."
+            ),
+        ),
     ] = None,
     compile_model: Annotated[
-        bool, typer.Option("--compile", help="Compile the training step with torch.compile (needs g++): a minute or more first. Meant for GPUs.")
+        bool,
+        typer.Option(
+            "--compile",
+            help=(
+                "Compile the training step with torch.compile (needs g++): a minute or more first."
+                " Meant for GPUs."
+            ),
+        ),
     ] = False,
     preset: Annotated[Optional[str], preset_option("the data set's")] = None,
     config: Config = None,
     assignments: Annotated[Optional[list[str]], set_option("train.max_steps=1000")] = None,
     seed: Annotated[
         Optional[int],
-        typer.Option(metavar="N", min=0, help="Seed of initialisation, dropout and order of batches: train.seed.", rich_help_panel=SETTINGS),
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Seed of initialisation, dropout and order of batches: train.seed.",
+            rich_help_panel=SETTINGS,
+        ),
     ] = None,
     run: Annotated[Optional[Path], run_option()] = None,
     device: Device = "auto",
-    force: Annotated[bool, force_option("Begin anew where a system of this name exists: it and its checkpoints go.")] = False,
+    force: Annotated[
+        bool,
+        force_option("Begin anew where a system of this name exists: it and its checkpoints go."),
+    ] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

@@ -1,6 +1,8 @@
-"""Options that would have no effect beside what else was given: refused, and never silently ignored.
+"""Options that would have no effect beside what else was given: refused, and never silently
+ignored.
 
-One table says it for all commands. What depends on a data set (prep) is refused where that is known; analyses have sub-commands.
+One table says it for all commands. What depends on a data set (prep) is refused where that is
+known; analyses have sub-commands.
 """
 
 from __future__ import annotations
@@ -35,7 +37,12 @@ def _wins(option: str, setting: str) -> Case:
     """An option that says what a setting would say too."""
     name = option.removeprefix("--").replace("-", "_")
     hint = f"leave it out, or leave out {option}"
-    return Case(f"{option} is given too, and wins", lambda values: values[name] is not None, (f"--set {setting}",), hint)
+    return Case(
+        f"{option} is given too, and wins",
+        lambda values: values[name] is not None,
+        (f"--set {setting}",),
+        hint,
+    )
 
 
 CASES: dict[str, tuple[Case, ...]] = {
@@ -51,12 +58,28 @@ CASES: dict[str, tuple[Case, ...]] = {
             "with --force-target nothing is searched or kept",
             lambda values: values["force_target"] is not None,
             (
-                *("--force", "--preset", "--config", "--beam", "--nbest", "--length-penalty", "--set search.beam", "--set search.nbest"),
-                *("--set search.length_penalty", "--set search.max_length_a", "--set search.max_length_b"),
+                *(
+                    "--force",
+                    "--preset",
+                    "--config",
+                    "--beam",
+                    "--nbest",
+                    "--length-penalty",
+                    "--set search.beam",
+                    "--set search.nbest",
+                ),
+                *(
+                    "--set search.length_penalty",
+                    "--set search.max_length_a",
+                    "--set search.max_length_b",
+                ),
             ),
             "leave it out, or leave out --force-target to translate",
         ),
-        *(_wins(f"--{key.replace('_', '-')}", f"search.{key}") for key in ("beam", "length_penalty", "nbest", "average")),
+        *(
+            _wins(f"--{key.replace('_', '-')}", f"search.{key}")
+            for key in ("beam", "length_penalty", "nbest", "average")
+        ),
     ),
     "score": (
         Case(
@@ -65,7 +88,12 @@ CASES: dict[str, tuple[Case, ...]] = {
             ("--system", "--set-name", "--group-by", "--paper", "--table", "--run", "--force"),
             "leave it out; it is for the translations of a run",
         ),
-        Case("no paper is named", lambda values: values["paper"] is None, ("--table",), "leave it out, or name the paper's file: --paper FILE"),
+        Case(
+            "no paper is named",
+            lambda values: values["paper"] is None,
+            ("--table",),
+            "leave it out, or name the paper's file: --paper FILE",
+        ),
         Case(
             "the translations of a run are scored",
             lambda values: not _outside_files(values),
@@ -90,8 +118,18 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
     ),
     "datasets": (
-        Case("data sets are listed", lambda values: not values["fetch"], ("--from-dir",), "leave it out, or say what to bring here: --fetch NAME"),
-        Case("files are brought here", lambda values: bool(values["fetch"]), ("--json",), "leave it out; it is for the list"),
+        Case(
+            "data sets are listed",
+            lambda values: not values["fetch"],
+            ("--from-dir",),
+            "leave it out, or say what to bring here: --fetch NAME",
+        ),
+        Case(
+            "files are brought here",
+            lambda values: bool(values["fetch"]),
+            ("--json",),
+            "leave it out; it is for the list",
+        ),
     ),
     "settings": (
         Case(
@@ -115,14 +153,20 @@ def refuse_unused(ctx: Any) -> None:
     for case in CASES.get(str(ctx.info_name), ()):
         for option in case.unused:
             if option in given and case.holds(ctx.params):
-                raise ConfigError(f"{case.what}: {option} has no effect", where=option, hint=case.hint)
+                raise ConfigError(
+                    f"{case.what}: {option} has no effect", where=option, hint=case.hint
+                )
 
 
 def typed(ctx: Any) -> set[str]:
-    """The options that stand on the command line (not those from the environment, nor defaults), each by its long name; a setting with its key."""
+    """The options that stand on the command line (not those from the environment, nor defaults),
+    each by its long name; a setting with its key.
+    """
     found = set()
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name)
         if source is not None and source.name == "COMMANDLINE":
             found.add(max(parameter.opts, key=len))
-    return found | {f"--set {text.partition('=')[0].strip()}" for text in ctx.params.get("assignments") or ()}
+    return found | {
+        f"--set {text.partition('=')[0].strip()}" for text in ctx.params.get("assignments") or ()
+    }

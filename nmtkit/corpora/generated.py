@@ -40,11 +40,15 @@ def corpus(dataset: Dataset, folder: Path, preset: str, size: int, seed: int) ->
 
 def expression_lists() -> dict[str, Dataset]:
     """Return the lists of expressions that data sets come with: name of the list -> data set."""
-    return {name: dataset for dataset in registered().values() for name in dataset.entry.expressions}
+    return {
+        name: dataset for dataset in registered().values() for name in dataset.entry.expressions
+    }
 
 
 def expressions(dataset: Dataset, name: str) -> list[str]:
-    """Return a data set's list of expressions, as lines that `nmtkit.analyze.shared.expressions` reads."""
+    """Return a data set's list of expressions, as lines that `nmtkit.analyze.shared.expressions`
+    reads.
+    """
     listed = _function(dataset.entry.expressions[name])()
     return [f"{source}\t{' | '.join(targets)}\t{name}" for source, targets, name in listed]
 

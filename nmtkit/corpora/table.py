@@ -108,7 +108,9 @@ class Entry(Section):
     generator: str = ""
     """`module:function` that writes the sets instead of files."""
     expressions: dict[str, str] = {}
-    """Lists of expressions for `analyze phrases`: name -> `module:function` that returns (source phrase, target phrases, name of the expression)."""
+    """Lists of expressions for `analyze phrases`: name -> `module:function` that returns (source
+    phrase, target phrases, name of the expression).
+    """
     dev: str = ""
     """Name of the development set."""
     test: list[str] = []

@@ -19,9 +19,11 @@ from nmtkit.data.spans import Spans
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
 Ids = NDArray[np.int64]
 
-# The side that the budget does not count may pad to this many times the budget, so that one odd pair cannot make a batch huge.
+# The side that the budget does not count may pad to this many times the budget, so that one odd
+# pair cannot make a batch huge.
 OTHER_SIDE = 2
-# Band widths tried (see `_batches`), and the size of a corpus from which on the narrowest is best anyway.
+# Band widths tried (see `_batches`), and the size of a corpus from which on the narrowest is best
+# anyway.
 BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 MANY = 100_000
 
@@ -30,10 +32,12 @@ MANY = 100_000
 class Batch:
     """Padded token ids of B sentence pairs (or of B sources alone).
 
-    src (B, S) ends each row in </s>; src_lengths (B) counts it. tgt_in (B, T) starts with <s>, tgt_out (B, T) ends in </s>.
-    rows (B) are the line numbers in the set. `src_padded` / `tgt_padded` say whether any row holds padding, known without a device sync.
-    spans (B, c), where the set has them, are the tokens of each of the consecutive parts of a source, 0 behind the last one; a row of zeros
-    is not known. context, for a model that reads it, are other sentences of the documents.
+    src (B, S) ends each row in </s>; src_lengths (B) counts it. tgt_in (B, T) starts with <s>,
+    tgt_out (B, T) ends in </s>. rows (B) are the line numbers in the set. `src_padded` /
+    `tgt_padded` say whether any row holds padding, known without a device sync. spans (B, c), where
+    the set has them, are the tokens of each of the consecutive parts of a source, 0 behind the last
+    one; a row of zeros is not known. context, for a model that reads it, are other sentences of the
+    documents.
     """
 
     src: Tensor
@@ -71,31 +75,48 @@ class Pairs(Protocol):
         ...
 
 
-def batch_list(src_lengths: Ids, tgt_lengths: Ids, size: int, unit: Unit, seed: int, epoch: int) -> list[Ids]:
+def batch_list(
+    src_lengths: Ids, tgt_lengths: Ids, size: int, unit: Unit, seed: int, epoch: int
+) -> list[Ids]:
     """The batches of one epoch: a pure function of its arguments, so that resuming needs no replay.
 
-    Pairs of like length stand together (which of them, and the order of batches, is drawn anew each epoch); every pair is in exactly one batch.
+    Pairs of like length stand together (which of them, and the order of batches, is drawn anew each
+    epoch); every pair is in exactly one batch.
 
     Args:
         src_lengths, tgt_lengths: (N) subwords of each pair, </s> included.
-        size: budget of a batch: padded positions of the side that `unit` counts, or sentences. A pair above the budget gets its own batch.
+        size: budget of a batch: padded positions of the side that `unit` counts, or sentences. A
+            pair above the budget gets its own batch.
         unit: tgt_tokens, src_tokens or sentences.
         seed, epoch: of the draw.
     Returns: arrays of rows.
     """
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
-    first, second = (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
+    first, second = (
+        (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
+    )
     shuffled = rng.permutation(len(first))
-    found = [_batches(first, second, size, unit, shuffled, width) for width in (BAND_WIDTHS if len(first) <= MANY else (1,))]
-    best = min(found, key=lambda batches: sum(len(rows) * (int(first[rows].max()) + int(second[rows].max())) for rows in batches))
+    found = [
+        _batches(first, second, size, unit, shuffled, width)
+        for width in (BAND_WIDTHS if len(first) <= MANY else (1,))
+    ]
+    best = min(
+        found,
+        key=lambda batches: sum(
+            len(rows) * (int(first[rows].max()) + int(second[rows].max())) for rows in batches
+        ),
+    )
     return [best[i] for i in rng.permutation(len(best))]
 
 
-def _batches(first: Ids, second: Ids, size: int, unit: Unit, shuffled: Ids, width: int) -> list[Ids]:
+def _batches(
+    first: Ids, second: Ids, size: int, unit: Unit, shuffled: Ids, width: int
+) -> list[Ids]:
     """Batches cut from an order in which pairs of like length are neighbours.
 
-    Bands of `width` lengths of the first side follow each other, longest first; within a band the second side's length falls and rises in
-    turn, so that it never jumps where bands meet. Narrow bands suit large corpora; in a small one a batch would span many bands.
+    Bands of `width` lengths of the first side follow each other, longest first; within a band the
+    second side's length falls and rises in turn, so that it never jumps where bands meet. Narrow
+    bands suit large corpora; in a small one a batch would span many bands.
     """
     band = first // width
     snake = np.where(band % 2, second, second.max(initial=0) - second)
@@ -107,13 +128,17 @@ def _batches(first: Ids, second: Ids, size: int, unit: Unit, shuffled: Ids, widt
 
 
 def _falling(key: Ids) -> NDArray[Any]:
-    """A sort key that falls as the given one rises; 16 bits where they suffice, for then numpy's stable sort is a radix sort."""
+    """A sort key that falls as the given one rises; 16 bits where they suffice, for then numpy's
+    stable sort is a radix sort.
+    """
     largest = int(key.max(initial=0))
     return (largest - key).astype(np.uint16 if largest < 2**16 else np.int64)
 
 
 def _cuts(first: Ids, second: Ids, size: int, unit: Unit) -> list[int]:
-    """Where batches begin and end in an ordered list of pairs: each takes as many as its padded sides allow."""
+    """Where batches begin and end in an ordered list of pairs: each takes as many as its padded
+    sides allow.
+    """
     count = len(first)
     cuts = [0]
     while cuts[-1] < count:
@@ -123,7 +148,14 @@ def _cuts(first: Ids, second: Ids, size: int, unit: Unit) -> list[int]:
             most = max(1, size // int(first[start]))
             for lengths, budget in ((first, size), (second, OTHER_SIDE * size)):
                 longest = np.maximum.accumulate(lengths[start : start + most])
-                most = max(1, int(np.searchsorted(longest * np.arange(1, len(longest) + 1), budget, side="right")))
+                most = max(
+                    1,
+                    int(
+                        np.searchsorted(
+                            longest * np.arange(1, len(longest) + 1), budget, side="right"
+                        )
+                    ),
+                )
             rows = most
         cuts.append(min(start + rows, count))
     return cuts
@@ -131,7 +163,10 @@ def _cuts(first: Ids, second: Ids, size: int, unit: Unit) -> list[int]:
 
 def padding_share(src_lengths: Ids, tgt_lengths: Ids, batches: Sequence[Ids]) -> float:
     """Share of padded positions among all positions of both sides, 0..1."""
-    held = sum(len(rows) * (int(src_lengths[rows].max()) + int(tgt_lengths[rows].max())) for rows in batches)
+    held = sum(
+        len(rows) * (int(src_lengths[rows].max()) + int(tgt_lengths[rows].max()))
+        for rows in batches
+    )
     real = sum(int(src_lengths[rows].sum()) + int(tgt_lengths[rows].sum()) for rows in batches)
     return 1 - real / held if held else 0.0
 
@@ -158,7 +193,9 @@ def collate(
     context = None
     if rule is not None:
         chosen = [store.documents.context(int(i), rule) for i in rows]
-        context = contexts(chosen, store.src, rule, device, store.tgt if translated is None else translated)
+        context = contexts(
+            chosen, store.src, rule, device, store.tgt if translated is None else translated
+        )
     return Batch(
         src=tensor(src, device),
         src_lengths=tensor(src_lengths, device),
@@ -189,8 +226,17 @@ def source_batch(
     """
     src, lengths = padded([np.asarray(s, dtype=np.int64) for s in sentences])
     rows = tensor(np.arange(len(sentences)), device)
-    parts = None if spans is None else _spans([np.asarray(s, dtype=np.int64) for s in spans], device)
-    return Batch(tensor(src, device), tensor(lengths, device), rows, src_padded=bool(lengths.min() < src.shape[1]), spans=parts, context=context)
+    parts = (
+        None if spans is None else _spans([np.asarray(s, dtype=np.int64) for s in spans], device)
+    )
+    return Batch(
+        tensor(src, device),
+        tensor(lengths, device),
+        rows,
+        src_padded=bool(lengths.min() < src.shape[1]),
+        spans=parts,
+        context=context,
+    )
 
 
 def _spans(sentences: list[NDArray[Any]], device: torch.device | str) -> Tensor | None:

@@ -18,7 +18,9 @@ SAVED = 256
 
 
 def padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
-    """(B, longest) numbers with <pad> behind, and (B) lengths; filled in one assignment, not a sentence at a time."""
+    """(B, longest) numbers with <pad> behind, and (B) lengths; filled in one assignment, not a
+    sentence at a time.
+    """
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)
     out[np.arange(out.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
@@ -26,7 +28,9 @@ def padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
 
 
 def like_length(lengths: Ids, least: int = SAVED) -> list[int]:
-    """Where parts of rows of falling lengths begin: the cut that saves most padding, and so on in both parts, while it saves `least` positions."""
+    """Where parts of rows of falling lengths begin: the cut that saves most padding, and so on
+    in both parts, while it saves `least` positions.
+    """
     found, uncut = [0], [(0, len(lengths))]
     while uncut:
         start, end = uncut.pop()
@@ -39,7 +43,9 @@ def like_length(lengths: Ids, least: int = SAVED) -> list[int]:
 
 
 def shifted(targets: Ids, lengths: Ids) -> Ids:
-    """What a decoder reads to say padded targets (B, T) of some lengths (B): <s> and all but the last token of each."""
+    """What a decoder reads to say padded targets (B, T) of some lengths (B): <s> and all but the
+    last token of each.
+    """
     out = np.empty_like(targets)
     out[:, 0] = BOS
     out[:, 1:] = targets[:, :-1]

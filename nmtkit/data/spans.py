@@ -1,7 +1,8 @@
-"""Spans beside a prepared set: how each source sentence is cut into consecutive parts, memory-mapped as the sentences are.
+"""Spans beside a prepared set: how each source sentence is cut into consecutive parts,
+memory-mapped as the sentences are.
 
-NAME.spans.bin holds the tokens of each span as uint8, sentence after sentence; NAME.spans.idx a magic and N+1 int64 offsets in spans. A
-sentence without spans is one whose cut is not known.
+NAME.spans.bin holds the tokens of each span as uint8, sentence after sentence; NAME.spans.idx a
+magic and N+1 int64 offsets in spans. A sentence without spans is one whose cut is not known.
 """
 
 from __future__ import annotations
@@ -41,13 +42,23 @@ class Spans:
                 magic = stream.read(len(MAGIC))
             sizes = index_path.stat().st_size, lengths_path.stat().st_size
         except OSError as error:
-            raise DataError(f"cannot read {error.filename}: {error.strerror}", hint=AGAIN) from error
+            raise DataError(
+                f"cannot read {error.filename}: {error.strerror}", hint=AGAIN
+            ) from error
         if magic != MAGIC or sizes[0] != len(MAGIC) + 8 * (count + 1):
             raise DataError(f"not the spans of {count:,} sentences", where=index_path, hint=AGAIN)
-        self._offsets: NDArray[np.int64] = np.memmap(index_path, dtype="<i8", mode="r", offset=len(MAGIC))
+        self._offsets: NDArray[np.int64] = np.memmap(
+            index_path, dtype="<i8", mode="r", offset=len(MAGIC)
+        )
         if int(self._offsets[-1]) != sizes[1]:
-            raise DataError(f"has {sizes[1]} bytes where the index says {int(self._offsets[-1])}", where=lengths_path, hint=AGAIN)
-        self._lengths: NDArray[np.uint8] = np.memmap(lengths_path, dtype=np.uint8, mode="r") if sizes[1] else np.empty(0, np.uint8)
+            raise DataError(
+                f"has {sizes[1]} bytes where the index says {int(self._offsets[-1])}",
+                where=lengths_path,
+                hint=AGAIN,
+            )
+        self._lengths: NDArray[np.uint8] = (
+            np.memmap(lengths_path, dtype=np.uint8, mode="r") if sizes[1] else np.empty(0, np.uint8)
+        )
 
     @classmethod
     def beside(cls, path: Path, count: int) -> Spans | None:
@@ -61,7 +72,8 @@ class Spans:
 
 
 class SpansWriter:
-    """Writes the spans of a set block by block, in constant memory; the files get their names at the end, so half ones are never read.
+    """Writes the spans of a set block by block, in constant memory; the files get their names at
+    the end, so half ones are never read.
 
     Args:
         path: the set, as for Spans.
@@ -95,14 +107,18 @@ class SpansWriter:
             yield
         except OSError as error:
             hint = "free some space or choose another --run folder"
-            raise EnvironmentProblem(f"cannot write {self._final[0]}: {error.strerror or error}", hint=hint) from error
+            raise EnvironmentProblem(
+                f"cannot write {self._final[0]}: {error.strerror or error}", hint=hint
+            ) from error
 
     def __enter__(self) -> SpansWriter:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         with self._writing():
-            for stream, temporary, final in zip(self._streams, self._temporary, self._final, strict=True):
+            for stream, temporary, final in zip(
+                self._streams, self._temporary, self._final, strict=True
+            ):
                 stream.close()
                 if kind is None:
                     os.replace(temporary, final)

@@ -1,7 +1,9 @@
-"""The prepared corpus on disk: token ids of sentence pairs and their offsets, memory-mapped, so that any number of processes share it.
+"""The prepared corpus on disk: token ids of sentence pairs and their offsets, memory-mapped, so
+that any number of processes share it.
 
-NAME.bin holds the ids of src 0, tgt 0, src 1, tgt 1, …, each sentence with its </s>, as uint16 (uint32 when the vocabulary is larger);
-NAME.idx a header of three little-endian 8-byte fields (magic with version, bytes per id, vocabulary size) and 2N+1 int64 offsets in ids.
+NAME.bin holds the ids of src 0, tgt 0, src 1, tgt 1, …, each sentence with its </s>, as uint16
+(uint32 when the vocabulary is larger); NAME.idx a header of three little-endian 8-byte fields
+(magic with version, bytes per id, vocabulary size) and 2N+1 int64 offsets in ids.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ def id_type(vocab_size: int) -> np.dtype[Any]:
 
 
 def _paths(path: Path) -> tuple[Path, Path]:
-    name = path.name.removesuffix(".bin") if path.name.endswith(".bin") else path.name.removesuffix(".idx")
+    name = (
+        path.name.removesuffix(".bin")
+        if path.name.endswith(".bin")
+        else path.name.removesuffix(".idx")
+    )
     return path.with_name(name + ".bin"), path.with_name(name + ".idx")
 
 
@@ -60,20 +66,34 @@ class Store:
             raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
         width = int.from_bytes(header[8:16], "little")
         if header[:8] != MAGIC or width not in (2, 4):
-            raise DataError("not a prepared set of this version of nmtkit", where=index_path, hint=AGAIN)
+            raise DataError(
+                "not a prepared set of this version of nmtkit", where=index_path, hint=AGAIN
+            )
         count, rest = divmod(size - HEADER, 8)
         if rest or count < 1 or count % 2 == 0:
-            raise DataError(f"truncated: {size} bytes hold no whole number of pairs", where=index_path, hint=AGAIN)
+            raise DataError(
+                f"truncated: {size} bytes hold no whole number of pairs",
+                where=index_path,
+                hint=AGAIN,
+            )
         self.vocab_size = int.from_bytes(header[16:24], "little")
-        self._offsets: NDArray[np.int64] = np.memmap(index_path, dtype="<i8", mode="r", offset=HEADER, shape=(count,))
+        self._offsets: NDArray[np.int64] = np.memmap(
+            index_path, dtype="<i8", mode="r", offset=HEADER, shape=(count,)
+        )
         expected = int(self._offsets[-1]) * width
         if int(self._offsets[0]) != 0 or expected != ids_size:
-            raise DataError(f"has {ids_size} bytes where the index says {expected}", where=ids_path, hint=AGAIN)
+            raise DataError(
+                f"has {ids_size} bytes where the index says {expected}", where=ids_path, hint=AGAIN
+            )
         kind = np.dtype(f"<u{width}")
-        self._ids: NDArray[Any] = np.memmap(ids_path, dtype=kind, mode="r") if ids_size else np.empty(0, kind)
+        self._ids: NDArray[Any] = (
+            np.memmap(ids_path, dtype=kind, mode="r") if ids_size else np.empty(0, kind)
+        )
         lengths = np.diff(self._offsets)
         if len(lengths) and int(lengths.min()) < 1:
-            raise DataError(f"damaged: item {int(lengths.argmin())} has no </s>", where=index_path, hint=AGAIN)
+            raise DataError(
+                f"damaged: item {int(lengths.argmin())} has no </s>", where=index_path, hint=AGAIN
+            )
         self.src_lengths: NDArray[np.int64] = np.ascontiguousarray(lengths[0::2])
         """Tokens of each source sentence (N), </s> included."""
         self.tgt_lengths: NDArray[np.int64] = np.ascontiguousarray(lengths[1::2])
@@ -88,7 +108,9 @@ class Store:
         Raises: DataError if the file that says so is damaged.
         """
         blank = np.flatnonzero(self.src_lengths <= 1)  # </s> alone
-        return Documents.beside(self.path.parent, self.path.name, len(self)).without({int(i) for i in blank})
+        return Documents.beside(self.path.parent, self.path.name, len(self)).without(
+            {int(i) for i in blank}
+        )
 
     def __len__(self) -> int:
         return len(self.src_lengths)
@@ -112,7 +134,8 @@ class Store:
 
 
 class StoreWriter:
-    """Writes a set pair by pair, in constant memory; the files get their names at close, so a half one is never read.
+    """Writes a set pair by pair, in constant memory; the files get their names at close, so a half
+    one is never read.
 
     Args:
         path: the set, as for Store.
@@ -130,7 +153,9 @@ class StoreWriter:
         try:
             self._final[0].parent.mkdir(parents=True, exist_ok=True)
             self._streams = [open(p, "wb") for p in self._temporary]
-            self._streams[1].write(MAGIC + self._kind.itemsize.to_bytes(8, "little") + vocab_size.to_bytes(8, "little"))
+            self._streams[1].write(
+                MAGIC + self._kind.itemsize.to_bytes(8, "little") + vocab_size.to_bytes(8, "little")
+            )
         except OSError as error:
             raise _unwritable(self._final[0], error) from error
 
@@ -200,4 +225,7 @@ class StoreWriter:
 
 
 def _unwritable(path: Path, error: OSError) -> EnvironmentProblem:
-    return EnvironmentProblem(f"cannot write {path}: {error.strerror or error}", hint="free some space or choose another --run folder")
+    return EnvironmentProblem(
+        f"cannot write {path}: {error.strerror or error}",
+        hint="free some space or choose another --run folder",
+    )

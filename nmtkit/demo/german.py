@@ -1,7 +1,7 @@
 """German as topological fields.
 
-A main clause: VF (one constituent) LK (the finite verb) MF RK (prefix, infinitive, participle) NF. A
-subordinate one: C MF RK NF with the finite verb last in RK. The order inside MF is fixed, so each
+A main clause: VF (one constituent) LK (the finite verb) MF RK (prefix, infinitive, participle) NF.
+A subordinate one: C MF RK NF with the finite verb last in RK. The order inside MF is fixed, so each
 English sentence has one translation. Where a phrase's attachment is open in English ("the man in
 the garden"), both readings have the same German order.
 """

@@ -46,7 +46,9 @@ class Checked:
     equal: list[bool]
     """Whether the subwords are the same."""
     gap: float
-    """The largest difference of the log-probabilities that both give to CTranslate2's translations."""
+    """The largest difference of the log-probabilities that both give to CTranslate2's
+    translations.
+    """
     seconds: tuple[float, float]
     """Ours, theirs."""
     compute_type: str
@@ -59,7 +61,8 @@ class Checked:
 
 
 def chosen_lines(run: Run, count: int, longest: int, side: TextSide) -> tuple[str, list[str]]:
-    """The first lines of the run's first test set (or of dev) that are neither blank nor translated in pieces.
+    """The first lines of the run's first test set (or of dev) that are neither blank nor translated
+    in pieces.
 
     Returns: the set's name, at most `count` lines.
     Raises: DataError if there are none.
@@ -72,14 +75,19 @@ def chosen_lines(run: Run, count: int, longest: int, side: TextSide) -> tuple[st
                     found.append(line)
             if found:
                 return text_set.name, found
-    raise DataError("this run has no test set to compare translations of", where=run.prep, hint="leave --check out")
+    raise DataError(
+        "this run has no test set to compare translations of",
+        where=run.prep,
+        hint="leave --check out",
+    )
 
 
 def compare(group: Chosen, folder: Path, lines: Sequence[str]) -> Checked:
     """Translate lines with a system and with its exported folder, on one core each.
 
-    Beam and batches are the system's own. There is no length penalty, as its formulas differ, and one limit of length for all lines: the
-    largest that nmtkit would have for one of them. nmtkit computes in float32.
+    Beam and batches are the system's own. There is no length penalty, as its formulas differ, and
+    one limit of length for all lines: the largest that nmtkit would have for one of them. nmtkit
+    computes in float32.
     """
     import ctranslate2
 
@@ -87,28 +95,61 @@ def compare(group: Chosen, folder: Path, lines: Sequence[str]) -> Checked:
     sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")
     tokens = [sides[0].encode(line) for line in lines]
     limit = max(length_limit(len(line) + 1, own) for line in tokens)
-    settings = SearchSettings(**{**own.model_dump(), "nbest": 1, "length_penalty": 0.0, "max_length_a": 0.0, "max_length_b": limit})
+    settings = SearchSettings(
+        **{
+            **own.model_dump(),
+            "nbest": 1,
+            "length_penalty": 0.0,
+            "max_length_a": 0.0,
+            "max_length_b": limit,
+        }
+    )
     cpu = torch.device("cpu")
     with workers.one_thread(cpu):
         models = group.load(cpu, group.hardware(cpu, forced=True).precision)
         translator = Translator(models, *sides, *load_vocabularies(prep), settings)
         ours, seconds = _timed(lambda some: list(translator.translate(some)), list(lines))
-        engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1)
-        options: dict[str, Any] = {"beam_size": own.beam, "length_penalty": 0, "max_decoding_length": limit, "max_input_length": 0}
+        engine = ctranslate2.Translator(
+            str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1
+        )
+        options: dict[str, Any] = {
+            "beam_size": own.beam,
+            "length_penalty": 0,
+            "max_decoding_length": limit,
+            "max_input_length": 0,
+        }
         options["min_decoding_length"] = 0  # as in nmtkit's search, a translation may be empty
-        theirs, their_seconds = _timed(lambda some: engine.translate_batch(some, max_batch_size=own.batch_size, **options), tokens)
+        theirs, their_seconds = _timed(
+            lambda some: engine.translate_batch(some, max_batch_size=own.batch_size, **options),
+            tokens,
+        )
         hypotheses = [list(one.hypotheses[0]) for one in theirs]
         said = [sides[1].decode(one) for one in hypotheses]
         scores = _scores(translator, tokens, hypotheses)
-        their_scores = [sum(one.log_probs) for one in engine.score_batch(tokens, hypotheses, max_input_length=0)]
+        their_scores = [
+            sum(one.log_probs) for one in engine.score_batch(tokens, hypotheses, max_input_length=0)
+        ]
     gap = max(abs(mine - other) for mine, other in zip(scores, their_scores, strict=True))
     equal = [best.subwords == one for best, one in zip(ours, hypotheses, strict=True)]
-    return Checked(list(lines), [one.text for one in ours], said, equal, gap, (seconds, their_seconds), engine.compute_type)
+    return Checked(
+        list(lines),
+        [one.text for one in ours],
+        said,
+        equal,
+        gap,
+        (seconds, their_seconds),
+        engine.compute_type,
+    )
 
 
-def _scores(translator: Translator, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[float]:
+def _scores(
+    translator: Translator, sources: Sequence[list[str]], targets: Sequence[list[str]]
+) -> list[float]:
     """Log-probabilities that nmtkit gives to subwords, </s> included."""
-    src, tgt = ([vocabulary.encode(line) for line in of] for vocabulary, of in ((translator.src_vocab, sources), (translator.tgt_vocab, targets)))
+    src, tgt = (
+        [vocabulary.encode(line) for line in of]
+        for vocabulary, of in ((translator.src_vocab, sources), (translator.tgt_vocab, targets))
+    )
     starts = range(0, len(src), ROWS)
     batches = [pair_batch(src[start : start + ROWS], tgt[start : start + ROWS]) for start in starts]
     return [sum(line) for batch in batches for line in forced_scores(translator.models, batch)]
@@ -131,10 +172,17 @@ def show(checked: Checked, of: str) -> None:
     count = len(checked.lines)
     rows = [
         [name, f"{count / max(1e-9, seconds):,.1f}"]
-        for name, seconds in zip(("nmtkit", f"CTranslate2, {checked.compute_type}"), checked.seconds, strict=True)
+        for name, seconds in zip(
+            ("nmtkit", f"CTranslate2, {checked.compute_type}"), checked.seconds, strict=True
+        )
     ]
     console.print_table(of, ["<engine", "sentences a second of one core"], rows)
     print(f"equal translations: {sum(checked.equal)} of {count} ({checked.share:.1%})")
-    print(f"log-probabilities of CTranslate2's translations, by both: at most {checked.gap:.2g} apart")
+    print(
+        f"log-probabilities of CTranslate2's translations, by both: at most {checked.gap:.2g} apart"
+    )
     for number in [i for i, same in enumerate(checked.equal) if not same][:SHOWN]:
-        print(f"{number + 1}: {checked.lines[number]}\n  nmtkit       {checked.ours[number]}\n  CTranslate2  {checked.theirs[number]}")
+        print(
+            f"{number + 1}: {checked.lines[number]}\n  nmtkit       {checked.ours[number]}\n "
+            f" CTranslate2  {checked.theirs[number]}"
+        )

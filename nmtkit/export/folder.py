@@ -1,4 +1,6 @@
-"""The folder that an export is: the model as CTranslate2 reads it, the files of its text, and what must be done with text around it."""
+"""The folder that an export is: the model as CTranslate2 reads it, the files of its text, and
+what must be done with text around it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def about(folder: Path) -> dict[str, Any] | None:
             return found
     except (DataError, OSError):
         pass
-    raise ConfigError("not a folder that nmtkit export wrote", where=folder, hint="name another one with --out, or an empty one") from None
+    raise ConfigError(
+        "not a folder that nmtkit export wrote",
+        where=folder,
+        hint="name another one with --out, or an empty one",
+    ) from None
 
 
 def complete(folder: Path, said: dict[str, Any]) -> bool:
@@ -43,12 +49,15 @@ def complete(folder: Path, said: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[Path]:
-    """Write a folder completely or not at all: under a temporary name beside it, flushed, renamed; what had the name goes last.
+    """Write a folder completely or not at all: under a temporary name beside it, flushed, renamed;
+    what had the name goes last.
 
     Yields: the folder to write into.
     Raises: EnvironmentProblem if the disk is full or not writable.
     """
-    temporary, old = (folder.parent / f".{kind}-{folder.name}-{os.getpid()}" for kind in ("tmp", "old"))
+    temporary, old = (
+        folder.parent / f".{kind}-{folder.name}-{os.getpid()}" for kind in ("tmp", "old")
+    )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -62,7 +71,9 @@ def writing(folder: Path) -> Iterator[Path]:
         files.sync_folder(folder.parent)
     except OSError as error:
         what = f"cannot write {folder}: {error.strerror or error}"
-        raise EnvironmentProblem(what, hint="free some space, or choose another folder with --out") from error
+        raise EnvironmentProblem(
+            what, hint="free some space, or choose another folder with --out"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if old.exists() and not folder.exists():
@@ -75,7 +86,9 @@ def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:
     folder.mkdir()
     for path in sorted(path for pattern in PATTERNS for path in prep.glob(pattern)):
         shutil.copy(path, folder / path.name)
-    TextRecipe(src=manifest.src, tgt=manifest.tgt, settings=manifest.settings).write(folder / "manifest.json")
+    TextRecipe(src=manifest.src, tgt=manifest.tgt, settings=manifest.settings).write(
+        folder / "manifest.json"
+    )
 
 
 def steps(side: TextSide, settings: PrepSettings) -> list[str]:
@@ -85,23 +98,47 @@ def steps(side: TextSide, settings: PrepSettings) -> list[str]:
         found.append("jieba cuts the sentence into words")
     else:
         found += ["Moses' punctuation normalisation"] if settings.normalize else []
-        hyphens, escapes = (" with aggressive hyphens" if settings.aggressive_hyphens else ""), ("" if settings.escape else ", without escapes")
+        hyphens, escapes = (
+            (" with aggressive hyphens" if settings.aggressive_hyphens else ""),
+            ("" if settings.escape else ", without escapes"),
+        )
         found.append(f"Moses' tokenizer{hyphens}{escapes} (language {side.lang})")
     found += ["lowercase"] if settings.lowercase else []
     found += [f"Moses' truecaser (truecase.{side.lang})"] if side.truecaser else []
-    return found + (["BPE of subword-nmt (codes*.bpe; with bpe-vocab.src.txt as its vocabulary filter where there is one)"] if side.bpe else [])
+    return found + (
+        [
+            "BPE of subword-nmt (codes*.bpe; with bpe-vocab.src.txt as its vocabulary filter where"
+            " there is one)"
+        ]
+        if side.bpe
+        else []
+    )
 
 
 def steps_back(side: TextSide) -> list[str]:
     """What is done to the subwords of a target until they are text for people."""
     found = ["subwords that end in @@ and the next become one word"] if side.bpe else []
-    found += ["the sentence's first word gets its capital (Moses' detruecaser)"] if side.truecaser else []
-    return [*found, "words without spaces between" if side.moses is None else f"Moses' detokenizer (language {side.lang})"]
+    found += (
+        ["the sentence's first word gets its capital (Moses' detruecaser)"]
+        if side.truecaser
+        else []
+    )
+    return [
+        *found,
+        (
+            "words without spaces between"
+            if side.moses is None
+            else f"Moses' detokenizer (language {side.lang})"
+        ),
+    ]
 
 
 def readme(said: dict[str, Any]) -> str:
     """How to use the folder."""
-    lists = {side: "\n".join(f"{number}. {step}" for number, step in enumerate(said["text"][side], 1)) for side in ("source", "target")}
+    lists = {
+        side: "\n".join(f"{number}. {step}" for number, step in enumerate(said["text"][side], 1))
+        for side in ("source", "target")
+    }
     return f"""# {said["system"]}, {said["src"]}-{said["tgt"]}, for CTranslate2
 
 Written by nmtkit {said["nmtkit"]} from {", ".join(one["name"] for one in said["checkpoints"])}; weights are {said["quantization"]}.

@@ -1,9 +1,10 @@
-"""A Transformer's weights under the names that CTranslate2 has for them: the one place where the two meet. It imports nothing of CTranslate2
-until a specification is made of them.
+"""A Transformer's weights under the names that CTranslate2 has for them: the one place where the
+two meet. It imports nothing of CTranslate2 until a specification is made of them.
 
-Names are paths in its TransformerSpec (revision 7, CTranslate2 4): encoder/layer_0/self_attention/linear_0/weight. Its linear_0 of a
-self-attention is queries, keys and values stacked, as in `nmtkit.nn.attention`; of an attention to the source, linear_0 is the queries,
-linear_1 keys and values stacked; the last one is the output projection.
+Names are paths in its TransformerSpec (revision 7, CTranslate2 4):
+encoder/layer_0/self_attention/linear_0/weight. Its linear_0 of a self-attention is queries, keys
+and values stacked, as in `nmtkit.nn.attention`; of an attention to the source, linear_0 is the
+queries, linear_1 keys and values stacked; the last one is the output projection.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def variables(model: Model, positions: int) -> Variables:
 
     Args:
         model: with the modules of `nmtkit.models.transformer`.
-        positions: length of the table of positions, which is a weight there: no sentence may be longer.
+        positions: length of the table of positions, which is a weight there: no sentence may be
+            longer.
     Returns: by CTranslate2's name; tied ones under each of their names.
     """
     whole: Any = model
@@ -46,7 +48,10 @@ def variables(model: Model, positions: int) -> Variables:
             found[f"{name}/gamma"], found[f"{name}/beta"] = module.weight, module.bias
 
     table = sinusoids(positions, model.width)
-    for side, embedder, embeddings in (("encoder", whole.src_embedder, "embeddings_0"), ("decoder", whole.tgt_embedder, "embeddings")):
+    for side, embedder, embeddings in (
+        ("encoder", whole.src_embedder, "embeddings_0"),
+        ("decoder", whole.tgt_embedder, "embeddings"),
+    ):
         found[f"{side}/{embeddings}/weight"] = embedder.table.weight
         found[f"{side}/position_encodings/encodings"] = table
         norm(f"{side}/layer_norm", getattr(whole, f"{side}_norm"))
@@ -64,11 +69,16 @@ def variables(model: Model, positions: int) -> Variables:
             affine(f"{own}/ffn/linear_1", layer.feed_forward.outer)
             norm(f"{own}/ffn/layer_norm", layer.feed_forward_residual.norm)
     affine("decoder/projection", whole.output)
-    return {name: tensor.detach().float().cpu().numpy().copy() for name, tensor in found.items() if tensor is not None}
+    return {
+        name: tensor.detach().float().cpu().numpy().copy()
+        for name, tensor in found.items()
+        if tensor is not None
+    }
 
 
 def specification(weights: Mapping[str, NDArray[Any]], heads: int) -> Any:
-    """CTranslate2's TransformerSpec with these weights; vocabularies and quantization are up to the caller.
+    """CTranslate2's TransformerSpec with these weights; vocabularies and quantization are up to the
+    caller.
 
     Args:
         weights: from `variables`; the layers, and where their norms stand, are seen from the names.
@@ -77,15 +87,24 @@ def specification(weights: Mapping[str, NDArray[Any]], heads: int) -> Any:
     from ctranslate2.specs import model_spec, transformer_spec
 
     first = "/self_attention/linear_0/weight"
-    layers = tuple(sum(name.startswith(side) and name.endswith(first) for name in weights) for side in SIDES)
-    spec = transformer_spec.TransformerSpec.from_config(layers, heads, pre_norm="encoder/layer_norm/gamma" in weights)
+    layers = tuple(
+        sum(name.startswith(side) and name.endswith(first) for name in weights) for side in SIDES
+    )
+    spec = transformer_spec.TransformerSpec.from_config(
+        layers, heads, pre_norm="encoder/layer_norm/gamma" in weights
+    )
     for name, value in weights.items():
         owner, _, attribute = name.rpartition("/")
         setattr(model_spec.index_spec(spec, owner), attribute, value)
     for stack in (spec.encoder, spec.decoder):
         stack.scale_embeddings = True  # by the root of their width
     config = spec.config
-    config.bos_token, config.eos_token, config.unk_token, config.decoder_start_token = "<s>", "</s>", "<unk>", "<s>"
+    config.bos_token, config.eos_token, config.unk_token, config.decoder_start_token = (
+        "<s>",
+        "</s>",
+        "<unk>",
+        "<s>",
+    )
     config.add_source_bos, config.add_source_eos = False, True
     config.layer_norm_epsilon = EPSILON
     return spec

@@ -1,4 +1,6 @@
-"""The stage `export`: a trained system as another engine reads it, and whether that one translates alike."""
+"""The stage `export`: a trained system as another engine reads it, and whether that one
+translates alike.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,21 @@ from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.chosen import Chosen, choose
 
 ENGINES = ("ctranslate2",)
-QUANTIZATIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
+QUANTIZATIONS = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+)
 """CTranslate2's, the default first."""
 SHARE, QUANTIZED_SHARE = 0.95, 0.5
-"""Of translations that must be equal: float32 differs where two are almost as good; rounded weights differ more."""
+"""Of translations that must be equal: float32 differs where two are almost as good; rounded
+weights differ more.
+"""
 POSITIONS = 1024
 """The longest sentence, at least: CTranslate2 stores the table of positions."""
 FORMAT = 1
@@ -52,23 +65,43 @@ def export(
         share: of translations that must be equal then; None = 0.95, with rounded weights 0.5.
         force: write again what is up to date.
     Returns: the folder.
-    Raises: ConfigError for what the engine cannot run, or a folder that is something else; EnvironmentProblem if its package is not installed;
-        Disagreement if fewer translations are equal.
+    Raises: ConfigError for what the engine cannot run, or a folder that is something else;
+        EnvironmentProblem if its package is not installed; Disagreement if fewer translations are
+        equal.
     """
     if to not in ENGINES:
         raise ConfigError(f"no export to '{to}'", where="--to", hint=nearest(to, ENGINES))
     if quantization not in QUANTIZATIONS:
-        raise ConfigError(f"unknown quantization '{quantization}'", where="--quantization", hint=nearest(quantization, QUANTIZATIONS))
+        raise ConfigError(
+            f"unknown quantization '{quantization}'",
+            where="--quantization",
+            hint=nearest(quantization, QUANTIZATIONS),
+        )
     refuse(run, system)
     if importlib.util.find_spec("ctranslate2") is None:
-        raise EnvironmentProblem("ctranslate2 is not installed", where=f"--to {to}", hint="in nmtkit's checkout: pip install -e '.[export]'")
+        raise EnvironmentProblem(
+            "ctranslate2 is not installed",
+            where=f"--to {to}",
+            hint="in nmtkit's checkout: pip install -e '.[export]'",
+        )
     target = out or run.system(system).path / "export" / to
     with run.recorded("export", device="cpu") as record, locked(run.path, "export", shared=True):
         record["systems"] = [system]
         group = choose(run, [system], False, {}, single=True)[0]
         _write(group, target, quantization, force)
         if lines:
-            _check(group, target, lines, share if share is not None else SHARE if quantization == "float32" else QUANTIZED_SHARE)
+            _check(
+                group,
+                target,
+                lines,
+                (
+                    share
+                    if share is not None
+                    else SHARE
+                    if quantization == "float32"
+                    else QUANTIZED_SHARE
+                ),
+            )
     return target
 
 
@@ -85,7 +118,9 @@ def refuse(run: Run, system: str) -> None:
         reason = "its encoder has no layers"
     if reason is not None:
         hint = "translate with nmtkit itself: nmtkit translate, or nmtkit.load in Python"
-        raise ConfigError(f"CTranslate2 cannot run '{system}': {reason}", where=found.path, hint=hint)
+        raise ConfigError(
+            f"CTranslate2 cannot run '{system}': {reason}", where=found.path, hint=hint
+        )
 
 
 def _write(group: Chosen, target: Path, quantization: str, force: bool) -> None:
@@ -101,13 +136,39 @@ def _write(group: Chosen, target: Path, quantization: str, force: bool) -> None:
             "checkpoints": [asdict(one) for one in group.checkpoints()],
             "quantization": quantization,
         },
-        **{"prep": manifest.fingerprint, "vocabulary": loading.vocabulary_hashes(run), "src": manifest.src, "tgt": manifest.tgt},
-        **{"positions": max(POSITIONS, settings.max_source + 1, int(settings.max_length_a * (settings.max_source + 1)) + settings.max_length_b)},
-        **{"search": {key: getattr(settings, key) for key in ("beam", "length_penalty", "max_length_a", "max_length_b", "max_source")}},
-        **{"text": {"source": folder.steps(sides[0], manifest.settings), "target": folder.steps_back(sides[1])}},
+        **{
+            "prep": manifest.fingerprint,
+            "vocabulary": loading.vocabulary_hashes(run),
+            "src": manifest.src,
+            "tgt": manifest.tgt,
+        },
+        **{
+            "positions": max(
+                POSITIONS,
+                settings.max_source + 1,
+                int(settings.max_length_a * (settings.max_source + 1)) + settings.max_length_b,
+            )
+        },
+        **{
+            "search": {
+                key: getattr(settings, key)
+                for key in ("beam", "length_penalty", "max_length_a", "max_length_b", "max_source")
+            }
+        },
+        **{
+            "text": {
+                "source": folder.steps(sides[0], manifest.settings),
+                "target": folder.steps_back(sides[1]),
+            }
+        },
     }
     before = folder.about(target)
-    if before is not None and not force and {**before, "files": None} == {**said, "files": None} and folder.complete(target, before):
+    if (
+        before is not None
+        and not force
+        and {**before, "files": None} == {**said, "files": None}
+        and folder.complete(target, before)
+    ):
         console.say(f"{target}: up to date (--force repeats it)")
         return
     model = group.load(torch.device("cpu"))[0]
@@ -115,15 +176,25 @@ def _write(group: Chosen, target: Path, quantization: str, force: bool) -> None:
         _save(model, run.prep, quantization, said["positions"], temporary)
         folder.write_text_files(temporary / folder.TEXT, run.prep, manifest)
         files.write_text(temporary / folder.README, folder.readme(said))
-        names = sorted(str(path.relative_to(temporary)) for path in temporary.rglob("*") if path.is_file())
-        files.write_json(temporary / folder.ABOUT, {**said, "files": {name: files.sha256(temporary / name) for name in names}})
+        names = sorted(
+            str(path.relative_to(temporary)) for path in temporary.rglob("*") if path.is_file()
+        )
+        files.write_json(
+            temporary / folder.ABOUT,
+            {**said, "files": {name: files.sha256(temporary / name) for name in names}},
+        )
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    console.say(f"{target}: '{group.name}' for CTranslate2, {quantization}, {size / 1e6:,.1f} MB; how to use it: {target / folder.README}")
+    console.say(
+        f"{target}: '{group.name}' for CTranslate2, {quantization}, {size / 1e6:,.1f} MB; how to"
+        f" use it: {target / folder.README}"
+    )
 
 
 def _save(model: Model, prep: Path, quantization: str, positions: int, target: Path) -> None:
     """CTranslate2's own files."""
-    spec = layout.specification(layout.variables(model, positions), model.settings.model_dump()["heads"])
+    spec = layout.specification(
+        layout.variables(model, positions), model.settings.model_dump()["heads"]
+    )
     source, own = (list(vocabulary) for vocabulary in load_vocabularies(prep))
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(own)
@@ -137,11 +208,18 @@ def _check(group: Chosen, target: Path, count: int, share: float) -> None:
 
     Raises: Disagreement if too few translations are equal.
     """
-    name, lines = check.chosen_lines(group.run, count, group.settings.max_source, TextSide.load(group.run.prep, "src"))
+    name, lines = check.chosen_lines(
+        group.run, count, group.settings.max_source, TextSide.load(group.run.prep, "src")
+    )
     checked = check.compare(group, target, lines)
-    check.show(checked, f"{len(lines)} lines of {name}, beam {group.settings.beam}, no length penalty")
+    check.show(
+        checked, f"{len(lines)} lines of {name}, beam {group.settings.beam}, no length penalty"
+    )
     if checked.share < share:
-        what = f"only {sum(checked.equal)} of {len(lines)} translations are equal, less than {share:.0%}"
+        what = (
+            f"only {sum(checked.equal)} of {len(lines)} translations are equal, less than"
+            f" {share:.0%}"
+        )
         hint = (
             "--at-least lowers the bar; rounded weights (--quantization) may cost this much"
             if share < SHARE

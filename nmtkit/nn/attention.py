@@ -1,4 +1,6 @@
-"""Scaled dot-product attention: one function for all models, and the two layers of the Transformer made from it."""
+"""Scaled dot-product attention: one function for all models, and the two layers of the
+Transformer made from it.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,20 @@ def attention(
 ) -> Tensor:
     """softmax(q·kᵀ/√C)·v for every head.
 
-    Keys may belong to fewer rows than queries: with R = B·K, the K neighbours of a sentence attend to that sentence's keys, which are never copied.
+    Keys may belong to fewer rows than queries: with R = B·K, the K neighbours of a sentence attend
+    to that sentence's keys, which are never copied.
 
     Args:
         q: queries (R, T, H, C).
         k: keys (B, H, S, C).
         v: values (B, H, S, C').
-        visible: bool (B, 1 or K·T, S), True = may be attended; or the same as numbers to add to the scores (`masks.additive`); None = all.
+        visible: bool (B, 1 or K·T, S), True = may be attended; or the same as numbers to add to the
+            scores (`masks.additive`); None = all.
         causal: query t sees keys up to t only, counted from the end if S > T (needs R = B).
         p: dropout on the attention weights (training only).
         name: under which the weights (B, H, K·T, S) are captured.
-        parts: of several groups of as many heads, side by side: each is captured apart, under NAME.PART.
+        parts: of several groups of as many heads, side by side: each is captured apart, under
+            NAME.PART.
     Returns: (R, T, H·C'); a query that may see nothing gets exactly zero.
     Source: Vaswani et al. 2017, Eq. 1.
     """
@@ -68,21 +73,27 @@ def _explicit(
     name: str,
     parts: Sequence[str],
 ) -> Tensor:
-    """Compute the equation as it stands, (B, H, K·T, C'), in 32 bits or more: a score of 16 bits is off by up to a quarter."""
+    """Compute the equation as it stands, (B, H, K·T, C'), in 32 bits or more: a score of 16 bits
+    is off by up to a quarter.
+    """
     asked, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         weights = block(scores, visible, causal).softmax(-1)
         if visible is not None and visible.dtype == torch.bool:
-            weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights up to here
+            weights = weights.masked_fill(
+                ~visible, 0
+            )  # a blind query has uniform weights up to here
         if name and capturing():
             weights = _captured(weights, name, parts)
         return torch.matmul(dropout(weights, p), v).to(asked)
 
 
 def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
-    """Record weights (B, H, K·T, S), those of each part apart, and return them as `capture` changes them."""
+    """Record weights (B, H, K·T, S), those of each part apart, and return them as `capture`
+    changes them.
+    """
     names = [f"{name}.{part}" for part in parts] or [name]
     groups = zip(names, weights.chunk(len(names), dim=1), strict=True)
     used = {of: changed(of, group) for of, group in groups}
@@ -91,8 +102,12 @@ def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
     return torch.cat(list(used.values()), dim=1)
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float) -> Tensor:
-    """Use torch's kernels, (B, H, K·T, C'): not all return zeros for a blind query, so they see none."""
+def _fused(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float
+) -> Tensor:
+    """Use torch's kernels, (B, H, K·T, C'): not all return zeros for a blind query, so they see
+    none.
+    """
     if visible is None and not (causal and q.size(2) != k.size(2)):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal)
     sighted = None
@@ -118,14 +133,19 @@ class Attention(nn.Module):
         heads: H, a divisor of D.
         dropout: probability of dropping an attention weight.
         bias: whether the projections have biases.
-        parts: names of several groups of H heads side by side, under which `capture` sees them; none for a single group.
+        parts: names of several groups of H heads side by side, under which `capture` sees them;
+            none for a single group.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float, bias: bool, parts: Sequence[str] = ()) -> None:
+    def __init__(
+        self, width: int, heads: int, dropout: float, bias: bool, parts: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         if width % heads:
             message = f"{heads} heads cannot share a width of {width}"
-            raise ConfigError(message, where="model.heads, model.d_model", hint="make d_model a multiple of heads")
+            raise ConfigError(
+                message, where="model.heads, model.d_model", hint="make d_model a multiple of heads"
+            )
         self.heads = heads
         self.p = dropout
         self.parts = tuple(parts)
@@ -133,19 +153,36 @@ class Attention(nn.Module):
         self.name = ""
         """Under which `capture` sees the weights."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
-        """`attention` of q (R, T, H, C) with this layer's dropout and name, then the output projection: (R, T, D)."""
-        return self.out(attention(q, k, v, visible, causal, self.p if self.training else 0.0, self.name, self.parts))
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool = False
+    ) -> Tensor:
+        """`attention` of q (R, T, H, C) with this layer's dropout and name, then the output
+        projection: (R, T, D).
+        """
+        return self.out(
+            attention(
+                q, k, v, visible, causal, self.p if self.training else 0.0, self.name, self.parts
+            )
+        )
 
 
 class SelfAttention(Attention):
-    """Every position attends to its own sequence; queries, keys and values come from one product."""
+    """Every position attends to its own sequence; queries, keys and values come from one
+    product.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__(width, heads, dropout, bias)
         self.qkv = Linear(width, 3 * width, bias, blocks=3)
 
-    def forward(self, x: Tensor, visible: Tensor | None = None, causal: bool = False, cache: Cache | None = None, layer: int = 0) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        visible: Tensor | None = None,
+        causal: bool = False,
+        cache: Cache | None = None,
+        layer: int = 0,
+    ) -> Tensor:
         """Attend within x (R, T, D).
 
         Args:
@@ -184,5 +221,7 @@ class CrossAttention(Attention):
         return k.contiguous(), v.contiguous()  # every step of a search reads them
 
     def forward(self, x: Tensor, source: tuple[Tensor, Tensor], visible: Tensor | None) -> Tensor:
-        """Attend from x (R, T, D) to `source` (from `source()`, B rows), of which `visible` bool (B, 1, S) may be seen."""
+        """Attend from x (R, T, D) to `source` (from `source()`, B rows), of which `visible` bool
+        (B, 1, S) may be seen.
+        """
         return self.attend(self.query(x).unflatten(-1, (self.heads, -1)), *source, visible)

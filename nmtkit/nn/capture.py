@@ -4,18 +4,21 @@
         model.decode(tgt_in, model.encode(batch))
     seen["decoder.0.cross"]   # a list of tensors, one a call
 
-A pass outside `capture` pays one comparison a site. What sites are called, so that analyses find them in any model:
+A pass outside `capture` pays one comparison a site. What sites are called, so that analyses find
+them in any model:
 
     encoder.0.attention       the first number is the layer, from 0
     NAME.local, NAME.global   groups of heads of one attention, to summaries of neighbourhoods and to the positions themselves
     NAME_context              (B, T, C): what an attention gives, the heads side by side
     NAME_gate                 (B, T, S) or (B, T): how open a gate is, mean over its numbers, NaN where it has no say
     NAME.gate                 (B, S) recorded while encoding, (B, T) while decoding: what share of its own state a word keeps beside what it
-                              reads in other sentences, mean over its numbers, NaN where it has no context
+                              reads in other sentences, mean over its numbers, NaN where it has no
+                              context
     NAME_mixture              (levels, layers): what share of each level of the encoder a decoder layer reads
     context.NAME              what reading other sentences records (U contexts of a batch, each once) by a module that reads the source too
 
-Whoever captures may also change attention weights on their way, to see what hangs on them; a model's attention asks `changed` for those to use:
+Whoever captures may also change attention weights on their way, to see what hangs on them; a
+model's attention asks `changed` for those to use:
 
     with capture(lambda name, weights: weights if name != "decoder.0.cross" else uniform(weights)):
         hidden, _ = model.decode(tgt_in, memory)
@@ -29,7 +32,9 @@ from contextlib import contextmanager
 from torch import Tensor
 
 Change = Callable[[str, Tensor], Tensor]
-"""The name of an attention and its weights (B, H, T, S), or (B, T, S) of one without heads -> those to use instead."""
+"""The name of an attention and its weights (B, H, T, S), or (B, T, S) of one without heads ->
+those to use instead.
+"""
 
 _seen: dict[str, list[Tensor]] | None = None
 _prefix = ""
@@ -41,8 +46,10 @@ def capture(change: Change | None = None) -> Iterator[dict[str, list[Tensor]]]:
     """Collect what the models record while the context is open.
 
     Args:
-        change: what becomes of attention weights before they are used, and recorded; None = they stay.
-    Yields: name of the site -> the tensors recorded there, in order, detached; captures do not nest, the inner one collects.
+        change: what becomes of attention weights before they are used, and recorded; None = they
+            stay.
+    Yields: name of the site -> the tensors recorded there, in order, detached; captures do not
+        nest, the inner one collects.
     """
     global _seen, _change
     outer = _seen, _change
@@ -64,7 +71,9 @@ def changing() -> bool:
 
 
 def changed(name: str, weights: Tensor) -> Tensor:
-    """The weights of an attention that are to be used: as the open capture changes them, else those given."""
+    """The weights of an attention that are to be used: as the open capture changes them, else
+    those given.
+    """
     return weights if _change is None else _change(_prefix + name, weights)
 
 
@@ -81,7 +90,9 @@ def record(name: str, tensor: Tensor) -> None:
 
 @contextmanager
 def recorded_under(prefix: str) -> Iterator[None]:
-    """What is recorded inside has this before its name: for a module that reads several things, so that they can be told apart."""
+    """What is recorded inside has this before its name: for a module that reads several things,
+    so that they can be told apart.
+    """
     global _prefix
     if not capturing():  # nothing that a compiled graph would have to keep
         yield

@@ -38,7 +38,8 @@ def seed_masks(sequence: np.random.SeedSequence) -> None:
     tags=torch.Tag.nondeterministic_seeded,
 )
 def dropout_mask(x: Tensor, p: float) -> Tensor:
-    """Draw 1 (keep) or 0 (drop) for each element of x, in x's type; one operation of a compiled graph.
+    """Draw 1 (keep) or 0 (drop) for each element of x, in x's type; one operation of a compiled
+    graph.
 
     torch draws one number at a time: a tenth of a training step.
     """
@@ -47,7 +48,9 @@ def dropout_mask(x: Tensor, p: float) -> Tensor:
     assert _bits is not None
     words = _bits.random_raw((x.numel() + 3) // 4).view(np.int16)[: x.numel()]  # -2^15 … 2^15-1
     mask = torch.empty(x.shape, dtype=x.dtype)
-    return torch.ge(torch.from_numpy(words).view(x.shape), round(p * LEVELS) - LEVELS // 2, out=mask)
+    return torch.ge(
+        torch.from_numpy(words).view(x.shape), round(p * LEVELS) - LEVELS // 2, out=mask
+    )
 
 
 @dropout_mask.register_fake
@@ -56,12 +59,16 @@ def _(x: Tensor, p: float) -> Tensor:
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Drop elements with probability p; the scale of the others fits the probability really used."""
+    """Drop elements with probability p; the scale of the others fits the probability really
+    used.
+    """
     return x * dropout_mask(x.detach(), p) * (LEVELS / (LEVELS - round(p * LEVELS)))
 
 
 def writes_attention_out(q: Tensor, k: Tensor) -> bool:
-    """True if attention of q (B, H, T, C) to k (B, H, S, C) is faster as its equation than in torch's kernel."""
+    """True if attention of q (B, H, T, C) to k (B, H, S, C) is faster as its equation than in
+    torch's kernel.
+    """
     if q.device.type != "cpu":
         return False
     # Compiled, it goes one way for all lengths: each would be a graph of its own.
@@ -71,14 +78,17 @@ def writes_attention_out(q: Tensor, k: Tensor) -> bool:
 def row_multiple(device: torch.device) -> int:
     """Return a number that the rows of products should be a multiple of: 1 if any number will do.
 
-    oneDNN compiles a product of bfloat16 anew for each number of rows, in the time of several products.
+    oneDNN compiles a product of bfloat16 anew for each number of rows, in the time of several
+    products.
     """
     compiled = device.type == "cpu" and torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
     return FILLED if compiled and not torch.compiler.is_compiling() else 1
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """Return x·Wᵀ + b, or ReLU of it, (…, in) -> (…, out), with zeros behind the rows: see `row_multiple`."""
+    """Return x·Wᵀ + b, or ReLU of it, (…, in) -> (…, out), with zeros behind the rows: see
+    `row_multiple`.
+    """
     rows = x.shape[:-1]
     missing = -rows.numel() % row_multiple(x.device)
     if missing:
@@ -90,12 +100,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
 
 
 def pack(weight: Tensor, narrow: bool) -> Tensor | None:
-    """Lay out a matrix (out, in) for `packed_linear` as oneDNN wants it, which else does so at every product.
+    """Lay out a matrix (out, in) for `packed_linear` as oneDNN wants it, which else does so at
+    every product.
 
     Args:
         weight: float32.
-        narrow: round the factors to bfloat16; a CPU without such products multiplies them as float32.
-    Returns: None on a GPU, or if this CPU's float32 products are not oneDNN's (see `hardware.choose`).
+        narrow: round the factors to bfloat16; a CPU without such products multiplies them as
+            float32.
+    Returns: None on a GPU, or if this CPU's float32 products are not oneDNN's (see
+        `hardware.choose`).
     """
     if weight.device.type != "cpu":
         return None
@@ -104,7 +117,9 @@ def pack(weight: Tensor, narrow: bool) -> Tensor | None:
     if narrow and not multiplies_narrow:
         return weight.bfloat16().float()
     if multiplies_narrow or (onednn and torch.get_float32_matmul_precision() == "medium"):
-        return torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16() if narrow else weight, PACKED)
+        return torch.ops.mkldnn._reorder_linear_weight(
+            weight.bfloat16() if narrow else weight, PACKED
+        )
     return None
 
 
@@ -122,7 +137,8 @@ def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, relu: bool) ->
 
 
 def keep_big_blocks() -> bool:
-    """Tell glibc's allocator to keep big blocks; else each step gets them anew from the system, cleared.
+    """Tell glibc's allocator to keep big blocks; else each step gets them anew from the system,
+    cleared.
 
     Returns: True if there is such an allocator.
     """

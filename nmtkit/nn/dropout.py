@@ -1,4 +1,6 @@
-"""Dropout whose random numbers belong to one micro-batch, so that a resumed training repeats them exactly."""
+"""Dropout whose random numbers belong to one micro-batch, so that a resumed training repeats
+them exactly.
+"""
 
 from __future__ import annotations
 

@@ -17,10 +17,11 @@ from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.nn import cpu
 from nmtkit.nn.linear import WIDE, Precision
 
-# CPUs: (maker or "", flags, path of float32 products, bfloat16 is faster); the first row that fits holds.
-# `medium` has oneDNN multiply float32. With AMX, and on Arm, oneDNN rounds the factors to bfloat16 first, so that path is out.
-# On AMD's CPUs MKL, torch's default, uses no AVX-512: oneDNN is twice as fast. On Intel's the two are equally fast.
-# Without AMX, Intel's CPUs multiply bfloat16 no faster than float32.
+# CPUs: (maker or "", flags, path of float32 products, bfloat16 is faster); the first row that fits
+# holds. `medium` has oneDNN multiply float32. With AMX, and on Arm, oneDNN rounds the factors to
+# bfloat16 first, so that path is out. On AMD's CPUs MKL, torch's default, uses no AVX-512: oneDNN
+# is twice as fast. On Intel's the two are equally fast. Without AMX, Intel's CPUs multiply bfloat16
+# no faster than float32.
 CPUS: tuple[tuple[str, set[str], str, bool], ...] = (
     ("", {"amx_bf16"}, "highest", True),
     ("AuthenticAMD", {"avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}, "medium", True),
@@ -28,13 +29,16 @@ CPUS: tuple[tuple[str, set[str], str, bool], ...] = (
     ("", {"asimd", "bf16"}, "highest", True),
     ("", set(), "highest", False),
 )
-# Float32 products of 1,024 terms: an error above this relative to the largest result is not float32 arithmetic (bfloat16 has 4e-3).
+# Float32 products of 1,024 terms: an error above this relative to the largest result is not float32
+# arithmetic (bfloat16 has 4e-3).
 FLOAT32_ERROR = 5e-6
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """The choices made at start-up; kept with a checkpoint, so that a training continued with other arithmetic warns of it."""
+    """The choices made at start-up; kept with a checkpoint, so that a training continued with
+    other arithmetic warns of it.
+    """
 
     device: str
     """cpu or cuda."""
@@ -42,15 +46,23 @@ class Hardware:
     threads: int
     precision: Precision
     matmul: str
-    """Argument of torch.set_float32_matmul_precision: highest, high (TF32 on a GPU) or medium (oneDNN's products on a CPU)."""
+    """Argument of torch.set_float32_matmul_precision: highest, high (TF32 on a GPU) or medium
+    (oneDNN's products on a CPU).
+    """
     keeps_blocks: bool
     """Whether the C allocator was told to keep big blocks."""
 
     def describe(self) -> str:
         """One line for the log."""
-        path = {"highest": "default float32 path", "high": "TF32", "medium": "oneDNN float32 path"}[self.matmul]
+        path = {"highest": "default float32 path", "high": "TF32", "medium": "oneDNN float32 path"}[
+            self.matmul
+        ]
         kept = ", allocator keeps big blocks" if self.keeps_blocks else ""
-        threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}" if self.device == "cpu" else ""
+        threads = (
+            f", {self.threads} thread{'s' if self.threads != 1 else ''}"
+            if self.device == "cpu"
+            else ""
+        )
         return f"device {self.device} ({self.name}){threads}, {self.precision}, {path}{kept}"
 
     def values(self) -> dict[str, Any]:
@@ -61,40 +73,62 @@ class Hardware:
 def pick_device(wanted: str) -> torch.device:
     """The device for auto, cpu or cuda.
 
-    Raises: ConfigError for another word; EnvironmentProblem if cuda, or the GPU of that number, is asked for and absent.
+    Raises: ConfigError for another word; EnvironmentProblem if cuda, or the GPU of that number, is
+        asked for and absent.
     """
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", wanted):
         raise ConfigError(f"unknown device '{wanted}'", where="--device", hint="auto, cpu, or cuda")
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise EnvironmentProblem("no CUDA device here", where=f"--device {wanted}", hint="leave --device out, or install a torch build with CUDA")
+        raise EnvironmentProblem(
+            "no CUDA device here",
+            where=f"--device {wanted}",
+            hint="leave --device out, or install a torch build with CUDA",
+        )
     number = int(wanted.partition(":")[2] or 0)
     if number and number >= torch.cuda.device_count():
-        raise EnvironmentProblem(f"no GPU {number} here: there are {torch.cuda.device_count()}", where=f"--device {wanted}", hint="count from 0")
+        raise EnvironmentProblem(
+            f"no GPU {number} here: there are {torch.cuda.device_count()}",
+            where=f"--device {wanted}",
+            hint="count from 0",
+        )
     return torch.device(wanted)
 
 
-def choose(device: str = "auto", precision: str = "auto", width: int = 256, matmul: str = "auto") -> Hardware:
+def choose(
+    device: str = "auto", precision: str = "auto", width: int = 256, matmul: str = "auto"
+) -> Hardware:
     """Choose for this machine, and set torch and the allocator accordingly.
 
     Args:
         device: auto, cpu or cuda.
-        precision: auto, float32 or bfloat16; auto takes bfloat16 only where this hardware multiplies it faster.
+        precision: auto, float32 or bfloat16; auto takes bfloat16 only where this hardware
+            multiplies it faster.
         width: D of the model; a narrow model gains nothing from bfloat16 on a CPU.
-        matmul: auto, highest, high or medium; auto takes the fastest path of float32 products that is as exact, TF32 on a GPU.
+        matmul: auto, highest, high or medium; auto takes the fastest path of float32 products that
+            is as exact, TF32 on a GPU.
     Raises: ConfigError, EnvironmentProblem as `pick_device`.
     """
     picked = pick_device(device)
     on_cpu = picked.type == "cpu"
     name = _cpu_name() if on_cpu else torch.cuda.get_device_name(picked)
-    torch.set_flush_denormal(True)  # Adam's moments of words not seen for long would end as numbers that a CPU is very slow with
+    torch.set_flush_denormal(
+        True
+    )  # Adam's moments of words not seen for long would end as numbers that a CPU is very slow with
     kept = on_cpu and cpu.keep_big_blocks()
     if matmul == "auto":
         matmul = _float32_path() if on_cpu else "high"
     torch.set_float32_matmul_precision(matmul)
     narrow = precision == "bfloat16" or (precision == "auto" and _bfloat16_pays(picked, width))
-    return Hardware(picked.type, name, torch.get_num_threads(), "bfloat16" if narrow else "float32", matmul, kept)
+    return Hardware(
+        picked.type,
+        name,
+        torch.get_num_threads(),
+        "bfloat16" if narrow else "float32",
+        matmul,
+        kept,
+    )
 
 
 def _float32_path() -> str:
@@ -124,8 +158,15 @@ def _bfloat16_pays(device: torch.device, width: int) -> bool:
 
 def _cpu_facts() -> tuple[str, bool]:
     """The path of float32 products on this CPU, and whether it multiplies bfloat16 faster."""
-    maker, flags = _cpu_info("vendor_id"), set((_cpu_info("flags") or _cpu_info("Features")).split())
-    return next((path, bfloat16) for of, needed, path, bfloat16 in CPUS if of in {"", maker} and needed <= flags)
+    maker, flags = (
+        _cpu_info("vendor_id"),
+        set((_cpu_info("flags") or _cpu_info("Features")).split()),
+    )
+    return next(
+        (path, bfloat16)
+        for of, needed, path, bfloat16 in CPUS
+        if of in {"", maker} and needed <= flags
+    )
 
 
 def _cpu_info(key: str) -> str:
@@ -133,7 +174,10 @@ def _cpu_info(key: str) -> str:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), "")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key),
+        "",
+    )
 
 
 def _cpu_name() -> str:

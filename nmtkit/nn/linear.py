@@ -21,7 +21,8 @@ WIDE = 128
 
 
 def pack(model: nn.Module, precision: Precision = "float32") -> None:
-    """Lay out the weights of a model that only translates from now on; they must not change afterwards.
+    """Lay out the weights of a model that only translates from now on; they must not change
+    afterwards.
 
     Args:
         model: its float32 weights on a CPU are packed, where that is faster (see `cpu.pack`).
@@ -30,19 +31,28 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
     """
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if isinstance(module, Packable) and isinstance(weight, Tensor) and weight.dtype == torch.float32:
+        if (
+            isinstance(module, Packable)
+            and isinstance(weight, Tensor)
+            and weight.dtype == torch.float32
+        ):
             wide = isinstance(module, Linear) and min(weight.shape) >= WIDE
             module.packed = cpu.pack(weight.detach(), narrow=precision == "bfloat16" and wide)
 
 
 @contextlib.contextmanager
 def inference(models: Sequence[nn.Module]) -> Iterator[None]:
-    """While these models decode: without gradients, and if they are packed, what is left goes torch's default way.
+    """While these models decode: without gradients, and if they are packed, what is left goes
+    torch's default way.
 
     That is small batched products, which oneDNN would copy, and compile anew for every shape.
     """
     before = torch.get_float32_matmul_precision()
-    if any(getattr(module, "packed", None) is not None for model in models for module in model.modules()):
+    if any(
+        getattr(module, "packed", None) is not None
+        for model in models
+        for module in model.modules()
+    ):
         torch.set_float32_matmul_precision("highest")
     try:
         with torch.inference_mode():
@@ -58,7 +68,9 @@ class Packable(nn.Module):
     """The weights as `pack` has laid them out."""
 
     def affine(self, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
-        """Return x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out); without gradients from packed weights."""
+        """Return x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out); without gradients from packed
+        weights.
+        """
         trains = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
         if self.packed is not None and not trains and x.dtype.itemsize <= 4:
             return cpu.packed_linear(x, self.packed, bias, relu)
@@ -66,13 +78,15 @@ class Packable(nn.Module):
 
 
 class Linear(nn.Linear, Packable):
-    """y = x·Wᵀ + b, Xavier-uniform weights, zero bias; one matrix may hold several projections of the same input.
+    """y = x·Wᵀ + b, Xavier-uniform weights, zero bias; one matrix may hold several projections of
+    the same input.
 
     Args:
         d_in: width of the input.
         d_out: width of the output, all blocks together.
         bias: whether there is a bias.
-        blocks: how many equal projections are stacked in the output; each is initialised as the matrix it is (d_out / blocks, d_in).
+        blocks: how many equal projections are stacked in the output; each is initialised as the
+            matrix it is (d_out / blocks, d_in).
     """
 
     def __init__(self, d_in: int, d_out: int, bias: bool = True, blocks: int = 1) -> None:
@@ -91,9 +105,10 @@ class Linear(nn.Linear, Packable):
         """Draw new weights from torch's current generator.
 
         Args:
-            init: "xavier", uniform within ±√(6 / (d_in + d_out)); "fan_in", uniform within ±1/√d_in, which keeps sublayers small beside
-                what their residual connection carries.
-        Source: Glorot & Bengio 2010; Xu et al. 2020, *Lipschitz constrained parameter initialization for deep Transformers*.
+            init: "xavier", uniform within ±√(6 / (d_in + d_out)); "fan_in", uniform within
+                ±1/√d_in, which keeps sublayers small beside what their residual connection carries.
+        Source: Glorot & Bengio 2010; Xu et al. 2020, *Lipschitz constrained parameter
+            initialization for deep Transformers*.
         """
         with torch.no_grad():
             if init == "fan_in":

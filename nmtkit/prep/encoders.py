@@ -1,4 +1,6 @@
-"""What the worker processes of prep do with tokenized text: words to their numbers, these to token ids; dev and test sets line by line."""
+"""What the worker processes of prep do with tokenized text: words to their numbers, these to
+token ids; dev and test sets line by line.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,14 @@ _loaded: dict[Path, Sides] = {}
 
 
 def load_sides(prep: Path) -> Sides:
-    """Both sides' text and vocabularies, read once a process; forked workers inherit what their parent has read or made."""
+    """Both sides' text and vocabularies, read once a process; forked workers inherit what their
+    parent has read or made.
+    """
     if prep not in _loaded:
-        keep_sides(prep, ((TextSide.load(prep, "src"), TextSide.load(prep, "tgt")), load_vocabularies(prep)))
+        keep_sides(
+            prep,
+            ((TextSide.load(prep, "src"), TextSide.load(prep, "tgt")), load_vocabularies(prep)),
+        )
     return _loaded[prep]
 
 
@@ -42,7 +49,9 @@ def keep_sides(prep: Path, sides: Sides) -> None:
 
 
 class Numbers(NamedTuple):
-    """The numbers of a side's words: a word's case, and so its number, depends on itself and on whether it starts a sentence."""
+    """The numbers of a side's words: a word's case, and so its number, depends on itself and on
+    whether it starts a sentence.
+    """
 
     at_start: Mapping[str, int]
     """Empty if the side isn't truecased."""
@@ -64,7 +73,8 @@ class Numberer:
     def __call__(self, part: Part) -> Part:
         """Number the words of a part.
 
-        Returns: where the numbers (int32) of src line, tgt line, … are, each line followed by LINE_END.
+        Returns: where the numbers (int32) of src line, tgt line, … are, each line followed by
+            LINE_END.
         """
         numbers = array("i")
         for line, side in zip(part.read().decode().split("\n")[:-1], itertools.cycle(self._sides)):
@@ -97,7 +107,12 @@ class Encoded:
     changes: list[Counter[str]] = field(default_factory=list)
 
 
-def _encoded(ids: NDArray[Any], lengths: NDArray[np.int64], dropped: list[int], reasons: Counter[tuple[str, str]]) -> Encoded:
+def _encoded(
+    ids: NDArray[Any],
+    lengths: NDArray[np.int64],
+    dropped: list[int],
+    reasons: Counter[tuple[str, str]],
+) -> Encoded:
     line = np.searchsorted(np.cumsum(lengths), np.flatnonzero(ids == UNK), side="right")
     return Encoded(ids.tobytes(), lengths, dropped, reasons, np.bincount(line % 2, minlength=2))
 
@@ -122,17 +137,25 @@ class TrainEncoder:
         reasons: Counter[tuple[str, str]] = Counter()
         if dropped.any():
             counts = (dropped.sum(), *long.sum(0))
-            reasons.update({("too many subwords", name): int(count) for name, count in zip(("pairs", *BOTH), counts, strict=True) if count})
+            reasons.update(
+                {
+                    ("too many subwords", name): int(count)
+                    for name, count in zip(("pairs", *BOTH), counts, strict=True)
+                    if count
+                }
+            )
             kept = np.repeat(~dropped, 2)
             ids, lengths = ids[np.repeat(kept, lengths)], lengths[kept]
         return _encoded(ids, lengths, np.flatnonzero(dropped).tolist(), reasons)
 
 
 class SetEncoder:
-    """Encodes a dev or test set line for line, just as translation will, and keeps its text; nothing is dropped.
+    """Encodes a dev or test set line for line, just as translation will, and keeps its text;
+    nothing is dropped.
 
     Args:
-        prep: the prep folder as far as it is written: models, vocabularies and a manifest with languages and settings.
+        prep: the prep folder as far as it is written: models, vocabularies and a manifest with
+            languages and settings.
     """
 
     def __init__(self, prep: Path) -> None:
@@ -142,13 +165,18 @@ class SetEncoder:
         """Encode the lines of src, ref, ref1, …; the store gets the first reference."""
         changes: list[Counter[str]] = [Counter(), Counter()]
         counts = [changes[min(stream, 1)] for stream in range(len(chunk))]
-        texts = [[tidy(line or "", count) for line in utf8_lines(text, count)] for text, count in zip(chunk, counts, strict=True)]
+        texts = [
+            [tidy(line or "", count) for line in utf8_lines(text, count)]
+            for text, count in zip(chunk, counts, strict=True)
+        ]
         encoded = [
             vocabulary.encode(side.encode(line))
             for row in zip(texts[0], texts[1], strict=True)
             for vocabulary, side, line in zip(self._vocabularies, self._sides, row, strict=True)
         ]
-        ids = np.array(list(itertools.chain.from_iterable(encoded)), id_type(max(map(len, self._vocabularies))))
+        ids = np.array(
+            list(itertools.chain.from_iterable(encoded)), id_type(max(map(len, self._vocabularies)))
+        )
         result = _encoded(ids, np.array(list(map(len, encoded))), [], Counter())
         result.texts = ["".join([line + "\n" for line in lines]) for lines in texts]
         result.changes = changes

@@ -1,4 +1,6 @@
-"""The spans of a prepared set from the parses of its source, after its ids are written; memory does not grow with the text."""
+"""The spans of a prepared set from the parses of its source, after its ids are written; memory
+does not grow with the text.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,14 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import JOINER, tidy, utf8_lines
 
 PARSED = "parsed"
-"""Sentences with phrases of their own, among the counts; the others' reasons are those of `Unusable`."""
+"""Sentences with phrases of their own, among the counts; the others' reasons are those of
+`Unusable`.
+"""
 BLANK = "blank"
 FEW = 0.05
-"""Up to this share of the lines that are not blank may have no usable tree before that is warned of."""
+"""Up to this share of the lines that are not blank may have no usable tree before that is warned
+of.
+"""
 
 
 class Parser(Protocol):
@@ -49,7 +55,9 @@ class Kept:
     """
 
     def __init__(self, *dropped: array[int]) -> None:
-        self._dropped = [np.frombuffer(rows, np.int64) if rows else np.empty(0, np.int64) for rows in dropped]
+        self._dropped = [
+            np.frombuffer(rows, np.int64) if rows else np.empty(0, np.int64) for rows in dropped
+        ]
         self._read = [0] * len(dropped)
 
     def following(self, count: int) -> NDArray[np.bool_]:
@@ -102,7 +110,13 @@ class SpanMaker:
             reasons[reason] += 1
             first.setdefault(reason, number)
         lengths = bytes(length for cut in cuts for length in cut)
-        return Made(lengths, np.array(list(map(len, cuts)), np.int64), np.array(list(map(sum, cuts)), np.int64), reasons, first)
+        return Made(
+            lengths,
+            np.array(list(map(len, cuts)), np.int64),
+            np.array(list(map(sum, cuts)), np.int64),
+            reasons,
+            first,
+        )
 
     def _cut(self, line: str, parse: str) -> list[int]:
         words = self._side.tokens(line) if parse.strip() else []
@@ -113,7 +127,9 @@ def _subwords(side: TextSide, words: list[str]) -> list[int]:
     """Subwords of each word."""
     if side.bpe is None:
         return [1] * len(words)
-    ends = [i for i, subword in enumerate(side.bpe.segment(words), 1) if not subword.endswith(JOINER)]
+    ends = [
+        i for i, subword in enumerate(side.bpe.segment(words), 1) if not subword.endswith(JOINER)
+    ]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -122,7 +138,9 @@ class Outcome:
     """What became of the parses of a set."""
 
     counts: dict[str, int]
-    """How many sentences were cut by their parse, and how many not by reason, most frequent first."""
+    """How many sentences were cut by their parse, and how many not by reason, most frequent
+    first.
+    """
     first: dict[str, int]
     """Of each reason the first line of the file, from 1."""
 
@@ -133,11 +151,14 @@ class Outcome:
         return given - self.counts[PARSED] > FEW * given
 
 
-def write_spans(folder: Path, name: str, chunks: Iterable[Sequence[bytes]], kept: Kept, jobs: int) -> Outcome:
+def write_spans(
+    folder: Path, name: str, chunks: Iterable[Sequence[bytes]], kept: Kept, jobs: int
+) -> Outcome:
     """Write the spans of a set that is in the prep folder.
 
     Args:
-        folder: the prep folder as far as it is written: ids, models, vocabularies and a manifest with languages and settings.
+        folder: the prep folder as far as it is written: ids, models, vocabularies and a manifest
+            with languages and settings.
         name: of the set.
         chunks: all lines of its source and of its parses, as texts of so many lines.
         kept: which of them are in the set.
@@ -148,26 +169,45 @@ def write_spans(folder: Path, name: str, chunks: Iterable[Sequence[bytes]], kept
     row = 0
     reasons: Counter[str] = Counter({PARSED: 0})
     first: dict[str, int] = {}
-    places: deque[NDArray[np.int64]] = deque()  # of the chunks that are being cut, where in the file their lines are
-    with console.progress(f"parses of {name}", len(lengths)) as advance, SpansWriter(folder / name) as writer:
-        for done in ordered_map(functools.partial(SpanMaker, folder), _only(chunks, kept, places), jobs):
+    places: deque[NDArray[np.int64]] = (
+        deque()
+    )  # of the chunks that are being cut, where in the file their lines are
+    with (
+        console.progress(f"parses of {name}", len(lengths)) as advance,
+        SpansWriter(folder / name) as writer,
+    ):
+        for done in ordered_map(
+            functools.partial(SpanMaker, folder), _only(chunks, kept, places), jobs
+        ):
             made: Made = done
             expected = lengths[row : row + len(made.counts)]
             row += len(made.counts)
             if len(expected) != len(made.counts) or (made.sums != expected)[made.counts > 0].any():
-                raise DataError("the files changed while they were read: text and parses are not those of the set", where=name)
+                raise DataError(
+                    "the files changed while they were read: text and parses are not those of"
+                    " the set",
+                    where=name,
+                )
             writer.add_block(made.lengths, made.counts)
             reasons += made.reasons
             lines = places.popleft()
-            first = {reason: int(lines[number]) + 1 for reason, number in made.first.items()} | first
+            first = {
+                reason: int(lines[number]) + 1 for reason, number in made.first.items()
+            } | first
             advance(len(made.counts))
     if row != len(lengths):
-        raise DataError("the files changed while they were read: their line counts differ", where=name)
-    counts = {PARSED: reasons.pop(PARSED, 0)} | dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
+        raise DataError(
+            "the files changed while they were read: their line counts differ", where=name
+        )
+    counts = {PARSED: reasons.pop(PARSED, 0)} | dict(
+        sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    )
     return Outcome(counts, {reason: first[reason] for reason in counts if reason != PARSED})
 
 
-def _only(chunks: Iterable[Sequence[bytes]], kept: Kept, places: deque[NDArray[np.int64]]) -> Iterator[list[bytes]]:
+def _only(
+    chunks: Iterable[Sequence[bytes]], kept: Kept, places: deque[NDArray[np.int64]]
+) -> Iterator[list[bytes]]:
     """What of the chunks is kept; where its lines stand is put into `places`."""
     start = 0
     for texts in chunks:
@@ -178,11 +218,18 @@ def _only(chunks: Iterable[Sequence[bytes]], kept: Kept, places: deque[NDArray[n
 
 
 def _lines(text: bytes, mask: NDArray[np.bool_]) -> Iterator[bytes]:
-    return (line + b"\n" for line, keep in zip(text.split(b"\n")[:-1], mask.tolist(), strict=True) if keep)
+    return (
+        line + b"\n"
+        for line, keep in zip(text.split(b"\n")[:-1], mask.tolist(), strict=True)
+        if keep
+    )
 
 
-def parse_text(parser: Parser, side: TextSide, chunks: Iterable[Sequence[bytes]], kept: Kept, path: Path) -> None:
-    """Parse the source of a set on our own words and write the trees, one a line; blank for what is dropped or empty.
+def parse_text(
+    parser: Parser, side: TextSide, chunks: Iterable[Sequence[bytes]], kept: Kept, path: Path
+) -> None:
+    """Parse the source of a set on our own words and write the trees, one a line; blank for what is
+    dropped or empty.
 
     Args:
         parser: of the source language.
@@ -195,6 +242,11 @@ def parse_text(parser: Parser, side: TextSide, chunks: Iterable[Sequence[bytes]]
     with files.writing(path) as out:
         for (text,) in chunks:
             mask = kept.following(text.count(b"\n")).tolist()
-            lines = [tidy(line or "") if keep else "" for line, keep in zip(utf8_lines(text, Counter()), mask, strict=True)]
+            lines = [
+                tidy(line or "") if keep else ""
+                for line, keep in zip(utf8_lines(text, Counter()), mask, strict=True)
+            ]
             trees = iter(parser([side.tokenized(line).split(" ") for line in lines if line]))
-            out.write("".join([(" ".join(next(trees).split()) if line else "") + "\n" for line in lines]))
+            out.write(
+                "".join([(" ".join(next(trees).split()) if line else "") + "\n" for line in lines])
+            )

@@ -23,7 +23,8 @@ def load_parser(name: str, language: str) -> Parser:
 
 
 class Stanza:
-    """Qi et al. 2020, *Stanza: a Python natural language processing toolkit for many human languages*, on words given to it.
+    """Qi et al. 2020, *Stanza: a Python natural language processing toolkit for many human
+    languages*, on words given to it.
 
     Args:
         language: code of the text.
@@ -35,17 +36,28 @@ class Stanza:
             import stanza
         except ImportError as error:
             raise EnvironmentProblem(
-                f"stanza is not installed: {error}", where="--parser stanza", hint="in nmtkit's checkout: pip install -e '.[parse]'"
+                f"stanza is not installed: {error}",
+                where="--parser stanza",
+                hint="in nmtkit's checkout: pip install -e '.[parse]'",
             ) from error
-        options = {"processors": "tokenize,pos,constituency", "tokenize_pretokenized": True, "download_method": None, "verbose": False}
+        options = {
+            "processors": "tokenize,pos,constituency",
+            "tokenize_pretokenized": True,
+            "download_method": None,
+            "verbose": False,
+        }
         try:
             self._pipeline: Any = stanza.Pipeline(language, **options)
         except Exception as error:  # stanza's own classes for this differ from version to version
             reason = str(error).strip().splitlines()
             raise EnvironmentProblem(
-                f"stanza has no constituency parser for '{language}' here: {reason[0] if reason else type(error).__name__}",
+                f"stanza has no constituency parser for '{language}' here:"
+                f" {reason[0] if reason else type(error).__name__}",
                 where="--parser stanza",
-                hint=f"python -c \"import stanza; stanza.download('{language}')\" gets it, if there is one for this language",
+                hint=(
+                    f"python -c \"import stanza; stanza.download('{language}')\" gets it, if there"
+                    " is one for this language"
+                ),
             ) from error
         self.tools = {"stanza": str(stanza.__version__)}
 
@@ -55,7 +67,9 @@ class Stanza:
             return []
         found = self._pipeline([[_plain(word) for word in words] for words in sentences]).sentences
         if len(found) != len(sentences):
-            raise EnvironmentProblem(f"stanza made {len(found)} sentences of {len(sentences)}", where="--parser stanza")
+            raise EnvironmentProblem(
+                f"stanza made {len(found)} sentences of {len(sentences)}", where="--parser stanza"
+            )
         return [_bracketed(sentence.constituency) for sentence in found]
 
 

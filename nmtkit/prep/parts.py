@@ -1,4 +1,6 @@
-"""Files that worker processes write, each its own, and that later steps read in the order of the corpus."""
+"""Files that worker processes write, each its own, and that later steps read in the order of the
+corpus.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,14 @@
-"""Raw text to token ids, streaming: two passes over the training text, both in worker processes, the first of which does the slow work.
+"""Raw text to token ids, streaming: two passes over the training text, both in worker processes,
+the first of which does the slow work.
 
-1. tidy, tokenize, clean; count the words by case and position (for the truecaser) -> tokenized text in temporary files
-2. from these counts alone: truecaser, BPE, subword counts, vocabulary (no pass over the text: a word's truecased form depends on the
-   word and on whether it starts a sentence, its subwords on the word); meanwhile, the text as numbers of truecased words
-3. numbers of words to token ids -> the store; dev and test sets go the way translation input goes, and keep every line
+1. tidy, tokenize, clean; count the words by case and position (for the truecaser) -> tokenized text
+  in temporary files
+2. from these counts alone: truecaser, BPE, subword counts, vocabulary (no pass over the text: a
+  word's truecased form depends on the
+   word and on whether it starts a sentence, its subwords on the word); meanwhile, the text as
+   numbers of truecased words
+3. numbers of words to token ids -> the store; dev and test sets go the way translation input goes,
+  and keep every line
 """
 
 from __future__ import annotations
@@ -64,7 +69,8 @@ class Pipeline:
         settings: of prep.
         jobs: worker processes; the output doesn't depend on it.
         identity: what was asked for, kept in the manifest as `source`.
-        parser: of the source language, for the sets that have no file of parses; None: these have none.
+        parser: of the source language, for the sets that have no file of parses; None: these have
+            none.
     """
 
     def __init__(
@@ -86,7 +92,10 @@ class Pipeline:
         self.parser = parser
         self.tally = Tally()
         self._vocabulary_sizes = (0, 0)
-        self._dropped = (array("q"), array("q"))  # rows dropped by cleaning, and among those kept then, by encoding
+        self._dropped = (
+            array("q"),
+            array("q"),
+        )  # rows dropped by cleaning, and among those kept then, by encoding
 
     def run(self) -> Manifest:
         """Do all of it.
@@ -113,7 +122,12 @@ class Pipeline:
             if truecasers[side]
         }
         del counts
-        number = functools.partial(_Aside, trainers, (words["src"].numbers, words["tgt"].numbers), self.folder / "train.words")
+        number = functools.partial(
+            _Aside,
+            trainers,
+            (words["src"].numbers, words["tgt"].numbers),
+            self.folder / "train.words",
+        )
         work: list[Any] = [*trainers, *parts]
         with Meanwhile(number, work, self.jobs, 1 if self.settings.joint_vocab else 2) as aside:
             models = self._learn(words, truecasers, start)
@@ -123,7 +137,9 @@ class Pipeline:
             path.unlink()
         sets += [self._encode_set(one) for one in self.corpus.sets[1:]]
         sets = [
-            entry.model_copy(update=self._write_documents(one) | self._write_spans(one, entry.lines))
+            entry.model_copy(
+                update=self._write_documents(one) | self._write_spans(one, entry.lines)
+            )
             for one, entry in zip(self.corpus.sets, sets, strict=True)
         ]
         for name, path in self.corpus.extras.items():
@@ -134,12 +150,20 @@ class Pipeline:
     def _clean(self, train: SetFiles) -> tuple[list[Part], dict[str, SideCounts]]:
         """Tokenized text, and what is counted in it."""
         lines = check.total(train.src, self.facts)
-        make = functools.partial(Cleaner, (self.corpus.src, self.corpus.tgt), self.settings, self.folder / "train.tok")
+        make = functools.partial(
+            Cleaner, (self.corpus.src, self.corpus.tgt), self.settings, self.folder / "train.tok"
+        )
         make()  # what it imports and compiles is then there in every worker
         parts: list[Part] = []
         counted: list[Counts] = []
         with self.tally.timed("tidy, tokenize, clean, count", 2 * lines):
-            for done in self._map(make, enumerate(_chunks([train.src, train.tgt])), "tokenizing", lines, handed_over=counted):
+            for done in self._map(
+                make,
+                enumerate(_chunks([train.src, train.tgt])),
+                "tokenizing",
+                lines,
+                handed_over=counted,
+            ):
                 cleaned: Cleaned = done
                 if cleaned.pairs:
                     parts.append(cleaned.part)
@@ -156,22 +180,37 @@ class Pipeline:
     def _refuse_nothing(self) -> None:
         if self.tally.pairs_kept:
             return
-        reasons = ", ".join(f"{reason} {count['pairs']:,}" for reason, count in self.tally.dropped().items())
+        reasons = ", ".join(
+            f"{reason} {count['pairs']:,}" for reason, count in self.tally.dropped().items()
+        )
         raise DataError(
             f"cleaning dropped all {self.tally.pairs_in:,} training pairs: {reasons}",
             where=", ".join(str(p) for p in (*self.corpus.sets[0].src, *self.corpus.sets[0].tgt)),
-            hint="check the files, or the settings prep.min_words, max_words, max_ratio, max_subwords",
+            hint=(
+                "check the files, or the settings prep.min_words, max_words, max_ratio,"
+                " max_subwords"
+            ),
         )
 
-    def _number(self, counts: dict[str, SideCounts]) -> tuple[dict[str, Truecaser | None], dict[str, Words]]:
+    def _number(
+        self, counts: dict[str, SideCounts]
+    ) -> tuple[dict[str, Truecaser | None], dict[str, Words]]:
         """Truecasers and the words that they leave."""
-        truecasers = {side: counts[side].trainer.truecaser() if counts[side].truecase else None for side in BOTH}
+        truecasers = {
+            side: counts[side].trainer.truecaser() if counts[side].truecase else None
+            for side in BOTH
+        }
         words = numbered(counts, truecasers, self.settings.joint_vocab)
         for side in BOTH:
-            self.tally.corpus |= {f"{side}_words": int(words[side].counts.sum()), f"{side}_types": int(np.count_nonzero(words[side].counts))}
+            self.tally.corpus |= {
+                f"{side}_words": int(words[side].counts.sum()),
+                f"{side}_types": int(np.count_nonzero(words[side].counts)),
+            }
         return truecasers, words
 
-    def _learn(self, words: dict[str, Words], truecasers: dict[str, Truecaser | None], start: float) -> Models:
+    def _learn(
+        self, words: dict[str, Words], truecasers: dict[str, Truecaser | None], start: float
+    ) -> Models:
         """BPE and vocabularies."""
         models = learn(words, self.settings, self.folder, self.jobs, self.tally.corpus)
         if max(map(len, models.vocabularies)) == len(SPECIALS):
@@ -179,7 +218,9 @@ class Pipeline:
             raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
         self._vocabulary_sizes = (len(models.vocabularies[0]), len(models.vocabularies[1]))
         # What `TextSide.load` needs to know; the whole manifest follows at the end.
-        TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings).write(self.folder / "manifest.json")
+        TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings).write(
+            self.folder / "manifest.json"
+        )
         src, tgt = (
             TextSide(language, self.settings, truecasers[side], models.bpe[side])
             for side, language in zip(BOTH, (self.corpus.src, self.corpus.tgt), strict=True)
@@ -187,20 +228,35 @@ class Pipeline:
         keep_sides(self.folder, ((src, tgt), models.vocabularies))
         seconds = time.perf_counter() - start
         types = sum(self.tally.corpus[f"{side}_types"] for side in BOTH)
-        self.tally.speed.append({"stage": "truecaser, BPE, vocabulary", "types": types, "seconds": round(seconds, 3)})
+        self.tally.speed.append(
+            {"stage": "truecaser, BPE, vocabulary", "types": types, "seconds": round(seconds, 3)}
+        )
         console.say(f"truecaser, BPE, vocabulary: from {types:,} words in {seconds:.1f}s")
         return models
 
-    def _encode_train(self, train: SetFiles, parts: Iterable[Part], models: Models, count: int) -> TextSet:
+    def _encode_train(
+        self, train: SetFiles, parts: Iterable[Part], models: Models, count: int
+    ) -> TextSet:
         size = max(self._vocabulary_sizes)
-        ids = WordIds([(models.segmented[side], vocabulary) for side, vocabulary in zip(BOTH, models.vocabularies, strict=True)], id_type(size))
+        ids = WordIds(
+            [
+                (models.segmented[side], vocabulary)
+                for side, vocabulary in zip(BOTH, models.vocabularies, strict=True)
+            ],
+            id_type(size),
+        )
         make = functools.partial(TrainEncoder, ids, self.settings.max_subwords)
         kept = 0
         unknown = np.zeros(2, np.int64)
         tokens = np.zeros(2, np.int64)
         pairs = self.tally.pairs_kept
-        with self.tally.timed("truecase, segment, encode", 2 * pairs), StoreWriter(self.folder / train.name, size) as store:
-            for done in self._map(make, parts, "encoding", pairs, self.jobs if count > PARTS_IN_PARENT else 1):
+        with (
+            self.tally.timed("truecase, segment, encode", 2 * pairs),
+            StoreWriter(self.folder / train.name, size) as store,
+        ):
+            for done in self._map(
+                make, parts, "encoding", pairs, self.jobs if count > PARTS_IN_PARENT else 1
+            ):
                 encoded: Encoded = done
                 store.add_block(encoded.ids, encoded.lengths)
                 self._dropped[1].extend(kept + row for row in encoded.dropped)
@@ -223,10 +279,20 @@ class Pipeline:
         (self.folder / "text").mkdir(exist_ok=True)
         make = functools.partial(SetEncoder, self.folder)
         chunks = _chunks(list(streams.values()), max_rows=500)
-        with self.tally.timed(f"{one.name} set", len(streams) * lines), contextlib.ExitStack() as stack:
-            store = stack.enter_context(StoreWriter(self.folder / one.name, max(self._vocabulary_sizes)))
-            texts = [stack.enter_context(files.writing(self.folder / "text" / f"{one.name}.{stream}")) for stream in streams]
-            for encoded in self._map(make, chunks, f"encoding {one.name}", lines, self.jobs if lines > 2000 else 1):
+        with (
+            self.tally.timed(f"{one.name} set", len(streams) * lines),
+            contextlib.ExitStack() as stack,
+        ):
+            store = stack.enter_context(
+                StoreWriter(self.folder / one.name, max(self._vocabulary_sizes))
+            )
+            texts = [
+                stack.enter_context(files.writing(self.folder / "text" / f"{one.name}.{stream}"))
+                for stream in streams
+            ]
+            for encoded in self._map(
+                make, chunks, f"encoding {one.name}", lines, self.jobs if lines > 2000 else 1
+            ):
                 store.add_block(encoded.ids, encoded.lengths)
                 unknown += encoded.unknown
                 tokens += _tokens(encoded)
@@ -235,18 +301,33 @@ class Pipeline:
                     blank[stream] += sum(map(check.is_blank, part.split("\n")[:-1]))
                 for side, changes in zip(BOTH, encoded.changes, strict=True):
                     changed[side].update(changes)
-        counted = {"changed": as_counts(changed), "blank": {stream: count for stream, count in blank.items() if count}}
+        counted = {
+            "changed": as_counts(changed),
+            "blank": {stream: count for stream, count in blank.items() if count},
+        }
         return _set_entry(one, lines, tokens, unknown).model_copy(update=counted)
 
-    def _map(self, make: Any, chunks: Any, label: str, total: int, jobs: int | None = None, handed_over: list[Any] | None = None) -> Iterator[Any]:
+    def _map(
+        self,
+        make: Any,
+        chunks: Any,
+        label: str,
+        total: int,
+        jobs: int | None = None,
+        handed_over: list[Any] | None = None,
+    ) -> Iterator[Any]:
         """`ordered_map` with the progress display."""
         with console.progress(label, total) as advance:
             for done in ordered_map(make, chunks, jobs or self.jobs, handed_over):
-                advance(len(done.dropped) + (done.pairs if isinstance(done, Cleaned) else len(done.lengths) // 2))
+                advance(
+                    len(done.dropped)
+                    + (done.pairs if isinstance(done, Cleaned) else len(done.lengths) // 2)
+                )
                 yield done
 
     def _write_documents(self, one: SetFiles) -> dict[str, Any]:
-        """docs/<set>.txt: where documents start among the lines kept; a document of which nothing is left is left out.
+        """docs/<set>.txt: where documents start among the lines kept; a document of which nothing
+        is left is left out.
 
         Returns: how many there are, for the set's entry of the manifest.
         """
@@ -256,7 +337,9 @@ class Pipeline:
         lines = check.total(one.src, self.facts)
         if one.split == "train":
             for dropped in self._dropped:
-                starts -= np.searchsorted(np.frombuffer(dropped, np.int64) if dropped else np.empty(0, np.int64), starts)
+                starts -= np.searchsorted(
+                    np.frombuffer(dropped, np.int64) if dropped else np.empty(0, np.int64), starts
+                )
                 lines -= len(dropped)
         starts = np.unique(starts)
         starts = starts[starts < lines]
@@ -276,22 +359,45 @@ class Pipeline:
             parses = self.folder / "parses" / f"{one.name}.txt"
             side = TextSide(self.corpus.src, self.settings)
             with self.tally.timed(f"parsing {one.name}", lines):
-                parse_text(self.parser, side, _chunks([one.src], max_rows=500), Kept(*dropped), parses)
+                parse_text(
+                    self.parser, side, _chunks([one.src], max_rows=500), Kept(*dropped), parses
+                )
         if parses is None:
             return {}
         with self.tally.timed(f"phrases of {one.name}", lines):
             chunks = _chunks([one.src, (parses,)])
-            found = write_spans(self.folder, one.name, chunks, Kept(*dropped), self.jobs if lines > 2000 else 1)
-        reasons = ", ".join(f"{found.counts[reason]:,} {reason}, first line {line:,}" for reason, line in found.first.items())
-        if one.parses and not found.counts[PARSED]:  # a model of parses would be one of n-grams and still be called by their name
-            hint = "a line is a bracketed tree of the source's line, such as (S (NP (DT the) (NN fox)) (VP (VBD ran))), or blank"
-            raise DataError(f"the parses of '{one.name}': none of them fits its sentence ({reasons})", where=parses, hint=hint)
+            found = write_spans(
+                self.folder, one.name, chunks, Kept(*dropped), self.jobs if lines > 2000 else 1
+            )
+        reasons = ", ".join(
+            f"{found.counts[reason]:,} {reason}, first line {line:,}"
+            for reason, line in found.first.items()
+        )
+        if (
+            one.parses and not found.counts[PARSED]
+        ):  # a model of parses would be one of n-grams and still be called by their name
+            hint = (
+                "a line is a bracketed tree of the source's line, such as (S (NP (DT the) (NN fox))"
+                " (VP (VBD ran))), or blank"
+            )
+            raise DataError(
+                f"the parses of '{one.name}': none of them fits its sentence ({reasons})",
+                where=parses,
+                hint=hint,
+            )
         if found.many_unusable:
-            console.warn(f"parses of {one.name}: many do not fit, and their sentences are cut into n-grams instead ({reasons}): {parses}")
+            console.warn(
+                f"parses of {one.name}: many do not fit, and their sentences are cut into n-grams"
+                f" instead ({reasons}): {parses}"
+            )
         return {"parses": found.counts, "parses_first": found.first}
 
     def _write_manifest(self, sets: list[TextSet]) -> Manifest:
-        hashes = {p.relative_to(self.folder).as_posix(): files.sha256(p) for p in sorted(self.folder.rglob("*")) if p.is_file()}
+        hashes = {
+            p.relative_to(self.folder).as_posix(): files.sha256(p)
+            for p in sorted(self.folder.rglob("*"))
+            if p.is_file()
+        }
         hashes.pop("manifest.json", None)
         corpus, tally = self.corpus, self.tally
         manifest = Manifest(
@@ -305,7 +411,9 @@ class Pipeline:
             sets=sets,
             vocabulary=VocabularySizes(self.settings.joint_vocab, *self._vocabulary_sizes),
             corpus=tally.corpus,
-            cleaning=Cleaning(tally.pairs_in, tally.pairs_kept, tally.dropped(), as_counts(tally.changes)),
+            cleaning=Cleaning(
+                tally.pairs_in, tally.pairs_kept, tally.dropped(), as_counts(tally.changes)
+            ),
             files=hashes,
             inputs=corpus.published | check.as_json(self.facts),
             tools=tools(corpus) | (self.parser.tools if self.parser else {}),
@@ -325,7 +433,9 @@ class _Aside:
         numbers, text: as of `Numberer`.
     """
 
-    def __init__(self, trainers: Mapping[Path, TruecaseTrainer], numbers: tuple[Numbers, Numbers], text: Path) -> None:
+    def __init__(
+        self, trainers: Mapping[Path, TruecaseTrainer], numbers: tuple[Numbers, Numbers], text: Path
+    ) -> None:
         self._trainers = trainers
         self._number = Numberer(numbers, text)
 
@@ -341,10 +451,14 @@ def _chunks(streams: Sequence[tuple[Path, ...]], **limits: int) -> Iterator[list
     """The lines of parallel files in chunks, a text for each stream, each line with its LF."""
     blocks = [itertools.chain.from_iterable(map(files.line_blocks, paths)) for paths in streams]
     try:
-        for chunk in row_chunks([itertools.chain.from_iterable(stream) for stream in blocks], **limits):
+        for chunk in row_chunks(
+            [itertools.chain.from_iterable(stream) for stream in blocks], **limits
+        ):
             yield [b"".join(lines) for lines in chunk]
     except ValueError as error:
-        raise DataError("the files changed while they were read: their line counts differ", where=streams[0][0]) from error
+        raise DataError(
+            "the files changed while they were read: their line counts differ", where=streams[0][0]
+        ) from error
 
 
 def _tokens(encoded: Encoded) -> tuple[int, int]:

@@ -1,4 +1,6 @@
-"""What prep is asked to prepare: own files, a generated corpus or a published one, with the settings it asks for."""
+"""What prep is asked to prepare: own files, a generated corpus or a published one, with the
+settings it asks for.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ SEED = 1
 class Request:
     """What to prepare.
 
-    `identity` says what the text is, given the files read the last time and the settings, so that equal requests give equal corpora.
-    `find` finds or downloads the files; what it returns makes them readable, in a folder beside the one in the making.
+    `identity` says what the text is, given the files read the last time and the settings, so that
+    equal requests give equal corpora. `find` finds or downloads the files; what it returns makes
+    them readable, in a folder beside the one in the making.
     """
 
     name: str
@@ -59,7 +62,9 @@ class Request:
     strong: dict[str, Any] = field(default_factory=dict)
     """Settings that override those of the preset."""
     own: list[SetFiles] = field(default_factory=list)
-    """Sets of the person's own files, which can be checked before anything is found or written; without parses, but where all are own."""
+    """Sets of the person's own files, which can be checked before anything is found or written;
+    without parses, but where all are own.
+    """
     all_own: bool = False
     """Whether there are no others."""
     doubts: list[str] = field(default_factory=list)
@@ -68,7 +73,8 @@ class Request:
     """What was chosen for the person, and why."""
 
     def settings(self, config: Path | None, assignments: list[str]) -> PrepSettings:
-        """The settings of prep, weakest first: default, data set, preset, data set with this preset, file, --set.
+        """The settings of prep, weakest first: default, data set, preset, data set with this
+        preset, file, --set.
 
         Raises: ConfigError for a setting that isn't one, or not one of prep.
         """
@@ -76,9 +82,17 @@ class Request:
         for section, values in given.items():
             if section != "prep":
                 hint = "give it to the stage it is for (train, translate)"
-                raise ConfigError(f"prep doesn't read {section}.{next(iter(values))}", where="--set", hint=hint)
+                raise ConfigError(
+                    f"prep doesn't read {section}.{next(iter(values))}", where="--set", hint=hint
+                )
         from_file = settings.load_config(config) if config else {}
-        layers = [{"prep": self.weak}, settings.load_preset(self.preset), {"prep": self.strong}, from_file, given]
+        layers = [
+            {"prep": self.weak},
+            settings.load_preset(self.preset),
+            {"prep": self.strong},
+            from_file,
+            given,
+        ]
         return settings.build(PrepSettings, settings.merge(*layers).get("prep", {}), "prep")
 
 
@@ -92,7 +106,11 @@ def refuse_ignored(what: str, from_dir: Path | None, seed: int) -> None:
         ("--seed", seed != SEED, "generated corpora such as demo"),
     ):
         if given:
-            raise ConfigError(f"{what}: {option} has no effect", where=option, hint=f"leave it out; it is for {use}")
+            raise ConfigError(
+                f"{what}: {option} has no effect",
+                where=option,
+                hint=f"leave it out; it is for {use}",
+            )
 
 
 def own_request(
@@ -109,36 +127,66 @@ def own_request(
     documents: Mapping[str, str],
     parses: Mapping[str, Path],
 ) -> Request:
-    """A request for own files; arguments as of `stage.prep`, but `documents` and `parses`, which are by set (`assigned`).
+    """A request for own files; arguments as of `stage.prep`, but `documents` and `parses`, which
+    are by set (`assigned`).
 
-    Raises: ConfigError if files or languages are missing, the name is that of a data set, or an option means nothing for own files; DataError
-        if no preset is named and the training text can't be read.
+    Raises: ConfigError if files or languages are missing, the name is that of a data set, or an
+        option means nothing for own files; DataError if no preset is named and the training text
+        can't be read.
     """
     if name in table.registered():
-        hint = "for own files take another name; for the data set leave them out (--test adds test sets of yours to its own)"
+        hint = (
+            "for own files take another name; for the data set leave them out (--test adds test"
+            " sets of yours to its own)"
+        )
         raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev", hint=hint)
-    corpus = with_documents(with_markup(own_files(name, train, dev, test, src, tgt, preset or MANY)), documents)
+    corpus = with_documents(
+        with_markup(own_files(name, train, dev, test, src, tgt, preset or MANY)), documents
+    )
     corpus = with_first(with_parses(corpus, parses), size)
     refuse_ignored("own files are taken as they are", from_dir, seed)
     note = ""
     if preset is None:
         few = _pairs(corpus.sets[0], MANY_PAIRS) < MANY_PAIRS
         corpus = replace(corpus, preset=FEW if few else MANY)
-        why = f"fewer than {MANY_PAIRS:,} training pairs" if few else f"{MANY_PAIRS:,} training pairs or more"
+        why = (
+            f"fewer than {MANY_PAIRS:,} training pairs"
+            if few
+            else f"{MANY_PAIRS:,} training pairs or more"
+        )
         note = f"preset {corpus.preset}, for {why}; another one: --preset NAME"
 
     def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
         same = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
-        return _without_choice("own files", chosen, same | _own_identity(corpus.sets, known) | _size_identity(size))
+        return _without_choice(
+            "own files", chosen, same | _own_identity(corpus.sets, known) | _size_identity(size)
+        )
 
-    said: dict[str, Any] = {"doubts": language_doubts(corpus) + document_doubts(corpus), "note": note}
-    return Request(corpus.name, corpus.preset, identity, lambda chosen: lambda folder: corpus, own=corpus.sets, all_own=True, **said)
+    said: dict[str, Any] = {
+        "doubts": language_doubts(corpus) + document_doubts(corpus),
+        "note": note,
+    }
+    return Request(
+        corpus.name,
+        corpus.preset,
+        identity,
+        lambda chosen: lambda folder: corpus,
+        own=corpus.sets,
+        all_own=True,
+        **said,
+    )
 
 
 def _pairs(train: SetFiles, most: int) -> int:
-    """How many pairs a training text of own files has, counted up to `most`: no more of it is read."""
+    """How many pairs a training text of own files has, counted up to `most`: no more of it is
+    read.
+    """
     lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
-    is_pair = {BLANK: bytes.strip, MARKER: lambda line: line.strip() != MARKER_LINE, "markup": lambda line: b"<seg" in line.lower()}
+    is_pair = {
+        BLANK: bytes.strip,
+        MARKER: lambda line: line.strip() != MARKER_LINE,
+        "markup": lambda line: b"<seg" in line.lower(),
+    }
     pairs = filter(is_pair[train.between], lines) if train.between else lines
     return sum(1 for _ in itertools.islice(pairs, min(most, train.first or most)))
 
@@ -151,8 +199,12 @@ def _own_identity(sets: list[SetFiles], known: dict[str, Any]) -> dict[str, Any]
 def _set_identity(one: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
     """What a set of own files is; DataError for a file that can't be read."""
     documents = one.between or (_known_sha256(one.docs, known) if one.docs else None)
-    sides = {side: [_known_sha256(path, known) for path in paths] for side, paths in one.sides().items()}
-    return {"name": one.name, "split": one.split, **sides} | ({"docs": documents} if documents else {})
+    sides = {
+        side: [_known_sha256(path, known) for path in paths] for side, paths in one.sides().items()
+    }
+    return {"name": one.name, "split": one.split, **sides} | (
+        {"docs": documents} if documents else {}
+    )
 
 
 def _size_identity(size: int | None) -> dict[str, Any]:
@@ -166,24 +218,35 @@ def _without_choice(what: str, chosen: PrepSettings, identity: dict[str, Any]) -
     Raises: ConfigError if they are.
     """
     if chosen.dev or chosen.test:
-        hint = "they choose among the sets of a data set that is downloaded; own files: --dev SRC TGT --test SRC,TGT"
-        raise ConfigError(f"prep.dev and prep.test have no effect on {what}", where="--set", hint=hint)
+        hint = (
+            "they choose among the sets of a data set that is downloaded; own files: --dev SRC TGT"
+            " --test SRC,TGT"
+        )
+        raise ConfigError(
+            f"prep.dev and prep.test have no effect on {what}", where="--set", hint=hint
+        )
     return identity
 
 
-def parse_identity(parses: Mapping[str, Path], parser: str | None, known: dict[str, Any]) -> dict[str, Any]:
+def parse_identity(
+    parses: Mapping[str, Path], parser: str | None, known: dict[str, Any]
+) -> dict[str, Any]:
     """What is asked for of parses, as part of a corpus' identity; nothing where none are.
 
     Raises: ConfigError for a parser that isn't one, DataError for a file that can't be read.
     """
     if parser is not None and parser not in PARSERS:
-        raise ConfigError(f"unknown parser '{parser}'", where="--parser", hint=nearest(parser, PARSERS))
+        raise ConfigError(
+            f"unknown parser '{parser}'", where="--parser", hint=nearest(parser, PARSERS)
+        )
     trees = {name: _known_sha256(path, known) for name, path in parses.items()}
     return ({"parses": trees} if trees else {}) | ({"parser": parser} if parser else {})
 
 
 def _known_sha256(path: Path, known: dict[str, Any]) -> str:
-    """The checksum of a file, taken from the manifest where size and time of the file haven't changed."""
+    """The checksum of a file, taken from the manifest where size and time of the file haven't
+    changed.
+    """
     with contextlib.suppress(OSError, KeyError, TypeError):
         facts, status = known[str(path)], path.stat()
         if (facts["size"], facts["mtime_ns"]) == (status.st_size, status.st_mtime_ns):
@@ -204,20 +267,28 @@ def registered_request(
     documents: Mapping[str, str] | None = None,
     parses: Mapping[str, Path] | None = None,
 ) -> Request:
-    """A request for a registered data set, perhaps with test sets of the person's; arguments as of `own_request`.
+    """A request for a registered data set, perhaps with test sets of the person's; arguments as of
+    `own_request`.
 
     Raises: ConfigError for an unknown name, or an option that means nothing for this data set.
     """
     if name is None:
-        hint = "name a data set (nmtkit datasets lists them), or own files: --train SRC TGT --dev SRC TGT"
+        hint = (
+            "name a data set (nmtkit datasets lists them), or own files: --train SRC TGT --dev"
+            " SRC TGT"
+        )
         raise ConfigError("nothing to prepare", where="nmtkit prep", hint=hint)
     dataset = table.find(name)
     if dataset.entry.evaluation:
         hint = f"analyses read it; `nmtkit datasets --fetch {name}` brings it here"
-        raise ConfigError(f"'{name}' is an evaluation set, nothing to train on", where="nmtkit prep", hint=hint)
+        raise ConfigError(
+            f"'{name}' is an evaluation set, nothing to train on", where="nmtkit prep", hint=hint
+        )
     if (src or dataset.src, tgt or dataset.tgt) != (dataset.src, dataset.tgt):
         hint = "these are for own files; the name of a data set says its direction"
-        raise ConfigError(f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint)
+        raise ConfigError(
+            f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint
+        )
     preset = preset or dataset.entry.preset
     weak, strong = dataset.entry.prep, dataset.entry.presets.get(preset, {})
     own = _further_tests(dataset, test, documents or {})
@@ -230,7 +301,9 @@ def registered_request(
 
     def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
         _refuse_taken_names(dataset, chosen, own)
-        same = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt} | _own_identity(own.sets, known)
+        same = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt} | _own_identity(
+            own.sets, known
+        )
         if generator:
             return _without_choice(name, chosen, same | options)
         return same | {"resources": published.identity(dataset, chosen)} | _size_identity(size)
@@ -248,7 +321,16 @@ def registered_request(
 
         return whole
 
-    return Request(name, preset, identity, find, weak, strong, own=own.sets, doubts=suffix_doubts(own) + document_doubts(own))
+    return Request(
+        name,
+        preset,
+        identity,
+        find,
+        weak,
+        strong,
+        own=own.sets,
+        doubts=suffix_doubts(own) + document_doubts(own),
+    )
 
 
 def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str, str]) -> Corpus:
@@ -256,23 +338,48 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
 
     Raises: ConfigError for documents of a set that is not among them.
     """
-    own = with_markup(Corpus(dataset.name, dataset.src, dataset.tgt, "", own_tests(test, [dataset.src, dataset.tgt])))
+    own = with_markup(
+        Corpus(
+            dataset.name, dataset.src, dataset.tgt, "", own_tests(test, [dataset.src, dataset.tgt])
+        )
+    )
     names = [one.name for one in own.sets]
     for name in documents:
         if not names:
-            hint = "leave it out; it is for own files (--test SRC,TGT adds such), a data set has the documents it was published with"
-            raise ConfigError(f"'{dataset.name}' is a registered data set: --docs has no effect", where="--docs", hint=hint)
+            hint = (
+                "leave it out; it is for own files (--test SRC,TGT adds such), a data set has the"
+                " documents it was published with"
+            )
+            raise ConfigError(
+                f"'{dataset.name}' is a registered data set: --docs has no effect",
+                where="--docs",
+                hint=hint,
+            )
         if name not in names:
-            hint = f"{nearest(name, names)}; the sets of '{dataset.name}' have the documents they were published with"
+            hint = (
+                f"{nearest(name, names)}; the sets of '{dataset.name}' have the documents they were"
+                " published with"
+            )
             raise ConfigError(f"'{name}' is none of your test sets", where="--docs", hint=hint)
     return with_documents(own, documents)
 
 
 def _refuse_taken_names(dataset: Dataset, chosen: PrepSettings, own: Corpus) -> None:
-    """Raise a ConfigError if a test set of the person's is called as one of the data set's that are prepared."""
-    taken = {one.name for one in dataset.choose(chosen.dev, chosen.test)} or {"train", "dev", "test"}
+    """Raise a ConfigError if a test set of the person's is called as one of the data set's that
+    are prepared.
+    """
+    taken = {one.name for one in dataset.choose(chosen.dev, chosen.test)} or {
+        "train",
+        "dev",
+        "test",
+    }
     for one in own.sets:
         if one.name in taken:
             names = " and ".join(path.name for path in (*one.src, *one.tgt))
-            hint = f"give {names} other names: a test set is called by what the names of its files share (news.de,news.en: news), else test"
-            raise ConfigError(f"'{dataset.name}' has a set '{one.name}' already", where="--test", hint=hint)
+            hint = (
+                f"give {names} other names: a test set is called by what the names of its files"
+                " share (news.de,news.en: news), else test"
+            )
+            raise ConfigError(
+                f"'{dataset.name}' has a set '{one.name}' already", where="--test", hint=hint
+            )

@@ -19,10 +19,12 @@ def with_first(corpus: Corpus, pairs: int | None) -> Corpus:
 
 
 def first_pairs(one: SetFiles, facts: dict[str, check.Facts], folder: Path) -> SetFiles:
-    """Write the first pairs of a set, `one.first` of them and the rest of the document that the last one is in, and say how many they are.
+    """Write the first pairs of a set, `one.first` of them and the rest of the document that the
+    last one is in, and say how many they are.
 
     Args:
-        one: a set whose files are checked; its parses have a line for each of its lines, or for those taken only.
+        one: a set whose files are checked; its parses have a line for each of its lines, or for
+            those taken only.
         facts: of its files.
         folder: where the files go: NAME.src, NAME.ref, … and NAME.docs, NAME.parses.
     Returns: the set that was written; the same one if it has no more.
@@ -41,7 +43,9 @@ def first_pairs(one: SetFiles, facts: dict[str, check.Facts], folder: Path) -> S
     folder.mkdir(parents=True, exist_ok=True)
 
     def write(name: str, paths: tuple[Path, ...]) -> Path:
-        lines = itertools.chain.from_iterable(block for path in paths for block in files.line_blocks(path))
+        lines = itertools.chain.from_iterable(
+            block for path in paths for block in files.line_blocks(path)
+        )
         with open(folder / f"{one.name}.{name}", "wb") as out:
             out.writelines(itertools.islice(lines, taken))
         return folder / f"{one.name}.{name}"

@@ -1,4 +1,6 @@
-"""The stage `prep`: what was asked for, whether it is there already, and the prep folder that appears whole or not at all."""
+"""The stage `prep`: what was asked for, whether it is there already, and the prep folder that
+appears whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -58,12 +60,13 @@ def prep(
         test: own test sets, "SRC,TGT[,TGT…]" each; of a registered data set, beside its own.
         src, tgt: languages of own files (None: from their suffix).
         from_dir: looked through for a data set's files before the network.
-        size: training pairs of a generated corpus; of any other, only the first so many are taken, and the rest of the last one's document.
+        size: training pairs of a generated corpus; of any other, only the first so many are taken,
+            and the rest of the last one's document.
         seed: of a generated corpus.
         jobs: worker processes, 0 = one a core; the output doesn't depend on it.
         preset, config, assignments: settings, weakest first, over those of the data set.
-        docs: "SET=FILE", "SET=blank" or "SET=marker" each: where documents start in own sets (`documents.read_starts`), or that lines between
-            separate them, which are blank or <d>.
+        docs: "SET=FILE", "SET=blank" or "SET=marker" each: where documents start in own sets
+            (`documents.read_starts`), or that lines between separate them, which are blank or <d>.
         parses: "SET=FILE" each: bracketed trees of a set's source, one a line.
         parser: parses the sets without a file: stanza.
         run_dir: the run; None: runs/NAME.
@@ -74,9 +77,24 @@ def prep(
     documents = assigned(docs or [], "--docs")
     trees = {name: Path(file) for name, file in assigned(parses or [], "--parses").items()}
     if train is not None or dev is not None:
-        request = own_request(dataset, train, dev, test or [], src, tgt, from_dir, size, seed, preset, documents, trees)
+        request = own_request(
+            dataset,
+            train,
+            dev,
+            test or [],
+            src,
+            tgt,
+            from_dir,
+            size,
+            seed,
+            preset,
+            documents,
+            trees,
+        )
     else:
-        request = registered_request(dataset, from_dir, size, seed, preset, src, tgt, test or [], documents, trees)
+        request = registered_request(
+            dataset, from_dir, size, seed, preset, src, tgt, test or [], documents, trees
+        )
     chosen = request.settings(config, assignments or [])
     run = _run_at(run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
@@ -92,14 +110,22 @@ def prep(
     if request.note:
         console.say(request.note)
     read = request.find(chosen)
-    with _stoppable(run), _run_folder(run), locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")), _work_folder(run) as work:
+    with (
+        _stoppable(run),
+        _run_folder(run),
+        locked(run.path, "prep"),
+        run.recorded("prep", seed=identity.get("seed")),
+        _work_folder(run) as work,
+    ):
         start = time.perf_counter()
         raw = work.with_name(work.name + "-raw")
         corpus = read(raw)
         if not request.all_own:
             facts = check.check_sets(corpus.sets, strict, raw, facts)
         corpus, facts = _written_anew(corpus, facts, strict, raw)
-        loaded = load_parser(parser, corpus.src) if parser else None  # before the long work, which it would be a pity to lose
+        loaded = (
+            load_parser(parser, corpus.src) if parser else None
+        )  # before the long work, which it would be a pity to lose
         pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity, loaded)
         manifest = pipeline.run()
         _warn_of_systems(run, old, manifest)
@@ -109,9 +135,12 @@ def prep(
     return run
 
 
-def _written_anew(corpus: Corpus, facts: dict[str, check.Facts], strict: bool, raw: Path) -> tuple[Corpus, dict[str, check.Facts]]:
-    """The corpus with those sets written into a folder in whose text something separates documents, or of which only the first pairs are wanted; and
-    the facts of all files."""
+def _written_anew(
+    corpus: Corpus, facts: dict[str, check.Facts], strict: bool, raw: Path
+) -> tuple[Corpus, dict[str, check.Facts]]:
+    """The corpus with those sets written into a folder in whose text something separates documents,
+    or of which only the first pairs are wanted; and the facts of all files.
+    """
     sets: list[SetFiles] = []
     for given in corpus.sets:
         one = given
@@ -128,7 +157,11 @@ def _written_anew(corpus: Corpus, facts: dict[str, check.Facts], strict: bool, r
 def _run_at(folder: Path) -> Run:
     """The run in a folder that is there or can be made; a DataError if it is a file."""
     if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder} is a file, not a run folder", where="--run", hint="name a folder, or a new one, with --run DIR")
+        raise DataError(
+            f"{folder} is a file, not a run folder",
+            where="--run",
+            hint="name a folder, or a new one, with --run DIR",
+        )
     return Run(folder)
 
 
@@ -149,9 +182,13 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], chosen: PrepS
     after = _flat({"source": identity, "prep": chosen.model_dump()})
     different = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     if different:
-        lines = [f"{key}: {_short(before.get(key))} -> {_short(after.get(key))}" for key in different[:12]]
+        lines = [
+            f"{key}: {_short(before.get(key))} -> {_short(after.get(key))}"
+            for key in different[:12]
+        ]
         raise ConfigError(
-            f"this run was prepared differently ({len(different)} difference{'s' * (len(different) > 1)}: old -> new)",
+            f"this run was prepared differently ({len(different)}"
+            f" difference{'s' * (len(different) > 1)}: old -> new)",
             where="\n  ".join([str(run.prep), *lines]),
             hint="prepare another run with --run DIR, or this one again with --force",
         )
@@ -159,15 +196,26 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], chosen: PrepS
     if missing:
         console.warn(f"{run.prep / missing[0]} is missing; preparing again")
         return False
-    console.say(f"{run.prep} is up to date ({old.dataset}, fingerprint {old.fingerprint[:12]}); --force prepares it again")
+    console.say(
+        f"{run.prep} is up to date ({old.dataset}, fingerprint {old.fingerprint[:12]}); --force"
+        " prepares it again"
+    )
     return True
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
     if isinstance(values, dict):
-        return {key: value for name, part in values.items() for key, value in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()}
+        return {
+            key: value
+            for name, part in values.items()
+            for key, value in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()
+        }
     if isinstance(values, list) and values and isinstance(values[0], dict):
-        return {key: value for part in values for key, value in _flat(part, f"{prefix}.{part.get('name', '')}").items()}
+        return {
+            key: value
+            for part in values
+            for key, value in _flat(part, f"{prefix}.{part.get('name', '')}").items()
+        }
     return {prefix: values}
 
 
@@ -185,12 +233,16 @@ def _stoppable(run: Run) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{run.prep} is as it was" if run.prep.exists() else "nothing was kept") from None
+        raise KeyboardInterrupt(
+            f"{run.prep} is as it was" if run.prep.exists() else "nothing was kept"
+        ) from None
 
 
 @contextlib.contextmanager
 def _run_folder(run: Run) -> Iterator[None]:
-    """Leave no run folder behind if this call made it and failed; a machine that can't write is said plainly."""
+    """Leave no run folder behind if this call made it and failed; a machine that can't write is
+    said plainly.
+    """
     fresh = not run.path.exists()
     try:
         yield
@@ -202,13 +254,17 @@ def _run_folder(run: Run) -> Iterator[None]:
                 run.path.rmdir()
         if isinstance(error, OSError) and not isinstance(error, NmtkitError):
             what = f"cannot write {error.filename or run.path}: {error.strerror or error}"
-            raise EnvironmentProblem(what, hint="free some space or choose another --run folder") from error
+            raise EnvironmentProblem(
+                what, hint="free some space or choose another --run folder"
+            ) from error
         raise
 
 
 @contextlib.contextmanager
 def _work_folder(run: Run) -> Iterator[Path]:
-    """A fresh folder beside the prep folder; what a killed call left is cleared away first (the run is locked)."""
+    """A fresh folder beside the prep folder; what a killed call left is cleared away first (the
+    run is locked).
+    """
     for stale in run.path.glob("prep.old-*"):
         if run.prep.exists():
             shutil.rmtree(stale)
@@ -242,30 +298,60 @@ def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:
     if names and before != new.fingerprint:
         change = f"fingerprint {before[:12]} -> {new.fingerprint[:12]}"
         console.warn(
-            f"the corpus changes ({change}): the systems {', '.join(names)} in {run.path / 'systems'} belong to the old one and will be refused; "
-            "train them again with --force, or get the old corpus back by preparing it again as it was"
+            f"the corpus changes ({change}): the systems {', '.join(names)} in"
+            f" {run.path / 'systems'} belong to the old one and will be refused; train them again"
+            " with --force, or get the old corpus back by preparing it again as it was"
         )
 
 
 def _run_toml(manifest: Manifest, identity: dict[str, Any], seed: int) -> dict[str, Any]:
-    values = {key: getattr(manifest, key) for key in ("dataset", "src", "tgt", "preset", "fingerprint")}
-    return values | {key: identity[key] for key in ("size", "seed") if key in identity} | {"prep": manifest.settings.model_dump()}
+    values = {
+        key: getattr(manifest, key) for key in ("dataset", "src", "tgt", "preset", "fingerprint")
+    }
+    return (
+        values
+        | {key: identity[key] for key in ("size", "seed") if key in identity}
+        | {"prep": manifest.settings.model_dump()}
+    )
 
 
 def _report(run: Run, manifest: Manifest, seconds: float) -> None:
     """A short table of what was kept, dropped and changed."""
     cleaning, vocabulary, (train, *others) = manifest.cleaning, manifest.vocabulary, manifest.sets
-    console.say(f"training pairs: {cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept ({cleaning.pairs_kept / cleaning.pairs_in:.2%})")
-    wide = max(map(len, [*cleaning.dropped, *(kind for changed in cleaning.changed.values() for kind in changed)]), default=0)
+    console.say(
+        f"training pairs: {cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept"
+        f" ({cleaning.pairs_kept / cleaning.pairs_in:.2%})"
+    )
+    wide = max(
+        map(
+            len,
+            [
+                *cleaning.dropped,
+                *(kind for changed in cleaning.changed.values() for kind in changed),
+            ],
+        ),
+        default=0,
+    )
     for reason, pairs in cleaning.dropped.items():
-        console.say(f"  dropped: {reason:<{wide}} {pairs['pairs']:>9,}  (source {pairs['src']:,}, target {pairs['tgt']:,})")
+        console.say(
+            f"  dropped: {reason:<{wide}} {pairs['pairs']:>9,}  (source {pairs['src']:,}, target"
+            f" {pairs['tgt']:,})"
+        )
     for side, name in SIDES:
         for kind, count in cleaning.changed[side].items():
             console.say(f"  changed: {kind:<{wide}} {count:>9,}  in the {name}")
-    sizes = f"{vocabulary.src:,}" if vocabulary.shared else f"{vocabulary.src:,} + {vocabulary.tgt:,}"
-    console.say(f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords, vocabulary {sizes}{' (shared)' * vocabulary.shared}")
+    sizes = (
+        f"{vocabulary.src:,}" if vocabulary.shared else f"{vocabulary.src:,} + {vocabulary.tgt:,}"
+    )
+    console.say(
+        f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords, vocabulary"
+        f" {sizes}{' (shared)' * vocabulary.shared}"
+    )
     for one in others:
-        shares = f"source {one.src_unknown / max(one.src_tokens, 1):.2%}, target {one.tgt_unknown / max(one.tgt_tokens, 1):.2%}"
+        shares = (
+            f"source {one.src_unknown / max(one.src_tokens, 1):.2%}, target"
+            f" {one.tgt_unknown / max(one.tgt_tokens, 1):.2%}"
+        )
         console.say(f"  {one.split:<5} {one.name}: {one.lines:,} lines, unknown subwords {shares}")
         for side, name in SIDES:
             for kind, count in (one.changed or {}).get(side, {}).items():
@@ -273,28 +359,51 @@ def _report(run: Run, manifest: Manifest, seconds: float) -> None:
         if one.blank:
             counts = ", ".join(f"{count:,} of .{stream}" for stream, count in one.blank.items())
             console.warn(
-                f"{one.name} has blank lines ({counts}; {one.lines:,} lines each): they are kept, a blank source line is translated "
-                f"as a blank line, and all count in the scores: {run.prep / 'text' / one.name}.*"
+                f"{one.name} has blank lines ({counts}; {one.lines:,} lines each): they are kept, a"
+                " blank source line is translated as a blank line, and all count in the scores:"
+                f" {run.prep / 'text' / one.name}.*"
             )
     _report_documents(manifest.sets)
     for one in manifest.sets:
         if one.parses is not None:
-            reasons = (f"{one.parses[reason]:,} {reason} (first: line {line:,})" for reason, line in (one.parses_first or {}).items())
-            console.say(f"  parses of {one.name}: {one.parses[PARSED]:,} sentences; as n-grams: {', '.join(reasons) or 'none'}")
-    console.say(f"prepared {run.prep} in {console.duration(seconds)} (preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})")
+            reasons = (
+                f"{one.parses[reason]:,} {reason} (first: line {line:,})"
+                for reason, line in (one.parses_first or {}).items()
+            )
+            console.say(
+                f"  parses of {one.name}: {one.parses[PARSED]:,} sentences; as n-grams:"
+                f" {', '.join(reasons) or 'none'}"
+            )
+    console.say(
+        f"prepared {run.prep} in {console.duration(seconds)} (preset {manifest.preset}, fingerprint"
+        f" {manifest.fingerprint[:12]})"
+    )
 
 
 def _report_documents(sets: list[TextSet]) -> None:
     known = [one for one in sets if one.documents is not None]
     for one in known:
-        console.say(f"  documents of {one.name}: {one.documents:,}, of {one.lines / max(one.documents or 0, 1):.1f} lines")
+        console.say(
+            f"  documents of {one.name}: {one.documents:,}, of"
+            f" {one.lines / max(one.documents or 0, 1):.1f} lines"
+        )
         if one.documents == one.lines > 1:
-            console.warn(f"every line of {one.name} is a document of its own, so none has a context: is --docs {one.name} the right file?")
+            console.warn(
+                f"every line of {one.name} is a document of its own, so none has a context: is"
+                f" --docs {one.name} the right file?"
+            )
     if not known:
-        console.say("  documents: nothing says where they start, so every sentence is one of its own")
+        console.say(
+            "  documents: nothing says where they start, so every sentence is one of its own"
+        )
         return
     for one in sets:
         if one.documents is None and one.lines > 1:
             name = one.name
-            hint = f"--docs {name}=FILE" + (f", or --docs {name}=blank, if its blank lines separate them" if one.blank else "")
-            console.warn(f"nothing says where the documents of {name} start, so each of its sentences is one of its own, without a context ({hint})")
+            hint = f"--docs {name}=FILE" + (
+                f", or --docs {name}=blank, if its blank lines separate them" if one.blank else ""
+            )
+            console.warn(
+                f"nothing says where the documents of {name} start, so each of its sentences is one"
+                f" of its own, without a context ({hint})"
+            )

@@ -1,6 +1,8 @@
-"""Phrases of a sentence from its constituency tree: bracketed trees, their leaves aligned with our words, and Algorithm 1.
+"""Phrases of a sentence from its constituency tree: bracketed trees, their leaves aligned with our
+words, and Algorithm 1.
 
-A line is a tree, `(S (NP (DT the) (NN fox)) (VP (VBD ran)))`, or several. Its tokenization need not be ours: both are compared by their characters.
+A line is a tree, `(S (NP (DT the) (NN fox)) (VP (VBD ran)))`, or several. Its tokenization need not
+be ours: both are compared by their characters.
 """
 
 from __future__ import annotations
@@ -16,8 +18,17 @@ from itertools import accumulate
 _PART = re.compile(r"[()]|[^\s()]+")
 _WRAPPERS = frozenset({"", "ROOT", "TOP", "S1"})
 _TRACE = "-NONE-"
-_SPELLED = {"-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]", "-lcb-": "{", "-rcb-": "}", "@-@": "-"}
-# Every quote becomes apostrophes, a double one two: `` and '' of the Penn Treebank, " and what a text has are then alike.
+_SPELLED = {
+    "-lrb-": "(",
+    "-rrb-": ")",
+    "-lsb-": "[",
+    "-rsb-": "]",
+    "-lcb-": "{",
+    "-rcb-": "}",
+    "@-@": "-",
+}
+# Every quote becomes apostrophes, a double one two: `` and '' of the Penn Treebank, " and what a
+# text has are then alike.
 _ALIKE = str.maketrans(
     dict.fromkeys("`´‘’‚‛‹›ʼ", "'")
     | dict.fromkeys('"“”„‟«»″', "''")
@@ -31,11 +42,19 @@ class Unusable(ValueError):
 
 
 class Tree:
-    """A node: how many tokens it has left, and its children that have some; a leaf has no children but a text."""
+    """A node: how many tokens it has left, and its children that have some; a leaf has no
+    children but a text.
+    """
 
     __slots__ = ("children", "label", "size", "text")
 
-    def __init__(self, label: str = "", children: list[Tree] | None = None, text: str | None = None, size: int = 0) -> None:
+    def __init__(
+        self,
+        label: str = "",
+        children: list[Tree] | None = None,
+        text: str | None = None,
+        size: int = 0,
+    ) -> None:
         self.label = label
         self.children = children or []
         self.text = text
@@ -53,9 +72,11 @@ class Tree:
 
 
 def read_tree(line: str) -> Tree:
-    """Read a bracketed tree; traces (-NONE-) and nodes without words are left out, and so is an outer bracket without a category (ROOT).
+    """Read a bracketed tree; traces (-NONE-) and nodes without words are left out, and so is an
+    outer bracket without a category (ROOT).
 
-    Several trees on the line, of a line with several sentences, stand under one root without a category.
+    Several trees on the line, of a line with several sentences, stand under one root without a
+    category.
 
     Raises: Unusable for a blank line, trees without words, or brackets that do not make trees.
     """
@@ -96,17 +117,22 @@ def _unwrapped(tree: Tree) -> Tree:
 
 @functools.lru_cache(maxsize=1 << 16)
 def letters(token: str) -> str:
-    """What of a token can be compared between tokenizations: brackets, quotes, slashes, dashes and case written one way, Moses' escapes undone."""
+    """What of a token can be compared between tokenizations: brackets, quotes, slashes, dashes
+    and case written one way, Moses' escapes undone.
+    """
     token = html.unescape(token) if "&" in token else token
-    token = unicodedata.normalize("NFKC", token.translate(_ALIKE)).casefold()  # NFKC makes ´ a space with an accent: quotes come first
+    token = unicodedata.normalize(
+        "NFKC", token.translate(_ALIKE)
+    ).casefold()  # NFKC makes ´ a space with an accent: quotes come first
     return _SPELLED.get(token, token).translate(_ALIKE)
 
 
 def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], most: int) -> None:
-    """Give the leaves of a tree our words; each word goes to the leaf that its first character is in.
+    """Give the leaves of a tree our words; each word goes to the leaf that its first character is
+    in.
 
-    A leaf of several of our words becomes a node of them, and a word of more than `most` subwords a node of its pieces. Leaves that get no
-    word go, and all nodes learn how many subwords they have.
+    A leaf of several of our words becomes a node of them, and a word of more than `most` subwords a
+    node of its pieces. Leaves that get no word go, and all nodes learn how many subwords they have.
 
     Args:
         tree: as `read_tree` gives it; changed in place.
@@ -138,7 +164,9 @@ def _word(text: str, size: int, most: int) -> Tree:
 
 
 def _settle(tree: Tree, carried: dict[int, list[Tree]]) -> None:
-    """Put the words where their leaves are, sum the sizes, and drop what has none; children before their parents."""
+    """Put the words where their leaves are, sum the sizes, and drop what has none; children
+    before their parents.
+    """
     order, waiting = [], [tree]
     while waiting:
         node = waiting.pop()
@@ -157,17 +185,19 @@ def _settle(tree: Tree, carried: dict[int, list[Tree]]) -> None:
 
 
 def cut(tree: Tree, most: int) -> list[int]:
-    """Cut a sentence into phrases of neighbouring constituents, from the right; the tree is used up.
+    """Cut a sentence into phrases of neighbouring constituents, from the right; the tree is used
+    up.
 
-    The right edge is gone down to the first node of at most `most` tokens, then its left neighbours at the same depth join as long as there
-    is room.
+    The right edge is gone down to the first node of at most `most` tokens, then its left neighbours
+    at the same depth join as long as there is room.
 
     Args:
         tree: whose leaves have at most `most` tokens each.
         most: tokens of a phrase.
     Returns: tokens of each phrase, from left to right.
-    Source: Xu et al. 2020, Algorithm 1, with "at most" as the text says where the print has "less than", and with the room that the first
-        constituent leaves, which the print forgets to set. Takes O(tokens · depth).
+    Source: Xu et al. 2020, Algorithm 1, with "at most" as the text says where the print has "less
+        than", and with the room that the first constituent leaves, which the print forgets to set.
+        Takes O(tokens · depth).
     """
     phrases = []
     while tree.size:
@@ -207,7 +237,9 @@ def _remove(path: list[Tree]) -> None:
 
 
 def longest_phrase(tokens: int) -> int:
-    """Most tokens of a phrase in a sentence of so many: a sixth, but at least 3 and at most 8 (Xu et al. 2020, §3.1)."""
+    """Most tokens of a phrase in a sentence of so many: a sixth, but at least 3 and at most 8
+    (Xu et al. 2020, §3.1).
+    """
     return max(min(8, -(-tokens // 6)), 3)
 
 
@@ -218,7 +250,8 @@ def parse_phrases(line: str, words: Sequence[str], sizes: Sequence[int]) -> list
         line: the bracketed tree.
         words: of the sentence as we tokenize it.
         sizes: subwords of each.
-    Returns: subwords of each phrase from left to right, </s> included: a leaf of its own below the root.
+    Returns: subwords of each phrase from left to right, </s> included: a leaf of its own below the
+        root.
     Raises: Unusable where the line gives no phrases.
     """
     tree = read_tree(line)

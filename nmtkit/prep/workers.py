@@ -1,4 +1,6 @@
-"""What the worker processes of prep do with raw lines: tidy, tokenize, clean, and count what truecaser and BPE are learnt from."""
+"""What the worker processes of prep do with raw lines: tidy, tokenize, clean, and count what
+truecaser and BPE are learnt from.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,14 @@ LONGEST_WORD = 1000
 _SPECIAL = SENTENCE_END | DELAYED_START
 
 
-def row_chunks(streams: Sequence[Iterator[bytes]], max_rows: int = 4000, max_bytes: int = 1 << 20, step: int = 200) -> Iterator[list[list[bytes]]]:
-    """Group the lines of parallel texts into chunks of bounded size, always the same whatever the number of workers.
+def row_chunks(
+    streams: Sequence[Iterator[bytes]],
+    max_rows: int = 4000,
+    max_bytes: int = 1 << 20,
+    step: int = 200,
+) -> Iterator[list[list[bytes]]]:
+    """Group the lines of parallel texts into chunks of bounded size, always the same whatever the
+    number of workers.
 
     Args:
         streams: the lines of each text.
@@ -56,13 +64,19 @@ def row_chunks(streams: Sequence[Iterator[bytes]], max_rows: int = 4000, max_byt
 
 
 def truecased(settings: PrepSettings, side: str, language: str) -> bool:
-    """Whether a side is truecased: not Chinese, where no capital begins a sentence, which `iPhone` can."""
-    return not settings.lowercase and settings.truecase in (side, "both") and not is_chinese(language)
+    """Whether a side is truecased: not Chinese, where no capital begins a sentence, which
+    `iPhone` can.
+    """
+    return (
+        not settings.lowercase and settings.truecase in (side, "both") and not is_chinese(language)
+    )
 
 
 @dataclass
 class SideCounts:
-    """What is learnt about a side while it is cleaned; its memory grows with the words that exist, not with the text."""
+    """What is learnt about a side while it is cleaned; its memory grows with the words that
+    exist, not with the text.
+    """
 
     truecase: bool = True
     trainer: TruecaseTrainer = field(default_factory=TruecaseTrainer)
@@ -70,13 +84,18 @@ class SideCounts:
     """Words where a sentence starts, as the truecaser sees it."""
     changes: Counter[str] = field(default_factory=Counter)
     """What `tidy` found, by kind."""
-    _passed: Counter[str] = field(default_factory=Counter)  # words elsewhere that the trainer doesn't count
-    _twice: Counter[str] = field(default_factory=Counter)  # words that it counts though they are at a start
+    _passed: Counter[str] = field(
+        default_factory=Counter
+    )  # words elsewhere that the trainer doesn't count
+    _twice: Counter[str] = field(
+        default_factory=Counter
+    )  # words that it counts though they are at a start
 
     def add(self, lines: Iterable[str]) -> None:
         """Count tokenized lines, none of them empty, of text that follows what was counted before.
 
-        Most lines are one sentence without quotes or brackets inside; all their words but the first and a last mark are truecasing's evidence.
+        Most lines are one sentence without quotes or brackets inside; all their words but the first
+        and a last mark are truecasing's evidence.
         """
         starts: list[str] = []
         kept: list[str] = []
@@ -121,7 +140,9 @@ class SideCounts:
 
 def _add(counts: Counter[str], more: Mapping[str, int]) -> None:
     """`counts.update(more)` without a loop of Python's."""
-    dict.update(counts, zip(more, map(add, map(counts.get, more, repeat(0)), more.values()), strict=True))
+    dict.update(
+        counts, zip(more, map(add, map(counts.get, more, repeat(0)), more.values()), strict=True)
+    )
 
 
 @dataclass
@@ -130,14 +151,22 @@ class Counts:
 
     sides: dict[str, SideCounts]
     seen: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    """By chunk: its number, and how many words of each side's `trainer` had been seen at its end."""
+    """By chunk: its number, and how many words of each side's `trainer` had been seen at its
+    end.
+    """
 
     @classmethod
     def together(cls, parts: Sequence[Counts]) -> dict[str, SideCounts]:
-        """The sides' counts of a whole corpus, as if one worker had read it: the truecasers go by the order in which words appear."""
+        """The sides' counts of a whole corpus, as if one worker had read it: the truecasers go
+        by the order in which words appear.
+        """
         if len(parts) == 1:
             return parts[0].sides
-        chunks = sorted((number, worker, ends) for worker, part in enumerate(parts) for number, ends in part.seen)
+        chunks = sorted(
+            (number, worker, ends)
+            for worker, part in enumerate(parts)
+            for number, ends in part.seen
+        )
         result = {side: SideCounts(counts.truecase) for side, counts in parts[0].sides.items()}
         for i, (side, counts) in enumerate(result.items()):
             words = [iter(part.sides[side].trainer.counts.items()) for part in parts]
@@ -177,19 +206,31 @@ class Cleaner:
         self._sides = [TextSide(language, settings) for language in languages]
         self._filter = PairFilter(settings.min_words, settings.max_words, settings.max_ratio)
         self._settings = settings
-        self._hopeless = 10 * settings.max_words  # blank-separated words; tokenization joins two at most, so these can only be too long
-        self._counts = Counts({side: SideCounts(truecased(settings, side, lang)) for side, lang in zip(BOTH, languages, strict=True)})
+        self._hopeless = (
+            10 * settings.max_words
+        )  # blank-separated words; tokenization joins two at most, so these can only be too long
+        self._counts = Counts(
+            {
+                side: SideCounts(truecased(settings, side, lang))
+                for side, lang in zip(BOTH, languages, strict=True)
+            }
+        )
         self._writer = PartWriter(text)
 
     def __call__(self, chunk: tuple[int, Sequence[bytes]]) -> Cleaned:
-        """Clean one chunk of pairs: its number, its source lines and its target lines, each line with its LF."""
+        """Clean one chunk of pairs: its number, its source lines and its target lines, each line
+        with its LF.
+        """
         number, texts = chunk
         sides = list(self._counts.sides.values())
         lines: list[str] = []
         dropped: list[int] = []
         reasons: Counter[tuple[str, str]] = Counter()
         drop = self._settings.on_bad_utf8 == "drop"
-        decoded = [utf8_lines(text, None if drop else counts.changes) for text, counts in zip(texts, sides, strict=True)]
+        decoded = [
+            utf8_lines(text, None if drop else counts.changes)
+            for text, counts in zip(texts, sides, strict=True)
+        ]
         for row, pair in enumerate(zip(*decoded, strict=True)):
             tokenized: list[str] = []
             reason: str | None
@@ -198,7 +239,11 @@ class Cleaner:
                     reason, blame = "not UTF-8", (not tokenized, bool(tokenized))
                     break
                 line = tidy(raw, counts.changes)
-                tokenized.append("x " * self._hopeless + "x" if line.count(" ") > self._hopeless else text_side.tokenized(line))
+                tokenized.append(
+                    "x " * self._hopeless + "x"
+                    if line.count(" ") > self._hopeless
+                    else text_side.tokenized(line)
+                )
             else:
                 reason, blame = self._reason(*tokenized)
             if reason is None:
@@ -206,7 +251,9 @@ class Cleaner:
             else:
                 dropped.append(row)
                 reasons[reason, "pairs"] += 1
-                reasons.update((reason, side) for side, guilty in zip(BOTH, blame, strict=True) if guilty)
+                reasons.update(
+                    (reason, side) for side, guilty in zip(BOTH, blame, strict=True) if guilty
+                )
         for i, counts in enumerate(sides):
             counts.add(lines[i::2])
         self._counts.seen.append((number, tuple(len(counts.trainer.counts) for counts in sides)))
@@ -222,7 +269,10 @@ class Cleaner:
         src, tgt = (line.count(" ") + 1 if line else 0 for line in (src_line, tgt_line))
         reason = self._filter.reason(src, tgt)
         if reason is None:
-            giant = [len(line) > LONGEST_WORD and max(map(len, line.split(" "))) > LONGEST_WORD for line in (src_line, tgt_line)]
+            giant = [
+                len(line) > LONGEST_WORD and max(map(len, line.split(" "))) > LONGEST_WORD
+                for line in (src_line, tgt_line)
+            ]
             return ("word too long" if any(giant) else None), (giant[0], giant[1])
         if reason == "empty":
             return reason, (not src, not tgt)

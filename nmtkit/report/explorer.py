@@ -1,4 +1,6 @@
-"""What the sentence explorer of a page reads: texts, scores and attention of every sentence, as one JSON object of bounded size."""
+"""What the sentence explorer of a page reads: texts, scores and attention of every sentence, as
+one JSON object of bounded size.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from nmtkit import files
 from nmtkit.report.texts import SCORES, Texts
 
 MOST = 4_000_000
-"""Bytes of JSON that the sentences of all sets may take; of more, every second, third, … is shown."""
+"""Bytes of JSON that the sentences of all sets may take; of more, every second, third, … is
+shown.
+"""
 
 
 def read_attention(folder: Path) -> list[dict[str, Any]]:
@@ -19,18 +23,27 @@ def read_attention(folder: Path) -> list[dict[str, Any]]:
 
     Raises: DataError if a file is damaged.
     """
-    return [files.read_json(path) for path in sorted(folder.glob("*.json")) if path.name != "finding.json"]
+    return [
+        files.read_json(path)
+        for path in sorted(folder.glob("*.json"))
+        if path.name != "finding.json"
+    ]
 
 
 def kept_lines(all_texts: Sequence[Texts], most: int = MOST) -> tuple[dict[str, list[int]], int]:
-    """Which lines of each set are shown so that all of them take at most so many bytes; every n-th, and n."""
+    """Which lines of each set are shown so that all of them take at most so many bytes; every
+    n-th, and n.
+    """
     sizes = [len(_dumped(_rows(texts, range(len(texts.sources))))) for texts in all_texts]
     step = max(1, -(-sum(sizes) // most))
     return {texts.set_name: list(range(0, len(texts.sources), step)) for texts in all_texts}, step
 
 
 def data(
-    all_texts: Sequence[Texts], kept: Mapping[str, Sequence[int]], languages: tuple[str, str], attention: Sequence[dict[str, Any]]
+    all_texts: Sequence[Texts],
+    kept: Mapping[str, Sequence[int]],
+    languages: tuple[str, str],
+    attention: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """The object that explorer.js reads.
 
@@ -42,7 +55,12 @@ def data(
     sets = []
     for texts in all_texts:
         lines = kept[texts.set_name]
-        one: dict[str, Any] = {"name": texts.set_name, "systems": list(texts.outputs), "baseline": texts.baseline, **_rows(texts, lines)}
+        one: dict[str, Any] = {
+            "name": texts.set_name,
+            "systems": list(texts.outputs),
+            "baseline": texts.baseline,
+            **_rows(texts, lines),
+        }
         places = {line: place for place, line in enumerate(lines)}
         own = [read for read in attention if read["set_name"] == texts.set_name]
         if own:
@@ -53,12 +71,18 @@ def data(
 
 def _of_system(read: Mapping[str, Any], places: Mapping[int, int]) -> dict[str, Any]:
     """Return the attention of a system by the places of the lines that are shown."""
-    shown = {str(places[int(line)]): _packed(one) for line, one in read["sentences"].items() if int(line) in places}
+    shown = {
+        str(places[int(line)]): _packed(one)
+        for line, one in read["sentences"].items()
+        if int(line) in places
+    }
     return {"system": read["system"], "what": read["what"], "of": shown}
 
 
 def script_text(value: object) -> str:
-    """JSON that no HTML parser reads as markup: nothing in it can close, open or comment out a script element."""
+    """JSON that no HTML parser reads as markup: nothing in it can close, open or comment out a
+    script element.
+    """
     return _dumped(value).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
@@ -71,14 +95,23 @@ def _rows(texts: Texts, lines: Sequence[int]) -> dict[str, Any]:
         "src": [texts.sources[line] for line in lines],
         "refs": [[reference[line] for line in lines] for reference in texts.references],
         "hyps": [[output[line] for line in lines] for output in texts.outputs.values()],
-        "scores": {score: [[round(texts.scores[score][name][line], 1) for line in lines] for name in texts.outputs] for score in scored},
+        "scores": {
+            score: [
+                [round(texts.scores[score][name][line], 1) for line in lines]
+                for name in texts.outputs
+            ]
+            for score in scored
+        },
     }
 
 
 def _packed(sentence: Mapping[str, Any]) -> dict[str, Any]:
     """Return weights as one character each, 0-9 and a-z for 0 to 1 in 35 steps."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyz"
-    rows = ["".join(digits[round(35 * min(max(weight, 0.0), 1.0))] for weight in row) for row in sentence["weights"]]
+    rows = [
+        "".join(digits[round(35 * min(max(weight, 0.0), 1.0))] for weight in row)
+        for row in sentence["weights"]
+    ]
     return {"src": sentence["src"], "tgt": sentence["tgt"], "rows": rows}
 
 

@@ -1,4 +1,6 @@
-"""What the other stages have written into a run, read for its report; what is missing or out of date is noted and not crashed on."""
+"""What the other stages have written into a run, read for its report; what is missing or out of
+date is noted and not crashed on.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ OWN_FILES = ("finding.json", "figure.svg", "table.md", "table.tex", "table.csv")
 
 @dataclass(frozen=True)
 class Remark:
-    """Something that is missing, out of date or to be read with care, and the command that mends it."""
+    """Something that is missing, out of date or to be read with care, and the command that mends
+    it.
+    """
 
     text: str
     command: str = ""
@@ -33,7 +37,9 @@ class Remark:
 
 @dataclass(frozen=True)
 class TrainedSystem:
-    """One system of the run: its resolved settings and its curves (empty where nothing was logged)."""
+    """One system of the run: its resolved settings and its curves (empty where nothing was
+    logged).
+    """
 
     name: str
     config: dict[str, Any]
@@ -49,8 +55,9 @@ class TrainedSystem:
 
 @dataclass(frozen=True)
 class KeptFinding:
-    """A finding as it stands in analyze/<name>/: its SVG, further files by name, what is to be said of it, the command that makes it, and
-    whether something that it was made from has changed since."""
+    """A finding as it stands in analyze/<name>/: its SVG, further files by name, what is to be said
+    of it, the command that makes it, and whether something that it was made from has changed since.
+    """
 
     finding: Finding
     figure: str | None
@@ -62,7 +69,9 @@ class KeptFinding:
 
 @dataclass
 class Gathered:
-    """Everything a report shows; `scores` are those of each set, the test sets first, and `systems` those that stand in one of them."""
+    """Everything a report shows; `scores` are those of each set, the test sets first, and
+    `systems` those that stand in one of them.
+    """
 
     run: Run
     manifest: Manifest
@@ -79,7 +88,8 @@ class Gathered:
 def gather(run: Run) -> Gathered:
     """Read a run.
 
-    Raises: DataError if it is not prepared, or nothing in it is scored, with the command to give first.
+    Raises: DataError if it is not prepared, or nothing in it is scored, with the command to give
+        first.
     """
     found = Gathered(run, run.manifest())
     changed = _changes(run)
@@ -98,20 +108,42 @@ def _nothing(found: Gathered) -> DataError:
     """The error of a run without scores: what is the next command?"""
     run = found.run
     if found.remarks and any((run.path / "score").glob("*/scores.json")):
-        return DataError(f"nothing to report: {found.remarks[-1].text}", where=run.path / "score", hint="nmtkit score --force")
+        return DataError(
+            f"nothing to report: {found.remarks[-1].text}",
+            where=run.path / "score",
+            hint="nmtkit score --force",
+        )
     if any((run.path / "systems").glob("*/translate/*/hyp.txt")):
-        return DataError("nothing to report: the translations of this run are not scored", where=run.path, hint="nmtkit score --by-length")
+        return DataError(
+            "nothing to report: the translations of this run are not scored",
+            where=run.path,
+            hint="nmtkit score --by-length",
+        )
     if run.systems():
-        return DataError("nothing to report: no set of this run is translated", where=run.path, hint="nmtkit translate, then nmtkit score")
-    return DataError("nothing to report: this run has no trained system", where=run.path, hint="nmtkit train, then nmtkit translate and nmtkit score")
+        return DataError(
+            "nothing to report: no set of this run is translated",
+            where=run.path,
+            hint="nmtkit translate, then nmtkit score",
+        )
+    return DataError(
+        "nothing to report: this run has no trained system",
+        where=run.path,
+        hint="nmtkit train, then nmtkit translate and nmtkit score",
+    )
 
 
 def _changes(run: Run) -> Callable[[Mapping[str, str]], list[str]]:
-    """A function that gives, of files with their checksums, those of the run that are other ones by now, or gone; each file is read once."""
+    """A function that gives, of files with their checksums, those of the run that are other ones
+    by now, or gone; each file is read once.
+    """
     seen: dict[str, str | None] = {}
 
     def changed(made_from: Mapping[str, str]) -> list[str]:
-        own = {name: value for name, value in made_from.items() if name.startswith(("systems/", "prep/"))}
+        own = {
+            name: value
+            for name, value in made_from.items()
+            if name.startswith(("systems/", "prep/"))
+        }
         for name in own:
             if name not in seen:
                 seen[name] = files.sha256(run.path / name) if (run.path / name).is_file() else None
@@ -136,7 +168,9 @@ def _read_systems(found: Gathered) -> None:
 
 
 def _parameters(folder: Path) -> int | None:
-    """The numbers in a system's newest checkpoint, tied ones once, by the header of its file; None without one."""
+    """The numbers in a system's newest checkpoint, tied ones once, by the header of its file;
+    None without one.
+    """
     from safetensors import SafetensorError, safe_open
 
     for path in sorted(folder.glob("checkpoints/step-*/model.safetensors"), reverse=True):
@@ -151,7 +185,9 @@ def _parameters(folder: Path) -> int | None:
 
 def _read_scores(found: Gathered, changed: Callable[[Mapping[str, str]], list[str]]) -> None:
     sets = found.run.sets()
-    order = [s.name for s in sets if s.split == "test"] + [s.name for s in sets if s.split != "test"]
+    order = [s.name for s in sets if s.split == "test"] + [
+        s.name for s in sets if s.split != "test"
+    ]
     names = sorted(path.parent.name for path in (found.run.path / "score").glob("*/scores.json"))
     for name in names:
         if name not in order:
@@ -165,19 +201,30 @@ def _read_scores(found: Gathered, changed: Callable[[Mapping[str, str]], list[st
             continue
         found.scores[name] = result
         if late := changed(result.made_from.files if result.made_from else {}):
-            found.note(f"score/{name}: made before these changed: {_some(late)}", score_command(name, result))
+            found.note(
+                f"score/{name}: made before these changed: {_some(late)}",
+                score_command(name, result),
+            )
 
 
 def _note_unscored(found: Gathered) -> None:
     """Say which systems stand in no table, or not in all."""
     for name, result in found.scores.items():
         scored = set(result.names)
-        translated = {path.parents[2].name for path in (found.run.path / "systems").glob(f"*/translate/{name}/hyp.txt")}
+        translated = {
+            path.parents[2].name
+            for path in (found.run.path / "systems").glob(f"*/translate/{name}/hyp.txt")
+        }
         again = score_command(name, result)
         if waiting := sorted(translated - scored):
             found.note(f"{name}: translated, but not among the scores: {', '.join(waiting)}", again)
-        if missing := [system.name for system in found.systems if system.name not in translated | scored]:
-            found.note(f"{name}: not translated: {', '.join(missing)}", f"nmtkit translate --set-name {name} && {again}")
+        if missing := [
+            system.name for system in found.systems if system.name not in translated | scored
+        ]:
+            found.note(
+                f"{name}: not translated: {', '.join(missing)}",
+                f"nmtkit translate --set-name {name} && {again}",
+            )
 
 
 def score_command(set_name: str, result: Scores) -> str:
@@ -190,12 +237,19 @@ def score_command(set_name: str, result: Scores) -> str:
 
 def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[str]]) -> None:
     trained = [system.name for system in found.systems]
-    folders = {path.name: path for path in sorted((found.run.path / "analyze").glob("*")) if path.is_dir() and not path.name.startswith(".")}
+    folders = {
+        path.name: path
+        for path in sorted((found.run.path / "analyze").glob("*"))
+        if path.is_dir() and not path.name.startswith(".")
+    }
     known = [name for name in ANALYSES if name in folders]
     for name in [*known, *(name for name in folders if name not in known)]:
         folder = folders[name]
         if not (folder / "finding.json").is_file():
-            found.note(f"analyze/{name}: no finding in it; the analysis did not end", f"nmtkit analyze {name}")
+            found.note(
+                f"analyze/{name}: no finding in it; the analysis did not end",
+                f"nmtkit analyze {name}",
+            )
             continue
         try:
             stored = files.read_json(folder / "finding.json")
@@ -204,28 +258,55 @@ def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[
             made_from = stored.get("made_from") or {}
             weights = made_from.get("weights", {})
             late = changed(made_from.get("files", {}))
-            late += [f"the weights of {name}" for name in weights if checkpoints.current(found.run.system(name)) != weights[name]]
+            late += [
+                f"the weights of {name}"
+                for name in weights
+                if checkpoints.current(found.run.system(name)) != weights[name]
+            ]
             without = [s for s in trained if s not in made_from.get("systems", trained)]
-            command = analyze_command(name, made_from, [system.name for system in found.run.systems()])
+            command = analyze_command(
+                name, made_from, [system.name for system in found.run.systems()]
+            )
         except DAMAGED as error:
-            found.note(f"analyze/{name}: cannot be read, and left out ({error})", f"nmtkit analyze {name} --force")
+            found.note(
+                f"analyze/{name}: cannot be read, and left out ({error})",
+                f"nmtkit analyze {name} --force",
+            )
             continue
         remarks = [Remark(f"Made before these changed: {_some(late)}", command)] if late else []
         if without:
-            remarks.append(Remark(f"Of {', '.join(made_from['systems'])} alone, without {', '.join(without)}"))
+            remarks.append(
+                Remark(f"Of {', '.join(made_from['systems'])} alone, without {', '.join(without)}")
+            )
         figure = folder / "figure.svg"
-        further = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in OWN_FILES and not path.name.startswith("."))
+        further = sorted(
+            path.name
+            for path in folder.iterdir()
+            if path.is_file() and path.name not in OWN_FILES and not path.name.startswith(".")
+        )
         svg = figure.read_text("utf-8", "replace") if figure.is_file() else None
         found.findings[name] = KeptFinding(finding, svg, further, remarks, command, bool(late))
 
 
 def analyze_command(name: str, made_from: Mapping[str, Any], systems: Sequence[str]) -> str:
-    """Return the command that makes a finding again; systems: all of the run, which need no naming."""
+    """Return the command that makes a finding again; systems: all of the run, which need no
+    naming.
+    """
     compared, options = list(made_from.get("systems", systems)), made_from.get("options") or {}
-    words = [word for system in compared for word in ("--system", system)] if compared != list(systems) else []
-    words += [word for set_name in options.get("set_names", ()) for word in ("--set-name", set_name)]
+    words = (
+        [word for system in compared for word in ("--system", system)]
+        if compared != list(systems)
+        else []
+    )
+    words += [
+        word for set_name in options.get("set_names", ()) for word in ("--set-name", set_name)
+    ]
     if "words" not in made_from:  # a finding of nmtkit 0.1: all options, at their default or not
-        given = {key: value for key, value in options.items() if key != "set_names" and value not in ("", [], False, 0)}
+        given = {
+            key: value
+            for key, value in options.items()
+            if key != "set_names" and value not in ("", [], False, 0)
+        }
         made_from = {**made_from, "words": as_words(given)}
     return shlex.join(["nmtkit", "analyze", name, *words, *made_from["words"]])
 

@@ -1,4 +1,6 @@
-"""The page: what was gathered of one run or of several, put into one HTML file that needs no other."""
+"""The page: what was gathered of one run or of several, put into one HTML file that needs no
+other.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,9 @@ class Cell:
 class Part:
     """What a page shows of one run.
 
-    texts are of the sets whose texts can be shown; kept and step are lines of the explorer (see `explorer.kept_lines`), which has attention if it
-    was asked for; number counts the runs of a page from 1, and is 0 where there is one run alone.
+    texts are of the sets whose texts can be shown; kept and step are lines of the explorer (see
+    `explorer.kept_lines`), which has attention if it was asked for; number counts the runs of a
+    page from 1, and is 0 where there is one run alone.
     """
 
     found: Gathered
@@ -88,13 +91,21 @@ def render(parts: Sequence[Part], **about: str) -> str:
     from markupsafe import Markup
 
     environment, drawn = _environment(), _Drawn()
-    script = "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("tables.js", "explorer.js"))
+    script = "\n".join(
+        (TEMPLATES / name).read_text("utf-8") for name in ("tables.js", "explorer.js")
+    )
     values: dict[str, Any] = {
         **about,
         "version": nmtkit.__version__,
         "parts": parts,
-        "runs": [Markup(environment.get_template("run.html").render(_of_run(part, parts, drawn))) for part in parts],  # noqa: S704
-        "data": [Markup(script_text(data(part.texts, part.kept, _languages(part.found), part.attention))) for part in parts],  # noqa: S704
+        "runs": [
+            Markup(environment.get_template("run.html").render(_of_run(part, parts, drawn)))
+            for part in parts
+        ],  # noqa: S704
+        "data": [
+            Markup(script_text(data(part.texts, part.kept, _languages(part.found), part.attention)))
+            for part in parts
+        ],  # noqa: S704
         "style": Markup((TEMPLATES / "page.css").read_text("utf-8")),  # noqa: S704
         "script": Markup(script),  # noqa: S704
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -117,7 +128,9 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
         "prefix": part.prefix,
         "level": 3 if part.number else 2,
         "command": part.command,
-        "page_command": " ".join([f"nmtkit report --run {first}", *(f"--also {other}" for other in others)]),
+        "page_command": " ".join(
+            [f"nmtkit report --run {first}", *(f"--also {other}" for other in others)]
+        ),
         "found": found,
         "languages": _languages(found),
         "sets": [_of_set(found, name, drawn) for name in found.scores],
@@ -125,9 +138,17 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
         "remarks": found.remarks,
         "cautions": [*comparison.cautions(found), *provenance.searches(found)],
         "learning": _learning(found, drawn),
-        "length_finding": _finding("lengths", found.findings["lengths"], drawn) if "lengths" in own else None,
-        "findings": [_finding(name, kept_one, drawn) for name, kept_one in found.findings.items() if name not in own],
-        "undone": {name: entry.shows for name, entry in ANALYSES.items() if name not in found.findings},
+        "length_finding": (
+            _finding("lengths", found.findings["lengths"], drawn) if "lengths" in own else None
+        ),
+        "findings": [
+            _finding(name, kept_one, drawn)
+            for name, kept_one in found.findings.items()
+            if name not in own
+        ],
+        "undone": {
+            name: entry.shows for name, entry in ANALYSES.items() if name not in found.findings
+        },
         "shown": side_by_side(part.texts[0]) if part.texts else [],
         "shown_set": part.texts[0] if part.texts else None,
         "texts": part.texts,
@@ -146,12 +167,21 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
 
 def cells(table: Table) -> list[list[Cell]]:
     """The rows of a table as they are shown and sorted."""
-    return [[_cell(value, column) for value, column in zip(row, table.columns, strict=True)] for row in table.rows[:MOST_ROWS]]
+    return [
+        [_cell(value, column) for value, column in zip(row, table.columns, strict=True)]
+        for row in table.rows[:MOST_ROWS]
+    ]
 
 
 def _cell(value: Any, column: Column) -> Cell:
     number = value.value if isinstance(value, Estimate) else value
-    key = "" if number is None else repr(float(number)) if isinstance(number, (int, float)) else str(number)
+    key = (
+        ""
+        if number is None
+        else repr(float(number))
+        if isinstance(number, (int, float))
+        else str(number)
+    )
     return Cell(text(value, column), "" if key == "nan" else key, column.left)
 
 
@@ -181,7 +211,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"cells": cells, "words": _words, "dotted": _dotted, "with_code": _with_code, "long": LONG, "most_rows": MOST_ROWS}
+    environment.globals |= {
+        "cells": cells,
+        "words": _words,
+        "dotted": _dotted,
+        "with_code": _with_code,
+        "long": LONG,
+        "most_rows": MOST_ROWS,
+    }
     environment.filters["decimal"] = lambda value: f"{value:.1f}"
     return environment
 
@@ -190,14 +227,19 @@ def _words(command: str) -> Markup:
     """A command whose options are not torn at their hyphens where a line ends."""
     from markupsafe import Markup
 
-    return Markup(" ").join(Markup('<span class="word">{}</span>').format(word) for word in command.split(" "))
+    return Markup(" ").join(
+        Markup('<span class="word">{}</span>').format(word) for word in command.split(" ")
+    )
 
 
 def _with_code(text: str) -> Markup:
     """A text in which what stands in backticks is code."""
     from markupsafe import Markup, escape
 
-    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(text.split("`")))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(part)
+        for i, part in enumerate(text.split("`"))
+    )
 
 
 def _dotted(name: str) -> Markup:
@@ -224,7 +266,10 @@ def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
 
 
 def _finding(name: str, kept: KeptFinding, drawn: _Drawn) -> dict[str, Any]:
-    facts = [(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) for key, value in kept.finding.facts.items()]
+    facts = [
+        (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for key, value in kept.finding.facts.items()
+    ]
     figure = drawn(kept.figure, f"{kept.finding.title}: figure; its numbers are in the table below")
     return {
         "name": name,
@@ -240,10 +285,24 @@ def _finding(name: str, kept: KeptFinding, drawn: _Drawn) -> dict[str, Any]:
 def _learning(found: Gathered, drawn: _Drawn) -> dict[str, Any]:
     """The curves: the finding of `analyze convergence`, or else drawn here from the logs."""
     if "convergence" in found.findings:
-        return {"finding": _finding("convergence", found.findings["convergence"], drawn), "figure": None, "table": None, "remark": None}
-    curves = {system.name: system.curves for system in found.systems if system.curves.train or system.curves.dev}
+        return {
+            "finding": _finding("convergence", found.findings["convergence"], drawn),
+            "figure": None,
+            "table": None,
+            "remark": None,
+        }
+    curves = {
+        system.name: system.curves
+        for system in found.systems
+        if system.curves.train or system.curves.dev
+    }
     if not curves:
-        return {"finding": None, "figure": None, "table": None, "remark": Remark("No training of this run has logged anything.")}
+        return {
+            "finding": None,
+            "figure": None,
+            "table": None,
+            "remark": Remark("No training of this run has logged anything."),
+        }
     figure = figures.curves(panels(curves))
     columns = [
         Column("system", "system", left=True),
@@ -255,10 +314,29 @@ def _learning(found: Gathered, drawn: _Drawn) -> dict[str, Any]:
     rows: list[list[Any]] = []
     for name, one in curves.items():
         step, bleu = max(one.measured, key=lambda point: point[1], default=(None, None))
-        rows.append([name, one.last, step, bleu, min((look.loss for look in one.dev if look.loss is not None), default=None)])
-    table = Table("training", "Trainings, on the development set", columns, rows, ["dev BLEU: greedy search; dev loss: per target token"])
+        rows.append(
+            [
+                name,
+                one.last,
+                step,
+                bleu,
+                min((look.loss for look in one.dev if look.loss is not None), default=None),
+            ]
+        )
+    table = Table(
+        "training",
+        "Trainings, on the development set",
+        columns,
+        rows,
+        ["dev BLEU: greedy search; dev loss: per target token"],
+    )
     remark = Remark("What each system took to reach the same BLEU:", "nmtkit analyze convergence")
-    return {"finding": None, "figure": drawn(figure, "Loss and dev BLEU of each training"), "table": table, "remark": remark}
+    return {
+        "finding": None,
+        "figure": drawn(figure, "Loss and dev BLEU of each training"),
+        "table": table,
+        "remark": remark,
+    }
 
 
 def say_written(path: Path, page: str) -> None:

@@ -1,4 +1,6 @@
-"""The stage `report`: everything that is known of a run, or of several, as one page, RUN/report/index.html."""
+"""The stage `report`: everything that is known of a run, or of several, as one page,
+RUN/report/index.html.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,45 @@ from nmtkit.run import Run, code_commit, locked
 from nmtkit.tables import figures
 
 READ = (
-    *("prep/manifest.json", "prep/text/*", "systems/*/config.toml", "systems/*/metrics.jsonl", "systems/*/translate/*/*"),
-    *("score/*/scores.json", "score/*/sentences.tsv", "analyze/*/finding.json", "analyze/*/figure.svg"),
+    *(
+        "prep/manifest.json",
+        "prep/text/*",
+        "systems/*/config.toml",
+        "systems/*/metrics.jsonl",
+        "systems/*/translate/*/*",
+    ),
+    *(
+        "score/*/scores.json",
+        "score/*/sentences.tsv",
+        "analyze/*/finding.json",
+        "analyze/*/figure.svg",
+    ),
 )
 """The files of a run that a page is made of, beside the history."""
 
 
-def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: Sequence[str] = (), sentences: int = 200, force: bool = False) -> Path:
+def report(
+    run: Run,
+    *,
+    also: Sequence[Run] = (),
+    title: str = "",
+    attention: Sequence[str] = (),
+    sentences: int = 200,
+    force: bool = False,
+) -> Path:
     """Write the page of a run, or of several; its path is printed on stdout.
 
     Args:
         run: the run; only what other stages wrote into it is read.
         also: runs whose parts follow in the same page; only `attention` writes into them.
         title: of the page (default: what is compared, on which data).
-        attention: systems whose attention the sentence explorer shows, of each run that has them (`analyze attention`).
+        attention: systems whose attention the sentence explorer shows, of each run that has them
+            (`analyze attention`).
         sentences: of how many sentences of each run, those on which its systems differ most.
         force: make a page again that is up to date.
     Returns: the page.
-    Raises: DataError if a run is not prepared or has no scores; ConfigError for an unknown system, or a run that is named twice;
-        EnvironmentProblem if the page cannot be written.
+    Raises: DataError if a run is not prepared or has no scores; ConfigError for an unknown system,
+        or a run that is named twice; EnvironmentProblem if the page cannot be written.
     """
     runs = [run, *also]
     for one in runs:
@@ -54,11 +76,15 @@ def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: Se
             held.enter_context(locked(one.path, "report", shared=True))
         held.enter_context(locked(run.path / "report", "report"))
         found = [gather(one) for one in runs]
-        digest = _digest(found, [title, list(attention), sentences, *(str(one.path) for one in runs if also)])
+        digest = _digest(
+            found, [title, list(attention), sentences, *(str(one.path) for one in runs if also)]
+        )
         if not force and _is_of(path, digest):
             console.say("report: up to date (--force makes it again)")
         else:
-            parts = [_part(one, number if also else 0, len(runs)) for number, one in enumerate(found, 1)]
+            parts = [
+                _part(one, number if also else 0, len(runs)) for number, one in enumerate(found, 1)
+            ]
             about = {
                 "title": title or "; ".join(part.title for part in parts),
                 "commit": str(record["commit"] or ""),
@@ -70,7 +96,10 @@ def report(run: Run, *, also: Sequence[Run] = (), title: str = "", attention: Se
             page.say_written(path, written)
             for part in parts:
                 for remark in part.found.remarks:
-                    console.say(f"report: {remark.text}" + (f" ({part.command(remark.command)})" if remark.command else ""))
+                    console.say(
+                        f"report: {remark.text}"
+                        + (f" ({part.command(remark.command)})" if remark.command else "")
+                    )
     print(path)
     return path
 
@@ -79,19 +108,32 @@ def _check(runs: Sequence[Run], attention: Sequence[str]) -> None:
     """Refuse a run that is named twice, and a system that no run has."""
     for i, one in enumerate(runs):
         if one.path.resolve() in {other.path.resolve() for other in runs[:i]}:
-            raise ConfigError(f"{one.path} is in this page already", where="--also", hint="name each run once")
+            raise ConfigError(
+                f"{one.path} is in this page already", where="--also", hint="name each run once"
+            )
     names = [system.name for one in runs for system in one.systems()]
     for name in attention:
         if name not in names:
             where = ", ".join(str(one.path / "systems") for one in runs)
-            raise ConfigError(f"no system '{name}'", where=where, hint=nearest(name, names) if names else "first: nmtkit train")
+            raise ConfigError(
+                f"no system '{name}'",
+                where=where,
+                hint=nearest(name, names) if names else "first: nmtkit train",
+            )
 
 
 def _part(found: Gathered, number: int, runs: int) -> page.Part:
     """Return the page's part on one of so many runs, whose sentences share its space."""
     texts = [one for one in (read_texts(found, name) for name in found.scores) if one is not None]
     kept, step = explorer.kept_lines(texts, explorer.MOST // runs)
-    return page.Part(found, texts, kept, step, explorer.read_attention(found.run.path / "analyze" / "attention"), number)
+    return page.Part(
+        found,
+        texts,
+        kept,
+        step,
+        explorer.read_attention(found.run.path / "analyze" / "attention"),
+        number,
+    )
 
 
 def _compute_attention(run: Run, names: Sequence[str], sentences: int, force: bool) -> None:
@@ -102,21 +144,42 @@ def _compute_attention(run: Run, names: Sequence[str], sentences: int, force: bo
         from nmtkit.analyze.stage import current
         from nmtkit.analyze.study import Study
 
-        current(Attention(AttentionOptions(sentences=sentences)), Study(run, Attention.name, systems, []), force)
+        current(
+            Attention(AttentionOptions(sentences=sentences)),
+            Study(run, Attention.name, systems, []),
+            force,
+        )
 
 
 def _digest(found: Sequence[Gathered], options: list[object]) -> str:
     """One number for all that the page depends on."""
-    facts = [nmtkit.__version__, code_commit(), figures.available(), options, [_read(one) for one in found]]
+    facts = [
+        nmtkit.__version__,
+        code_commit(),
+        figures.available(),
+        options,
+        [_read(one) for one in found],
+    ]
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
 
 def _read(found: Gathered) -> list[object]:
-    """The files of a run that its page is made of, with their checksums, the weights of its systems, and its history."""
+    """The files of a run that its page is made of, with their checksums, the weights of its
+    systems, and its history.
+    """
     run = found.run
-    paths = [path for pattern in READ for path in sorted(run.path.glob(pattern)) if path.is_file() and not path.name.startswith(".")]
+    paths = [
+        path
+        for pattern in READ
+        for path in sorted(run.path.glob(pattern))
+        if path.is_file() and not path.name.startswith(".")
+    ]
     weights = {system.name: checkpoints.current(system) for system in run.systems()}
-    return [{str(path.relative_to(run.path)): files.sha256(path) for path in paths}, weights, calls(found)]
+    return [
+        {str(path.relative_to(run.path)): files.sha256(path) for path in paths},
+        weights,
+        calls(found),
+    ]
 
 
 def _is_of(path: Path, digest: str) -> bool:

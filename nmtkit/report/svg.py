@@ -1,4 +1,6 @@
-"""Figures as part of a page: SVG with nothing in it that runs, loads, or clashes with another figure's names."""
+"""Figures as part of a page: SVG with nothing in it that runs, loads, or clashes with another
+figure's names.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,34 @@ from xml.etree import ElementTree
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 DRAWN = frozenset(
-    ("svg", "g", "defs", "path", "use", "text", "tspan", "rect", "circle", "ellipse", "line", "polyline", "polygon", "clipPath", "title")
-    + ("desc", "marker", "pattern", "linearGradient", "radialGradient", "stop", "symbol", "mask", "image")
+    (
+        "svg",
+        "g",
+        "defs",
+        "path",
+        "use",
+        "text",
+        "tspan",
+        "rect",
+        "circle",
+        "ellipse",
+        "line",
+        "polyline",
+        "polygon",
+        "clipPath",
+        "title",
+    )
+    + (
+        "desc",
+        "marker",
+        "pattern",
+        "linearGradient",
+        "radialGradient",
+        "stop",
+        "symbol",
+        "mask",
+        "image",
+    )
 )
 """The elements that a figure may have; a style sheet would be one of the whole page."""
 ACTIVE = re.compile(r"url\(\s*['\"]?(?!['\"]?#)|javascript:|@import|expression\(", re.I)
@@ -22,8 +50,9 @@ GROUND = re.compile(r"patch_\d+")
 def inline(text: str, prefix: str, label: str) -> str | None:
     """A figure as an element of a page.
 
-    Scripts, handlers, foreign elements and references to anything outside are left out, whoever wrote the file. White grounds are left out and black
-    lines have the text's colour, so that it is a part of a dark page too.
+    Scripts, handlers, foreign elements and references to anything outside are left out, whoever
+    wrote the file. White grounds are left out and black lines have the text's colour, so that it is
+    a part of a dark page too.
 
     Args:
         text: SVG, as matplotlib writes it.
@@ -46,7 +75,12 @@ def inline(text: str, prefix: str, label: str) -> str | None:
         size, unit = float(found[1]), found[2] or "px"
         root.set("style", f"width: {size:g}{unit}; min-width: {LEAST * size:g}{unit}")
     # Two attributes for matplotlib's style sheet, which would be of the whole page.
-    root.attrib |= {"role": "img", "aria-label": label, "stroke-linejoin": "round", "stroke-linecap": "butt"}
+    root.attrib |= {
+        "role": "img",
+        "aria-label": label,
+        "stroke-linejoin": "round",
+        "stroke-linecap": "butt",
+    }
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
     return ElementTree.tostring(root, encoding="unicode")

@@ -26,7 +26,9 @@ from nmtkit.score.significance import TESTS, compare, difference
 
 @dataclass(frozen=True)
 class Output:
-    """What one system wrote: detokenised lines, and the same as tokens in their own case for the metrics that read tokens."""
+    """What one system wrote: detokenised lines, and the same as tokens in their own case for the
+    metrics that read tokens.
+    """
 
     name: str
     lines: Sequence[str]
@@ -39,11 +41,13 @@ class Task:
 
     Args:
         set_name: the test set.
-        refs, tokenized_refs: full reference streams, raw and as tokens in their own case; None leaves out the metrics of tokens.
+        refs, tokenized_refs: full reference streams, raw and as tokens in their own case; None
+            leaves out the metrics of tokens.
         tokenization: what made the tokens, for the signature.
         lang: target language; lowercase: compare without regard to case.
         baseline: the system that differences are taken against.
-        draws: of the test set; test: the one whose p stands in the main table, in length groups and among seeds.
+        draws: of the test set; test: the one whose p stands in the main table, in length groups and
+            among seeds.
         seed_groups: the systems by training seed.
         src_lengths: (N) for results by length, None for none; length_unit says in what they count.
         buckets: the length groups.
@@ -90,7 +94,9 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
     by_length = None
     if task.src_lengths is not None:
         scores = {name: own["bleu"] for name, own in metrics.items()}
-        found = lengths.by_length(scores, task.src_lengths, task.buckets, draws, task.baseline, task.test)
+        found = lengths.by_length(
+            scores, task.src_lengths, task.buckets, draws, task.baseline, task.test
+        )
         by_length = LengthResult(task.buckets, task.length_unit, found)
     result = Scores(
         format=4,
@@ -101,14 +107,26 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
         empty_references=sum(not line.strip() for ref in task.refs for line in ref),
         baseline=task.baseline,
         signatures={key: metric.signature for key, metric in base.items()},
-        resampling=DrawnResamples(draws.resamples, draws.trials, draws.ratio, draws.seed, "95% percentile bootstrap"),
+        resampling=DrawnResamples(
+            draws.resamples, draws.trials, draws.ratio, draws.seed, "95% percentile bootstrap"
+        ),
         test=task.test,
-        tests={key: SignificanceTest(test.name, test.reading, test.finest(draws)) for key, test in TESTS.items()},
+        tests={
+            key: SignificanceTest(test.name, test.reading, test.finest(draws))
+            for key, test in TESTS.items()
+        },
         version=nmtkit.__version__,
         commit=task.commit,
         remarks=[scorer.remark] if scorer.remark else [],
-        systems=[_system(name, own, None if name == task.baseline else base, draws) for name, own in metrics.items()],
-        seeds=seeds.summarize(task.seed_groups, metrics, task.baseline, task.test, draws) if task.seed_groups else None,
+        systems=[
+            _system(name, own, None if name == task.baseline else base, draws)
+            for name, own in metrics.items()
+        ],
+        seeds=(
+            seeds.summarize(task.seed_groups, metrics, task.baseline, task.test, draws)
+            if task.seed_groups
+            else None
+        ),
         by_length=by_length,
     )
     return Evaluation(result, metrics)
@@ -121,32 +139,52 @@ def _metrics(outputs: Sequence[Output], scorer: Scorer, task: Task) -> dict[str,
         for output in outputs:
             metrics[output.name] = {}
             for key in scorer.keys:
-                metrics[output.name][key] = scorer.score(key, output.tokens if METRICS[key].of_tokens else output.lines)
+                metrics[output.name][key] = scorer.score(
+                    key, output.tokens if METRICS[key].of_tokens else output.lines
+                )
                 advance(1)
             if looks_tokenized(output.lines) and not looks_tokenized(task.refs[0]):
-                console.warn(f"{output.name}: 100 lines or more end in ' .': is this text detokenised? sacreBLEU expects it to be")
+                console.warn(
+                    f"{output.name}: 100 lines or more end in ' .': is this text detokenised?"
+                    " sacreBLEU expects it to be"
+                )
     return metrics
 
 
-def _system(name: str, own: dict[str, Metric], base: dict[str, Metric] | None, draws: Draws) -> SystemScores:
-    """One system's scores, and its differences and tests against the baseline (None for the baseline itself)."""
+def _system(
+    name: str, own: dict[str, Metric], base: dict[str, Metric] | None, draws: Draws
+) -> SystemScores:
+    """One system's scores, and its differences and tests against the baseline (None for the
+    baseline itself).
+    """
     scores = {}
     for key, metric in own.items():
         found = estimate(metric.value, draws.full.scores(metric))
-        scores[key] = MetricScore(metric.name, found.value, found.low, found.high, metric.signature, metric.details)
+        scores[key] = MetricScore(
+            metric.name, found.value, found.low, found.high, metric.signature, metric.details
+        )
     bleu = own["bleu"]
     ratio = estimate(bleu.length_ratio(), draws.full.scores(bleu, formulas.length_ratio))
     if base is None:
         return SystemScores(name, scores, ratio, bleu.empty_hypotheses, {}, {})
     differences = {key: difference(metric, base[key], draws) for key, metric in own.items()}
-    tests = {test: {key: compare(test, metric, base[key], draws) for key, metric in own.items()} for test in TESTS}
+    tests = {
+        test: {key: compare(test, metric, base[key], draws) for key, metric in own.items()}
+        for test in TESTS
+    }
     return SystemScores(name, scores, ratio, bleu.empty_hypotheses, differences, tests)
 
 
 def sentence_rows(evaluation: Evaluation, src_lengths: Array | None) -> list[str]:
-    """The lines of sentences.tsv: line number from 1, source length, and each system's sentence BLEU and chrF."""
+    """The lines of sentences.tsv: line number from 1, source length, and each system's sentence
+    BLEU and chrF.
+    """
     names = list(evaluation.metrics)
-    header = ["line", *(["src_length"] if src_lengths is not None else []), *(f"{n}.{k}" for n in names for k in ("bleu", "chrf"))]
+    header = [
+        "line",
+        *(["src_length"] if src_lengths is not None else []),
+        *(f"{n}.{k}" for n in names for k in ("bleu", "chrf")),
+    ]
     columns = [evaluation.metrics[n][k].sentence_scores() for n in names for k in ("bleu", "chrf")]
     rows = ["\t".join(header)]
     for i in range(evaluation.result.sentences):
@@ -161,5 +199,9 @@ def check_baseline(against: str | None, names: Sequence[str]) -> str:
     Raises: DataError if the named one is not there.
     """
     if against is not None and against not in names:
-        raise DataError(f"the baseline '{against}' has nothing to compare with here", where="--against", hint="one of: " + ", ".join(names))
+        raise DataError(
+            f"the baseline '{against}' has nothing to compare with here",
+            where="--against",
+            hint="one of: " + ", ".join(names),
+        )
     return against or names[0]

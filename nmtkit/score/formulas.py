@@ -1,6 +1,7 @@
 """Corpus scores as functions of summed counts, for many samples at once (leading axes are free).
 
-Equal to sacreBLEU's own `_compute_score_from_stats`, and to mteval-v13a.pl, to the last few bits; the tests hold them together.
+Equal to sacreBLEU's own `_compute_score_from_stats`, and to mteval-v13a.pl, to the last few bits;
+the tests hold them together.
 """
 
 from __future__ import annotations
@@ -23,19 +24,32 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
     """BLEU (Papineni et al. 2002).
 
     Args:
-        sums: (…, 10) hypothesis length, reference length, 4 counts of matching n-grams, 4 counts of n-grams.
-        smooth: "exp" (NIST's: each further order without a match counts half as much), "none", or "mteval": NIST's in all it does, which
-            smooths a text without any match too, and takes an order without n-grams for a perfect one where sacreBLEU gives 0.
+        sums: (…, 10) hypothesis length, reference length, 4 counts of matching n-grams, 4 counts of
+            n-grams.
+        smooth: "exp" (NIST's: each further order without a match counts half as much), "none", or
+            "mteval": NIST's in all it does, which smooths a text without any match too, and takes
+            an order without n-grams for a perfect one where sacreBLEU gives 0.
         effective_order: leave out orders longer than the text (for single sentences).
     Returns: (…) 0 to 100.
     """
     sums = np.asarray(sums, dtype=np.float64)
-    hyp_len, ref_len, correct, total = sums[..., 0], sums[..., 1], sums[..., 2 : 2 + _ORDERS], sums[..., 2 + _ORDERS :]
-    brevity = np.where(hyp_len < ref_len, np.where(hyp_len > 0, np.exp(1 - ref_len / np.maximum(hyp_len, 1)), 0.0), 1.0)
+    hyp_len, ref_len, correct, total = (
+        sums[..., 0],
+        sums[..., 1],
+        sums[..., 2 : 2 + _ORDERS],
+        sums[..., 2 + _ORDERS :],
+    )
+    brevity = np.where(
+        hyp_len < ref_len,
+        np.where(hyp_len > 0, np.exp(1 - ref_len / np.maximum(hyp_len, 1)), 0.0),
+        1.0,
+    )
     logs = np.zeros(sums.shape[:-1])
     orders = np.zeros(sums.shape[:-1])
     halving = np.ones(sums.shape[:-1])
-    alive = np.ones(sums.shape[:-1], dtype=bool)  # once an order has no n-grams at all, sacreBLEU looks no further
+    alive = np.ones(
+        sums.shape[:-1], dtype=bool
+    )  # once an order has no n-grams at all, sacreBLEU looks no further
     for n in range(_ORDERS):
         alive = alive & (total[..., n] > 0)
         some = np.maximum(total[..., n], 1)
@@ -48,7 +62,11 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
         if smooth == "mteval":
             precision = np.where(alive, precision, 100.0)
         used = alive if effective_order else np.ones_like(alive)
-        logs += np.where(used, np.where(precision > 0, np.log(np.where(precision > 0, precision, 1.0)), _LOG_OF_ZERO), 0.0)
+        logs += np.where(
+            used,
+            np.where(precision > 0, np.log(np.where(precision > 0, precision, 1.0)), _LOG_OF_ZERO),
+            0.0,
+        )
         orders += used
     scored = hyp_len > 0 if smooth == "mteval" else (correct > 0).any(-1)
     score: Array = np.where(scored, brevity * np.exp(logs / np.maximum(orders, 1)), 0.0)
@@ -62,7 +80,8 @@ mteval_bleu: Formula = partial(bleu, smooth="mteval")
 
 
 def chrf(sums: Array, beta: float = 2.0) -> Array:
-    """chrF (Popović 2015): F of character n-gram precision and recall, averaged over the orders that occur.
+    """chrF (Popović 2015): F of character n-gram precision and recall, averaged over the orders
+    that occur.
 
     Args:
         sums: (…, 18) for each order 1 to 6: n-grams of the hypothesis, of the reference, matching.
@@ -75,7 +94,11 @@ def chrf(sums: Array, beta: float = 2.0) -> Array:
     precision = np.where(counted, match / np.maximum(hyp, 1), 0.0).sum(-1) / orders
     recall = np.where(counted, match / np.maximum(ref, 1), 0.0).sum(-1) / orders
     bottom = beta**2 * precision + recall
-    score: Array = np.where(bottom > 0, 100 * (1 + beta**2) * precision * recall / np.where(bottom > 0, bottom, 1.0), 0.0)
+    score: Array = np.where(
+        bottom > 0,
+        100 * (1 + beta**2) * precision * recall / np.where(bottom > 0, bottom, 1.0),
+        0.0,
+    )
     return score
 
 
@@ -88,12 +111,18 @@ def ter(sums: Array) -> Array:
     """
     sums = np.asarray(sums, dtype=np.float64)
     edits, length = sums[..., 0], sums[..., 1]
-    score: Array = 100 * np.where(length > 0, edits / np.where(length > 0, length, 1.0), np.where(edits > 0, 1.0, 0.0))
+    score: Array = 100 * np.where(
+        length > 0, edits / np.where(length > 0, length, 1.0), np.where(edits > 0, 1.0, 0.0)
+    )
     return score
 
 
 def length_ratio(sums: Array) -> Array:
-    """Hypothesis words / reference words, from the counts of `bleu`; NaN where the references have no words."""
+    """Hypothesis words / reference words, from the counts of `bleu`; NaN where the references
+    have no words.
+    """
     sums = np.asarray(sums, dtype=np.float64)
-    ratio: Array = np.where(sums[..., 1] > 0, sums[..., 0] / np.where(sums[..., 1] > 0, sums[..., 1], 1.0), np.nan)
+    ratio: Array = np.where(
+        sums[..., 1] > 0, sums[..., 0] / np.where(sums[..., 1] > 0, sums[..., 1], 1.0), np.nan
+    )
     return ratio

@@ -1,7 +1,9 @@
-"""The metrics, each value with its signature, and the per-sentence statistics that everything else reuses.
+"""The metrics, each value with its signature, and the per-sentence statistics that everything else
+reuses.
 
-A corpus score is a function of sums of per-sentence counts. The counts are made once (by sacreBLEU), kept as an array, and then
-resampled, grouped by length or read sentence by sentence with the vectorised formulas of `nmtkit.score.formulas`.
+A corpus score is a function of sums of per-sentence counts. The counts are made once (by
+sacreBLEU), kept as an array, and then resampled, grouped by length or read sentence by sentence
+with the vectorised formulas of `nmtkit.score.formulas`.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from nmtkit.score import formulas
 from nmtkit.score.formulas import Array, Formula
 from nmtkit.score.scripts import Mteval, MultiBleu
 
-# sacreBLEU's tokenizer by target language; any other language gets its default, 13a (mteval-v13a.pl).
+# sacreBLEU's tokenizer by target language; any other language gets its default, 13a
+# (mteval-v13a.pl).
 TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 _CODES = {"cmn": "zh", "zho": "zh", "jp": "ja", "jpn": "ja", "kor": "ko"}
 _UNSPACED = {"zh", "ja"}
-_LONGEST_WORDS = 4.0  # characters a word, on average: Chinese and Japanese words have fewer than 2, their text between two spaces far more
+# characters a word, on average: Chinese and Japanese words have fewer than 2, their text between
+# two spaces far more
+_LONGEST_WORDS = 4.0
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,13 @@ class Metric:
         key: one of METRICS; name: its name there.
         value: the corpus score, exactly that of sacreBLEU or of the script that METRICS names.
         signature: what makes two values comparable; only equal signatures may be compared.
-        statistics: (N, F) the counts of each of N sentences; a corpus score is `formula(statistics.sum(0))`.
-        formula: (…, F) summed counts -> (…) scores; sentence_formula: the same for single sentences (BLEU: effective order).
+        statistics: (N, F) the counts of each of N sentences; a corpus score is
+            `formula(statistics.sum(0))`.
+        formula: (…, F) summed counts -> (…) scores; sentence_formula: the same for single sentences
+            (BLEU: effective order).
         higher_is_better: False for TER.
-        empty_hypotheses, empty_references: lines without a word; they are scored like any other, and counted here.
+        empty_hypotheses, empty_references: lines without a word; they are scored like any other,
+            and counted here.
         details: for BLEU the precisions, brevity penalty and lengths.
     """
 
@@ -78,7 +86,9 @@ class Metric:
         return f"{self.name} {self.value:.2f} ({self.signature})"
 
 
-def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]], what: str = "the hypotheses") -> None:
+def check_lines(
+    hyps: Sequence[str], refs: Sequence[Sequence[str]], what: str = "the hypotheses"
+) -> None:
     """Refuse what sacreBLEU would cut silently.
 
     Args:
@@ -86,12 +96,17 @@ def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]], what: str = 
     Raises: DataError with both counts where they differ, or where there is nothing to score.
     """
     if not refs:
-        raise DataError("no reference to score against", where=what, hint="give at least one reference")
+        raise DataError(
+            "no reference to score against", where=what, hint="give at least one reference"
+        )
     for number, ref in enumerate(refs):
         if len(ref) != len(hyps):
             raise DataError(
                 f"{what}: {len(hyps):,} lines, but reference {number} has {len(ref):,}",
-                hint="line i must translate line i; translate again, or give the files that belong together",
+                hint=(
+                    "line i must translate line i; translate again, or give the files that belong"
+                    " together"
+                ),
             )
     if not hyps:
         raise DataError("nothing to score: no lines", where=what)
@@ -107,11 +122,13 @@ class Kind:
 
     Attributes:
         header: its name as the head of a column; name: in full.
-        counter: (references, sacreBLEU's tokenizer, lowercase, whether words end at spaces) -> the object that counts, of sacreBLEU's
-            class Metric. A metric of tokens gets the name of what made them in place of the tokenizer.
+        counter: (references, sacreBLEU's tokenizer, lowercase, whether words end at spaces) -> the
+            object that counts, of sacreBLEU's class Metric. A metric of tokens gets the name of
+            what made them in place of the tokenizer.
         formula, sentence_formula: see `Metric`.
         of_tokens: it reads tokens, as the models work with them, not text for people.
-        western: it makes sense only where sacreBLEU's tokenizer is 13a, for its own words end at spaces.
+        western: it makes sense only where sacreBLEU's tokenizer is 13a, for its own words end at
+            spaces.
         higher_is_better: False for error rates.
     """
 
@@ -130,8 +147,15 @@ def _bleu(refs: Sequence[Sequence[str]], tokenizer: str, lowercase: bool, _: boo
 
 
 def _ter(refs: Sequence[Sequence[str]], _: str, lowercase: bool, spaced: bool) -> TER:
-    """Words between spaces; without spaces sacreBLEU's splitting of Asian text, which it does only where it normalises."""
-    return TER(case_sensitive=not lowercase, normalized=not spaced, asian_support=not spaced, references=refs)
+    """Words between spaces; without spaces sacreBLEU's splitting of Asian text, which it does
+    only where it normalises.
+    """
+    return TER(
+        case_sensitive=not lowercase,
+        normalized=not spaced,
+        asian_support=not spaced,
+        references=refs,
+    )
 
 
 METRICS = {
@@ -160,10 +184,18 @@ METRICS = {
         formulas.mteval_bleu,
         western=True,
     ),
-    "chrf": Kind("chrF", "chrF2", lambda refs, _, lowercase, __: CHRF(lowercase=lowercase, references=refs), formulas.chrf, formulas.chrf),
+    "chrf": Kind(
+        "chrF",
+        "chrF2",
+        lambda refs, _, lowercase, __: CHRF(lowercase=lowercase, references=refs),
+        formulas.chrf,
+        formulas.chrf,
+    ),
     "ter": Kind("TER", "TER", _ter, formulas.ter, formulas.ter, higher_is_better=False),
 }
-"""Every metric that `score` computes, by its key in scores.json, in the order of the tables; another metric is one more entry."""
+"""Every metric that `score` computes, by its key in scores.json, in the order of the tables;
+another metric is one more entry.
+"""
 
 
 def _base(lang: str) -> str:
@@ -195,7 +227,10 @@ def tokenizer_for(lang: str) -> tuple[str, str | None]:
     try:
         BLEU(tokenize=name)
     except (RuntimeError, ImportError) as error:
-        missing = f"BLEU of '{lang}' by characters (tok:char): sacreBLEU's tokenizer {name} is not installed: pip install 'sacrebleu[{base}]'"
+        missing = (
+            f"BLEU of '{lang}' by characters (tok:char): sacreBLEU's tokenizer {name} is not"
+            f" installed: pip install 'sacrebleu[{base}]'"
+        )
         return "char", missing + f" ({str(error).strip().splitlines()[0]})" + without
     return name, f"BLEU of '{lang}' with sacreBLEU's tokenizer {name}, not 13a" + without
 
@@ -205,10 +240,11 @@ class Scorer:
 
     Args:
         refs: each a full reference stream of raw (detokenised) text; all of them are used.
-        lang: target language, which chooses BLEU's tokenizer, and TER of characters where words do not end at spaces.
+        lang: target language, which chooses BLEU's tokenizer, and TER of characters where words do
+            not end at spaces.
         lowercase: compare without regard to case (the signature says so).
-        tokenized_refs: the references as tokens, for BLEU as multi-bleu.perl computes it; None if there are none. Text in a language
-            without spaces that was not cut into words is none.
+        tokenized_refs: the references as tokens, for BLEU as multi-bleu.perl computes it; None if
+            there are none. Text in a language without spaces that was not cut into words is none.
         tokenization: what made the tokens, for the signature.
     Raises: DataError where the references differ in length or there are none.
     """
@@ -221,22 +257,32 @@ class Scorer:
         tokenized_refs: Sequence[Sequence[str]] | None = None,
         tokenization: str = "none",
     ) -> None:
-        self.refs, self.tokenized_refs, self.tokenization, self.lowercase = refs, tokenized_refs, tokenization, lowercase
+        self.refs, self.tokenized_refs, self.tokenization, self.lowercase = (
+            refs,
+            tokenized_refs,
+            tokenization,
+            lowercase,
+        )
         self.tokenizer, self.remark = tokenizer_for(lang)
         self._spaced = _base(lang) not in _UNSPACED
         if tokenized_refs is not None and not self._spaced and not _has_words(tokenized_refs):
             self.tokenized_refs = None
-            self.remark = f"{self.remark}; tokenised BLEU is left out: the references are not cut into words"
+            self.remark = (
+                f"{self.remark}; tokenised BLEU is left out: the references are not cut into words"
+            )
         check_lines(refs[0] if refs else [], refs, "reference 0")
         self._counters: dict[str, Any] = {}
 
     @property
     def keys(self) -> list[str]:
-        """Those of METRICS that make sense here: of tokens only where there are some, mteval's only where words end at spaces."""
+        """Those of METRICS that make sense here: of tokens only where there are some, mteval's
+        only where words end at spaces.
+        """
         return [
             key
             for key, kind in METRICS.items()
-            if (self.tokenizer == WESTERN or not kind.western) and (self.tokenized_refs is not None or not kind.of_tokens)
+            if (self.tokenizer == WESTERN or not kind.western)
+            and (self.tokenized_refs is not None or not kind.of_tokens)
         ]
 
     def score(self, key: str, hyps: Sequence[str]) -> Metric:
@@ -244,8 +290,10 @@ class Scorer:
 
         Args:
             key: one of METRICS.
-            hyps: detokenised text, one line a sentence; for a metric of tokens, tokens separated by spaces.
-        Raises: DataError where line counts differ, or a metric of tokens has no tokenised references.
+            hyps: detokenised text, one line a sentence; for a metric of tokens, tokens separated by
+                spaces.
+        Raises: DataError where line counts differ, or a metric of tokens has no tokenised
+            references.
         """
         kind = METRICS[key]
         refs = (self.tokenized_refs or []) if kind.of_tokens else self.refs
@@ -255,10 +303,18 @@ class Scorer:
             self._counters[key] = kind.counter(refs, tokenizer, self.lowercase, self._spaced)
         counter = self._counters[key]
         rows = counter._extract_corpus_statistics(hyps, None)
-        found = counter._compute_score_from_stats([sum(column) for column in zip(*rows, strict=True)])
+        found = counter._compute_score_from_stats(
+            [sum(column) for column in zip(*rows, strict=True)]
+        )
         details: dict[str, Any] = {}
         if isinstance(counter, BLEU):
-            details = {"precisions": found.precisions, "bp": found.bp, "ratio": found.ratio, "hyp_len": found.sys_len, "ref_len": found.ref_len}
+            details = {
+                "precisions": found.precisions,
+                "bp": found.bp,
+                "ratio": found.ratio,
+                "hyp_len": found.sys_len,
+                "ref_len": found.ref_len,
+            }
         return Metric(
             key=key,
             name=kind.name,
@@ -274,17 +330,22 @@ class Scorer:
         )
 
 
-def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], lang: str = "", lowercase: bool = False) -> Metric:
+def bleu(
+    hyps: Sequence[str], refs: Sequence[Sequence[str]], lang: str = "", lowercase: bool = False
+) -> Metric:
     """sacreBLEU of detokenised text.
 
     Args:
-        hyps: one line a sentence; refs: each a full reference stream; lang: target language (chooses the tokenizer).
+        hyps: one line a sentence; refs: each a full reference stream; lang: target language
+            (chooses the tokenizer).
     Raises: DataError where line counts differ.
     """
     return Scorer(refs, lang, lowercase).score("bleu", hyps)
 
 
-def tokenized_bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase: bool = False) -> Metric:
+def tokenized_bleu(
+    hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase: bool = False
+) -> Metric:
     """BLEU of tokenised text, equal to multi-bleu.perl (its -lc with `lowercase`).
 
     Raises: DataError where line counts differ.
@@ -293,7 +354,8 @@ def tokenized_bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase
 
 
 def mteval(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase: bool = False) -> Metric:
-    """BLEU as NIST's mteval-v13a.pl computes it: cased with its option -c, uncased (`lowercase`) without.
+    """BLEU as NIST's mteval-v13a.pl computes it: cased with its option -c, uncased (`lowercase`)
+    without.
 
     Raises: DataError where line counts differ.
     """
@@ -306,7 +368,9 @@ def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase: bool = F
 
 
 def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]], lowercase: bool = False) -> Metric:
-    """Translation edit rate in percent, lower is better. Raises: DataError where line counts differ."""
+    """Translation edit rate in percent, lower is better. Raises: DataError where line counts
+    differ.
+    """
     return Scorer(refs, lowercase=lowercase).score("ter", hyps)
 
 
@@ -314,9 +378,14 @@ def multi_bleu_line(metric: Metric) -> str:
     """A BLEU metric as multi-bleu.perl prints it."""
     d = metric.details
     precisions = "/".join(f"{p:.1f}" for p in d["precisions"])
-    return f"BLEU = {metric.value:.2f}, {precisions} (BP={d['bp']:.3f}, ratio={d['ratio']:.3f}, hyp_len={d['hyp_len']}, ref_len={d['ref_len']})"
+    return (
+        f"BLEU = {metric.value:.2f}, {precisions} (BP={d['bp']:.3f}, ratio={d['ratio']:.3f},"
+        f" hyp_len={d['hyp_len']}, ref_len={d['ref_len']})"
+    )
 
 
 def looks_tokenized(hyps: Sequence[str]) -> bool:
-    """Whether text that should be detokenised seems not to be (sacreBLEU's own sign: 100 lines that end in " .")."""
+    """Whether text that should be detokenised seems not to be (sacreBLEU's own sign: 100 lines
+    that end in " .").
+    """
     return sum(line.endswith(" .") for line in hyps) >= 100

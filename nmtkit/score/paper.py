@@ -1,4 +1,6 @@
-"""A paper's printed numbers beside measured ones: its file (recipes/<paper>/paper.toml), and the table of both."""
+"""A paper's printed numbers beside measured ones: its file (recipes/<paper>/paper.toml), and the
+table of both.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,15 @@ OTHER = "another corpus than the paper's"
 Kind = Literal["score", "task", "cost", "group", "sentence"]
 KINDS: dict[Kind, str] = {
     **{"score": "scores of translations", "task": "accuracies of probing tasks"},
-    **{"cost": "parameters or speeds", "group": "gains by length", "sentence": "scores of a sentence"},
+    **{
+        "cost": "parameters or speeds",
+        "group": "gains by length",
+        "sentence": "scores of a sentence",
+    },
 }
-"""What a column can have, and what measures it: `nmtkit score`, and the analyses probing, cost, lengths and examples."""
+"""What a column can have, and what measures it: `nmtkit score`, and the analyses probing, cost,
+lengths and examples.
+"""
 OF_MACHINES = "updates_per_s"
 """The cost that tells more of a machine than of a system, so that there is no difference."""
 COSTS = ("parameters", OF_MACHINES, "train_time_ratio", "decode_time_ratio")
@@ -42,7 +50,9 @@ class PaperColumn(Section):
     set: str = ""
     """The test set, by its name there."""
     score: str = ""
-    """The key in scores.json of what the paper measured (see the table of metrics in nmtkit/score/README.md)."""
+    """The key in scores.json of what the paper measured (see the table of metrics in
+    nmtkit/score/README.md).
+    """
     gain: bool = False
     """Of a score: it is how much more than the baseline has."""
     task: str = ""
@@ -50,7 +60,9 @@ class PaperColumn(Section):
     cost: str = ""
     """Of `analyze cost`: which of COSTS it is."""
     group: str = ""
-    """Of `analyze lengths`: the group of sources in which it is how much more BLEU than the baseline has."""
+    """Of `analyze lengths`: the group of sources in which it is how much more BLEU than the
+    baseline has.
+    """
     sentence: Literal["", "bleu"] = ""
     """Of `analyze examples`: the score of one sentence, from 0 to 1."""
 
@@ -62,7 +74,13 @@ class PaperColumn(Section):
     @property
     def key(self) -> str:
         """By which its measured number is known."""
-        return gain_of(self.score) if self.gain else "" if self.kind is None else getattr(self, self.kind)
+        return (
+            gain_of(self.score)
+            if self.gain
+            else ""
+            if self.kind is None
+            else getattr(self, self.kind)
+        )
 
 
 def gain_of(score: str) -> str:
@@ -116,10 +134,12 @@ class Printed:
 def load(path: Path) -> Paper:
     """A paper's file.
 
-    Raises: ConfigError if it is missing or not TOML, has an unknown key, a metric or a cost that does not exist, a number of no column, a system
-        twice.
+    Raises: ConfigError if it is missing or not TOML, has an unknown key, a metric or a cost that
+        does not exist, a number of no column, a system twice.
     """
-    values = read_toml(path, "the paper's numbers", "--paper", "recipes/phrase/paper.toml is an example")
+    values = read_toml(
+        path, "the paper's numbers", "--paper", "recipes/phrase/paper.toml is an example"
+    )
     try:
         paper = build(Paper, values, path.name)
     except ConfigError as error:
@@ -130,22 +150,47 @@ def load(path: Path) -> Paper:
 
 
 def _check(table: PaperTable, where: str) -> None:
-    columns, systems = [column.name for column in table.columns], [row.system for row in table.rows if row.system]
+    columns, systems = (
+        [column.name for column in table.columns],
+        [row.system for row in table.rows if row.system],
+    )
     for column in table.columns:
         if column.score and column.score not in METRICS:
-            raise ConfigError(f"unknown score '{column.score}' of the column '{column.name}'", where=where, hint=nearest(column.score, METRICS))
+            raise ConfigError(
+                f"unknown score '{column.score}' of the column '{column.name}'",
+                where=where,
+                hint=nearest(column.score, METRICS),
+            )
         if column.cost and column.cost not in COSTS:
-            raise ConfigError(f"unknown cost '{column.cost}' of the column '{column.name}'", where=where, hint=nearest(column.cost, COSTS))
+            raise ConfigError(
+                f"unknown cost '{column.cost}' of the column '{column.name}'",
+                where=where,
+                hint=nearest(column.cost, COSTS),
+            )
         if column.gain and not column.score:
-            raise ConfigError(f"the column '{column.name}' is a gain of no score", where=where, hint='name it, for example: score = "bleu"')
+            raise ConfigError(
+                f"the column '{column.name}' is a gain of no score",
+                where=where,
+                hint='name it, for example: score = "bleu"',
+            )
         if sum(bool(getattr(column, kind)) for kind in KINDS) > 1:
-            raise ConfigError(f"the column '{column.name}' is several things at once", where=where, hint=f"one of: {', '.join(KINDS)}")
+            raise ConfigError(
+                f"the column '{column.name}' is several things at once",
+                where=where,
+                hint=f"one of: {', '.join(KINDS)}",
+            )
     for row in table.rows:
         for name in row.numbers:
             if name not in columns:
-                raise ConfigError(f"the row '{row.printed}' has a number of no column: '{name}'", where=where, hint=nearest(name, columns))
+                raise ConfigError(
+                    f"the row '{row.printed}' has a number of no column: '{name}'",
+                    where=where,
+                    hint=nearest(name, columns),
+                )
     if len(set(systems)) < len(systems) or len(set(columns)) < len(columns):
-        raise ConfigError("a column or a system has more than one entry", where=where, hint="give each once")
+        raise ConfigError(
+            "a column or a system has more than one entry", where=where, hint="give each once"
+        )
 
 
 def printed(path: Path, name: str | None, of: Kind = "score") -> Printed:
@@ -158,12 +203,26 @@ def printed(path: Path, name: str | None, of: Kind = "score") -> Printed:
     """
     paper = load(path)
     if name is None:
-        raise ConfigError("which of the paper's tables?", where="--paper", hint="--table NAME, one of: " + ", ".join(paper.tables))
+        raise ConfigError(
+            "which of the paper's tables?",
+            where="--paper",
+            hint="--table NAME, one of: " + ", ".join(paper.tables),
+        )
     if name not in paper.tables:
-        raise ConfigError(f"the paper's file has no table '{name}'", where=path, hint=nearest(name, paper.tables))
-    having = [other for other, table in paper.tables.items() if any(column.kind == of for column in table.columns)]
+        raise ConfigError(
+            f"the paper's file has no table '{name}'", where=path, hint=nearest(name, paper.tables)
+        )
+    having = [
+        other
+        for other, table in paper.tables.items()
+        if any(column.kind == of for column in table.columns)
+    ]
     if name not in having:
-        raise ConfigError(f"the paper's table '{name}' has no {KINDS[of]}", where=path, hint="these have: " + (", ".join(having) or "none"))
+        raise ConfigError(
+            f"the paper's table '{name}' has no {KINDS[of]}",
+            where=path,
+            hint="these have: " + (", ".join(having) or "none"),
+        )
     return Printed(paper.citation, paper.tables[name])
 
 
@@ -173,16 +232,21 @@ def asked(path: str, name: str, of: Kind) -> Printed | None:
     Raises: as `printed`; ConfigError for a table of no paper.
     """
     if name and not path:
-        raise ConfigError("a table of which paper?", where="--table", hint="--paper recipes/dual_context/paper.toml")
+        raise ConfigError(
+            "a table of which paper?",
+            where="--table",
+            hint="--paper recipes/dual_context/paper.toml",
+        )
     return printed(Path(path), name or None, of) if path else None
 
 
 def beside(paper: Printed, result: Scores, dataset: str) -> Table:
     """Paper, measured, difference and signature: one row a printed row and column of scores.
 
-    Of the columns, those of this test set are shown, or all where the paper has none of it: then what was measured stands once, and there is no
-    difference, since it would be one of corpora. A row is measured by the systems of its name, or of
-    its name and a seed's mark (-s1, -s2): their mean.
+    Of the columns, those of this test set are shown, or all where the paper has none of it: then
+    what was measured stands once, and there is no difference, since it would be one of corpora. A
+    row is measured by the systems of its name, or of its name and a seed's mark (-s1, -s2): their
+    mean.
 
     Args:
         paper: the printed table.
@@ -192,17 +256,32 @@ def beside(paper: Printed, result: Scores, dataset: str) -> Table:
     of_scores = [column for column in paper.table.columns if column.kind == "score"]
     same = [column for column in of_scores if (column.dataset, column.set) == (dataset, result.set)]
     found = _rows(paper.table, same or of_scores, _scores(result), bool(same))
-    rows = [[*row, None if row[MEASURED] is None else result.signatures[column.score]] for row, column in found]
-    title = f"{result.set}: {paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})")
+    rows = [
+        [*row, None if row[MEASURED] is None else result.signatures[column.score]]
+        for row, column in found
+    ]
+    title = f"{result.set}: {paper.table.title}, printed and measured" + (
+        "" if same else f" ({OTHER})"
+    )
     return _as_table(title, rows, _notes(paper, of_scores, same, result, dataset))
 
 
 def _scores(result: Scores) -> dict[str, dict[str, float]]:
-    """System -> its scores by their keys, and how much more they are than the baseline's, the mean over its seeds."""
-    known = {s.name: {key: score.value or 0.0 for key, score in s.scores.items()} for s in result.systems}
+    """System -> its scores by their keys, and how much more they are than the baseline's, the
+    mean over its seeds.
+    """
+    known = {
+        s.name: {key: score.value or 0.0 for key, score in s.scores.items()} for s in result.systems
+    }
     base = other_seeds(result.baseline, known)
-    means = {key: statistics.fmean(known[name][key] for name in base) for key in known[result.baseline]}
-    gains = {name: {gain_of(key): value - means[key] for key, value in own.items()} for name, own in known.items() if name not in base}
+    means = {
+        key: statistics.fmean(known[name][key] for name in base) for key in known[result.baseline]
+    }
+    gains = {
+        name: {gain_of(key): value - means[key] for key, value in own.items()}
+        for name, own in known.items()
+        if name not in base
+    }
     return {name: own | gains.get(name, {}) for name, own in known.items()}
 
 
@@ -217,29 +296,55 @@ def _of_row(system: str, names: Iterable[str]) -> list[str]:
 
 
 def numbers_beside(
-    paper: Printed, of: Kind, known: Mapping[str, Mapping[str, float]], dataset: str, set_name: str, signature: str, remarks: Sequence[str] = ()
+    paper: Printed,
+    of: Kind,
+    known: Mapping[str, Mapping[str, float]],
+    dataset: str,
+    set_name: str,
+    signature: str,
+    remarks: Sequence[str] = (),
 ) -> Table:
     """The same of what an analysis found.
 
     Args:
         paper: a printed table, some of whose columns are of this kind.
         known: system -> what was measured of it, by the columns' keys.
-        dataset: the corpus of the run; set_name: what was read of it, or beside it (a test set, probing files, or nothing that has a name):
-            there is a difference where both are the paper's.
+        dataset: the corpus of the run; set_name: what was read of it, or beside it (a test set,
+            probing files, or nothing that has a name): there is a difference where both are the
+            paper's.
         signature: how it was measured.
         remarks: notes before the paper's own.
     """
     columns = [column for column in paper.table.columns if column.kind == of]
     same = all((column.dataset, column.set) == (dataset, set_name) for column in columns)
-    rows = [[*row, None if row[MEASURED] is None else signature] for row, _ in _rows(paper.table, columns, known, same)]
-    theirs = ", ".join(dict.fromkeys(f"{column.dataset} {column.set}".strip() for column in columns)) or "a corpus that it does not name"
+    rows = [
+        [*row, None if row[MEASURED] is None else signature]
+        for row, _ in _rows(paper.table, columns, known, same)
+    ]
+    theirs = (
+        ", ".join(dict.fromkeys(f"{column.dataset} {column.set}".strip() for column in columns))
+        or "a corpus that it does not name"
+    )
     here = f"{dataset} {set_name}".strip()
     notes = [f"paper: {paper.citation}; {paper.table.metric}"]
-    notes.append("difference: measured - paper" if same else f"measured on {here}, printed of {theirs}: so there is no difference")
-    if missing := [column.group for column in columns if column.group and not any(column.key in own for own in known.values())]:
-        notes.append(f"no group {', '.join(missing)} among the measured ones: --buckets names the groups (pr, dc, or borders)")
+    notes.append(
+        "difference: measured - paper"
+        if same
+        else f"measured on {here}, printed of {theirs}: so there is no difference"
+    )
+    if missing := [
+        column.group
+        for column in columns
+        if column.group and not any(column.key in own for own in known.values())
+    ]:
+        notes.append(
+            f"no group {', '.join(missing)} among the measured ones: --buckets names the groups"
+            " (pr, dc, or borders)"
+        )
     title = f"{paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})")
-    return _as_table(title, rows, [*notes, *remarks, *paper.table.remarks], 3 if of == "sentence" else 2)
+    return _as_table(
+        title, rows, [*notes, *remarks, *paper.table.remarks], 3 if of == "sentence" else 2
+    )
 
 
 MEASURED = 6
@@ -247,7 +352,10 @@ MEASURED = 6
 
 
 def _rows(
-    table: PaperTable, columns: Sequence[PaperColumn], known: Mapping[str, Mapping[str, float]], same: bool
+    table: PaperTable,
+    columns: Sequence[PaperColumn],
+    known: Mapping[str, Mapping[str, float]],
+    same: bool,
 ) -> list[tuple[list[Any], PaperColumn]]:
     """The rows without their signatures, each with its column.
 
@@ -264,13 +372,37 @@ def _rows(
             number, key = row.numbers[column.name], column.key
             value, spread = number if isinstance(number, tuple) else (number, None)
             there = [own[key] for own in found if key in own]
-            values = there if same or key not in shown else []  # of another corpus a number stands once, not beside each of the paper's
+            values = (
+                there if same or key not in shown else []
+            )  # of another corpus a number stands once, not beside each of the paper's
             shown.add(key)
             mean = statistics.fmean(values) if values else None
             comparable = same and column.cost != OF_MACHINES
             difference = mean - value if comparable and mean is not None else None
-            who = row.system if there else NOT_MEASURED if found else LEFT_OUT if row.system else ABSENT
-            rows.append(([row.printed, who, column.name, value, spread, len(values) or None, mean, difference], column))
+            who = (
+                row.system
+                if there
+                else NOT_MEASURED
+                if found
+                else LEFT_OUT
+                if row.system
+                else ABSENT
+            )
+            rows.append(
+                (
+                    [
+                        row.printed,
+                        who,
+                        column.name,
+                        value,
+                        spread,
+                        len(values) or None,
+                        mean,
+                        difference,
+                    ],
+                    column,
+                )
+            )
     return rows
 
 
@@ -291,18 +423,35 @@ def _as_table(title: str, rows: list[list[Any]], notes: Sequence[str], decimals:
     return Table("paper", title, columns, rows, list(notes))
 
 
-def _notes(paper: Printed, of_scores: Sequence[PaperColumn], same: Sequence[PaperColumn], result: Scores, dataset: str) -> list[str]:
+def _notes(
+    paper: Printed,
+    of_scores: Sequence[PaperColumn],
+    same: Sequence[PaperColumn],
+    result: Scores,
+    dataset: str,
+) -> list[str]:
     notes = [f"paper: {paper.citation}; {paper.table.metric}"]
     if same:
-        notes.append("difference: measured - paper, on the same test set; sizes and updates of a system: its config.toml")
+        notes.append(
+            "difference: measured - paper, on the same test set; sizes and updates of a system: its"
+            " config.toml"
+        )
     else:
         theirs = ", ".join(dict.fromkeys(f"{column.dataset} {column.set}" for column in of_scores))
-        notes.append(f"measured on {dataset} {result.set}, printed of {theirs}: a difference would be one of corpora and mean nothing")
+        notes.append(
+            f"measured on {dataset} {result.set}, printed of {theirs}: a difference would be one of"
+            " corpora and mean nothing"
+        )
     baseline = ", ".join(other_seeds(result.baseline, result.names))
-    notes.append("measured: mean over the seeds; " + "; ".join(dict.fromkeys(_what(column, baseline) for column in same or of_scores)))
+    notes.append(
+        "measured: mean over the seeds; "
+        + "; ".join(dict.fromkeys(_what(column, baseline) for column in same or of_scores))
+    )
     return [*notes, *paper.table.remarks]
 
 
 def _what(column: PaperColumn, baseline: str) -> str:
     """Of a column of scores: which score it is, and over whom it is a gain."""
-    return f"{column.name}: {METRICS[column.score].header}" + (f", how much more than {baseline}" if column.gain else "")
+    return f"{column.name}: {METRICS[column.score].header}" + (
+        f", how much more than {baseline}" if column.gain else ""
+    )

@@ -1,6 +1,8 @@
-"""The random draws that significance rests on: resamples of a test set, and outputs swapped between two systems.
+"""The random draws that significance rests on: resamples of a test set, and outputs swapped between
+two systems.
 
-They depend on the number of sentences and the seed alone, so every system and metric sees the same ones: that is what pairs them.
+They depend on the number of sentences and the seed alone, so every system and metric sees the same
+ones: that is what pairs them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _BLOCK = 4_000_000  # draws held at once, so that memory does not grow with resa
 
 def _refuse(wrong: bool, option: str, value: float, hint: str) -> None:
     if wrong:
-        raise ConfigError(f"cannot draw from the test set with {option} {value:g}", where=f"--{option}", hint=hint)
+        raise ConfigError(
+            f"cannot draw from the test set with {option} {value:g}", where=f"--{option}", hint=hint
+        )
 
 
 def _check_source(sentences: int, seed: int) -> None:
@@ -39,7 +43,8 @@ class Resampling:
         sentences: N, lines of the test set.
         resamples: how many (Koehn: 1000).
         ratio: sentences drawn, as a share of N; Koehn draws N, compare-mt half of them.
-        seed: of numpy's default generator, which draws line numbers with replacement (as sacreBLEU does with SACREBLEU_SEED).
+        seed: of numpy's default generator, which draws line numbers with replacement (as sacreBLEU
+            does with SACREBLEU_SEED).
     Raises: ConfigError for sizes that make no sense.
     """
 
@@ -49,8 +54,15 @@ class Resampling:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        _refuse(self.resamples < 1, "resamples", self.resamples, "a whole number from 1, such as 1000")
-        _refuse(not 0 < self.ratio <= 1, "ratio", self.ratio, "a share of the test set above 0 and up to 1, such as 0.5")
+        _refuse(
+            self.resamples < 1, "resamples", self.resamples, "a whole number from 1, such as 1000"
+        )
+        _refuse(
+            not 0 < self.ratio <= 1,
+            "ratio",
+            self.ratio,
+            "a share of the test set above 0 and up to 1, such as 0.5",
+        )
         _check_source(self.sentences, self.seed)
 
     @property
@@ -68,16 +80,27 @@ class Resampling:
             size = min(block, self.resamples - start)
             lines = rng.integers(0, self.sentences, (size, self.drawn))
             lines += np.arange(size)[:, None] * self.sentences
-            found[start : start + size] = np.bincount(lines.ravel(), minlength=size * self.sentences).reshape(size, self.sentences)
+            found[start : start + size] = np.bincount(
+                lines.ravel(), minlength=size * self.sentences
+            ).reshape(size, self.sentences)
         return found
 
     def sums(self, statistics: Array) -> Array:
-        """(N, F) sentence statistics -> (resamples, F) their sums over each resample (exact where they are whole numbers)."""
+        """(N, F) sentence statistics -> (resamples, F) their sums over each resample (exact
+        where they are whole numbers).
+        """
         block = max(1, _BLOCK // self.sentences)
-        return np.concatenate([self.counts[i : i + block].astype(np.float64) @ statistics for i in range(0, self.resamples, block)])
+        return np.concatenate(
+            [
+                self.counts[i : i + block].astype(np.float64) @ statistics
+                for i in range(0, self.resamples, block)
+            ]
+        )
 
     def scores(self, metric: Metric, formula: Formula | None = None) -> Array:
-        """(resamples) the corpus score of each resample; `formula` reads another number from the same statistics."""
+        """(resamples) the corpus score of each resample; `formula` reads another number from the
+        same statistics.
+        """
         check_sentences(metric, self.sentences)
         known = self._scores.get(id(metric)) if formula is None else None
         if known is not None:
@@ -89,7 +112,9 @@ class Resampling:
 
     @cached_property
     def _scores(self) -> dict[int, tuple[Metric, Array]]:
-        """Scores already computed; several tests ask for the same. The metric is held so that its id stays its own."""
+        """Scores already computed; several tests ask for the same. The metric is held so that
+        its id stays its own.
+        """
         return {}
 
     def describe(self) -> str:
@@ -99,10 +124,12 @@ class Resampling:
 
 @dataclass(frozen=True)
 class Swaps:
-    """Trials of approximate randomization: in each, every sentence's two outputs are swapped or not, by the toss of a coin.
+    """Trials of approximate randomization: in each, every sentence's two outputs are swapped or
+    not, by the toss of a coin.
 
     Args:
-        sentences: N; trials: how many (sacreBLEU: 10,000); seed: of numpy's default generator (as sacreBLEU's SACREBLEU_SEED).
+        sentences: N; trials: how many (sacreBLEU: 10,000); seed: of numpy's default generator (as
+            sacreBLEU's SACREBLEU_SEED).
     Raises: ConfigError for sizes that make no sense.
     """
 
@@ -117,14 +144,20 @@ class Swaps:
     @cached_property
     def _coins(self) -> list[Array]:
         """The coins in blocks, eight to a byte: (about _BLOCK / N trials, N / 8) each."""
-        # A coin is one bit of 32: with a multiple of 32 coins in a block none is thrown away, and blocks draw what one call would.
+        # A coin is one bit of 32: with a multiple of 32 coins in a block none is thrown away, and
+        # blocks draw what one call would.
         rng = np.random.default_rng(self.seed)
         rows = max(32, _BLOCK // self.sentences // 32 * 32)
         sizes = [min(rows, self.trials - start) for start in range(0, self.trials, rows)]
-        return [np.packbits(rng.integers(2, size=(size, self.sentences), dtype=bool), axis=1) for size in sizes]
+        return [
+            np.packbits(rng.integers(2, size=(size, self.sentences), dtype=bool), axis=1)
+            for size in sizes
+        ]
 
     def kept(self) -> Iterator[Array]:
-        """Blocks of (trials, N): 1.0 where the first system keeps its own output, 0.0 where it gets the second's."""
+        """Blocks of (trials, N): 1.0 where the first system keeps its own output, 0.0 where it
+        gets the second's.
+        """
         for packed in self._coins:
             yield np.unpackbits(packed, axis=1, count=self.sentences).astype(np.float64)
 
@@ -167,12 +200,20 @@ class Draws:
     @cached_property
     def chosen(self) -> Resampling:
         """Resamples of the ratio asked for."""
-        return self.full if self.ratio == 1 else Resampling(self.sentences, self.resamples, self.ratio, self.seed)
+        return (
+            self.full
+            if self.ratio == 1
+            else Resampling(self.sentences, self.resamples, self.ratio, self.seed)
+        )
 
     @cached_property
     def half(self) -> Resampling:
         """Resamples half as large as the test set."""
-        return self.chosen if self.ratio == 0.5 else Resampling(self.sentences, self.resamples, 0.5, self.seed)
+        return (
+            self.chosen
+            if self.ratio == 0.5
+            else Resampling(self.sentences, self.resamples, 0.5, self.seed)
+        )
 
     @cached_property
     def swaps(self) -> Swaps:
@@ -186,11 +227,15 @@ def check_sentences(metric: Metric, sentences: int) -> None:
     Raises: DataError with both counts.
     """
     if len(metric.statistics) != sentences:
-        raise DataError(f"{metric.name}: {len(metric.statistics):,} sentences, but draws over {sentences:,}")
+        raise DataError(
+            f"{metric.name}: {len(metric.statistics):,} sentences, but draws over {sentences:,}"
+        )
 
 
 def interval(samples: Array, level: float = 0.95) -> tuple[float, float] | None:
-    """The central share `level` of resampled values (percentile bootstrap); None if there are none (all NaN)."""
+    """The central share `level` of resampled values (percentile bootstrap); None if there are
+    none (all NaN).
+    """
     samples = samples[np.isfinite(samples)]
     if not len(samples):
         return None
@@ -200,4 +245,6 @@ def interval(samples: Array, level: float = 0.95) -> tuple[float, float] | None:
 
 def estimate(value: float | None, samples: Array) -> Estimate:
     """Return a value (None if it is not finite) with the 95% interval of its resamples."""
-    return Estimate(value if value is not None and math.isfinite(value) else None, *(interval(samples) or ()))
+    return Estimate(
+        value if value is not None and math.isfinite(value) else None, *(interval(samples) or ())
+    )

@@ -1,7 +1,9 @@
-"""Several training seeds of one system: their mean and spread, and what may be said of a difference between two such groups.
+"""Several training seeds of one system: their mean and spread, and what may be said of a difference
+between two such groups.
 
-A significance test on a test set asks whether another test set would agree; it takes the two trained models as given. Whether another
-seed would agree is another question, and a few seeds answer it only roughly. Both answers are given here, side by side.
+A significance test on a test set asks whether another test set would agree; it takes the two
+trained models as given. Whether another seed would agree is another question, and a few seeds
+answer it only roughly. Both answers are given here, side by side.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGr
     """Put together what differs only in the seed.
 
     Args:
-        settings: system -> (everything else its output follows from, as plain values; the seed). A system without a seed stays alone.
+        settings: system -> (everything else its output follows from, as plain values; the seed). A
+            system without a seed stays alone.
     Returns: in the order of the first of each.
     """
     found: list[tuple[Any, list[str], list[int | None]]] = []
@@ -53,7 +56,10 @@ def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGr
                 break
         else:
             found.append((rest, [name], [seed]))
-    stems = [_MARK.sub("", os.path.commonprefix(names)) if len(names) > 1 else names[0] for _, names, _ in found]
+    stems = [
+        _MARK.sub("", os.path.commonprefix(names)) if len(names) > 1 else names[0]
+        for _, names, _ in found
+    ]
     groups = []
     for stem, (_, names, seeds) in zip(stems, found, strict=True):
         alone = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
@@ -65,15 +71,25 @@ def spread(values: Sequence[float]) -> Spread:
     """Return mean, half-range and deviation of at least one value."""
     low, high = min(values), max(values)
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(len(values), statistics.fmean(values), (high - low) / 2, (high + low) / 2, deviation, low, high)
+    return Spread(
+        len(values),
+        statistics.fmean(values),
+        (high - low) / 2,
+        (high + low) / 2,
+        deviation,
+        low,
+        high,
+    )
 
 
 def permutation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float | None, float]:
-    """Exact permutation test: had the seeds been dealt to the two groups by chance, how often would their means lie as far apart?
+    """Exact permutation test: had the seeds been dealt to the two groups by chance, how often would
+    their means lie as far apart?
 
     Args:
         ours, theirs: one score a seed.
-    Returns: p, two-sided (None where there are too many splits to count), and the smallest p that groups of these sizes can have.
+    Returns: p, two-sided (None where there are too many splits to count), and the smallest p that
+        groups of these sizes can have.
     Source: Fisher 1935, The design of experiments, on randomization.
     """
     pool, n = np.array([*ours, *theirs]), len(ours)
@@ -87,7 +103,13 @@ def permutation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float |
     return float((gaps >= gaps[0] - 1e-9).mean()), smallest
 
 
-def summarize(groups: Sequence[SeedGroup], metrics: Mapping[str, Mapping[str, Metric]], baseline: str, test: str, draws: Draws) -> SeedResult:
+def summarize(
+    groups: Sequence[SeedGroup],
+    metrics: Mapping[str, Mapping[str, Metric]],
+    baseline: str,
+    test: str,
+    draws: Draws,
+) -> SeedResult:
     """The groups' scores, and each group against the baseline's.
 
     Args:
@@ -102,18 +124,31 @@ def summarize(groups: Sequence[SeedGroup], metrics: Mapping[str, Mapping[str, Me
     for group in groups:
         row = SeedScores(group.name, group.systems, group.seeds, {}, {})
         for key in metrics[baseline]:
-            ours, theirs = ([metrics[name][key].value for name in one.systems] for one in (group, base))
+            ours, theirs = (
+                [metrics[name][key].value for name in one.systems] for one in (group, base)
+            )
             row.scores[key] = spread(ours)
             if group is not base:
                 gap = statistics.fmean(ours) - statistics.fmean(theirs)
-                row.against[key] = SeedDifference(gap, _pairs(group, base, metrics, key, test, draws), *permutation(ours, theirs))
+                row.against[key] = SeedDifference(
+                    gap, _pairs(group, base, metrics, key, test, draws), *permutation(ours, theirs)
+                )
         rows.append(row)
     return SeedResult(base.name, test, rows)
 
 
-def _pairs(group: SeedGroup, base: SeedGroup, metrics: Mapping[str, Mapping[str, Metric]], key: str, test: str, draws: Draws) -> list[SeedPair]:
+def _pairs(
+    group: SeedGroup,
+    base: SeedGroup,
+    metrics: Mapping[str, Mapping[str, Metric]],
+    key: str,
+    test: str,
+    draws: Draws,
+) -> list[SeedPair]:
     """The test on the systems of each seed that both groups have."""
-    partners = {seed: name for name, seed in zip(base.systems, base.seeds, strict=True) if seed is not None}
+    partners = {
+        seed: name for name, seed in zip(base.systems, base.seeds, strict=True) if seed is not None
+    }
     found = []
     for name, seed in zip(group.systems, group.seeds, strict=True):
         if seed in partners:
@@ -126,7 +161,8 @@ def _pairs(group: SeedGroup, base: SeedGroup, metrics: Mapping[str, Mapping[str,
 
 
 def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
-    """One row a group: BLEU with its spread and its difference to the baseline's group, and the means of the other metrics.
+    """One row a group: BLEU with its spread and its difference to the baseline's group, and the
+    means of the other metrics.
 
     Args:
         result: of `summarize`; title, notes: what stands around the table.
@@ -141,21 +177,38 @@ def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
         Column("bleu_deviation", "deviation"),
     ]
     if several:
-        columns += [Column("delta", "Δ mean", signed=True), Column("better", f"better, p<{LEVEL:g}"), Column("pairs", "of")]
+        columns += [
+            Column("delta", "Δ mean", signed=True),
+            Column("better", f"better, p<{LEVEL:g}"),
+            Column("pairs", "of"),
+        ]
         columns += [Column("p_seeds", "p (seeds)", decimals=3)]
     columns += [Column(key, METRICS[key].header) for key in others]
     rows = []
     for group in result.groups:
         bleu, against = group.scores["bleu"], group.against.get("bleu")
-        row: list[Any] = [group.name, bleu.n, bleu.mean, bleu.half_range if bleu.n > 1 else None, bleu.deviation]
+        row: list[Any] = [
+            group.name,
+            bleu.n,
+            bleu.mean,
+            bleu.half_range if bleu.n > 1 else None,
+            bleu.deviation,
+        ]
         if several:
-            row += [against.difference, *_significant(against.pairs), against.p_seeds] if against else [None] * 4
+            row += (
+                [against.difference, *_significant(against.pairs), against.p_seeds]
+                if against
+                else [None] * 4
+            )
         rows.append([*row, *(group.scores[key].mean for key in others)])
     return Table("seeds", title, columns, rows, [*notes, *_notes(result)])
 
 
-def length_table(result: SeedResult, found: Sequence[LengthScore], title: str, notes: Sequence[str]) -> Table:
-    """One row a length group and a group of seeds: mean BLEU, its spread, and the mean's difference to the baseline's group.
+def length_table(
+    result: SeedResult, found: Sequence[LengthScore], title: str, notes: Sequence[str]
+) -> Table:
+    """One row a length group and a group of seeds: mean BLEU, its spread, and the mean's difference
+    to the baseline's group.
 
     Args:
         result: of `summarize`.
@@ -174,33 +227,66 @@ def length_table(result: SeedResult, found: Sequence[LengthScore], title: str, n
     bleu = {(one.group, one.system): one.bleu.value for one in found}
     rows: list[list[Any]] = []
     for label, sentences in dict.fromkeys((one.group, one.sentences) for one in found):
-        values = {group.name: [v for name in group.systems if (v := bleu[label, name]) is not None] for group in result.groups}
+        values = {
+            group.name: [v for name in group.systems if (v := bleu[label, name]) is not None]
+            for group in result.groups
+        }
         for name, of in values.items():
             mean, half_range, delta = None, None, None
             if of:
-                mean, half_range = statistics.fmean(of), spread(of).half_range if len(of) > 1 else None
-                delta = mean - statistics.fmean(values[result.baseline]) if name != result.baseline else None
+                mean, half_range = (
+                    statistics.fmean(of),
+                    (spread(of).half_range if len(of) > 1 else None),
+                )
+                delta = (
+                    mean - statistics.fmean(values[result.baseline])
+                    if name != result.baseline
+                    else None
+                )
             rows.append([label, sentences, name, len(of), mean, half_range, delta])
-    return Table("lengths-by-seed", title, columns, rows, [*notes, "half-range: (max - min) / 2 of the seeds"])
+    return Table(
+        "lengths-by-seed",
+        title,
+        columns,
+        rows,
+        [*notes, "half-range: (max - min) / 2 of the seeds"],
+    )
 
 
 def _significant(pairs: Sequence[SeedPair]) -> tuple[int | None, int | None]:
     """How many of the pairs show the system to be better, and how many pairs there are."""
-    return (sum(pair.better and pair.p < LEVEL for pair in pairs), len(pairs)) if pairs else (None, None)
+    return (
+        (sum(pair.better and pair.p < LEVEL for pair in pairs), len(pairs))
+        if pairs
+        else (None, None)
+    )
 
 
 def _notes(result: SeedResult) -> list[str]:
-    notes = ["half-range: (max - min) / 2; deviation: of a sample (n - 1); the other columns: means over the seeds"]
-    members = [f"{g.name}: " + ", ".join(f"{s} (seed {seed})" for s, seed in zip(g.systems, g.seeds, strict=True)) for g in result.groups]
-    notes += [line for line, group in zip(members, result.groups, strict=True) if len(group.systems) > 1]
+    notes = [
+        "half-range: (max - min) / 2; deviation: of a sample (n - 1); the other columns: means over"
+        " the seeds"
+    ]
+    members = [
+        f"{g.name}: "
+        + ", ".join(f"{s} (seed {seed})" for s, seed in zip(g.systems, g.seeds, strict=True))
+        for g in result.groups
+    ]
+    notes += [
+        line for line, group in zip(members, result.groups, strict=True) if len(group.systems) > 1
+    ]
     compared = [group.against["bleu"] for group in result.groups if group.against]
     if compared:
         notes.append(
-            f"better, p<{LEVEL:g}: of the pairs with equal seeds, those with the system's BLEU higher and p < {LEVEL:g} ({result.test}); "
-            "a test inside one seed says nothing of the luck of that seed"
+            f"better, p<{LEVEL:g}: of the pairs with equal seeds, those with the system's BLEU"
+            f" higher and p < {LEVEL:g} ({result.test}); a test inside one seed says nothing of the"
+            " luck of that seed"
         )
         limit = ", ".join(sorted({f"{one.smallest_p_seeds:.2g}" for one in compared}))
-        notes.append(f"p (seeds): exact permutation of the scores between the two groups, two-sided; with so many seeds it cannot be below {limit}")
+        notes.append(
+            "p (seeds): exact permutation of the scores between the two groups, two-sided; with so"
+            f" many seeds it cannot be below {limit}"
+        )
     for group in result.groups:
         seeds = [seed for seed in group.seeds if seed is not None]
         if len(set(seeds)) < len(seeds):

@@ -17,13 +17,16 @@ from nmtkit.score.views import (
 from nmtkit.tables.table import Column, Table
 
 
-def show(results: Sequence[Scores], output_format: str, by_length: bool, by_seed: bool = False) -> None:
+def show(
+    results: Sequence[Scores], output_format: str, by_length: bool, by_seed: bool = False
+) -> None:
     """Print results on stdout in one of the formats; CSV gets a column `set`, JSON is one list.
 
     Args:
         results: one a test set.
-        output_format: one of tables.FORMATS; CSV is the scores alone (and each after a blank line, those by length and those of a paper, if asked
-            for), other forms have the significance of BLEU too (that of all metrics is in the files of a run, and in JSON).
+        output_format: one of tables.FORMATS; CSV is the scores alone (and each after a blank line,
+            those by length and those of a paper, if asked for), other forms have the significance
+            of BLEU too (that of all metrics is in the files of a run, and in JSON).
         by_length: also the table by length.
         by_seed: one row a group of training seeds instead of one a system.
     """
@@ -31,7 +34,12 @@ def show(results: Sequence[Scores], output_format: str, by_length: bool, by_seed
         print(json.dumps([result.model_dump() for result in results], ensure_ascii=False, indent=1))
         return
     tables = [
-        (result, seeds_table(result) if by_seed else main_table(result), _lengths(result, by_seed) if by_length else None) for result in results
+        (
+            result,
+            seeds_table(result) if by_seed else main_table(result),
+            _lengths(result, by_seed) if by_length else None,
+        )
+        for result in results
     ]
     if output_format == "csv":
         _joined([(result.set, table) for result, table, _ in tables]).print("csv")
@@ -40,7 +48,9 @@ def show(results: Sequence[Scores], output_format: str, by_length: bool, by_seed
             _joined([(result.set, table) for result, _, table in tables if table]).print("csv")
         if any(result.paper for result in results):
             print()
-            _joined([(result.set, Table.from_json(result.paper)) for result in results if result.paper]).print("csv")
+            _joined(
+                [(result.set, Table.from_json(result.paper)) for result in results if result.paper]
+            ).print("csv")
         return
     for number, (result, table, by) in enumerate(tables):
         if number:

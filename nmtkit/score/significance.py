@@ -1,7 +1,9 @@
-"""Is the difference between two systems more than luck of the test set? Five tests, each under its own name.
+"""Is the difference between two systems more than luck of the test set? Five tests, each under its
+own name.
 
-They ask different questions, so their p differ (README.md of this folder); a p is comparable only with one of the same test.
-None says anything of the luck of a training seed: for that, train several seeds (`nmtkit.score.seeds`).
+They ask different questions, so their p differ (README.md of this folder); a p is comparable only
+with one of the same test. None says anything of the luck of a training seed: for that, train
+several seeds (`nmtkit.score.seeds`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, Resampling, check_sentences, estimate
 from nmtkit.tables.table import Estimate
 
-_SAME = 1e-9  # Two scores nearer than this are the same number, summed in another order; one n-gram in a million words is 1e-4.
+# Two scores nearer than this are the same number, summed in another order; one n-gram in a million
+# words is 1e-4.
+_SAME = 1e-9
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class Test:
     """One significance test: an entry of TESTS.
 
     Attributes:
-        header: its name as the head of a column; name: in full, with its source; reading: what its p is.
+        header: its name as the head of a column; name: in full, with its source; reading: what its
+            p is.
         run: (system, baseline, draws) -> what it finds.
         counts: p is a share of the resamples, so that 0 means less than one in so many.
     """
@@ -38,31 +43,45 @@ class Test:
     counts: bool = False
 
     def finest(self, draws: Draws) -> float:
-        """The smallest p above 0 that can come out, as far as the number of resamples limits it (0: it does not)."""
+        """The smallest p above 0 that can come out, as far as the number of resamples limits it
+        (0: it does not).
+        """
         return 1 / draws.resamples if self.counts else 0.0
 
 
 def _koehn(system: Metric, baseline: Metric, resampling: Resampling) -> Comparison:
-    """p = 1 - share of resamples in which A > B, A being the system that is better on the whole set (two equal outputs: 1)."""
+    """p = 1 - share of resamples in which A > B, A being the system that is better on the whole
+    set (two equal outputs: 1).
+    """
     sign = 1.0 if system.higher_is_better else -1.0
     ours, theirs = sign * resampling.scores(system), sign * resampling.scores(baseline)
     better, worse = float((ours > theirs).mean()), float((ours < theirs).mean())
     ahead = sign * system.value >= sign * baseline.value
-    return Comparison(1 - (better if ahead else worse), resampling.describe(), better, worse, 1 - better - worse)
+    return Comparison(
+        1 - (better if ahead else worse), resampling.describe(), better, worse, 1 - better - worse
+    )
 
 
 def _sacrebleu_bootstrap(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
-    """p = (1 + resamples whose |Δ|, less the mean |Δ| of all, exceeds the observed |Δ|) / (1 + resamples)."""
+    """p = (1 + resamples whose |Δ|, less the mean |Δ| of all, exceeds the observed |Δ|) / (1 +
+    resamples).
+    """
     ours, theirs = draws.full.scores(system), draws.full.scores(baseline)
     gaps = np.abs(ours - theirs)
-    return Comparison(_share(gaps - gaps.mean(), abs(system.value - baseline.value)), draws.full.describe())
+    return Comparison(
+        _share(gaps - gaps.mean(), abs(system.value - baseline.value)), draws.full.describe()
+    )
 
 
 def _sacrebleu_randomization(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
-    """p = (1 + trials whose |Δ| after swapping outputs at random exceeds the observed |Δ|) / (1 + trials)."""
+    """p = (1 + trials whose |Δ| after swapping outputs at random exceeds the observed |Δ|) / (1
+    + trials).
+    """
     first, second = draws.swaps.sums(baseline.statistics, system.statistics)
     gaps = np.abs(system.formula(first) - system.formula(second))
-    return Comparison(_share(gaps, abs(system.value - baseline.value) + _SAME), draws.swaps.describe())
+    return Comparison(
+        _share(gaps, abs(system.value - baseline.value) + _SAME), draws.swaps.describe()
+    )
 
 
 def _share(samples: Array, observed: float) -> float:
@@ -70,9 +89,13 @@ def _share(samples: Array, observed: float) -> float:
 
 
 def _sign(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
-    """Does the corpus score rise or fall when the system's output of one sentence takes the place of the baseline's?"""
+    """Does the corpus score rise or fall when the system's output of one sentence takes the
+    place of the baseline's?
+    """
     total = baseline.statistics.sum(0)
-    scores = baseline.formula(np.concatenate([total[None], total + (system.statistics - baseline.statistics)]))
+    scores = baseline.formula(
+        np.concatenate([total[None], total + (system.statistics - baseline.statistics)])
+    )
     changes = (scores[1:] - scores[0]) * (1.0 if baseline.higher_is_better else -1.0)
     plus, minus = int((changes > _SAME).sum()), int((changes < -_SAME).sum())
     n = len(changes)
@@ -81,21 +104,26 @@ def _sign(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
 
 
 def binomial(plus: int, minus: int) -> float:
-    """The two-sided sign test: how likely is a split at least this uneven when + and - are equally likely?
+    """The two-sided sign test: how likely is a split at least this uneven when + and - are equally
+    likely?
 
-    Returns: 2 P(X <= min(plus, minus)) for X of Binomial(plus + minus, 1/2), at most 1; 1 where there is neither.
+    Returns: 2 P(X <= min(plus, minus)) for X of Binomial(plus + minus, 1/2), at most 1; 1 where
+        there is neither.
     """
     n, k = plus + minus, min(plus, minus)
     if n == 0:
         return 1.0
     steps = np.arange(1, k + 1)
-    logs = np.concatenate([[0.0], np.cumsum(np.log((n - steps + 1) / steps))]) - n * np.log(2.0)  # of P(X = 0 … k)
+    logs = np.concatenate([[0.0], np.cumsum(np.log((n - steps + 1) / steps))]) - n * np.log(
+        2.0
+    )  # of P(X = 0 … k)
     top = logs.max()
     return float(min(1.0, 2 * np.exp(top) * np.exp(logs - top).sum()))
 
 
 def wilson(successes: int, count: int) -> Estimate:
-    """Return a share in percent with its 95% interval by Wilson (1927), which holds for few observations too.
+    """Return a share in percent with its 95% interval by Wilson (1927), which holds for few
+    observations too.
 
     Args:
         successes, count: how many of how many; the share is None if `count` is 0.
@@ -105,15 +133,25 @@ def wilson(successes: int, count: int) -> Estimate:
     z = 1.959964
     share = successes / count
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
-    low = centre - half if successes else 0.0  # the ends 0 and 100 are exact; rounding would miss them
+    half = (
+        z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
+    )
+    low = (
+        centre - half if successes else 0.0
+    )  # the ends 0 and 100 are exact; rounding would miss them
     high = centre + half if successes < count else 1.0
     return Estimate(100 * share, 100 * low, 100 * high)
 
 
 _KOEHN = "1 - share of resamples in which the better of the two is better"
 TESTS = {
-    "paired_bootstrap": Test("Koehn", "paired bootstrap (Koehn 2004)", f"p = {_KOEHN}", lambda a, b, draws: _koehn(a, b, draws.chosen), counts=True),
+    "paired_bootstrap": Test(
+        "Koehn",
+        "paired bootstrap (Koehn 2004)",
+        f"p = {_KOEHN}",
+        lambda a, b, draws: _koehn(a, b, draws.chosen),
+        counts=True,
+    ),
     "paired_bootstrap_half": Test(
         "Koehn ½",
         "paired bootstrap on half-size resamples (compare-mt's default)",
@@ -122,7 +160,10 @@ TESTS = {
         counts=True,
     ),
     "sacrebleu_bootstrap": Test(
-        "sacreBLEU bs", "sacreBLEU's paired bootstrap (--paired-bs)", "two-sided; p from |Δ| shifted by its mean, + 1", _sacrebleu_bootstrap
+        "sacreBLEU bs",
+        "sacreBLEU's paired bootstrap (--paired-bs)",
+        "two-sided; p from |Δ| shifted by its mean, + 1",
+        _sacrebleu_bootstrap,
     ),
     "sacrebleu_randomization": Test(
         "sacreBLEU ar",
@@ -133,11 +174,14 @@ TESTS = {
     "sign": Test(
         "sign",
         "sign test (Collins, Koehn and Kučerová 2005)",
-        "two-sided binomial over sentences: does the corpus score rise or fall when one output replaces the baseline's?",
+        "two-sided binomial over sentences: does the corpus score rise or fall when one output"
+        " replaces the baseline's?",
         _sign,
     ),
 }
-"""Every test that `score` runs, by its key in scores.json, in the order of the tables; another test is one more entry."""
+"""Every test that `score` runs, by its key in scores.json, in the order of the tables; another
+test is one more entry.
+"""
 
 
 def check_test(test: str) -> None:
@@ -146,7 +190,9 @@ def check_test(test: str) -> None:
     Raises: ConfigError naming the nearest one.
     """
     if test not in TESTS:
-        raise ConfigError(f"unknown significance test '{test}'", where="--test", hint=nearest(test, TESTS))
+        raise ConfigError(
+            f"unknown significance test '{test}'", where="--test", hint=nearest(test, TESTS)
+        )
 
 
 def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:
@@ -168,11 +214,16 @@ def difference(system: Metric, baseline: Metric, draws: Draws) -> Estimate:
     Raises: DataError as `compare` does.
     """
     _check(system, baseline, draws)
-    return estimate(system.value - baseline.value, draws.full.scores(system) - draws.full.scores(baseline))
+    return estimate(
+        system.value - baseline.value, draws.full.scores(system) - draws.full.scores(baseline)
+    )
 
 
 def _check(system: Metric, baseline: Metric, draws: Draws) -> None:
     if (system.key, system.signature) != (baseline.key, baseline.signature):
-        raise DataError(f"{system.name} values with different signatures cannot be compared", where=f"{system.signature} / {baseline.signature}")
+        raise DataError(
+            f"{system.name} values with different signatures cannot be compared",
+            where=f"{system.signature} / {baseline.signature}",
+        )
     for metric in (system, baseline):
         check_sentences(metric, draws.sentences)

@@ -37,9 +37,13 @@ __all__ = ["score", "score_files"]
 
 GROUPINGS = ("seed",)
 WATCHING = ("log_every", "samples", "deterministic")
-"""Settings of a training that its weights do not depend on, but for their rounding, as on another GPU."""
+"""Settings of a training that its weights do not depend on, but for their rounding, as on
+another GPU.
+"""
 KEEPING = ("checkpoint_every", "keep_checkpoints")
-"""Those that only an average of the last checkpoints depends on: the best one is saved and kept whatever they are."""
+"""Those that only an average of the last checkpoints depends on: the best one is saved and kept
+whatever they are.
+"""
 
 
 def score(
@@ -61,20 +65,24 @@ def score(
     paper_file: Path | None = None,
     paper_table: str | None = None,
 ) -> None:
-    """All systems of a run side by side, on each test set that was translated; printed and kept in score/<set>/.
+    """All systems of a run side by side, on each test set that was translated; printed and kept in
+    score/<set>/.
 
     Args:
         run: the run.
         against: the baseline (default: the system trained first).
-        by_length: also by groups of source length in subwords; buckets: which groups (see `lengths.groups`).
+        by_length: also by groups of source length in subwords; buckets: which groups (see
+            `lengths.groups`).
         group_by: "seed" prints one row for the systems that differ in the training seed alone.
         output_format: table, json, md, tex or csv, on stdout.
         set_names, systems: only these (default: all).
         force: compute again what is up to date.
         test: whose p stands in the main table (see `significance.TESTS`; all of them are run).
         resamples, ratio, trials, seed: see `Draws`.
-        paper_file, paper_table: a paper's printed numbers, and which of its tables is put beside the measured ones.
-    Raises: DataError if nothing was translated, or lines are missing; ConfigError for unknown names.
+        paper_file, paper_table: a paper's printed numbers, and which of its tables is put beside
+            the measured ones.
+    Raises: DataError if nothing was translated, or lines are missing; ConfigError for unknown
+        names.
     """
     check_format(output_format)
     check_test(test)
@@ -83,22 +91,45 @@ def score(
     draws = Draws(1, resamples, trials, ratio, seed)
     printed = paper.printed(paper_file, paper_table) if paper_file else None
     manifest = run.manifest()
-    with run.recorded("score", seed=seed) as record, locked(run.path, "score", shared=True), locked(run.path / "score", "score"):
+    with (
+        run.recorded("score", seed=seed) as record,
+        locked(run.path, "score", shared=True),
+        locked(run.path / "score", "score"),
+    ):
         results = []
         for chosen in sets_to_score(run, set_names):
             found = translated_systems(run, chosen, systems, against)
-            made_from = _made_from(run, chosen, found, manifest, check_baseline(against, list(found)), draws, test)
-            result = None if force else _up_to_date(run, chosen, made_from, buckets if by_length else None)
+            made_from = _made_from(
+                run, chosen, found, manifest, check_baseline(against, list(found)), draws, test
+            )
+            result = (
+                None
+                if force
+                else _up_to_date(run, chosen, made_from, buckets if by_length else None)
+            )
             if result is None:
                 _say_replaced(run.path / "score" / chosen.name, made_from.baseline, by_length)
-                task = _task(run, chosen, found, manifest, made_from, draws, buckets if by_length else None)
-                result = _score_set(run, chosen, found, replace(task, test=test, commit=record.get("commit")), made_from)
+                task = _task(
+                    run, chosen, found, manifest, made_from, draws, buckets if by_length else None
+                )
+                result = _score_set(
+                    run,
+                    chosen,
+                    found,
+                    replace(task, test=test, commit=record.get("commit")),
+                    made_from,
+                )
             else:
                 console.say(f"{chosen.name}: scores are up to date (--force computes them again)")
             if len(result.systems) == 1:
                 only = result.systems[0].name
-                console.say(f"{chosen.name}: only '{only}' is translated, so there is nothing to compare with; train and translate another system")
-            results.append(_beside_printed(run.path / "score" / chosen.name, printed, result, manifest))
+                console.say(
+                    f"{chosen.name}: only '{only}' is translated, so there is nothing to compare"
+                    " with; train and translate another system"
+                )
+            results.append(
+                _beside_printed(run.path / "score" / chosen.name, printed, result, manifest)
+            )
         show(results, output_format, by_length, group_by == "seed")
 
 
@@ -108,14 +139,26 @@ def _say_replaced(folder: Path, baseline: str, by_length: bool) -> None:
         stored = load(Scores, folder / "scores.json")
     except DataError:
         return
-    lost = [f"scores against {stored.baseline} give way to those against {baseline} (--against)"] if stored.baseline != baseline else []
-    lost += ["the groups of length are dropped (--by-length)"] if stored.by_length and not by_length else []
+    lost = (
+        [f"scores against {stored.baseline} give way to those against {baseline} (--against)"]
+        if stored.baseline != baseline
+        else []
+    )
+    lost += (
+        ["the groups of length are dropped (--by-length)"]
+        if stored.by_length and not by_length
+        else []
+    )
     if lost:
         console.say(f"{folder.name}: {', '.join(lost)}")
 
 
-def _beside_printed(folder: Path, printed: paper.Printed | None, result: Scores, manifest: Manifest) -> Scores:
-    """Return the result with a paper's numbers beside it, if this call names some; they take the place of an earlier call's in the folder."""
+def _beside_printed(
+    folder: Path, printed: paper.Printed | None, result: Scores, manifest: Manifest
+) -> Scores:
+    """Return the result with a paper's numbers beside it, if this call names some; they take the
+    place of an earlier call's in the folder.
+    """
     table = paper.beside(printed, result, manifest.dataset) if printed else None
     if table is not None:
         table.write(folder, "paper")
@@ -134,12 +177,29 @@ def check_grouping(group_by: str | None) -> None:
     Raises: ConfigError naming what there is.
     """
     if group_by is not None and group_by not in GROUPINGS:
-        raise ConfigError(f"cannot group systems by '{group_by}'", where="--group-by", hint="one of: " + ", ".join(GROUPINGS))
+        raise ConfigError(
+            f"cannot group systems by '{group_by}'",
+            where="--group-by",
+            hint="one of: " + ", ".join(GROUPINGS),
+        )
 
 
-def _made_from(run: Run, chosen: TextSet, found: dict[str, Path], manifest: Manifest, baseline: str, draws: Draws, test: str) -> ScoredFrom:
-    """Everything a result depends on: equal to the stored one means that the result is up to date."""
-    inputs = [*run.references(chosen.name), *(path / name for path in found.values() for name in ("hyp.txt", "hyp.subwords.txt"))]
+def _made_from(
+    run: Run,
+    chosen: TextSet,
+    found: dict[str, Path],
+    manifest: Manifest,
+    baseline: str,
+    draws: Draws,
+    test: str,
+) -> ScoredFrom:
+    """Everything a result depends on: equal to the stored one means that the result is up to
+    date.
+    """
+    inputs = [
+        *run.references(chosen.name),
+        *(path / name for path in found.values() for name in ("hyp.txt", "hyp.subwords.txt")),
+    ]
     return ScoredFrom(
         nmtkit=nmtkit.__version__,
         sacrebleu=sacrebleu.__version__,
@@ -148,15 +208,19 @@ def _made_from(run: Run, chosen: TextSet, found: dict[str, Path], manifest: Mani
         test=test,
         draws=asdict(draws),
         seeds=[[group.systems, group.seeds] for group in seed_groups(run, found)],
-        files={str(path.relative_to(run.path)): files.sha256(path) for path in inputs if path.is_file()},
+        files={
+            str(path.relative_to(run.path)): files.sha256(path) for path in inputs if path.is_file()
+        },
     )
 
 
 def seed_groups(run: Run, found: dict[str, Path]) -> list[SeedGroup]:
-    """The systems put together by what they were trained and translated with, the training seed aside, and how it was watched.
+    """The systems put together by what they were trained and translated with, the training seed
+    aside, and how it was watched.
 
     Args:
-        found: system -> the folder of its translation, whose meta.json holds the settings of the search.
+        found: system -> the folder of its translation, whose meta.json holds the settings of the
+            search.
     """
     settings: dict[str, tuple[Any, int | None]] = {}
     for name, path in found.items():
@@ -175,7 +239,9 @@ def seed_groups(run: Run, found: dict[str, Path]) -> list[SeedGroup]:
     return seeds.group_systems(settings)
 
 
-def _up_to_date(run: Run, chosen: TextSet, made_from: ScoredFrom, buckets: str | None) -> Scores | None:
+def _up_to_date(
+    run: Run, chosen: TextSet, made_from: ScoredFrom, buckets: str | None
+) -> Scores | None:
     try:
         stored = load(Scores, run.path / "score" / chosen.name / "scores.json")
     except DataError:
@@ -193,11 +259,23 @@ def source_lengths(run: Run, chosen: TextSet) -> Array:
 
     found = Store(run.prep / chosen.name).src_lengths - 1
     if len(found) != chosen.lines:
-        raise DataError(f"{chosen.name}: {chosen.lines:,} lines of text, {len(found):,} prepared pairs", where=run.prep, hint="nmtkit prep --force")
+        raise DataError(
+            f"{chosen.name}: {chosen.lines:,} lines of text, {len(found):,} prepared pairs",
+            where=run.prep,
+            hint="nmtkit prep --force",
+        )
     return np.asarray(found)
 
 
-def _task(run: Run, chosen: TextSet, found: dict[str, Path], manifest: Manifest, made_from: ScoredFrom, draws: Draws, buckets: str | None) -> Task:
+def _task(
+    run: Run,
+    chosen: TextSet,
+    found: dict[str, Path],
+    manifest: Manifest,
+    made_from: ScoredFrom,
+    draws: Draws,
+    buckets: str | None,
+) -> Task:
     """What the systems are measured against: references, raw and as tokens (see `read_outputs`)."""
     from nmtkit.text.side import TextSide
 
@@ -218,11 +296,18 @@ def _task(run: Run, chosen: TextSet, found: dict[str, Path], manifest: Manifest,
     )
 
 
-def _score_set(run: Run, chosen: TextSet, found: dict[str, Path], task: Task, made_from: ScoredFrom) -> Scores:
+def _score_set(
+    run: Run, chosen: TextSet, found: dict[str, Path], task: Task, made_from: ScoredFrom
+) -> Scores:
     if task.lowercase:
-        console.say(f"{chosen.name}: the corpus was prepared in lower case, so case does not count (case:lc)")
+        console.say(
+            f"{chosen.name}: the corpus was prepared in lower case, so case does not count"
+            " (case:lc)"
+        )
     evaluation = evaluate(read_outputs(run, chosen, found), task)
-    evaluation = replace(evaluation, result=evaluation.result.model_copy(update={"made_from": made_from}))
+    evaluation = replace(
+        evaluation, result=evaluation.result.model_copy(update={"made_from": made_from})
+    )
     _write(run.path / "score" / chosen.name, evaluation, source_lengths(run, chosen))
     return evaluation.result
 
@@ -235,12 +320,17 @@ def read_references(run: Run, chosen: TextSet) -> list[list[str]]:
     refs = [list(files.text_lines(path)) for path in run.references(chosen.name)]
     for path, ref in zip(run.references(chosen.name), refs, strict=True):
         if len(ref) != chosen.lines:
-            raise DataError(f"{chosen.name}: {len(ref):,} lines in a reference of {chosen.lines:,}", where=path, hint="nmtkit prep --force")
+            raise DataError(
+                f"{chosen.name}: {len(ref):,} lines in a reference of {chosen.lines:,}",
+                where=path,
+                hint="nmtkit prep --force",
+            )
     return refs
 
 
 def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> list[Output]:
-    """The systems' outputs of a set, as text and as tokens: those the models wrote, with BPE joined and truecasing undone.
+    """The systems' outputs of a set, as text and as tokens: those the models wrote, with BPE joined
+    and truecasing undone.
 
     Raises: DataError where a file has another number of lines than the set.
     """
@@ -252,12 +342,23 @@ def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> list[Outp
         lines = list(files.text_lines(path / "hyp.txt"))
         again = f"nmtkit translate --system {name} --set-name {chosen.name} --force"
         if len(lines) != chosen.lines:
-            raise DataError(f"{name}: {len(lines):,} translations of {chosen.lines:,} sentences", where=path / "hyp.txt", hint=again)
+            raise DataError(
+                f"{name}: {len(lines):,} translations of {chosen.lines:,} sentences",
+                where=path / "hyp.txt",
+                hint=again,
+            )
         subwords = path / "hyp.subwords.txt"
         if subwords.is_file():
-            tokens = [side.cased_surface(line.split(" ")) if line else "" for line in files.text_lines(subwords)]
+            tokens = [
+                side.cased_surface(line.split(" ")) if line else ""
+                for line in files.text_lines(subwords)
+            ]
             if len(tokens) != len(lines):
-                raise DataError(f"{name}: {len(tokens):,} lines of subwords for {len(lines):,} translations", where=subwords, hint=again)
+                raise DataError(
+                    f"{name}: {len(tokens):,} lines of subwords for {len(lines):,} translations",
+                    where=subwords,
+                    hint=again,
+                )
         else:
             tokens = [side.cased(line) for line in lines]
         outputs.append(Output(name, lines, tokens))
@@ -266,13 +367,20 @@ def read_outputs(run: Run, chosen: TextSet, found: dict[str, Path]) -> list[Outp
 
 def _write(folder: Path, evaluation: Evaluation, src_lengths: Array) -> None:
     result = evaluation.result
-    # An earlier call may have been of other systems: none of its tables may stand beside this one's.
-    for name in ("scores.json", "lengths.svg", *(f"{stem}.{suffix}" for stem in STEMS for suffix in SUFFIXES)):
+    # An earlier call may have been of other systems: none of its tables may stand beside this
+    # one's.
+    for name in (
+        "scores.json",
+        "lengths.svg",
+        *(f"{stem}.{suffix}" for stem in STEMS for suffix in SUFFIXES),
+    ):
         (folder / name).unlink(missing_ok=True)
     files.write_lines(folder / "sentences.tsv", sentence_rows(evaluation, src_lengths))
     for stem, table in tables(result).items():
         table.write(folder, stem)
-    if result.by_length and (svg := lengths.figure(result.by_length.groups, result.by_length.unit, result.set)):
+    if result.by_length and (
+        svg := lengths.figure(result.by_length.groups, result.by_length.unit, result.set)
+    ):
         files.write_text(folder / "lengths.svg", svg)
     result.write(folder / "scores.json")  # last: it says that the rest is up to date
     console.say(f"{result.set}: written to {folder}")

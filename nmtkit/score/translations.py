@@ -1,4 +1,6 @@
-"""The translations of a run: which sets have some, of which systems, and whether they may be compared."""
+"""The translations of a run: which sets have some, of which systems, and whether they may be
+compared.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,32 @@ def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
 def _nothing(run: Run, what: str, set_name: str | None = None) -> DataError:
     command = "nmtkit translate" + (f" --set-name {set_name}" if set_name else "")
     if not run.systems():
-        return DataError("nothing to score: this run has no trained system", where=run.path, hint="nmtkit train, then nmtkit translate")
+        return DataError(
+            "nothing to score: this run has no trained system",
+            where=run.path,
+            hint="nmtkit train, then nmtkit translate",
+        )
     return DataError(f"nothing to score: {what}", where=run.path / "systems", hint=f"{command}")
 
 
 def _by_system(run: Run, set_name: str) -> dict[str, Path]:
-    """The translation folders of a set by system: trained systems oldest first, then ensembles and outside ones by name."""
+    """The translation folders of a set by system: trained systems oldest first, then ensembles
+    and outside ones by name.
+    """
     order = [s.name for s in run.systems()]
-    found = {p.parents[2].name: p.parent for p in sorted((run.path / "systems").glob(f"*/translate/{set_name}/hyp.txt"))}
-    return {name: found[name] for name in sorted(found, key=lambda n: (order.index(n) if n in order else len(order), n))}
+    found = {
+        p.parents[2].name: p.parent
+        for p in sorted((run.path / "systems").glob(f"*/translate/{set_name}/hyp.txt"))
+    }
+    return {
+        name: found[name]
+        for name in sorted(found, key=lambda n: (order.index(n) if n in order else len(order), n))
+    }
 
 
-def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], against: str | None = None) -> dict[str, Path]:
+def translated_systems(
+    run: Run, chosen: TextSet, systems: Sequence[str], against: str | None = None
+) -> dict[str, Path]:
     """The translation folders of a set to look at, baseline among them.
 
     Args:
@@ -57,7 +73,10 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
     wanted = [*systems, *([against] if against else [])]
     known = {s.name for s in run.systems()} | set(found)
     for name in [name for name, path in found.items() if not _is_of_this_text(run, chosen, path)]:
-        what, hint = f"the translation by '{name}' is of an earlier {chosen.name} set", f"nmtkit translate --system {name} --set-name {chosen.name}"
+        what, hint = (
+            f"the translation by '{name}' is of an earlier {chosen.name} set",
+            f"nmtkit translate --system {name} --set-name {chosen.name}",
+        )
         if name in wanted:
             raise DataError(what, where=found[name], hint=f"translate again: {hint}")
         if not systems:
@@ -67,10 +86,16 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
     for name in wanted:
         if name not in known:
             hint = nearest(name, known) if known else "first: nmtkit train"
-            raise ConfigError(f"this run has no system '{name}'", where=run.path / "systems", hint=hint)
+            raise ConfigError(
+                f"this run has no system '{name}'", where=run.path / "systems", hint=hint
+            )
         if name not in found:
             hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
-            raise DataError(f"'{name}' has no translation of {chosen.name}", where=run.system(name).path, hint=hint)
+            raise DataError(
+                f"'{name}' has no translation of {chosen.name}",
+                where=run.system(name).path,
+                hint=hint,
+            )
     if not found:
         raise _nothing(run, f"no system of this run has translated {chosen.name}", chosen.name)
     for name in (system.name for system in run.systems() if system.name in known - set(found)):
@@ -86,14 +111,19 @@ def translated_systems(run: Run, chosen: TextSet, systems: Sequence[str], agains
 
 
 def compared(run: Run, chosen: TextSet, systems: Sequence[str]) -> dict[str, Path]:
-    """The translation folders of those of some systems that have translated a set, in their order: the first is the baseline.
+    """The translation folders of those of some systems that have translated a set, in their order:
+    the first is the baseline.
 
     Raises: as `translated_systems`; DataError if none of them has.
     """
     translated = translated_systems(run, chosen, [])
     found = {name: translated[name] for name in systems if name in translated}
     if not found:
-        raise DataError(f"none of {', '.join(systems)} has a translation of {chosen.name}", where=run.path, hint="nmtkit translate")
+        raise DataError(
+            f"none of {', '.join(systems)} has a translation of {chosen.name}",
+            where=run.path,
+            hint="nmtkit translate",
+        )
     return found
 
 
@@ -107,7 +137,10 @@ def scorer_of(run: Run, set_name: str) -> Scorer:
 def bleu_of(run: Run, chosen: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
     """Return BLEU of the translations of a set by system, as the run's corpus is scored."""
     scorer = scorer_of(run, chosen.name)
-    return {name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt"))) for name, path in folders.items()}
+    return {
+        name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt")))
+        for name, path in folders.items()
+    }
 
 
 def described(translation: Path) -> TranslationMeta:
@@ -120,23 +153,32 @@ def described(translation: Path) -> TranslationMeta:
 
 
 def _is_of_this_text(run: Run, chosen: TextSet, translation: Path) -> bool:
-    """Whether the set still has the source that was translated (it may have been prepared anew, with as many lines)."""
+    """Whether the set still has the source that was translated (it may have been prepared anew,
+    with as many lines).
+    """
     source = described(translation).source
     return source is None or source.sha256 == files.sha256(run.source(chosen.name))
 
 
 def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path) -> None:
-    """Warn if the weights of a system are by now those of other checkpoints than it translated with."""
+    """Warn if the weights of a system are by now those of other checkpoints than it translated
+    with.
+    """
     meta = described(translation)
     then = [one.name for one in meta.checkpoints if one.system == name]  # of an ensemble none
     now = list(checkpoints.current(run.system(name), meta.settings.get("average")))
     if then and now and then != now:
         hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
-        console.warn(f"{chosen.name}: '{name}' was translated with {', '.join(then)}, its weights are now those of {', '.join(now)} ({hint})")
+        console.warn(
+            f"{chosen.name}: '{name}' was translated with {', '.join(then)}, its weights are now"
+            f" those of {', '.join(now)} ({hint})"
+        )
 
 
 class Unlike(NamedTuple):
-    """In what the searches of a set's translations were not alike, as a sentence, and the commands that make them alike."""
+    """In what the searches of a set's translations were not alike, as a sentence, and the
+    commands that make them alike.
+    """
 
     text: str
     commands: list[str]
@@ -165,7 +207,11 @@ def unlike_searches(set_name: str, found: dict[str, Path]) -> Unlike | None:
     unlike = {key: systems for key, systems in values.items() if len(systems) > 1}
     if not unlike:
         return None
-    told = [f"search.{key} ({'; '.join(f'{value}: ' + ', '.join(names) for value, names in systems.items())})" for key, systems in unlike.items()]
+    told = [
+        f"search.{key}"
+        f" ({'; '.join(f'{value}: ' + ', '.join(names) for value, names in systems.items())})"
+        for key, systems in unlike.items()
+    ]
     single = [name for own in members.values() if len(own) == 1 for name in own]
     ensembles = [own for own in members.values() if len(own) > 1]
     options = [f"--force --set-name {set_name}", *(f"--set search.{key}=…" for key in unlike)]
@@ -174,4 +220,6 @@ def unlike_searches(set_name: str, found: dict[str, Path]) -> Unlike | None:
         for kind, names in (("", single), *((" --ensemble", own) for own in ensembles))
         if names
     ]
-    return Unlike(f"{set_name}: not all systems were searched with the same {', '.join(told)}", commands)
+    return Unlike(
+        f"{set_name}: not all systems were searched with the same {', '.join(told)}", commands
+    )

@@ -1,4 +1,6 @@
-"""One result table, written as Markdown, LaTeX, CSV, JSON and terminal text; scores and analyses use the same."""
+"""One result table, written as Markdown, LaTeX, CSV, JSON and terminal text; scores and analyses
+use the same.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows of raw values (None = not measured, Estimate = with interval), a title above, notes below."""
+    """Columns and rows of raw values (None = not measured, Estimate = with interval), a title
+    above, notes below.
+    """
 
     name: str
     title: str
@@ -72,43 +76,98 @@ class Table:
     notes: Sequence[str] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), "a row has as many cells as there are columns"
+        assert all(len(row) == len(self.columns) for row in self.rows), (
+            "a row has as many cells as there are columns"
+        )
 
     def cells(self) -> list[list[str]]:
         """The rows as text."""
-        return [[text(value, column) for value, column in zip(row, self.columns, strict=True)] for row in self.rows]
+        return [
+            [text(value, column) for value, column in zip(row, self.columns, strict=True)]
+            for row in self.rows
+        ]
 
     def markdown(self) -> str:
         """A GitHub table; vertical bars are escaped."""
 
         def line(cells: Sequence[str]) -> str:
-            return "| " + " | ".join(cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+            return (
+                "| "
+                + " | ".join(
+                    cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+                    for cell in cells
+                )
+                + " |"
+            )
 
         rule = "|" + "|".join(":---" if c.left else "---:" for c in self.columns) + "|"
-        lines = [f"**{self.title}**", "", line([c.header for c in self.columns]), rule, *map(line, self.cells()), ""]
+        lines = [
+            f"**{self.title}**",
+            "",
+            line([c.header for c in self.columns]),
+            rule,
+            *map(line, self.cells()),
+            "",
+        ]
         return "\n".join(lines + [f"{note}  " for note in self.notes]).rstrip() + "\n"
 
     def latex(self) -> str:
-        """A booktabs tabular; everything that LaTeX would read as markup is escaped, an interval is aligned in a column of its own."""
+        """A booktabs tabular; everything that LaTeX would read as markup is escaped, an interval
+        is aligned in a column of its own.
+        """
 
         def line(cells: Sequence[str]) -> str:
             joined = " & ".join(cells) + r" \\"
-            return "{}" + joined if joined.startswith(("[", "*")) else joined  # after \\ or a rule, either would be an option of it
+            return (
+                "{}" + joined if joined.startswith(("[", "*")) else joined
+            )  # after \\ or a rule, either would be an option of it
 
         columns = "".join("l" if c.left else "r@{~}r" if c.interval else "r" for c in self.columns)
-        head = [rf"\multicolumn{{2}}{{c}}{{{tex(c.header)}}}" if c.interval else tex(c.header) for c in self.columns]
-        body = [line([tex_cell(value, column) for value, column in zip(row, self.columns, strict=True)]) for row in self.rows]
+        head = [
+            rf"\multicolumn{{2}}{{c}}{{{tex(c.header)}}}" if c.interval else tex(c.header)
+            for c in self.columns
+        ]
+        body = [
+            line([tex_cell(value, column) for value, column in zip(row, self.columns, strict=True)])
+            for row in self.rows
+        ]
         body = [line(head), r"\midrule", *body]
-        further = ["it has letters that pdflatex lacks: lualatex or xelatex, and a font that has them"] if _beyond_latin(body) else []
-        above = [f"% {' '.join(note.split())}" for note in (self.title, r"\usepackage{booktabs}", *further)]
+        further = (
+            ["it has letters that pdflatex lacks: lualatex or xelatex, and a font that has them"]
+            if _beyond_latin(body)
+            else []
+        )
+        above = [
+            f"% {' '.join(note.split())}"
+            for note in (self.title, r"\usepackage{booktabs}", *further)
+        ]
         below = [f"% {' '.join(note.split())}" for note in self.notes]
-        return "\n".join([*above, rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}", *below]) + "\n"
+        return (
+            "\n".join(
+                [
+                    *above,
+                    rf"\begin{{tabular}}{{{columns}}}",
+                    r"\toprule",
+                    *body,
+                    r"\bottomrule",
+                    r"\end{tabular}",
+                    *below,
+                ]
+            )
+            + "\n"
+        )
 
     def csv(self) -> str:
         """Raw values at full precision; an interval takes the columns KEY, KEY_low, KEY_high."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow([name for c in self.columns for name in ([c.key, f"{c.key}_low", f"{c.key}_high"] if c.interval else [c.key])])
+        writer.writerow(
+            [
+                name
+                for c in self.columns
+                for name in ([c.key, f"{c.key}_low", f"{c.key}_high"] if c.interval else [c.key])
+            ]
+        )
         for row in self.rows:
             cells: list[Any] = []
             for value, column in zip(row, self.columns, strict=True):
@@ -122,14 +181,28 @@ class Table:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON: the columns, and one object a row."""
-        rows = [{c.key: plain(v) for v, c in zip(row, self.columns, strict=True)} for row in self.rows]
-        return {"name": self.name, "title": self.title, "columns": [asdict(c) for c in self.columns], "rows": rows, "notes": list(self.notes)}
+        rows = [
+            {c.key: plain(v) for v, c in zip(row, self.columns, strict=True)} for row in self.rows
+        ]
+        return {
+            "name": self.name,
+            "title": self.title,
+            "columns": [asdict(c) for c in self.columns],
+            "rows": rows,
+            "notes": list(self.notes),
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Table:
         """A table read back from `as_json`."""
         columns = [Column(**column) for column in value["columns"]]
-        rows = [[Estimate(**row[c.key]) if c.interval and row[c.key] is not None else row[c.key] for c in columns] for row in value["rows"]]
+        rows = [
+            [
+                Estimate(**row[c.key]) if c.interval and row[c.key] is not None else row[c.key]
+                for c in columns
+            ]
+            for row in value["rows"]
+        ]
         return cls(value["name"], value["title"], columns, rows, value["notes"])
 
     def json(self) -> str:
@@ -163,7 +236,12 @@ class Table:
             for note in self.notes:
                 print(note)
         else:
-            print({"md": self.markdown, "tex": self.latex, "csv": self.csv, "json": self.json}[output_format](), end="")
+            print(
+                {"md": self.markdown, "tex": self.latex, "csv": self.csv, "json": self.json}[
+                    output_format
+                ](),
+                end="",
+            )
 
 
 def check_format(output_format: str) -> None:
@@ -172,11 +250,17 @@ def check_format(output_format: str) -> None:
     Raises: ConfigError naming the nearest one.
     """
     if output_format not in FORMATS:
-        raise ConfigError(f"unknown format '{output_format}'", where="--format", hint=nearest(output_format, FORMATS))
+        raise ConfigError(
+            f"unknown format '{output_format}'",
+            where="--format",
+            hint=nearest(output_format, FORMATS),
+        )
 
 
 def text(value: Any, column: Column) -> str:
-    """A cell for people: – for nothing, thousands separated, `decimals` digits, an interval in brackets."""
+    """A cell for people: – for nothing, thousands separated, `decimals` digits, an interval in
+    brackets.
+    """
     if isinstance(value, Estimate):
         shown = text(value.value, column)
         if value.low is None or value.high is None:
@@ -194,16 +278,24 @@ def text(value: Any, column: Column) -> str:
 
 def tex(value: str) -> str:
     """Text as LaTeX source that prints it; signs that TeX would join to one ("--") stay two."""
-    return "".join(_TEX.get(character, character) for character in re.sub(r"([-,'])(?=\1)", "\\1\0", value))
+    return "".join(
+        _TEX.get(character, character) for character in re.sub(r"([-,'])(?=\1)", "\\1\0", value)
+    )
 
 
 def tex_cell(value: Any, column: Column) -> str:
-    """A cell as LaTeX source: a number with a minus that is as wide as a plus; number & interval where the column has intervals."""
+    """A cell as LaTeX source: a number with a minus that is as wide as a plus; number & interval
+    where the column has intervals.
+    """
     shown = text(value, column)
     if isinstance(value, str):
         return tex(shown)
     number, bracket, interval = shown.replace("-", "−").partition(" [")
-    return f"{tex(number)} & {tex((bracket + interval).strip())}".rstrip() if column.interval else tex(number)
+    return (
+        f"{tex(number)} & {tex((bracket + interval).strip())}".rstrip()
+        if column.interval
+        else tex(number)
+    )
 
 
 def _beyond_latin(lines: Sequence[str]) -> bool:
@@ -211,7 +303,9 @@ def _beyond_latin(lines: Sequence[str]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: an Estimate becomes an object, a number that is not finite null."""
+    """A value as JSON can hold it: an Estimate becomes an object, a number that is not finite
+    null.
+    """
     if isinstance(value, Estimate):
         return {"value": plain(value.value), "low": plain(value.low), "high": plain(value.high)}
     if isinstance(value, float) and not math.isfinite(value):
@@ -227,7 +321,9 @@ def bar(value: float | None, top: float, width: int = 30) -> str:
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
 
 
-def named_bars(bars: Sequence[tuple[str, float, str]], top: float | None = None, digits: str = ".3f") -> list[str]:
+def named_bars(
+    bars: Sequence[tuple[str, float, str]], top: float | None = None, digits: str = ".3f"
+) -> list[str]:
     """Return a line for each bar: its name flush right, the bar, the value and a remark.
 
     Args:
@@ -239,11 +335,17 @@ def named_bars(bars: Sequence[tuple[str, float, str]], top: float | None = None,
 
     width = max((cell_len(name) for name, _, _ in bars), default=0)
     full = max((value for _, value, _ in bars), default=0.0) if top is None else top
-    return [" " * (width - cell_len(name)) + f"{name} {bar(value, full)} {value:{digits}}{remark}" for name, value, remark in bars]
+    return [
+        " " * (width - cell_len(name)) + f"{name} {bar(value, full)} {value:{digits}}{remark}"
+        for name, value, remark in bars
+    ]
 
 
-def percent_bars(labels: Sequence[str], series: Mapping[str, Sequence[Estimate]], remarks: Sequence[str] = ()) -> str:
-    """Return shares in percent as bars for a terminal: a block for each series, a line for each label.
+def percent_bars(
+    labels: Sequence[str], series: Mapping[str, Sequence[Estimate]], remarks: Sequence[str] = ()
+) -> str:
+    """Return shares in percent as bars for a terminal: a block for each series, a line for each
+    label.
 
     Args:
         labels: of the lines.
@@ -259,7 +361,8 @@ def percent_bars(labels: Sequence[str], series: Mapping[str, Sequence[Estimate]]
 
 
 def heat(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> str:
-    """A heat map for a terminal: a block a cell, darker for more, its columns numbered and named below.
+    """A heat map for a terminal: a block a cell, darker for more, its columns numbered and named
+    below.
 
     Args:
         values: (rows, columns), not negative; the darkest shade is the largest of them.
@@ -273,6 +376,11 @@ def heat(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequen
     for name, row in zip(rows, values, strict=True):
         cells = "".join(" " + 2 * SHADES[round(5 * value / top)] for value in row).rstrip()
         lines.append(" " * (width - cell_len(name)) + name + cells)
-    lines.append("columns: " + "  ".join(f"{number} {name}" for number, name in enumerate(columns, 1)))
-    lines.append("shades: about " + "  ".join(f"{2 * shade} {top * i / 5:.2f}" for i, shade in enumerate(SHADES) if i))
+    lines.append(
+        "columns: " + "  ".join(f"{number} {name}" for number, name in enumerate(columns, 1))
+    )
+    lines.append(
+        "shades: about "
+        + "  ".join(f"{2 * shade} {top * i / 5:.2f}" for i, shade in enumerate(SHADES) if i)
+    )
     return "\n".join(lines)

@@ -1,4 +1,6 @@
-"""Byte-pair encoding by subword-nmt: learnt from word counts, applied with a cache and the vocabulary filter, and undone."""
+"""Byte-pair encoding by subword-nmt: learnt from word counts, applied with a cache and the
+vocabulary filter, and undone.
+"""
 
 from __future__ import annotations
 
@@ -21,41 +23,64 @@ LONG_WORD = 200  # characters
 def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> Segmented:
     """Learn merges from word counts and write them as a subword-nmt codes file (version 0.2).
 
-    The most frequent pair is merged first; among equally frequent pairs the one that sorts last (subword-nmt's rule), so the result
-    doesn't depend on the order of `counts`. Learning stops early when no pair occurs twice.
+    The most frequent pair is merged first; among equally frequent pairs the one that sorts last
+    (subword-nmt's rule), so the result doesn't depend on the order of `counts`. Learning stops
+    early when no pair occurs twice.
 
     Args:
         counts: how often each word occurs.
         merges: merges wanted.
         path: the codes file.
-    Returns: the words as these merges segment them, and how many were learnt: fewer than asked when the corpus has no more.
+    Returns: the words as these merges segment them, and how many were learnt: fewer than asked when
+        the corpus has no more.
     Raises: DataError if there is no word of two characters or more.
     """
     words = [word for word in counts if word]
     if not any(len(word) > 1 and counts[word] > 0 for word in words):
-        raise DataError("no words to learn subwords from", hint="the training text is empty, or holds only single characters")
+        raise DataError(
+            "no words to learn subwords from",
+            hint="the training text is empty, or holds only single characters",
+        )
     text = "\n".join(words)
     if len(text.split()) != len(words) or "\0" in text:
         where = next(repr(word) for word in words if word.split() != [word] or "\0" in word)
-        raise DataError("a word to learn subwords from holds white space or NUL", where=where, hint="tokenize the text first")
-    odd = {number for number, word in enumerate(words) if END in word or word.endswith(JOINER)} if END in text or JOINER in text else set()
-    learner = Learner(["" if END in word else word for word in words] if END in text else words, [counts[word] for word in words])
+        raise DataError(
+            "a word to learn subwords from holds white space or NUL",
+            where=where,
+            hint="tokenize the text first",
+        )
+    odd = (
+        {number for number, word in enumerate(words) if END in word or word.endswith(JOINER)}
+        if END in text or JOINER in text
+        else set()
+    )
+    learner = Learner(
+        ["" if END in word else word for word in words] if END in text else words,
+        [counts[word] for word in words],
+    )
     pairs = learner.learn(merges)
     with writing(path) as stream:
         stream.write("#version: 0.2\n")
         stream.writelines(f"{first} {second}\n" for first, second in pairs)
-    pieces = [symbol.removesuffix(END) if symbol.endswith(END) else symbol + JOINER for symbol in learner.symbols]
+    pieces = [
+        symbol.removesuffix(END) if symbol.endswith(END) else symbol + JOINER
+        for symbol in learner.symbols
+    ]
     segmented = Segmented(pieces, *learner.segmented(), len(pairs))
     bpe = Bpe(path) if odd else None
-    return segmented.changed({number: bpe.segment([words[number]]) for number in odd} if bpe else {})
+    return segmented.changed(
+        {number: bpe.segment([words[number]]) for number in odd} if bpe else {}
+    )
 
 
 class Bpe:
-    """Splits words into subwords, the same as subword-nmt's apply-bpe, with a bounded cache of words.
+    """Splits words into subwords, the same as subword-nmt's apply-bpe, with a bounded cache of
+    words.
 
     Args:
         codes: the codes file.
-        vocabulary: subwords (with their joiner) that may be used; merges that lead elsewhere are undone. None: no filter.
+        vocabulary: subwords (with their joiner) that may be used; merges that lead elsewhere are
+            undone. None: no filter.
     Raises: DataError if the codes file is missing or malformed.
     """
 
@@ -67,11 +92,19 @@ class Bpe:
         for number, line in enumerate(lines, 1):
             pair = tuple(line.rstrip("\r").split(" "))
             if len(pair) != 2 or "" in pair:
-                raise DataError("not a BPE codes file", where=f"{codes}, line {number}", hint="expected: a version line, then two symbols a line")
+                raise DataError(
+                    "not a BPE codes file",
+                    where=f"{codes}, line {number}",
+                    hint="expected: a version line, then two symbols a line",
+                )
             if number > marked:
-                self._ranks.setdefault(pair, number)  # a pair given twice counts where it comes first
+                self._ranks.setdefault(
+                    pair, number
+                )  # a pair given twice counts where it comes first
         self._vocabulary = vocabulary
-        self._parts = {pair[0] + pair[1]: pair for pair in reversed(self._ranks)} if vocabulary else {}  # the first pair that makes a symbol
+        self._parts = (
+            {pair[0] + pair[1]: pair for pair in reversed(self._ranks)} if vocabulary else {}
+        )  # the first pair that makes a symbol
         self._cache: dict[str, list[str]] = {}
 
     def segment(self, tokens: list[str]) -> list[str]:
@@ -93,7 +126,8 @@ class Bpe:
     def _pieces(self, word: str) -> list[str]:
         pieces = self._split(word, _merged_long if len(word) > LONG_WORD else _merged)
         if pieces and pieces[-1].endswith(JOINER):
-            # a word ending in the joiner's own characters: end it with a lone @, so that `join` gives the word back
+            # a word ending in the joiner's own characters: end it with a lone @, so that `join`
+            # gives the word back
             pieces = [*pieces[:-1], pieces[-1][:-1] + JOINER, "@"]
         if len(self._cache) >= CACHED_WORDS:
             self._cache.clear()
@@ -116,7 +150,9 @@ class Bpe:
 
 
 def _merged(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
-    """Merge pairs, the lowest rank first and all its occurrences from left to right, until no pair has a rank."""
+    """Merge pairs, the lowest rank first and all its occurrences from left to right, until no
+    pair has a rank.
+    """
     none = 1 << 60  # more than any rank
     found = [ranks.get(pair, none) for pair in zip(symbols, symbols[1:], strict=False)]
     while found and (lowest := min(found)) < none:
@@ -138,10 +174,16 @@ def _merged(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
 
 def _merged_long(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
     """The same as `_merged` in O(n log n)."""
-    following = list(range(1, len(symbols) + 1))  # a linked list over positions; a merged pair lives at its left position
+    following = list(
+        range(1, len(symbols) + 1)
+    )  # a linked list over positions; a merged pair lives at its left position
     before = list(range(-1, len(symbols) - 1))
     alive: list[str | None] = list(symbols)
-    heap = [(rank, i) for i, pair in enumerate(zip(symbols, symbols[1:], strict=False)) if (rank := ranks.get(pair)) is not None]
+    heap = [
+        (rank, i)
+        for i, pair in enumerate(zip(symbols, symbols[1:], strict=False))
+        if (rank := ranks.get(pair)) is not None
+    ]
     heapq.heapify(heap)
     pairs = {rank: pair for pair, rank in ranks.items()}
     while heap:
@@ -158,7 +200,8 @@ def _merged_long(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[
             if following[i] < len(symbols):
                 before[following[i]] = i
             changed.append(i)
-        # neighbours are looked at after the round, as subword-nmt merges all occurrences of one pair before the next
+        # neighbours are looked at after the round, as subword-nmt merges all occurrences of one
+        # pair before the next
         for i in {i for left in changed for i in (before[left], left) if i >= 0}:
             if alive[i] is not None and following[i] < len(symbols):
                 rank = ranks.get((alive[i], alive[following[i]]))  # type: ignore[arg-type]
@@ -168,7 +211,8 @@ def _merged_long(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[
 
 
 def join(subwords: Iterable[str]) -> list[str]:
-    """Undo BPE: glue each subword ending in `@@` to the next; a joiner at the very end is dropped (as subword-nmt's sed line does).
+    """Undo BPE: glue each subword ending in `@@` to the next; a joiner at the very end is dropped
+    (as subword-nmt's sed line does).
 
     Returns: the words.
     """

@@ -1,11 +1,15 @@
-"""Learning BPE merges: subword-nmt's learn_bpe with all words in one array and the places of every pair at hand.
+"""Learning BPE merges: subword-nmt's learn_bpe with all words in one array and the places of every
+pair at hand.
 
-subword-nmt prunes rare pairs from its statistics, and would lose what it knew of a pair that is pruned and grows later. None does: only pairs
-with a new symbol grow, and no symbol is made twice. (Were xy made first of x + y, then of others: what lies between the ends of that later place
-has been merged as if it stood alone, as merges never reach over an end, and so became xy when all others did.) For the same reason no pair comes
-back once merged, and the words as learning leaves them are as segmented with its merges.
+subword-nmt prunes rare pairs from its statistics, and would lose what it knew of a pair that is
+pruned and grows later. None does: only pairs with a new symbol grow, and no symbol is made twice.
+(Were xy made first of x + y, then of others: what lies between the ends of that later place has
+been merged as if it stood alone, as merges never reach over an end, and so became xy when all
+others did.) For the same reason no pair comes back once merged, and the words as learning leaves
+them are as segmented with its merges.
 
-Only the marker of a word's end, "</w>", would break this, where words hold it as text: subword-nmt mistakes the one for the other.
+Only the marker of a word's end, "</w>", would break this, where words hold it as text: subword-nmt
+mistakes the one for the other.
 """
 
 from __future__ import annotations
@@ -31,8 +35,9 @@ _LETTERS = 0x110000  # of Unicode
 class Learner:
     """The state of learning. A pair of symbols is one integer: first << 32 | second.
 
-    The words are a linked list of symbols over places; a merged pair lives on at the place of its first symbol. Arrays and loops work on the
-    same memory: arrays where a pair occurs often (the first merges), loops where it doesn't (most merges).
+    The words are a linked list of symbols over places; a merged pair lives on at the place of its
+    first symbol. Arrays and loops work on the same memory: arrays where a pair occurs often (the
+    first merges), loops where it doesn't (most merges).
 
     Args:
         words: distinct words, without white space, NUL and "</w>"; empty ones are passed over.
@@ -41,25 +46,43 @@ class Learner:
 
     def __init__(self, words: Sequence[str], counts: Sequence[int]) -> None:
         lengths = np.fromiter(map(len, words), np.int64, len(words))
-        letters = np.frombuffer("\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
+        letters = np.frombuffer(
+            "\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass"), "<u4"
+        ).astype(np.int64)
         letters[(np.cumsum(lengths + 1) - 1)[lengths > 0]] += _LETTERS  # last letters
         occurs = np.zeros(2 * _LETTERS, bool)
         occurs[letters] = True
         number = np.cumsum(occurs, dtype=np.int32) - 1
         text = number[letters]
-        self.symbols = [chr(code % _LETTERS) + (END if code >= _LETTERS else "") for code in np.flatnonzero(occurs).tolist()]  # the first is the gap
-        self._inverted = ["".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1) for symbol in self.symbols]
+        self.symbols = [
+            chr(code % _LETTERS) + (END if code >= _LETTERS else "")
+            for code in np.flatnonzero(occurs).tolist()
+        ]  # the first is the gap
+        self._inverted = [
+            "".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1)
+            for symbol in self.symbols
+        ]
         place = np.arange(len(text), dtype=np.int32)
         # loops read an array.array quicker than numpy's; numpy's are views of it
-        self._text, self._after, self._before = (array("i", values.tobytes()) for values in (text, place + 1, place - 1))
-        self._weight = array("q", np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)]).tobytes())
-        self.text, self.after, self.before = (np.frombuffer(values, np.int32) for values in (self._text, self._after, self._before))
+        self._text, self._after, self._before = (
+            array("i", values.tobytes()) for values in (text, place + 1, place - 1)
+        )
+        self._weight = array(
+            "q", np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)]).tobytes()
+        )
+        self.text, self.after, self.before = (
+            np.frombuffer(values, np.int32) for values in (self._text, self._after, self._before)
+        )
         self.weight = np.frombuffer(self._weight, np.int64)
-        self.where: dict[int, Any] = {}  # pair -> places where it came to be; it may have gone from some since
+        self.where: dict[
+            int, Any
+        ] = {}  # pair -> places where it came to be; it may have gone from some since
         self._ranking = _Ranking(self._inverted)
         left = np.flatnonzero((text[:-1] != GAP) & (text[1:] != GAP)).astype(np.int32)
         size = len(self.symbols)
-        pairs = text[left] * np.array(size, np.int32 if size < 1 << 15 else np.int64) + text[left + 1]
+        pairs = (
+            text[left] * np.array(size, np.int32 if size < 1 << 15 else np.int64) + text[left + 1]
+        )
         gained: dict[int, int] = {}
         for key, count, places in _grouped(pairs, self.weight[left], left):
             pair = key // size << 32 | key % size
@@ -98,9 +121,17 @@ class Learner:
     def _merge_few(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
         """Merge a pair place by place.
 
-        Returns: how often each pair with the new symbol occurs; the counts of the pairs that are fewer now are up to date.
+        Returns: how often each pair with the new symbol occurs; the counts of the pairs that are
+            fewer now are up to date.
         """
-        text, after, before, weight, where, counts = self._text, self._after, self._before, self._weight, self.where, self._ranking.counts
+        text, after, before, weight, where, counts = (
+            self._text,
+            self._after,
+            self._before,
+            self._weight,
+            self.where,
+            self._ranking.counts,
+        )
         gained: dict[int, int] = {}
         if isinstance(places, np.ndarray):
             places = places.tolist()
@@ -138,7 +169,13 @@ class Learner:
 
     def _merge_many(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
         """As `_merge_few`, in all places at once; the symbols of the pair differ."""
-        text, after, before, where, counts = self.text, self.after, self.before, self.where, self._ranking.counts
+        text, after, before, where, counts = (
+            self.text,
+            self.after,
+            self.before,
+            self.where,
+            self._ranking.counts,
+        )
         place = np.asarray(places)
         gone = after[place]
         there = np.flatnonzero((text[place] == first) & (text[gone] == second))
@@ -175,7 +212,9 @@ class _Ranking:
         self.counts: dict[int, int] = {}
         """May be lowered by others."""
         self._inverted = inverted
-        self._level: dict[int, list[int]] = {}  # pairs by count; when a level is reached, those whose count has fallen move on
+        self._level: dict[
+            int, list[int]
+        ] = {}  # pairs by count; when a level is reached, those whose count has fallen move on
         self._levels: list[int] = []  # a heap of these counts, negative
         self._top: list[tuple[str, str, int]] = []  # a heap of the pairs of the level reached
         self._top_count = 0
@@ -186,7 +225,9 @@ class _Ranking:
         self._rank(gained.items())
 
     def best(self) -> int | None:
-        """Take the pair with the highest count, None if no count is high enough; `learn` sets its count."""
+        """Take the pair with the highest count, None if no count is high enough; `learn` sets
+        its count.
+        """
         counts, top, inverted = self.counts, self._top, self._inverted
         while True:
             if self._levels and (not top or self._levels[0] == -self._top_count):
@@ -219,13 +260,17 @@ class _Ranking:
                     heapq.heappush(self._levels, -count)
 
 
-def _grouped(keys: NDArray[Any], weights: Ints, places: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any]]]:
+def _grouped(
+    keys: NDArray[Any], weights: Ints, places: NDArray[Any]
+) -> Iterator[tuple[int, int, NDArray[Any]]]:
     """Group places by key.
 
     Returns: each key, the sum of the weights of its places, and these.
     """
     ranked = keys.astype(np.int64) << 32 | np.arange(len(keys))
-    ranked.sort()  # numbers are sorted faster than their indices, and places stay in their order, near each other in memory
+    # numbers are sorted faster than their indices, and places stay in their order, near each other
+    # in memory
+    ranked.sort()
     order = ranked & _LOW
     keys = ranked >> 32
     first = np.empty(len(keys), bool)
@@ -235,11 +280,18 @@ def _grouped(keys: NDArray[Any], weights: Ints, places: NDArray[Any]) -> Iterato
     sums = np.add.reduceat(weights[order], starts) if len(starts) else starts
     places = places[order]
     ends = [*starts.tolist(), len(keys)]
-    return zip(keys[starts].tolist(), sums.tolist(), map(places.__getitem__, map(slice, ends, ends[1:])), strict=False)
+    return zip(
+        keys[starts].tolist(),
+        sums.tolist(),
+        map(places.__getitem__, map(slice, ends, ends[1:])),
+        strict=False,
+    )
 
 
 def replaced(word: Sequence[str], pair: tuple[str, str], symbol: str) -> list[str]:
-    """A word's symbols with each occurrence of a pair, from left to right, replaced by one symbol."""
+    """A word's symbols with each occurrence of a pair, from left to right, replaced by one
+    symbol.
+    """
     first, second = pair
     result: list[str] = []
     i, last = 0, len(word) - 1

@@ -1,8 +1,10 @@
-"""Chinese words as jieba cuts them: loaded only when needed, silent, its parsed dictionary in nmtkit's own cache folder.
+"""Chinese words as jieba cuts them: loaded only when needed, silent, its parsed dictionary in
+nmtkit's own cache folder.
 
-The dictionary and the model for unknown words are jieba's; the search for the best path is ours, which gives the same words in two thirds of
-the time. A hyphen is a word of its own, as in jieba up to 0.39, with which the published segmentations of TED and TVsub were made: so `--` is two
-words here and one in jieba since.
+The dictionary and the model for unknown words are jieba's; the search for the best path is ours,
+which gives the same words in two thirds of the time. A hyphen is a word of its own, as in jieba up
+to 0.39, with which the published segmentations of TED and TVsub were made: so `--` is two words
+here and one in jieba since.
 """
 
 from __future__ import annotations
@@ -22,13 +24,17 @@ from nmtkit import files
 CACHED = 1 << 17
 LONGEST_CACHED = 64  # characters
 
-_PARTS = re.compile(r"[\u4e00-\u9fd5a-zA-Z0-9+#&._%]+|\S")  # what jieba cuts, and characters that are words of their own
+_PARTS = re.compile(
+    r"[\u4e00-\u9fd5a-zA-Z0-9+#&._%]+|\S"
+)  # what jieba cuts, and characters that are words of their own
 _CLOSING = frozenset(",.;:!?)]}")
 _OPENING = frozenset("([{")
 
 
 def is_chinese(lang: str) -> bool:
-    """Whether a language code is that of Chinese, of any region and script (zh, zh-TW, zho_Hans, cmn)."""
+    """Whether a language code is that of Chinese, of any region and script (zh, zh-TW, zho_Hans,
+    cmn).
+    """
     return re.split("[-_]", lang.lower())[0] in {"zh", "zho", "cmn"}
 
 
@@ -44,9 +50,13 @@ def _jieba() -> Any:
 @functools.cache
 def _segmenter() -> _Segmenter:
     jieba = _jieba()
-    tokenizer = jieba.Tokenizer()  # not jieba.dt, whose dictionary and folder are for all in the process to change
+    tokenizer = (
+        jieba.Tokenizer()
+    )  # not jieba.dt, whose dictionary and folder are for all in the process to change
     folder = files.cache_folder()
-    with contextlib.suppress(OSError):  # where nothing can be kept, the dictionary is parsed each time
+    with contextlib.suppress(
+        OSError
+    ):  # where nothing can be kept, the dictionary is parsed each time
         folder.mkdir(parents=True, exist_ok=True)
     tokenizer.tmp_dir, tokenizer.cache_file = str(folder), f"jieba-{jieba.__version__}.cache"
     tokenizer.initialize()
@@ -59,7 +69,8 @@ def dictionary_sha256() -> str:
 
 
 def segment(line: str) -> str:
-    """Split a line of Chinese into words separated by single spaces; spaces of the line are word boundaries.
+    """Split a line of Chinese into words separated by single spaces; spaces of the line are word
+    boundaries.
 
     Args:
         line: raw text without line feeds.
@@ -90,17 +101,22 @@ class _Segmenter(_Bounded):
     Args:
         frequency: of each word of the dictionary; 0 for what only begins one.
         total: sum of the frequencies.
-        unknown: cuts a run of characters that the dictionary leaves single (jieba's hidden Markov model).
+        unknown: cuts a run of characters that the dictionary leaves single (jieba's hidden Markov
+            model).
     """
 
-    def __init__(self, frequency: dict[str, int], total: int, unknown: Callable[[str], Iterable[str]]) -> None:
+    def __init__(
+        self, frequency: dict[str, int], total: int, unknown: Callable[[str], Iterable[str]]
+    ) -> None:
         super().__init__(self._cut)
         self._frequency = frequency
         self._weights = _Weights(log(total))
         self._runs = _Bounded(lambda run: " ".join(run if frequency.get(run) else unknown(run)))
 
     def _cut(self, text: str) -> str:
-        """The most probable path of dictionary words; of equally probable ones that with the longer word first."""
+        """The most probable path of dictionary words; of equally probable ones that with the
+        longer word first.
+        """
         frequency, weights = self._frequency.get, self._weights
         size = len(text)
         ends = list(range(1, size + 1))
@@ -147,7 +163,8 @@ class _Weights(dict[int, float]):
 
 
 def detokenize(tokens: Iterable[str]) -> str:
-    """Join words without spaces, but for those of other scripts: between two of them, after their punctuation and before their brackets.
+    """Join words without spaces, but for those of other scripts: between two of them, after their
+    punctuation and before their brackets.
 
     Args:
         tokens: words.
@@ -169,7 +186,9 @@ def _apart(before: str, right: str) -> bool:
     if not right.isalnum():
         return right in _OPENING and left.isalnum()
     if left in _CLOSING:
-        return not (right.isdigit() and before[0].isdigit()) and not (left == "." and right.islower())  # 10,000 and 8:30; E.coli
+        return not (right.isdigit() and before[0].isdigit()) and not (
+            left == "." and right.islower()
+        )  # 10,000 and 8:30; E.coli
     return left.isalnum()
 
 

@@ -1,9 +1,11 @@
-"""Moses tokenization and its way back, by sacremoses, with its known differences from the Perl scripts put right.
+"""Moses tokenization and its way back, by sacremoses, with its known differences from the Perl
+scripts put right.
 
-Put right here (against normalize-punctuation.perl and tokenizer.perl since 2018, and the recorded outputs of both):
-the normaliser sees the end of the line (`tea."` becomes `tea".` in German or French, also at the end); a full stop that ends the line is
-split even after an abbreviation (`So am I .`); Chinese, Japanese and Korean letters inside other languages count as letters.
-A last apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
+Put right here (against normalize-punctuation.perl and tokenizer.perl since 2018, and the recorded
+outputs of both): the normaliser sees the end of the line (`tea."` becomes `tea".` in German or
+French, also at the end); a full stop that ends the line is split even after an abbreviation (`So am
+I .`); Chinese, Japanese and Korean letters inside other languages count as letters. A last
+apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
 """
 
 from __future__ import annotations
@@ -24,16 +26,18 @@ _NORMALIZES_PAIRS = ("  ", " :", " ;", "''")
 _CONTROL = re.compile("[\x00-\x1f]")
 _FACING = re.compile(r"'\s+'")
 _ESCAPED = re.compile("[&|<>'\"\\[\\]]")
-_CJK = "\u3005-\u3007\u3031-\u3035\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u3131-\u318e\u31a0-\u31bf\u31f0-\u31ff" + (
-    "\u1100-\u11ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c\uac00-\ud7a3\uf900-\ufad9\uff66-\uffdc\U00020000-\U0003ffff"
+_CJK = (
+    "\u3005-\u3007\u3031-\u3035\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u3131-\u318e\u31a0-\u31bf\u31f0-\u31ff"
+    + "\u1100-\u11ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c\uac00-\ud7a3\uf900-\ufad9\uff66-\uffdc\U00020000-\U0003ffff"
 )
 
 
 def _dependent(line: str) -> bool:
     """Whether words of a line can't be tokenized each by itself.
 
-    That is so for control characters, which vanish; for apostrophes facing each other across a space, where one match of the English,
-    French and Italian rules uses up the space that the next would need; and for DOTMULTI, Moses' own placeholder.
+    That is so for control characters, which vanish; for apostrophes facing each other across a
+    space, where one match of the English, French and Italian rules uses up the space that the next
+    would need; and for DOTMULTI, Moses' own placeholder.
     """
     if "'" in line and _FACING.search(line) is not None:
         return True
@@ -42,7 +46,9 @@ def _dependent(line: str) -> bool:
 
 @functools.cache
 def languages() -> frozenset[str]:
-    """Codes of the languages that have abbreviations of their own; for all others Moses takes those of English."""
+    """Codes of the languages that have abbreviations of their own; for all others Moses takes
+    those of English.
+    """
     from sacremoses.corpus import NonbreakingPrefixes
 
     return frozenset(NonbreakingPrefixes().available_langs.values())
@@ -50,14 +56,21 @@ def languages() -> frozenset[str]:
 
 @functools.cache
 def _tokenizer_class() -> type[Any]:
-    """sacremoses' tokenizer with the corrections; made on first use, as importing sacremoses takes half a second."""
+    """sacremoses' tokenizer with the corrections; made on first use, as importing sacremoses
+    takes half a second.
+    """
     from sacremoses import MosesTokenizer
 
     class Tokenizer(MosesTokenizer):  # type: ignore[misc]
         letters = frozenset(MosesTokenizer.IsAlpha)
         lower = frozenset(MosesTokenizer.IsLower)
         PAD_NOT_ISALNUM = re.compile(rf"([^{MosesTokenizer.IsAlnum}{_CJK}\s\.'\`\,\-])"), r" \1 "
-        AGGRESSIVE_HYPHEN_SPLIT = re.compile(rf"([{MosesTokenizer.IsAlnum}{_CJK}])\-(?=[{MosesTokenizer.IsAlnum}{_CJK}])"), r"\1 @-@ "
+        AGGRESSIVE_HYPHEN_SPLIT = (
+            re.compile(
+                rf"([{MosesTokenizer.IsAlnum}{_CJK}])\-(?=[{MosesTokenizer.IsAlnum}{_CJK}])"
+            ),
+            r"\1 @-@ ",
+        )
 
         def __init__(self, lang: str, caseless: bool) -> None:
             super().__init__(lang)
@@ -78,7 +91,11 @@ def _tokenizer_class() -> type[Any]:
                 prefix = token[:-1]
                 if i < last:
                     following = tokens[i + 1]
-                    if ("." in prefix and not self.letters.isdisjoint(prefix)) or prefix in self.prefixes or following[0] in self.lower:
+                    if (
+                        ("." in prefix and not self.letters.isdisjoint(prefix))
+                        or prefix in self.prefixes
+                        or following[0] in self.lower
+                    ):
                         continue
                     if prefix in self.numeric_only and following[0] in "0123456789":
                         continue
@@ -91,31 +108,48 @@ def _tokenizer_class() -> type[Any]:
 class Moses:
     """Tokenizes and detokenizes one language as Moses' scripts do.
 
-    Words are tokenized once and remembered: except in the lines `_dependent` finds, what becomes of a word depends on the word itself and, if it
-    holds a full stop, comma or apostrophe, on whether it begins or ends the line and on the kind of character the next word begins with.
+    Words are tokenized once and remembered: except in the lines `_dependent` finds, what becomes of
+    a word depends on the word itself and, if it holds a full stop, comma or apostrophe, on whether
+    it begins or ends the line and on the kind of character the next word begins with.
 
     Args:
-        lang: two-letter code; languages without rules of their own get the English abbreviations, as in Moses.
+        lang: two-letter code; languages without rules of their own get the English abbreviations,
+            as in Moses.
         normalize: normalise punctuation first (normalize-punctuation.perl).
         aggressive_hyphens: split `well-known` into `well @-@ known` (tokenizer.perl -a).
         escape: write `&apos;`, `&quot;`, … for the characters Moses reserves.
-        caseless: for text that was lowercased: that a word begins with a small letter doesn't say that its sentence began before it, and
-            abbreviations are known without their capitals.
+        caseless: for text that was lowercased: that a word begins with a small letter doesn't say
+            that its sentence began before it, and abbreviations are known without their capitals.
     """
 
-    def __init__(self, lang: str, normalize: bool = True, aggressive_hyphens: bool = False, escape: bool = True, caseless: bool = False) -> None:
+    def __init__(
+        self,
+        lang: str,
+        normalize: bool = True,
+        aggressive_hyphens: bool = False,
+        escape: bool = True,
+        caseless: bool = False,
+    ) -> None:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer
 
         self.lang = lang
         self.aggressive_hyphens = aggressive_hyphens
         self.escape = escape
-        self._substitutions = _needles(MosesPunctNormalizer(lang, perl_parity=True).substitutions) if normalize else []
+        self._substitutions = (
+            _needles(MosesPunctNormalizer(lang, perl_parity=True).substitutions)
+            if normalize
+            else []
+        )
         self._tokenizer = _tokenizer_class()(lang, caseless)
         self._detokenizer = MosesDetokenizer(lang)
         self._apostrophe = {"en": " '", "fr": "' ", "it": "' "}.get(lang, " ' ")
         self._anywhere: dict[str, str] = {}  # word -> its tokens, where its place doesn't matter
-        self._stopped: dict[str, tuple[str, str, str]] = {}  # simple word with a final full stop -> tokens: split off, glued on; prefix
-        self._placed: dict[tuple[str, bool, str], str] = {}  # (other word, begins the line, next word's kind) -> its tokens
+        self._stopped: dict[
+            str, tuple[str, str, str]
+        ] = {}  # simple word with a final full stop -> tokens: split off, glued on; prefix
+        self._placed: dict[
+            tuple[str, bool, str], str
+        ] = {}  # (other word, begins the line, next word's kind) -> its tokens
 
     def normalize(self, line: str) -> str:
         """Normalise punctuation (nothing if this was switched off).
@@ -153,8 +187,14 @@ class Moses:
         return " ".join(result)  # type: ignore[arg-type]
 
     def reference(self, line: str) -> str:
-        """Tokenize a normalised line as a whole, rule by rule; `tokenize` gives the same, faster."""
-        return " ".join(self._tokenizer.tokenize(line, aggressive_dash_splits=self.aggressive_hyphens, escape=self.escape))
+        """Tokenize a normalised line as a whole, rule by rule; `tokenize` gives the same,
+        faster.
+        """
+        return " ".join(
+            self._tokenizer.tokenize(
+                line, aggressive_dash_splits=self.aggressive_hyphens, escape=self.escape
+            )
+        )
 
     def _place(self, words: list[str], i: int) -> str:
         """The tokens of a word at its place in a line."""
@@ -169,10 +209,20 @@ class Moses:
                     return self._between(word, i == 0, following)
                 split_off = f"{body} ."
                 # a full stop after a padded character stands alone already
-                glued = body + "." if tokenizer.PAD_NOT_ISALNUM[0].match(word[-2]) is None else split_off
-                stopped = self._remember(self._stopped, word, (split_off, glued, body.rpartition(" ")[2]))
+                glued = (
+                    body + "."
+                    if tokenizer.PAD_NOT_ISALNUM[0].match(word[-2]) is None
+                    else split_off
+                )
+                stopped = self._remember(
+                    self._stopped, word, (split_off, glued, body.rpartition(" ")[2])
+                )
             prefix = stopped[2]
-            keep = prefix in tokenizer.prefixes or following in tokenizer.lower or (prefix in tokenizer.numeric_only and following in "0123456789")
+            keep = (
+                prefix in tokenizer.prefixes
+                or following in tokenizer.lower
+                or (prefix in tokenizer.numeric_only and following in "0123456789")
+            )
             return stopped[1] if following and keep else stopped[0]
         tokens = self._simple(word[:-1]) if word[-1] == "," else self._simple(word)
         if tokens is None:
@@ -180,7 +230,9 @@ class Moses:
         return self._remember(self._anywhere, word, f"{tokens} ," if word[-1] == "," else tokens)
 
     def _simple(self, word: str) -> str | None:
-        """The tokens of a word to which only the rules for special characters, hyphens and one apostrophe between letters apply, else None."""
+        """The tokens of a word to which only the rules for special characters, hyphens and one
+        apostrophe between letters apply, else None.
+        """
         if word.isascii() and word.isalnum():
             return word
         if not word or "." in word or "," in word:
@@ -202,15 +254,25 @@ class Moses:
         return " ".join(text.split())
 
     def _between(self, word: str, begins: bool, following: str) -> str:
-        """The tokens of any word at its place, tokenized by all rules between stand-ins for its neighbours the first time."""
+        """The tokens of any word at its place, tokenized by all rules between stand-ins for its
+        neighbours the first time.
+        """
         kind = "" if not following else "X"
         if kind and word[-1] == ".":
-            kind = "x" if following in self._tokenizer.lower else "1" if following in "0123456789" else "X"
+            kind = (
+                "x"
+                if following in self._tokenizer.lower
+                else "1"
+                if following in "0123456789"
+                else "X"
+            )
         key = (word, begins, kind)
         tokens = self._placed.get(key)
         if tokens is None:
             tokens = self.reference(("" if begins else "X ") + word + (" " + kind if kind else ""))
-            tokens = self._remember(self._placed, key, tokens[0 if begins else 2 : len(tokens) - (2 if kind else 0)])
+            tokens = self._remember(
+                self._placed, key, tokens[0 if begins else 2 : len(tokens) - (2 if kind else 0)]
+            )
         return tokens
 
     def _remember(self, cache: dict[Key, Value], key: Key, value: Value) -> Value:
@@ -221,7 +283,8 @@ class Moses:
         return value
 
     def detokenize(self, tokens: list[str]) -> str:
-        """Turn tokens into text: punctuation moves to its word, `@-@` becomes a hyphen, escapes are undone exactly once.
+        """Turn tokens into text: punctuation moves to its word, `@-@` becomes a hyphen, escapes are
+        undone exactly once.
 
         Args:
             tokens: tokens as `tokenize` makes them.
@@ -229,7 +292,9 @@ class Moses:
         """
         try:
             text: str = self._detokenizer.detokenize(tokens, unescape=self.escape)
-        except TypeError:  # sacremoses 0.2 fails on Czech `x' - li`; a language without rules of its own leaves the spaces there
+        # sacremoses 0.2 fails on Czech `x' - li`; a language without rules of its own leaves the
+        # spaces there
+        except TypeError:
             from sacremoses import MosesDetokenizer
 
             text = MosesDetokenizer("").detokenize(tokens, unescape=self.escape)
@@ -237,13 +302,22 @@ class Moses:
 
 
 def _needles(substitutions: list[tuple[str, str]]) -> list[tuple[str, re.Pattern[str], str]]:
-    """Compile the normaliser's substitutions, each with a string without which it can't match or changes nothing."""
+    """Compile the normaliser's substitutions, each with a string without which it can't match or
+    changes nothing.
+    """
     result = []
     for pattern, replacement in substitutions:
         if pattern == " +":
             needle = "  "
         else:
-            needle = next((mark for mark in (*'\xa0„“”–—´‘‚’…«»`%"', "''", "\\)", "\\(", ":", ";", "\\r") if mark in pattern), "")
+            needle = next(
+                (
+                    mark
+                    for mark in (*'\xa0„“”–—´‘‚’…«»`%"', "''", "\\)", "\\(", ":", ";", "\\r")
+                    if mark in pattern
+                ),
+                "",
+            )
             needle = {"\\)": ")", "\\(": "(", "\\r": "\r"}.get(needle, needle)
         result.append((needle, re.compile(pattern), replacement))
     return result

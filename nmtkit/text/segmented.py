@@ -1,4 +1,6 @@
-"""The words of a corpus as subwords, all in arrays: how often each subword occurs, and the ids of running text."""
+"""The words of a corpus as subwords, all in arrays: how often each subword occurs, and the ids
+of running text.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Segmented:
         Args:
             words: how often each word does (W).
         """
-        sums = np.bincount(self.flat, np.repeat(words, self.lengths), minlength=len(self.pieces))  # exact up to 2 ** 53
+        sums = np.bincount(
+            self.flat, np.repeat(words, self.lengths), minlength=len(self.pieces)
+        )  # exact up to 2 ** 53
         counts: Counter[str] = Counter()
         for piece in np.flatnonzero(sums).tolist():
             counts[self.pieces[piece]] += int(sums[piece])
@@ -44,19 +48,31 @@ class Segmented:
     def outside(self, allowed: set[str]) -> list[int]:
         """The words with a piece that is not allowed."""
         bad = np.array([piece not in allowed for piece in self.pieces])
-        return np.unique(np.repeat(np.arange(len(self.lengths)), self.lengths)[bad[self.flat]]).tolist()  # type: ignore[no-any-return]
+        return np.unique(
+            np.repeat(np.arange(len(self.lengths)), self.lengths)[bad[self.flat]]
+        ).tolist()  # type: ignore[no-any-return]
 
     def changed(self, words: Mapping[int, Sequence[str]]) -> Segmented:
         """A copy with other pieces for some words, given by number."""
         if not words:
             return self
-        new = {piece: len(self.pieces) + i for i, piece in enumerate({piece: None for word in words.values() for piece in word})}
+        new = {
+            piece: len(self.pieces) + i
+            for i, piece in enumerate({piece: None for word in words.values() for piece in word})
+        }
         added = np.array([new[piece] for word in words.values() for piece in word], np.int64)
         lengths = self.lengths.copy()
         lengths[list(words)] = [len(word) for word in words.values()]
         starts = np.cumsum(self.lengths) - self.lengths
-        starts[list(words)] = len(self.flat) + np.cumsum(lengths[list(words)]) - lengths[list(words)]
-        return Segmented([*self.pieces, *new], _gathered(np.concatenate([self.flat, added]), starts, lengths), lengths, self.merges)
+        starts[list(words)] = (
+            len(self.flat) + np.cumsum(lengths[list(words)]) - lengths[list(words)]
+        )
+        return Segmented(
+            [*self.pieces, *new],
+            _gathered(np.concatenate([self.flat, added]), starts, lengths),
+            lengths,
+            self.merges,
+        )
 
     @classmethod
     def whole(cls, words: Iterable[str]) -> Segmented:
@@ -69,13 +85,19 @@ class WordIds:
     """Token ids of words by number.
 
     Args:
-        sides: the words of each side, and its vocabulary; the numbers of one side follow those of the other.
+        sides: the words of each side, and its vocabulary; the numbers of one side follow those of
+            the other.
         kind: type of the ids.
     """
 
     def __init__(self, sides: Sequence[tuple[Segmented, Vocabulary]], kind: np.dtype[Any]) -> None:
-        ids = [np.array(vocabulary.encode(words.pieces)[:-1], kind)[words.flat] for words, vocabulary in sides]
-        self._ids: NDArray[Any] = np.concatenate([*ids, np.array([EOS], kind)])  # the last word is the end of a line, -1
+        ids = [
+            np.array(vocabulary.encode(words.pieces)[:-1], kind)[words.flat]
+            for words, vocabulary in sides
+        ]
+        self._ids: NDArray[Any] = np.concatenate(
+            [*ids, np.array([EOS], kind)]
+        )  # the last word is the end of a line, -1
         self._lengths = np.concatenate([*(words.lengths for words, _ in sides), [1]])
         self._starts = np.cumsum(self._lengths) - self._lengths
 

@@ -1,4 +1,6 @@
-"""The one path of a side's text, raw line to subwords and back, used by prep, translation and analyses alike."""
+"""The one path of a side's text, raw line to subwords and back, used by prep, translation and
+analyses alike.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ class TextSide:
         tokenization: what makes the words, as signatures of scores name it (`moses-split-hyphens`).
     """
 
-    def __init__(self, lang: str, settings: PrepSettings, truecaser: Truecaser | None = None, bpe: Bpe | None = None) -> None:
+    def __init__(
+        self,
+        lang: str,
+        settings: PrepSettings,
+        truecaser: Truecaser | None = None,
+        bpe: Bpe | None = None,
+    ) -> None:
         self.lang = lang
         self.lowercase = settings.lowercase
         self.truecaser = truecaser
@@ -38,14 +46,20 @@ class TextSide:
         self.moses = None if chinese.is_chinese(lang) else Moses(*options)
         self._caseless = Moses(*options, caseless=True) if self.moses and self.lowercase else None
         steps = {"normalized": settings.normalize, "split-hyphens": settings.aggressive_hyphens}
-        self.tokenization = "-".join(["moses", *(step for step, taken in steps.items() if taken)]) if self.moses else "jieba"
+        self.tokenization = (
+            "-".join(["moses", *(step for step, taken in steps.items() if taken)])
+            if self.moses
+            else "jieba"
+        )
 
     @classmethod
     def load(cls, prep_dir: Path, side: Literal["src", "tgt"]) -> TextSide:
-        """The side of a prepared corpus, built from its files; cheap enough for each worker process to do.
+        """The side of a prepared corpus, built from its files; cheap enough for each worker process
+        to do.
 
         Args:
-            prep_dir: the run's prep folder, with manifest.json, codes.bpe or codes.SIDE.bpe, truecase.LANG, bpe-vocab.SIDE.txt.
+            prep_dir: the run's prep folder, with manifest.json, codes.bpe or codes.SIDE.bpe,
+                truecase.LANG, bpe-vocab.SIDE.txt.
             side: "src" or "tgt".
         Raises: DataError if the corpus isn't prepared or a file is damaged.
         """
@@ -53,8 +67,22 @@ class TextSide:
         recipe = load(TextRecipe, prep_dir / "manifest.json")
         lang = recipe.src if side == "src" else recipe.tgt
         model = prep_dir / f"truecase.{lang}"
-        codes = next((path for path in (prep_dir / f"codes.{side}.bpe", prep_dir / "codes.bpe") if path.exists()), None)
-        bpe = Bpe(codes, _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", recipe.settings.vocab_threshold)) if codes else None
+        codes = next(
+            (
+                path
+                for path in (prep_dir / f"codes.{side}.bpe", prep_dir / "codes.bpe")
+                if path.exists()
+            ),
+            None,
+        )
+        bpe = (
+            Bpe(
+                codes,
+                _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", recipe.settings.vocab_threshold),
+            )
+            if codes
+            else None
+        )
         return cls(lang, recipe.settings, Truecaser.load(model) if model.exists() else None, bpe)
 
     def tokens(self, line: str) -> list[str]:
@@ -69,7 +97,8 @@ class TextSide:
     def cased(self, line: str) -> str:
         """Tidy, tokenize and lowercase (if set) one raw line.
 
-        Returns: its words, not truecased, separated by single spaces: the form multi-bleu.perl is computed on.
+        Returns: its words, not truecased, separated by single spaces: the form multi-bleu.perl is
+            computed on.
         """
         return self.tokenized(tidy(line))
 
@@ -80,7 +109,9 @@ class TextSide:
         """
         moses = self._caseless if self._caseless and line.islower() else self.moses
         line = moses.tokenize(line) if moses else chinese.segment(line)
-        return line.lower() if self.lowercase else line  # not before: where a sentence ends is seen from the capital of the next
+        return (
+            line.lower() if self.lowercase else line
+        )  # not before: where a sentence ends is seen from the capital of the next
 
     def encode(self, line: str) -> list[str]:
         """One raw line as subwords, ready for the vocabulary."""
@@ -98,7 +129,9 @@ class TextSide:
         return " ".join(join(subwords))
 
     def cased_surface(self, subwords: list[str]) -> str:
-        """Subwords as tokenized text, BPE and truecasing undone: the form multi-bleu.perl is computed on."""
+        """Subwords as tokenized text, BPE and truecasing undone: the form multi-bleu.perl is
+        computed on.
+        """
         return " ".join(self._cased_words(subwords))
 
     def decode(self, subwords: list[str]) -> str:
@@ -118,7 +151,11 @@ def _vocabulary(path: Path, threshold: int) -> set[str] | None:
     for number, line in enumerate(text_lines(path), 1):
         token, _, count = line.rpartition(" ")
         if not token or not count.isdigit():
-            raise DataError("not a subword vocabulary", where=f"{path}, line {number}", hint="expected: subword, space, count")
+            raise DataError(
+                "not a subword vocabulary",
+                where=f"{path}, line {number}",
+                hint="expected: subword, space, count",
+            )
         if int(count) >= threshold:
             result.add(token)
     return result

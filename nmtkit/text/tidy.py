@@ -1,4 +1,6 @@
-"""Make raw lines safe: one line stays one line, words are separated by single spaces, every change is counted."""
+"""Make raw lines safe: one line stays one line, words are separated by single spaces, every
+change is counted.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def utf8_lines(text: bytes, changes: Counter[str] | None) -> list[str] | list[st
 
     Args:
         text: lines, each with its LF.
-        changes: the number of lines that are not UTF-8, repaired with U+FFFD, is added to it; None: such lines become None.
+        changes: the number of lines that are not UTF-8, repaired with U+FFFD, is added to it; None:
+            such lines become None.
     """
     with contextlib.suppress(UnicodeDecodeError):
         return text.decode().split("\n")[:-1]
@@ -49,20 +52,30 @@ def utf8_lines(text: bytes, changes: Counter[str] | None) -> list[str] | list[st
 
 
 def tidy(line: str, counts: Counter[str] | None = None) -> str:
-    """Make one raw line safe for every later step: one line stays one line, and words are separated by single spaces.
+    """Make one raw line safe for every later step: one line stays one line, and words are separated
+    by single spaces.
 
-    The BOM (U+FEFF, anywhere) and a CR at the end are removed; NUL, tab, every other control character and every Unicode line
-    separator become a space; runs of spaces collapse; the ends are stripped. Words that end in the subword joiner `@@` stay as they
-    are but are counted: tokenization takes them apart (`@ @`) and `Bpe.segment` never emits one, so they are never read as a joiner.
+    The BOM (U+FEFF, anywhere) and a CR at the end are removed; NUL, tab, every other control
+    character and every Unicode line separator become a space; runs of spaces collapse; the ends are
+    stripped. Words that end in the subword joiner `@@` stay as they are but are counted:
+    tokenization takes them apart (`@ @`) and `Bpe.segment` never emits one, so they are never read
+    as a joiner.
 
     Args:
         line: one line without its line feed.
-        counts: if given, what was found is added to it: occurrences by kind ("BOM", "CR at the end", "NUL", "tab", …,
-            "other control character", "joiner @@ in the text") and, under "spaces", the lines whose spacing alone changed.
+        counts: if given, what was found is added to it: occurrences by kind ("BOM", "CR at the
+            end", "NUL", "tab", …, "other control character", "joiner @@ in the text") and, under
+            "spaces", the lines whose spacing alone changed.
     Returns: the safe line, possibly empty.
     """
     # Controls, separators and the BOM are not printable; most lines leave here.
-    if line.isprintable() and "  " not in line and JOINER not in line and line[:1] != " " and line[-1:] != " ":
+    if (
+        line.isprintable()
+        and "  " not in line
+        and JOINER not in line
+        and line[:1] != " "
+        and line[-1:] != " "
+    ):
         return line
     found: Counter[str] = Counter()
     if "\ufeff" in line:

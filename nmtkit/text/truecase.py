@@ -1,4 +1,6 @@
-"""Truecasing as Moses does it (train-truecaser.perl, truecase.perl, detruecase.perl), streaming and without regular expressions per word."""
+"""Truecasing as Moses does it (train-truecaser.perl, truecase.perl, detruecase.perl), streaming
+and without regular expressions per word.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ _TAG = re.compile(r"<\S[^>]*>")
 
 
 class TruecaseTrainer:
-    """Counts the written forms of each word where it doesn't begin a sentence; memory grows with the forms, not with the text.
+    """Counts the written forms of each word where it doesn't begin a sentence; memory grows with
+    the forms, not with the text.
 
-    The model is sacremoses' (train-truecaser.perl without --possiblyUseFirstToken; quotes and brackets are passed over wherever they
-    stand).
+    The model is sacremoses' (train-truecaser.perl without --possiblyUseFirstToken; quotes and
+    brackets are passed over wherever they stand).
     """
 
     def __init__(self) -> None:
@@ -34,7 +37,9 @@ class TruecaseTrainer:
 
     @functools.cached_property
     def forms(self) -> dict[str, list[str]]:
-        """The forms of each lowercased word that has letters with a case, the most frequent first, when all text is counted."""
+        """The forms of each lowercased word that has letters with a case, the most frequent
+        first, when all text is counted.
+        """
         counts, cased = self.counts, _Cased()
         forms: dict[str, list[str]] = {}
         for form in counts:
@@ -46,16 +51,22 @@ class TruecaseTrainer:
                     forms[lower] = [form]
         for variants in forms.values():
             if len(variants) > 1:
-                variants.sort(key=counts.__getitem__, reverse=True)  # stable: of equally frequent forms the one seen first
+                variants.sort(
+                    key=counts.__getitem__, reverse=True
+                )  # stable: of equally frequent forms the one seen first
         return forms
 
     def truecaser(self) -> Truecaser:
         """The truecaser that `Truecaser.load` makes of what `save` writes."""
         forms = self.forms
-        return Truecaser({lower: variants[0] for lower, variants in forms.items()}, frozenset(itertools.chain.from_iterable(forms.values())))
+        return Truecaser(
+            {lower: variants[0] for lower, variants in forms.items()},
+            frozenset(itertools.chain.from_iterable(forms.values())),
+        )
 
     def save(self, path: Path) -> None:
-        """Write the model in Moses' format: `best (count/total) other (count) …`, a line a word, in order of first appearance.
+        """Write the model in Moses' format: `best (count/total) other (count) …`, a line a word, in
+        order of first appearance.
 
         Raises: EnvironmentProblem if it can't be written.
         """
@@ -71,7 +82,9 @@ class TruecaseTrainer:
 
 
 def evidence(tokens: Iterable[str]) -> list[str]:
-    """The words of a tokenized line that tell how words are written: those that don't begin a sentence, without marks and tags."""
+    """The words of a tokenized line that tell how words are written: those that don't begin a
+    sentence, without marks and tags.
+    """
     first = True
     result: list[str] = []
     for token in tokens:
@@ -95,7 +108,8 @@ class _Cased(dict[str, bool]):
 
 
 class Truecaser:
-    """Gives words their usual case: at the start of a sentence the most frequent form, elsewhere only forms never seen are changed.
+    """Gives words their usual case: at the start of a sentence the most frequent form, elsewhere
+    only forms never seen are changed.
 
     Args:
         best: lowercased word -> its most frequent form.
@@ -118,16 +132,24 @@ class Truecaser:
         for number, line in enumerate(text_lines(path), 1):
             fields = line.split(" ")
             forms = fields[0::2]
-            if len(fields) % 2 or not all([field[:1] == "(" and field[-1:] == ")" for field in fields[1::2]]):
+            if len(fields) % 2 or not all(
+                [field[:1] == "(" and field[-1:] == ")" for field in fields[1::2]]
+            ):
                 if not line.strip():
                     continue
-                raise DataError("not a truecase model", where=f"{path}, line {number}", hint="expected: word (count/total) other (count) …")
+                raise DataError(
+                    "not a truecase model",
+                    where=f"{path}, line {number}",
+                    hint="expected: word (count/total) other (count) …",
+                )
             best[forms[0].lower()] = forms[0]
             known.update(forms)
         return cls(best, frozenset(known))
 
     def truecase(self, tokens: list[str]) -> list[str]:
-        """Truecase one tokenized line; as many tokens come out as went in (XML tags and Moses factors are ordinary tokens here)."""
+        """Truecase one tokenized line; as many tokens come out as went in (XML tags and Moses
+        factors are ordinary tokens here).
+        """
         best, known = self.best, self.known
         return [
             best.get(token.lower(), token) if first or token not in known else token
@@ -141,7 +163,9 @@ class Truecaser:
 
 
 def sentence_starts(tokens: Iterable[str]) -> Iterator[bool]:
-    """For each token of a line, whether truecasers take it for the first of a sentence: brackets and quotes before it are too."""
+    """For each token of a line, whether truecasers take it for the first of a sentence: brackets
+    and quotes before it are too.
+    """
     first = True
     for token in tokens:
         yield first
@@ -149,5 +173,10 @@ def sentence_starts(tokens: Iterable[str]) -> Iterator[bool]:
 
 
 def detruecase(tokens: Sequence[str]) -> list[str]:
-    """Uppercase the first letter of each sentence, as Moses' detruecase.perl does; brackets and quotes before it are passed over."""
-    return [token[:1].upper() + token[1:] if first else token for token, first in zip(tokens, sentence_starts(tokens), strict=True)]
+    """Uppercase the first letter of each sentence, as Moses' detruecase.perl does; brackets and
+    quotes before it are passed over.
+    """
+    return [
+        token[:1].upper() + token[1:] if first else token
+        for token, first in zip(tokens, sentence_starts(tokens), strict=True)
+    ]

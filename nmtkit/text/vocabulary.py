@@ -14,7 +14,9 @@ SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
 def by_frequency(counts: Mapping[str, int]) -> list[str]:
     """Tokens by falling frequency, ties in code point order."""
-    return sorted(sorted(counts), key=counts.__getitem__, reverse=True)  # stable, and many times as fast as one sort by pairs
+    return sorted(
+        sorted(counts), key=counts.__getitem__, reverse=True
+    )  # stable, and many times as fast as one sort by pairs
 
 
 class Vocabulary:
@@ -38,7 +40,9 @@ class Vocabulary:
 
     @classmethod
     def from_counts(cls, counts: dict[str, int], min_frequency: int = 1) -> Vocabulary:
-        """Tokens by falling frequency, ties in code point order; text that looks like a special symbol never becomes one."""
+        """Tokens by falling frequency, ties in code point order; text that looks like a special
+        symbol never becomes one.
+        """
         kept = [t for t in by_frequency(counts) if counts[t] >= min_frequency and t not in SPECIALS]
         return cls([*SPECIALS, *kept])
 
@@ -53,7 +57,11 @@ class Vocabulary:
         except DataError as error:
             if error.where is not None:
                 raise
-            raise DataError(error.message, where=path, hint=error.hint or "prepare it again: nmtkit prep … --force") from None
+            raise DataError(
+                error.message,
+                where=path,
+                hint=error.hint or "prepare it again: nmtkit prep … --force",
+            ) from None
 
     def __contains__(self, token: object) -> bool:
         return token in self._ids
@@ -66,7 +74,9 @@ class Vocabulary:
         files.write_lines(path, self._tokens)
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of tokens followed by </s>; an unknown token, and text that spells a special symbol, is <unk>."""
+        """Ids of tokens followed by </s>; an unknown token, and text that spells a special
+        symbol, is <unk>.
+        """
         get = self._ids.get
         return [i if (i := get(t, UNK)) > UNK else UNK for t in tokens] + [EOS]
 
@@ -97,5 +107,7 @@ def load_vocabularies(prep: Path) -> tuple[Vocabulary, Vocabulary]:
         shared = Vocabulary.load(prep / "vocab.txt")
         return shared, shared
     if not (prep / "vocab.src.txt").is_file():
-        raise DataError("this run is not prepared: it has no vocabulary", where=prep, hint="nmtkit prep")
+        raise DataError(
+            "this run is not prepared: it has no vocabulary", where=prep, hint="nmtkit prep"
+        )
     return Vocabulary.load(prep / "vocab.src.txt"), Vocabulary.load(prep / "vocab.tgt.txt")

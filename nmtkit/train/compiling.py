@@ -1,7 +1,9 @@
-"""`--compile`: the forward and backward pass of training as graphs that torch.compile has made, of any shape.
+"""`--compile`: the forward and backward pass of training as graphs that torch.compile has made, of
+any shape.
 
-Only training is compiled: validation, search and everything that looks into a model (capture, hooks) run the model as it is written. Every
-variant keeps its random numbers: on a CPU dropout's masks are drawn by our own generator from inside the graph, in the same order.
+Only training is compiled: validation, search and everything that looks into a model (capture,
+hooks) run the model as it is written. Every variant keeps its random numbers: on a CPU dropout's
+masks are drawn by our own generator from inside the graph, in the same order.
 """
 
 from __future__ import annotations
@@ -27,11 +29,21 @@ def check_compiler(device: torch.device, backend: str = "inductor") -> None:
     Raises: ConfigError if torch.compile does not work on this machine.
     """
     try:
-        torch.compile(lambda x: torch.relu(x + 1).sum(), backend=backend)(torch.ones(64, device=device))
-    except Exception as error:  # torch names no common class: what is missing may be g++, Python's headers, OpenMP or Triton
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        hint = "install a C++ compiler (g++, or what CXX names) and Python's headers, or leave --compile out"
-        raise ConfigError(f"torch.compile does not work on this machine: {lines[0]}", where="--compile", hint=hint) from error
+        torch.compile(lambda x: torch.relu(x + 1).sum(), backend=backend)(
+            torch.ones(64, device=device)
+        )
+    # torch names no common class: what is missing may be g++, Python's headers, OpenMP or Triton
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+            type(error).__name__
+        ]
+        hint = (
+            "install a C++ compiler (g++, or what CXX names) and Python's headers, or leave"
+            " --compile out"
+        )
+        raise ConfigError(
+            f"torch.compile does not work on this machine: {lines[0]}", where="--compile", hint=hint
+        ) from error
 
 
 def compile_training(model: Model, example: Batch, backend: str = "inductor") -> None:
@@ -39,8 +51,8 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
 
     Args:
         model: on its device.
-        example: any batch with targets, for one pass that is not compiled: what a model makes when first needed (tables of positions)
-            must not be made inside a graph.
+        example: any batch with targets, for one pass that is not compiled: what a model makes when
+            first needed (tables of positions) must not be made inside a graph.
         backend: of torch.compile.
     """
     assert example.tgt_in is not None

@@ -1,11 +1,14 @@
-"""The gradient of one update: all its micro-batches, each with its own random numbers, in parts where memory is short.
+"""The gradient of one update: all its micro-batches, each with its own random numbers, in parts
+where memory is short.
 
-A part is a micro-batch of its own: the update is the mean over the same pairs, but with other dropout masks than if it had been computed
-whole. From which size on batches are computed in parts is therefore kept in the training's state, so that a continued training does the same.
+A part is a micro-batch of its own: the update is the mean over the same pairs, but with other
+dropout masks than if it had been computed whole. From which size on batches are computed in parts
+is therefore kept in the training's state, so that a continued training does the same.
 
-Several processes take turns with the micro-batches, whose random numbers go by their place in the update and not by who computes them: the
-update is the same whatever the number of processes. Where an update has fewer micro-batches than there are processes, they are cut into
-pieces; the update is then the mean over the same pairs, again with other dropout masks.
+Several processes take turns with the micro-batches, whose random numbers go by their place in the
+update and not by who computes them: the update is the same whatever the number of processes. Where
+an update has fewer micro-batches than there are processes, they are cut into pieces; the update is
+then the mean over the same pairs, again with other dropout masks.
 """
 
 from __future__ import annotations
@@ -37,11 +40,17 @@ HELD = 2**53
 
 def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
     """The arguments of torch.autocast for the precision chosen."""
-    return {"device_type": hardware.device, "dtype": torch.bfloat16, "enabled": hardware.precision == "bfloat16"}
+    return {
+        "device_type": hardware.device,
+        "dtype": torch.bfloat16,
+        "enabled": hardware.precision == "bfloat16",
+    }
 
 
 def seed_everything(seed: int, step: int, micro: int) -> None:
-    """Begin the random numbers of a micro-batch: a model may draw from any of the usual sources and still be continued exactly."""
+    """Begin the random numbers of a micro-batch: a model may draw from any of the usual sources
+    and still be continued exactly.
+    """
     seed_dropout(seed, step, micro)
     mixed = int(np.random.SeedSequence((seed, step, micro, 1)).generate_state(1)[0])
     torch.manual_seed(mixed)
@@ -50,13 +59,18 @@ def seed_everything(seed: int, step: int, micro: int) -> None:
 
 
 def pieces(batches: int, ranks: int) -> int:
-    """How many pieces each of an update's batches is cut into: 1 where every rank has one, else what takes least time.
+    """How many pieces each of an update's batches is cut into: 1 where every rank has one, else
+    what takes least time.
 
-    The time is that of the rank with most pieces, a twentieth more for each piece of a batch, since short ones are slower for their length.
+    The time is that of the rank with most pieces, a twentieth more for each piece of a batch, since
+    short ones are slower for their length.
     """
     if batches >= ranks:
         return 1
-    return min(range(1, ranks + 1), key=lambda count: math.ceil(batches * count / ranks) / count * (1 + count / 20))
+    return min(
+        range(1, ranks + 1),
+        key=lambda count: math.ceil(batches * count / ranks) / count * (1 + count / 20),
+    )
 
 
 class Gradients:
@@ -82,16 +96,24 @@ class Gradients:
         state: TrainState,
         ranks: Ranks | None = None,
     ) -> None:
-        self._model, self._store, self._order, self._settings, self._autocast = model, store, order, settings, autocast
+        self._model, self._store, self._order, self._settings, self._autocast = (
+            model,
+            store,
+            order,
+            settings,
+            autocast,
+        )
         self._state, self._ranks = state, ranks or Ranks()
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._device = next(model.parameters()).device
         self._chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
 
     def compute(self, update: list[Ids], step: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Compute the gradient of the loss per target token of an update; when memory does not suffice, begin again in smaller parts.
+        """Compute the gradient of the loss per target token of an update; when memory does not
+        suffice, begin again in smaller parts.
 
-        Each rank computes its share of the parts; the gradients, the same in all, are then those of the whole update.
+        Each rank computes its share of the parts; the gradients, the same in all, are then those of
+        the whole update.
 
         Args:
             update: the rows of its micro-batches.
@@ -101,12 +123,19 @@ class Gradients:
         Raises: EnvironmentProblem if memory does not even hold one pair.
         """
         while True:
-            sums, too_big = self.add(self._ranks.share(list(enumerate(self.parts(update)))), step, tokens)
-            # What only one rank knows must be known to all before they wait for each other in the sum.
+            sums, too_big = self.add(
+                self._ranks.share(list(enumerate(self.parts(update)))), step, tokens
+            )
+            # What only one rank knows must be known to all before they wait for each other in the
+            # sum.
             rows = self._ranks.gather([too_big, *(p.grad is not None for p in self._parameters)])
             smallest = min(int(row[0]) for row in rows)
             if smallest == HELD:
-                used = [p for p, *has in zip(self._parameters, *(row[1:] for row in rows), strict=True) if any(has)]
+                used = [
+                    p
+                    for p, *has in zip(self._parameters, *(row[1:] for row in rows), strict=True)
+                    if any(has)
+                ]
                 for p in used:
                     if p.grad is None:
                         p.grad = torch.zeros_like(p)
@@ -124,7 +153,8 @@ class Gradients:
         Args:
             parts: number in the update, which its random numbers go by, and rows.
             step, tokens: as of `compute`.
-        Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the part that memory did not hold, else HELD.
+        Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
+            part that memory did not hold, else HELD.
         """
         sums = torch.zeros(2, dtype=torch.float64, device=self._device)
         for micro, rows in parts:
@@ -138,7 +168,9 @@ class Gradients:
         return sums, HELD
 
     def parts(self, update: list[Ids]) -> list[Ids]:
-        """What an update is computed in: its micro-batches, cut where there are fewer of them than ranks, and where memory is short."""
+        """What an update is computed in: its micro-batches, cut where there are fewer of them
+        than ranks, and where memory is short.
+        """
         count = pieces(len(update), self._ranks.world)
         cut = [piece for rows in update for piece in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._parts(rows)]
@@ -149,7 +181,9 @@ class Gradients:
         assert batch.tgt_in is not None
         with torch.autocast(**self._autocast):
             hidden, _ = self._model.decode(batch.tgt_in, self._model.encode(batch))
-        return losses.backward(self._logits, hidden, batch, self._settings.label_smoothing, 1 / tokens, self._chunk)
+        return losses.backward(
+            self._logits, hidden, batch, self._settings.label_smoothing, 1 / tokens, self._chunk
+        )
 
     def _logits(self, hidden: Tensor) -> Tensor:
         with torch.autocast(**self._autocast):
@@ -171,7 +205,8 @@ class Gradients:
         positions = self._order.positions(rows)
         if len(rows) == 1:
             raise EnvironmentProblem(
-                f"out of memory on a single sentence pair of {positions} positions (line {int(rows[0]) + 1} of the training set)",
+                f"out of memory on a single sentence pair of {positions} positions (line"
+                f" {int(rows[0]) + 1} of the training set)",
                 hint="a smaller model, or prepare with a lower prep.max_subwords",
             )
         return positions

@@ -1,4 +1,6 @@
-"""Beginning with the weights of another system: what matches by name and shape is copied, the rest is said."""
+"""Beginning with the weights of another system: what matches by name and shape is copied, the
+rest is said.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from nmtkit.run import Run, System
 
 
 def find_source(run: Run, name: str) -> Path:
-    """The checkpoint that --init-from means: the best one of a system of the run or of a system's folder, or a checkpoint folder.
+    """The checkpoint that --init-from means: the best one of a system of the run or of a system's
+    folder, or a checkpoint folder.
 
-    Raises: ConfigError if there is nothing of that name; CheckpointError if it has no valid checkpoint.
+    Raises: ConfigError if there is nothing of that name; CheckpointError if it has no valid
+        checkpoint.
     """
     systems = [system.name for system in run.systems()]
     if name in systems:
@@ -26,12 +30,20 @@ def find_source(run: Run, name: str) -> Path:
         return checkpoints.choose(System(path), 1)[0]
     if (path / "systems").is_dir():
         names = [system.name for system in Run(path).systems()]
-        hint = f"name one of its systems: {path / 'systems' / names[0]}" if names else "it has no trained system"
+        hint = (
+            f"name one of its systems: {path / 'systems' / names[0]}"
+            if names
+            else "it has no trained system"
+        )
         raise ConfigError(f"{path} is a run, not a system", where="--init-from", hint=hint)
     if path.exists():
         checkpoints.read_manifest(path)
         return path
-    raise ConfigError(f"no system or folder '{name}'", where="--init-from", hint=nearest(name, systems) if systems else "name a checkpoint folder")
+    raise ConfigError(
+        f"no system or folder '{name}'",
+        where="--init-from",
+        hint=nearest(name, systems) if systems else "name a checkpoint folder",
+    )
 
 
 @torch.no_grad()
@@ -44,7 +56,9 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     """
     path = find_source(run, name)
     theirs, own = checkpoints.load_weights(path), loading.weights_of(model)
-    same_vocabulary = loading.of_ids(checkpoints.read_manifest(path).vocabulary) == loading.of_ids(loading.vocabulary_hashes(run))
+    same_vocabulary = loading.of_ids(checkpoints.read_manifest(path).vocabulary) == loading.of_ids(
+        loading.vocabulary_hashes(run)
+    )
     sizes = {model.vocabularies.src, model.vocabularies.tgt}
     copied, other_shape, of_words = [], [], []
     for key in own.keys() & theirs.keys():
@@ -56,9 +70,19 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
             own[key].copy_(theirs[key])
             copied.append(key)
     if not copied:
-        raise CheckpointError(f"nothing in {path} matches this model", where="--init-from", hint="name a system of the same family and sizes")
-    taken, all_numbers = sum(own[key].numel() for key in copied), sum(tensor.numel() for tensor in own.values())
-    said = f"initialised from {path}: {len(copied)} of {len(own)} tensors, {taken:,} of {all_numbers:,} numbers"
+        raise CheckpointError(
+            f"nothing in {path} matches this model",
+            where="--init-from",
+            hint="name a system of the same family and sizes",
+        )
+    taken, all_numbers = (
+        sum(own[key].numel() for key in copied),
+        sum(tensor.numel() for tensor in own.values()),
+    )
+    said = (
+        f"initialised from {path}: {len(copied)} of {len(own)} tensors, {taken:,} of"
+        f" {all_numbers:,} numbers"
+    )
     if taken < all_numbers / 2:
         console.warn(f"{said}; the other {100 * (1 - taken / all_numbers):.1f}% begin at random")
     else:
@@ -71,7 +95,10 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     }
     for what, keys in left.items():
         if keys:
-            console.say(f"  {what}: {', '.join(sorted(keys)[:8])}{' …' if len(keys) > 8 else ''} ({len(keys)})")
+            console.say(
+                f"  {what}: {', '.join(sorted(keys)[:8])}{' …' if len(keys) > 8 else ''}"
+                f" ({len(keys)})"
+            )
     if other_shape and (unlike := _unlike(path, model)):
         console.say(f"  sizes that differ: {', '.join(unlike)}")
 
@@ -83,5 +110,13 @@ def _unlike(path: Path, model: Model) -> list[str]:
     except DataError:
         return []
     own = model.settings.model_dump()
-    pairs = {key: (own[key], theirs[key]) for key in own.keys() & theirs.keys() if isinstance(own[key], int) and not isinstance(own[key], bool)}
-    return [f"model.{key} {here} (there {there})" for key, (here, there) in sorted(pairs.items()) if here != there]
+    pairs = {
+        key: (own[key], theirs[key])
+        for key in own.keys() & theirs.keys()
+        if isinstance(own[key], int) and not isinstance(own[key], bool)
+    }
+    return [
+        f"model.{key} {here} (there {there})"
+        for key, (here, there) in sorted(pairs.items())
+        if here != there
+    ]

@@ -1,8 +1,9 @@
 """Label-smoothed cross-entropy over real target positions only, a chunk of positions at a time.
 
-With V classes and smoothing ε the target distribution is q = (1-ε)·onehot(y) + ε/V (Szegedy et al. 2016; Vaswani et al. 2017 §5.4), so
-loss = lse(x) - (1-ε)·x_y - ε·mean(x) and d loss / d x = softmax(x) - q. Both come from one softmax per chunk, which becomes the gradient
-in its own memory: only a chunk of logits and its gradient are alive, however large the batch is.
+With V classes and smoothing ε the target distribution is q = (1-ε)·onehot(y) + ε/V (Szegedy et al.
+2016; Vaswani et al. 2017 §5.4), so loss = lse(x) - (1-ε)·x_y - ε·mean(x) and d loss / d x =
+softmax(x) - q. Both come from one softmax per chunk, which becomes the gradient in its own memory:
+only a chunk of logits and its gradient are alive, however large the batch is.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ UNDERFLOW = 1e-30
 
 @dataclass(frozen=True)
 class Loss:
-    """Sums over the N target tokens of a batch; both are 0-dimensional float64 tensors on the model's device.
+    """Sums over the N target tokens of a batch; both are 0-dimensional float64 tensors on the
+    model's device.
 
-    `smoothed` is what training minimises, `nll` the negative log-likelihood (its exponential per token is the perplexity).
+    `smoothed` is what training minimises, `nll` the negative log-likelihood (its exponential per
+    token is the perplexity).
     """
 
     smoothed: Tensor
@@ -35,7 +38,9 @@ class Loss:
 
 
 def chunk_rows(vocabulary: int, device: str) -> int:
-    """Target positions whose logits are alive at once: as many as fit CHUNK_BYTES, but CHUNK_ROWS at least."""
+    """Target positions whose logits are alive at once: as many as fit CHUNK_BYTES, but
+    CHUNK_ROWS at least.
+    """
     return max(CHUNK_ROWS, CHUNK_BYTES.get(device, 1 << 28) // 4 // vocabulary)
 
 
@@ -48,7 +53,9 @@ def real_positions(batch: Batch) -> Tensor | None:
     return (steps < batch.tgt_lengths[:, None]).flatten().nonzero().squeeze(1)
 
 
-def backward(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, scale: float, chunk: int) -> Loss:
+def backward(
+    logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, scale: float, chunk: int
+) -> Loss:
     """The loss of a batch, and its gradient in every parameter.
 
     Args:
@@ -62,7 +69,9 @@ def backward(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, 
     """
     keep = real_positions(batch)
     flat = hidden.flatten(0, 1)  # (B, T, D) -> (B·T, D)
-    leaf = (flat if keep is None else flat.index_select(0, keep)).detach().requires_grad_()  # (N, D)
+    leaf = (
+        (flat if keep is None else flat.index_select(0, keep)).detach().requires_grad_()
+    )  # (N, D)
     loss = _chunks(logits_of, leaf, _targets(batch, keep), smoothing, scale, chunk)
     assert leaf.grad is not None
     gradient = leaf.grad if keep is None else torch.zeros_like(flat).index_copy_(0, keep, leaf.grad)
@@ -75,20 +84,42 @@ def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, 
     """The loss of a batch without gradients; arguments and result as of `backward`."""
     keep = real_positions(batch)
     flat = hidden.flatten(0, 1)
-    return _chunks(logits_of, flat if keep is None else flat.index_select(0, keep), _targets(batch, keep), smoothing, None, chunk)
+    return _chunks(
+        logits_of,
+        flat if keep is None else flat.index_select(0, keep),
+        _targets(batch, keep),
+        smoothing,
+        None,
+        chunk,
+    )
 
 
 def _targets(batch: Batch, keep: Tensor | None) -> Tensor:
     assert batch.tgt_out is not None
-    return batch.tgt_out.flatten() if keep is None else batch.tgt_out.flatten().index_select(0, keep)
+    return (
+        batch.tgt_out.flatten() if keep is None else batch.tgt_out.flatten().index_select(0, keep)
+    )
 
 
-def _chunks(logits_of: Logits, hidden: Tensor, targets: Tensor, smoothing: float, scale: float | None, chunk: int) -> Loss:
-    """Sums over chunks; with a scale also backward through the logits into `hidden.grad` and the parameters."""
+def _chunks(
+    logits_of: Logits,
+    hidden: Tensor,
+    targets: Tensor,
+    smoothing: float,
+    scale: float | None,
+    chunk: int,
+) -> Loss:
+    """Sums over chunks; with a scale also backward through the logits into `hidden.grad` and the
+    parameters.
+    """
     smoothed = torch.zeros((), dtype=torch.float64, device=hidden.device)
     nll = torch.zeros_like(smoothed)
-    pieces = max(1, -(-len(targets) // chunk))  # of equal size, or a last short one would make slow products
-    for part, y in zip(hidden.tensor_split(pieces), targets[:, None].tensor_split(pieces), strict=True):
+    pieces = max(
+        1, -(-len(targets) // chunk)
+    )  # of equal size, or a last short one would make slow products
+    for part, y in zip(
+        hidden.tensor_split(pieces), targets[:, None].tensor_split(pieces), strict=True
+    ):
         with torch.set_grad_enabled(scale is not None):
             logits = logits_of(part)  # (C, D) -> (C, V)
         with torch.no_grad():
@@ -100,8 +131,12 @@ def _chunks(logits_of: Logits, hidden: Tensor, targets: Tensor, smoothing: float
     return Loss(smoothed, nll)
 
 
-def _chunk(x: Tensor, y: Tensor, smoothing: float, scale: float | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sum of the loss, sum of the negative log-likelihood, and the gradient times scale, for logits x (C, V) and targets y (C, 1)."""
+def _chunk(
+    x: Tensor, y: Tensor, smoothing: float, scale: float | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Sum of the loss, sum of the negative log-likelihood, and the gradient times scale, for
+    logits x (C, V) and targets y (C, 1).
+    """
     wide = x if x.dtype == torch.float64 else x.float()
     at_y = wide.gather(-1, y).squeeze(-1)  # (C)
     gradient: Tensor | None = None
@@ -110,11 +145,23 @@ def _chunk(x: Tensor, y: Tensor, smoothing: float, scale: float | None) -> tuple
     else:
         gradient = wide.softmax(-1)
         p = gradient.gather(-1, y).squeeze(-1)
-        # log p(y) gives lse without a second pass of exponentials; a GPU makes that pass faster than it answers the question.
+        # log p(y) gives lse without a second pass of exponentials; a GPU makes that pass faster
+        # than it answers the question.
         lse = wide.logsumexp(-1) if x.is_cuda or bool((p < UNDERFLOW).any()) else at_y - p.log()
-        torch.add(gradient.new_full((), -scale * smoothing / x.size(-1)), gradient, alpha=scale, out=gradient)
-        gradient.scatter_add_(-1, y, gradient.new_full((), -scale * (1 - smoothing)).expand(y.shape))
+        torch.add(
+            gradient.new_full((), -scale * smoothing / x.size(-1)),
+            gradient,
+            alpha=scale,
+            out=gradient,
+        )
+        gradient.scatter_add_(
+            -1, y, gradient.new_full((), -scale * (1 - smoothing)).expand(y.shape)
+        )
         gradient = gradient.to(x.dtype)
     nll = (lse - at_y).double().sum()
-    smoothed = (1 - smoothing) * nll + smoothing * (lse - wide.mean(-1)).double().sum() if smoothing else nll
+    smoothed = (
+        (1 - smoothing) * nll + smoothing * (lse - wide.mean(-1)).double().sum()
+        if smoothing
+        else nll
+    )
     return smoothed, nll, gradient

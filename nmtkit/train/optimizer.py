@@ -13,14 +13,22 @@ from nmtkit.settings import TrainSettings
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
-    """Adam over all parameters in one fused kernel; weight decay, if any, is decoupled (Loshchilov & Hutter 2019).
+    """Adam over all parameters in one fused kernel; weight decay, if any, is decoupled (Loshchilov
+    & Hutter 2019).
 
     Args:
         model: its parameters, tied ones once.
         settings: betas, epsilon, weight_decay; the learning rate is set at each step.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    return AdamW(parameters, lr=0.0, betas=settings.betas, eps=settings.epsilon, weight_decay=settings.weight_decay, fused=True)
+    return AdamW(
+        parameters,
+        lr=0.0,
+        betas=settings.betas,
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
 
 
 def _names(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -28,11 +36,19 @@ def _names(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
-    """The moments of every parameter: `exp_avg/NAME`, `exp_avg_sq/NAME`, and `step/NAME`, the updates it had."""
-    return {f"{kind}/{name}": tensor for name, p in _names(model).items() for kind, tensor in optimizer.state.get(p, {}).items()}
+    """The moments of every parameter: `exp_avg/NAME`, `exp_avg_sq/NAME`, and `step/NAME`, the
+    updates it had.
+    """
+    return {
+        f"{kind}/{name}": tensor
+        for name, p in _names(model).items()
+        for kind, tensor in optimizer.state.get(p, {}).items()
+    }
 
 
-def put_optimizer_tensors(model: nn.Module, optimizer: AdamW, tensors: Mapping[str, Tensor], where: object = None) -> None:
+def put_optimizer_tensors(
+    model: nn.Module, optimizer: AdamW, tensors: Mapping[str, Tensor], where: object = None
+) -> None:
     """Set an optimiser to the state of a checkpoint.
 
     Raises: CheckpointError if the tensors do not fit the model.
@@ -42,5 +58,11 @@ def put_optimizer_tensors(model: nn.Module, optimizer: AdamW, tensors: Mapping[s
         kind, _, name = key.partition("/")
         parameter = names.get(name)
         if parameter is None or (kind != "step" and parameter.shape != tensor.shape):
-            raise CheckpointError(f"the optimiser's state is of another model: {key}", where=where, hint="train again with --force")
-        optimizer.state[parameter][kind] = tensor.to(torch.float32 if kind == "step" else parameter.dtype).to(parameter.device)
+            raise CheckpointError(
+                f"the optimiser's state is of another model: {key}",
+                where=where,
+                hint="train again with --force",
+            )
+        optimizer.state[parameter][kind] = tensor.to(
+            torch.float32 if kind == "step" else parameter.dtype
+        ).to(parameter.device)

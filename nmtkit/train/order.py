@@ -1,4 +1,6 @@
-"""Which batches make up each update: the batch lists of the epochs, one after the other, from a position that two numbers describe."""
+"""Which batches make up each update: the batch lists of the epochs, one after the other, from a
+position that two numbers describe.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from nmtkit.settings import TrainSettings
 
 
 class Order:
-    """Walks through the epochs' batches; an update takes batches until it holds `update_size`, across epochs if need be.
+    """Walks through the epochs' batches; an update takes batches until it holds `update_size`,
+    across epochs if need be.
 
     Args:
         src_lengths, tgt_lengths: (N) of the training set.
@@ -19,7 +22,14 @@ class Order:
         epoch, index: where to begin.
     """
 
-    def __init__(self, src_lengths: Ids, tgt_lengths: Ids, settings: TrainSettings, epoch: int = 0, index: int = 0) -> None:
+    def __init__(
+        self,
+        src_lengths: Ids,
+        tgt_lengths: Ids,
+        settings: TrainSettings,
+        epoch: int = 0,
+        index: int = 0,
+    ) -> None:
         self._src, self._tgt = src_lengths, tgt_lengths
         self._settings = settings
         self.epoch, self.index = epoch, index
@@ -44,7 +54,11 @@ class Order:
 
     def _size(self, rows: Ids) -> int:
         unit = self._settings.batch_unit
-        return len(rows) if unit == "sentences" else int((self._src if unit == "src_tokens" else self._tgt)[rows].sum())
+        return (
+            len(rows)
+            if unit == "sentences"
+            else int((self._src if unit == "src_tokens" else self._tgt)[rows].sum())
+        )
 
     @property
     def batches(self) -> int:

@@ -1,4 +1,6 @@
-"""What is to be trained: the settings resolved from their layers, and compared with those of a training to be continued."""
+"""What is to be trained: the settings resolved from their layers, and compared with those of a
+training to be continued.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,22 @@ from nmtkit.models.variants import load_variant
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings, TrainSettings
 
-# Settings that may change when a training goes on: they decide how long it lasts, what is kept and shown, never what an update does
-# (`deterministic`, `matmul`: nothing but how it is rounded, as another GPU would).
+# Settings that may change when a training goes on: they decide how long it lasts, what is kept and
+# shown, never what an update does (`deterministic`, `matmul`: nothing but how it is rounded, as
+# another GPU would).
 HARMLESS = {
     f"train.{key}"
     for key in (
         *("max_steps", "max_minutes", "patience", "log_every", "samples"),
-        *("checkpoint_every", "keep_checkpoints", "dev_bleu", "dev_sentences", "best_by", "deterministic", "matmul"),
+        *(
+            "checkpoint_every",
+            "keep_checkpoints",
+            "dev_bleu",
+            "dev_sentences",
+            "best_by",
+            "deterministic",
+            "matmul",
+        ),
     )
 }
 
@@ -39,23 +50,44 @@ class Plan:
 
     def values(self) -> dict[str, Any]:
         """As plain values in the order of config.toml."""
-        top = {"variant": self.variant, "preset": self.preset, "init_from": self.init_from, "corpus": self.corpus}
-        return {**top, "model": self.model, "train": _plain(self.train.model_dump()), "search": _plain(self.search.model_dump())}
+        top = {
+            "variant": self.variant,
+            "preset": self.preset,
+            "init_from": self.init_from,
+            "corpus": self.corpus,
+        }
+        return {
+            **top,
+            "model": self.model,
+            "train": _plain(self.train.model_dump()),
+            "search": _plain(self.search.model_dump()),
+        }
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     """Tuples as the lists that TOML gives back."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+    }
 
 
 def make_plan(
-    run: Run, variant: str, preset: str | None, config: Path | None, assignments: list[str], seed: int | None, init_from: str | None = None
+    run: Run,
+    variant: str,
+    preset: str | None,
+    config: Path | None,
+    assignments: list[str],
+    seed: int | None,
+    init_from: str | None = None,
 ) -> Plan:
-    """Resolve the settings: the schema's defaults, then the preset (that named, else the data set's), --config, --set, --seed.
+    """Resolve the settings: the schema's defaults, then the preset (that named, else the data
+    set's), --config, --set, --seed.
 
-    A named preset takes the place of the data set's, for it is a whole setting; its model sizes are adapted to the variant's family.
+    A named preset takes the place of the data set's, for it is a whole setting; its model sizes are
+    adapted to the variant's family.
 
-    Raises: ConfigError naming the key and the nearest known one; DataError if the run is not prepared.
+    Raises: ConfigError naming the key and the nearest known one; DataError if the run is not
+        prepared.
     """
     manifest = run.manifest()
     cls = load_variant(variant)
@@ -64,7 +96,11 @@ def make_plan(
     given = settings.parse_set(assignments)
     if "prep" in given:
         key = "prep." + next(iter(given["prep"]))
-        raise ConfigError(f"{key} cannot change now: the corpus is prepared", where="--set", hint=f"nmtkit prep … --set {key}=…, in another run")
+        raise ConfigError(
+            f"{key} cannot change now: the corpus is prepared",
+            where="--set",
+            hint=f"nmtkit prep … --set {key}=…, in another run",
+        )
     own = settings.load_config(config) if config else {}
     adapted = {**base, "model": cls.adapt(base.get("model", {}))}
     merged = settings.merge(adapted, own, given, {"train": {} if seed is None else {"seed": seed}})
@@ -81,7 +117,8 @@ def make_plan(
 
 
 def common_width(values: dict[str, Any]) -> int:
-    """D by which the arithmetic is chosen: that of the preset for every variant that has no `d_model` of its own, whatever the sizes it adapts it to.
+    """D by which the arithmetic is chosen: that of the preset for every variant that has no
+    `d_model` of its own, whatever the sizes it adapts it to.
 
     So the systems of one preset compute alike, and what is compared is the models.
 
@@ -90,11 +127,15 @@ def common_width(values: dict[str, Any]) -> int:
     Raises: ConfigError for a preset that there is no more.
     """
     preset = settings.load_preset(values["preset"]) if values.get("preset") else {}
-    return int(values.get("model", {}).get("d_model") or preset.get("model", {}).get("d_model") or 256)
+    return int(
+        values.get("model", {}).get("d_model") or preset.get("model", {}).get("d_model") or 256
+    )
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ between two plans' values, as section.key -> (old, new); a missing one counts as its other's absence."""
+    """Settings that differ between two plans' values, as section.key -> (old, new); a missing
+    one counts as its other's absence.
+    """
     found = {}
     for section in old.keys() | new.keys():
         before, after = old.get(section), new.get(section)
@@ -109,28 +150,39 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any
 
 
 def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
-    """Refuse a key of --allow-change that is no setting, neither of this training nor of the one to be continued.
+    """Refuse a key of --allow-change that is no setting, neither of this training nor of the one to
+    be continued.
 
     Raises: ConfigError naming the nearest one.
     """
     if not allowed:
         return
-    known = set(differences({}, plan.values())) | (set(differences({}, system.read_config())) if system.config.is_file() else set())
+    known = set(differences({}, plan.values())) | (
+        set(differences({}, system.read_config())) if system.config.is_file() else set()
+    )
     for key in allowed:
         if key not in known:
-            raise ConfigError(f"unknown setting '{key}'", where="--allow-change", hint=nearest(key, known, "write it as section.key: train.lr, say"))
+            raise ConfigError(
+                f"unknown setting '{key}'",
+                where="--allow-change",
+                hint=nearest(key, known, "write it as section.key: train.lr, say"),
+            )
 
 
 def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[str] = ()) -> Plan:
-    """Refuse to continue a training with other settings or another corpus; harmless changes are said and taken.
+    """Refuse to continue a training with other settings or another corpus; harmless changes are
+    said and taken.
 
     Args:
         system: which has checkpoints and config.toml.
-        plan: what is asked for now; without --init-from the system's own is kept, since it acts at the beginning only.
+        plan: what is asked for now; without --init-from the system's own is kept, since it acts at
+            the beginning only.
         run: the run.
-        allowed: keys that may change although they are not harmless: the training goes on, but is no longer one of these settings.
+        allowed: keys that may change although they are not harmless: the training goes on, but is
+            no longer one of these settings.
     Returns: the plan to go on with.
-    Raises: ConfigError with a table of key, old, new; DataError if the corpus is not the one it was trained on.
+    Raises: ConfigError with a table of key, old, new; DataError if the corpus is not the one it was
+        trained on.
     """
     old = system.read_config()
     old.pop("hardware", None)  # no setting: of the machine that trained it
@@ -138,20 +190,47 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         plan = Plan(**{**vars(plan), "init_from": old.get("init_from", "")})
     if old.get("corpus") != plan.corpus:
         message = f"system '{system.name}' was trained on another preparation of this run's data"
-        raise DataError(message, where=run.prep / "manifest.json", hint="--force begins anew, --name trains a second system")
+        raise DataError(
+            message,
+            where=run.prep / "manifest.json",
+            hint="--force begins anew, --name trains a second system",
+        )
     changed = differences(old, plan.values())
     changed.pop("preset", None)  # only a name: what it sets is compared by itself
-    harmful = {key: pair for key, pair in changed.items() if key not in HARMLESS and key not in allowed and not key.startswith("search.")}
+    harmful = {
+        key: pair
+        for key, pair in changed.items()
+        if key not in HARMLESS and key not in allowed and not key.startswith("search.")
+    }
     if harmful:
-        rows = [("key", "old", "new"), *((key, _shown(old_value), _shown(new_value)) for key, (old_value, new_value) in harmful.items())]
+        rows = [
+            ("key", "old", "new"),
+            *(
+                (key, _shown(old_value), _shown(new_value))
+                for key, (old_value, new_value) in harmful.items()
+            ),
+        ]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        table = "\n  ".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-        hint = "use the settings it was started with, or --name for a second system, --force to begin this one anew, --allow-change KEY to go on so"
-        raise ConfigError(f"the settings of '{system.name}' have changed since it was started", where=table, hint=hint)
+        table = "\n  ".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+        hint = (
+            "use the settings it was started with, or --name for a second system, --force to begin"
+            " this one anew, --allow-change KEY to go on so"
+        )
+        raise ConfigError(
+            f"the settings of '{system.name}' have changed since it was started",
+            where=table,
+            hint=hint,
+        )
     for key, (before, after) in changed.items():
         console.say(f"{key}: {_shown(before)} -> {_shown(after)}")
     if "train.max_steps" in changed and plan.train.schedule == "cosine":
-        console.warn("the cosine schedule depends on train.max_steps: from here on the learning rate is that of the longer training")
+        console.warn(
+            "the cosine schedule depends on train.max_steps: from here on the learning rate is that"
+            " of the longer training"
+        )
     return plan
 
 

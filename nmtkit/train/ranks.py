@@ -1,7 +1,9 @@
-"""The processes that train one model together (`torchrun --nproc-per-node N -m nmtkit train …`), and all that passes between them.
+"""The processes that train one model together (`torchrun --nproc-per-node N -m nmtkit train …`),
+and all that passes between them.
 
-Every rank holds the whole model and takes every W-th micro-batch of an update; gradients are summed over the ranks, so all make the same update.
-Rank 0 alone writes and speaks. One process is the same with nobody to talk to: the training loop knows no other case.
+Every rank holds the whole model and takes every W-th micro-batch of an update; gradients are summed
+over the ranks, so all make the same update. Rank 0 alone writes and speaks. One process is the same
+with nobody to talk to: the training loop knows no other case.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class Ranks:
         """Sum each tensor over the ranks, in place; all get the same bits."""
 
     def first_does(self, work: Callable[[], T]) -> T:
-        """Let rank 0 alone do something, however long it takes, and give every rank its result (a plain value)."""
+        """Let rank 0 alone do something, however long it takes, and give every rank its result
+        (a plain value).
+        """
         return work()
 
 
@@ -74,7 +78,8 @@ class Group(Ranks):
     Args:
         rank, world: this rank, and how many there are.
         address: host and port where the ranks meet.
-        timeout: seconds that a rank waits for others in an exchange, and after which one without a sign of life is dead.
+        timeout: seconds that a rank waits for others in an exchange, and after which one without a
+            sign of life is dead.
     Raises: EnvironmentProblem naming the ranks that do not come.
     """
 
@@ -83,19 +88,39 @@ class Group(Ranks):
         self._told = 0
         self._gpus: Any = None
         prefix = f"nmtkit/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
-        hosting = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # torchrun hosts the store itself
+        hosting = (
+            rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        )  # torchrun hosts the store itself
         limit = timedelta(seconds=timeout)
         try:
-            base = TCPStore(*address, is_master=hosting, wait_for_workers=False, timeout=limit, multi_tenant=True)
+            base = TCPStore(
+                *address,
+                is_master=hosting,
+                wait_for_workers=False,
+                timeout=limit,
+                multi_tenant=True,
+            )
             self._store = PrefixStore(prefix, base)
             self._store.set(f"beat/{rank}", "0 0")
             self._store.set(f"place/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
             self._meet()
             self.watch = Watch(address, prefix, rank, world, timeout)
-            dist.init_process_group("gloo", store=PrefixStore("gloo", self._store), rank=rank, world_size=world, timeout=limit)
+            dist.init_process_group(
+                "gloo",
+                store=PrefixStore("gloo", self._store),
+                rank=rank,
+                world_size=world,
+                timeout=limit,
+            )
         except RuntimeError as error:
-            message = f"rank {rank} of {world} cannot reach the others at {address[0]}:{address[1]}: {str(error).splitlines()[0]}"
-            raise EnvironmentProblem(message, hint="start it with torchrun, with the same --rdzv-endpoint on every machine") from error
+            message = (
+                f"rank {rank} of {world} cannot reach the others at {address[0]}:{address[1]}:"
+                f" {str(error).splitlines()[0]}"
+            )
+            raise EnvironmentProblem(
+                message,
+                hint="start it with torchrun, with the same --rdzv-endpoint on every machine",
+            ) from error
 
     def _meet(self) -> None:
         end = time.monotonic() + self._timeout
@@ -103,21 +128,34 @@ class Group(Ranks):
         while missing := [r for r in missing if not self._store.check([f"place/{r}"])]:
             if time.monotonic() > end:
                 names = ", ".join(map(str, missing))
-                raise EnvironmentProblem(f"of {self.world} ranks these have not come within {self._timeout:g} s: {names}", hint="see their messages")
+                raise EnvironmentProblem(
+                    f"of {self.world} ranks these have not come within {self._timeout:g} s:"
+                    f" {names}",
+                    hint="see their messages",
+                )
             time.sleep(0.05)
 
     def device(self, wanted: str) -> str:
-        """The GPU of this rank among those of its machine, else what was wanted; gradients go by NCCL where no two ranks share a GPU."""
+        """The GPU of this rank among those of its machine, else what was wanted; gradients go by
+        NCCL where no two ranks share a GPU.
+        """
         gpus = torch.cuda.device_count() if wanted in {"auto", "cuda"} else 0
         own = int(os.environ.get("LOCAL_RANK", self.rank)) % gpus if gpus else 0
-        identity = hash_of(f"{socket.gethostname()} {torch.cuda.get_device_properties(own).uuid}") if gpus else -1.0
+        identity = (
+            hash_of(f"{socket.gethostname()} {torch.cuda.get_device_properties(own).uuid}")
+            if gpus
+            else -1.0
+        )
         rows = [row[0] for row in self.gather([identity])]
         if gpus:
             torch.cuda.set_device(own)
         if len(set(rows)) == self.world and -1.0 not in rows:
             self._gpus = dist.new_group(backend="nccl", timeout=timedelta(seconds=self._timeout))
         elif gpus:
-            console.warn(f"{self.world} processes have {len(set(rows) - {-1.0})} GPUs between them: gradients go through main memory")
+            console.warn(
+                f"{self.world} processes have {len(set(rows) - {-1.0})} GPUs between them:"
+                " gradients go through main memory"
+            )
         return f"cuda:{own}" if gpus else wanted
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
@@ -133,11 +171,15 @@ class Group(Ranks):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             group = self._gpus if flat.is_cuda else None
             self._exchange(lambda flat=flat, group=group: dist.all_reduce(flat, group=group))  # type: ignore[misc]
-            for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
+            for tensor, part in zip(
+                bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True
+            ):
                 tensor.copy_(part.view_as(tensor))
 
     def first_does(self, work: Callable[[], T]) -> T:
-        """As of `Ranks`; the result passes as JSON, and the others wait for as long as rank 0 lives."""
+        """As of `Ranks`; the result passes as JSON, and the others wait for as long as rank 0
+        lives.
+        """
         self._told += 1
         key = f"told/{self._told}"
         if self.first:
@@ -153,29 +195,43 @@ class Group(Ranks):
         return value
 
     def leave(self, error: BaseException | None) -> None:
-        """End this rank's part: nobody goes before rank 0 has written all, nor rank 0, which may host the store, before all have read it.
+        """End this rank's part: nobody goes before rank 0 has written all, nor rank 0, which may
+        host the store, before all have read it.
 
         Args:
-            error: what ends it; None = it is done. The others learn of it, unless it is one that all ranks come to together.
+            error: what ends it; None = it is done. The others learn of it, unless it is one that
+                all ranks come to together.
         """
         together = error is None or isinstance(error, (Interrupted, TrainingDiverged))
-        with contextlib.suppress(RuntimeError):  # rank 0 may have left already, and the store with it
+        with contextlib.suppress(
+            RuntimeError
+        ):  # rank 0 may have left already, and the store with it
             if together:
                 self.watch.close()
             elif error is not None:
                 self.watch.blame(_cause(self.rank, error))
                 dist.destroy_process_group()  # whoever waits for this rank waits no longer
             self._store.set(f"left/{self.rank}", "")
-            self._wait_until_left(range(1, self.world) if self.first else [0], self._timeout if together else SILENCE)
+            self._wait_until_left(
+                range(1, self.world) if self.first else [0], self._timeout if together else SILENCE
+            )
         with contextlib.suppress(RuntimeError):
-            if dist.is_initialized():  # a process that ends with its threads running ends with SIGABRT
+            if (
+                dist.is_initialized()
+            ):  # a process that ends with its threads running ends with SIGABRT
                 dist.destroy_process_group()
         self.watch.close()
 
     def _wait_until_left(self, awaited: Sequence[int], limit: float) -> None:
         end = time.monotonic() + limit
-        lost = self.watch.cause.rank if self.watch.cause is not None and self.watch.cause.lost else None
-        while time.monotonic() < end and not all(r == lost or self._store.check([f"left/{r}"]) for r in awaited):
+        lost = (
+            self.watch.cause.rank
+            if self.watch.cause is not None and self.watch.cause.lost
+            else None
+        )
+        while time.monotonic() < end and not all(
+            r == lost or self._store.check([f"left/{r}"]) for r in awaited
+        ):
             time.sleep(0.02)
 
     def _exchange(self, work: Callable[[], Any]) -> None:
@@ -196,11 +252,19 @@ def _cause(rank: int, error: BaseException) -> Cause:
         return Cause(rank, False, error.exit_code, error.message, error.where, error.hint)
     if isinstance(error, KeyboardInterrupt):
         return Cause(rank, False, 130, "stopped by Ctrl-C")
-    return Cause(rank, False, 1, f"internal error: {type(error).__name__}: {error}", hint="this is a fault of nmtkit; --debug shows where")
+    return Cause(
+        rank,
+        False,
+        1,
+        f"internal error: {type(error).__name__}: {error}",
+        hint="this is a fault of nmtkit; --debug shows where",
+    )
 
 
 def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors in order, in groups of one type and place of at most BUCKET bytes (or of one tensor)."""
+    """Tensors in order, in groups of one type and place of at most BUCKET bytes (or of one
+    tensor).
+    """
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -217,7 +281,9 @@ def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def bytes_sent(parameters: int, world: int) -> float:
-    """Bytes that each rank sends (and receives) to sum the gradients of one update: a ring sends 2·(W-1)/W of them, 4 bytes a parameter."""
+    """Bytes that each rank sends (and receives) to sum the gradients of one update: a ring sends
+    2·(W-1)/W of them, 4 bytes a parameter.
+    """
     return 2 * (world - 1) / world * parameters * 4
 
 
@@ -228,11 +294,13 @@ def hash_of(text: str) -> float:
 
 @contextlib.contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the processes that torchrun started (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or be alone.
+    """Join the processes that torchrun started (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or be
+    alone.
 
     An error of any rank ends all of them, with the exit code of that error; it is said once.
 
-    Raises: ConfigError if the environment makes no sense; EnvironmentProblem if the ranks do not come together, or one is lost.
+    Raises: ConfigError if the environment makes no sense; EnvironmentProblem if the ranks do not
+        come together, or one is lost.
     """
     try:
         world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -244,7 +312,9 @@ def joined() -> Iterator[Ranks]:
         names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", TIMEOUT)
         values = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
         raise ConfigError(
-            "the environment describes no group of processes", where=values, hint="start several with torchrun, or unset these"
+            "the environment describes no group of processes",
+            where=values,
+            hint="start several with torchrun, or unset these",
         ) from None
     if world == 1:
         yield Ranks()
@@ -256,8 +326,14 @@ def joined() -> Iterator[Ranks]:
         yield ranks
     except BaseException as error:
         ranks.leave(error)
-        first_is_lost = ranks.watch.cause is not None and ranks.watch.cause.lost and ranks.watch.cause.rank == 0
-        if isinstance(error, (NmtkitError, KeyboardInterrupt)) and not ranks.first and not first_is_lost:
+        first_is_lost = (
+            ranks.watch.cause is not None and ranks.watch.cause.lost and ranks.watch.cause.rank == 0
+        )
+        if (
+            isinstance(error, (NmtkitError, KeyboardInterrupt))
+            and not ranks.first
+            and not first_is_lost
+        ):
             raise SystemExit(getattr(error, "exit_code", 130)) from None  # rank 0 says it
         raise
     ranks.leave(None)

@@ -1,4 +1,6 @@
-"""What a training tells: a line now and then on stderr and in train.log, metrics.jsonl, TensorBoard where it is installed."""
+"""What a training tells: a line now and then on stderr and in train.log, metrics.jsonl,
+TensorBoard where it is installed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from nmtkit.train.state import Window
 
 
 class Reporter:
-    """Writes a training's measurements; metrics are keyed by step, so that a repeated stretch never shows twice.
+    """Writes a training's measurements; metrics are keyed by step, so that a repeated stretch never
+    shows twice.
 
     Args:
         system: whose files these are.
@@ -54,28 +57,52 @@ class Reporter:
 
     def note(self, message: str) -> None:
         """One line in train.log alone."""
-        with contextlib.suppress(OSError):  # of itself no reason to end: checkpoints and metrics decide that
+        with contextlib.suppress(
+            OSError
+        ):  # of itself no reason to end: checkpoints and metrics decide that
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
             self._log.flush()
 
     def record(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """One line of metrics.jsonl, and the numbers to TensorBoard; what is not finite is written as null.
+        """One line of metrics.jsonl, and the numbers to TensorBoard; what is not finite is written
+        as null.
 
-        Raises: EnvironmentProblem if the disk is full: a curve with a hole in it would not be noticed.
+        Raises: EnvironmentProblem if the disk is full: a curve with a hole in it would not be
+            noticed.
         """
-        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+        clean = {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in values.items()
+        }
         try:
-            self._metrics.write(json.dumps({"step": step, "kind": kind, **clean}, ensure_ascii=False, allow_nan=False) + "\n")
+            self._metrics.write(
+                json.dumps(
+                    {"step": step, "kind": kind, **clean}, ensure_ascii=False, allow_nan=False
+                )
+                + "\n"
+            )
             self._metrics.flush()
         except OSError as error:
             hint = "free some space; the same command continues from the last checkpoint"
-            raise EnvironmentProblem(f"cannot write {self._system.metrics.name}: {error.strerror}", where=self._system.metrics, hint=hint) from error
+            raise EnvironmentProblem(
+                f"cannot write {self._system.metrics.name}: {error.strerror}",
+                where=self._system.metrics,
+                hint=hint,
+            ) from error
         if self._board is not None:
             for key, value in clean.items():
                 if isinstance(value, (int, float)):
                     self._board.add_scalar(f"{kind}/{key}", value, step)
 
-    def progress(self, step: int, last_step: int, epoch: float, window: Window, rate: float, left: float | None) -> None:
+    def progress(
+        self,
+        step: int,
+        last_step: int,
+        epoch: float,
+        window: Window,
+        rate: float,
+        left: float | None,
+    ) -> None:
         """Report a stretch of training.
 
         Args:
@@ -103,9 +130,10 @@ class Reporter:
         }
         self.record("train", step, values)
         self.say(
-            f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: {_losses(values['loss'], values['nll'])}, "
-            f"lr {rate:.3g}, {values['tgt_tokens_per_s']:,.0f} target tokens/s, {100 * values['padding']:.1f}% padding, "
-            f"{values['memory_gib']:.2f} GiB"
+            f"step {step:,}/{last_step:,}, epoch {epoch:.2f}:"
+            f" {_losses(values['loss'], values['nll'])}, lr {rate:.3g},"
+            f" {values['tgt_tokens_per_s']:,.0f} target tokens/s, {100 * values['padding']:.1f}%"
+            f" padding, {values['memory_gib']:.2f} GiB"
             + (f" in the first of {self._processes} processes" if self._processes > 1 else "")
             + (f", {console.duration(left)} left" if left is not None else "")
         )
@@ -133,13 +161,23 @@ class Silent(Reporter):
 def _losses(smoothed: float, nll: float) -> str:
     """The loss that is trained on, and the perplexity with the loss that it is of."""
     perplexity = math.exp(min(nll, 700.0))
-    shown = f"perplexity {perplexity:,.0f}" if 1000 <= perplexity < 1e9 else f"perplexity {perplexity:.4g}"
+    shown = (
+        f"perplexity {perplexity:,.0f}"
+        if 1000 <= perplexity < 1e9
+        else f"perplexity {perplexity:.4g}"
+    )
     same = f"{smoothed:.3f}" == f"{nll:.3f}"
-    return f"loss {nll:.3f}, {shown}" if same else f"loss {nll:.3f} ({smoothed:.3f} label-smoothed), {shown}"
+    return (
+        f"loss {nll:.3f}, {shown}"
+        if same
+        else f"loss {nll:.3f} ({smoothed:.3f} label-smoothed), {shown}"
+    )
 
 
 def memory() -> int:
-    """The most memory this process held so far, in bytes: on the GPU if there is one in use, else resident."""
+    """The most memory this process held so far, in bytes: on the GPU if there is one in use,
+    else resident.
+    """
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,6 @@
-"""Learning rates: noam, cosine and constant are functions of the step alone; plateau also looks at how a loss develops."""
+"""Learning rates: noam, cosine and constant are functions of the step alone; plateau also looks
+at how a loss develops.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from nmtkit.settings import TrainSettings
 
 @dataclass
 class Plateau:
-    """What the plateau schedule remembers: the factor reached, the best loss so far, and validations since."""
+    """What the plateau schedule remembers: the factor reached, the best loss so far, and
+    validations since.
+    """
 
     factor: float = 1.0
     best: float | None = None
@@ -34,7 +38,9 @@ class Plateau:
         return True
 
 
-def learning_rate(settings: TrainSettings, width: int, step: int, plateau: Plateau | None = None) -> float:
+def learning_rate(
+    settings: TrainSettings, width: int, step: int, plateau: Plateau | None = None
+) -> float:
     """The learning rate of an update.
 
     Args:
@@ -42,15 +48,18 @@ def learning_rate(settings: TrainSettings, width: int, step: int, plateau: Plate
         width: D of the model (noam).
         step: of the update, from 1.
         plateau: state of that schedule.
-    Returns: noam: s·D^-0.5·min(t^-0.5, t·w^-1.5) (Vaswani et al. 2017, eq. 3). cosine: peak·min(1, t/w)·½(1+cos(π·max(0, t-w)/(n-w)))
-        for n steps in all (So et al. 2019, one cycle). constant and plateau: the peak after a linear warm-up, plateau times its factor.
+    Returns: noam: s·D^-0.5·min(t^-0.5, t·w^-1.5) (Vaswani et al. 2017, eq. 3). cosine: peak·min(1,
+        t/w)·½(1+cos(π·max(0, t-w)/(n-w))) for n steps in all (So et al. 2019, one cycle). constant
+        and plateau: the peak after a linear warm-up, plateau times its factor.
     """
     if settings.schedule == "noam":
         rising = step * settings.warmup**-1.5 if settings.warmup else math.inf
         return float(settings.lr * width**-0.5 * min(step**-0.5, rising))
     rate = settings.lr * (min(1.0, step / settings.warmup) if settings.warmup else 1.0)
     if settings.schedule == "cosine":
-        falling = min(1.0, max(0, step - settings.warmup) / max(1, settings.max_steps - settings.warmup))
+        falling = min(
+            1.0, max(0, step - settings.warmup) / max(1, settings.max_steps - settings.warmup)
+        )
         return rate * 0.5 * (1 + math.cos(math.pi * falling))
     if settings.schedule == "plateau" and plateau is not None:
         return max(rate * plateau.factor, settings.min_lr)

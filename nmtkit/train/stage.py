@@ -1,4 +1,6 @@
-"""The stage `train`: from a prepared run to a trained system; the same call again continues where it stopped."""
+"""The stage `train`: from a prepared run to a trained system; the same call again continues
+where it stopped.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +60,18 @@ def train(
         run: a prepared run.
         variant: a name of the table of variants, or package.module:Class.
         name: of the system; None = the variant's.
-        preset, config, assignments, seed: settings, the later the stronger; without a preset the data set's default one.
+        preset, config, assignments, seed: settings, the later the stronger; without a preset the
+            data set's default one.
         device: auto, cpu or cuda.
         compile_model: use torch.compile.
         init_from: begin with the weights of this system (of the run, or a folder).
-        allow_change: settings (train.lr, …) that may differ from those that the system was started with.
+        allow_change: settings (train.lr, …) that may differ from those that the system was started
+            with.
         force: begin anew even if the system exists.
-        ranks: the processes that train it together, each of which calls this; None = this one alone.
-    Raises: ConfigError, DataError, CheckpointError, EnvironmentProblem; Interrupted (all saved); TrainingDiverged.
+        ranks: the processes that train it together, each of which calls this; None = this one
+            alone.
+    Raises: ConfigError, DataError, CheckpointError, EnvironmentProblem; Interrupted (all saved);
+        TrainingDiverged.
     """
     ranks = ranks or Ranks()
     plan = make_plan(run, variant, preset, config, assignments or [], seed, init_from)
@@ -74,7 +80,9 @@ def train(
     if init_from:
         find_source(run, init_from)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(deterministic(plan.train.deterministic, device))  # before anything starts CUDA
+        stack.enter_context(
+            deterministic(plan.train.deterministic, device)
+        )  # before anything starts CUDA
         if compile_model:
             check_compiler(machines.pick_device(device))
         record: dict[str, object] = {}
@@ -92,12 +100,23 @@ def train(
             state, model, trainer = _start(run, system, plan, device, ranks, fresh=not begun)
         record["device"] = state.hardware["device"]
         if compile_model:
-            compile_training(model, collate(trainer.store, np.arange(1), next(model.parameters()).device, model.context_rule))
+            compile_training(
+                model,
+                collate(
+                    trainer.store, np.arange(1), next(model.parameters()).device, model.context_rule
+                ),
+            )
         if not state.step:
             trainer.probe()
         ranks.first_does(lambda: _begin(system, plan, state))
         first = state.step
-        trainer.opening += [*warned, f"step {first:,} of {plan.train.max_steps:,}: {'continuing' if first else 'starting'} '{system.name}'"]
+        trainer.opening += [
+            *warned,
+            (
+                f"step {first:,} of {plan.train.max_steps:,}:"
+                f" {'continuing' if first else 'starting'} '{system.name}'"
+            ),
+        ]
         console.say(f"{trainer.opening[-1]} in {system.path}")
         try:
             trainer.run()
@@ -109,7 +128,8 @@ def train(
 def _held(run: Run, system: System) -> Iterator[None]:
     """Hold the system for writing, and share the run.
 
-    Raises: DataError naming the holder if it is taken; EnvironmentProblem if the folder is not writable.
+    Raises: DataError naming the holder if it is taken; EnvironmentProblem if the folder is not
+        writable.
     """
     with runs.locked(run.path, "train", shared=True), runs.locked(system.path, "train"):
         yield
@@ -121,11 +141,15 @@ def _tidy(run: Run, system: System) -> None:
 
 
 def _begin(system: System, plan: Plan, state: TrainState) -> None:
-    """Write what stands beside the checkpoints; a new training, which is known to work by now, first removes what an earlier one left."""
+    """Write what stands beside the checkpoints; a new training, which is known to work by now,
+    first removes what an earlier one left.
+    """
     values = plan.values()
     if not state.step:
         _clear(system)
-    elif state.step > plan.train.max_steps:  # which asks for less than was done: the schedule was that of the longer training
+    elif (
+        state.step > plan.train.max_steps
+    ):  # which asks for less than was done: the schedule was that of the longer training
         values["train"]["max_steps"] = system.read_config()["train"]["max_steps"]
     runs.write_toml(system.config, {**values, "hardware": state.hardware})  # what `auto` came to
     write_best(system, state, plan.train)
@@ -134,18 +158,28 @@ def _begin(system: System, plan: Plan, state: TrainState) -> None:
 def _check_prepared(run: Run) -> None:
     """Raise DataError naming the first file for training that is not as prep wrote it."""
     wanted = ("train.", "vocab", *(f"{s.name}." for s in run.sets("dev")))
-    hashes = {name: digest for name, digest in run.manifest().files.items() if name.startswith(wanted)}
+    hashes = {
+        name: digest for name, digest in run.manifest().files.items() if name.startswith(wanted)
+    }
     for name in files.changed(run.prep, hashes)[:1]:
         path = run.prep / name
         what = "has changed since it was prepared" if path.is_file() else "is missing"
         raise DataError(f"{name} {what}", where=path, hint=Manifest.again)
 
 
-def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fresh: bool) -> tuple[TrainState, Model, Trainer]:
-    """The model and its trainer, at the beginning or where the newest valid checkpoint left them."""
+def _start(
+    run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fresh: bool
+) -> tuple[TrainState, Model, Trainer]:
+    """The model and its trainer, at the beginning or where the newest valid checkpoint left
+    them.
+    """
     store = Store(run.prep / "train")
     if not len(store):
-        raise DataError("the training set is empty", where=store.path, hint="see prep/manifest.json for what cleaning dropped")
+        raise DataError(
+            "the training set is empty",
+            where=store.path,
+            hint="see prep/manifest.json for what cleaning dropped",
+        )
     weights, moments, state, path = ({}, {}, TrainState(), None) if fresh else newest(system)
     width = common_width(plan.values())
     device = ranks.device(device)
@@ -155,19 +189,30 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
     opening = [f"nmtkit {nmtkit.__version__}, torch {torch.__version__}: {machine}"]
     console.say(machine)
     if state.hardware and state.hardware != chosen:
-        console.warn("the hardware is not that of the last start: training goes on, but not with the same bits")
+        console.warn(
+            "the hardware is not that of the last start: training goes on, but not with the same"
+            " bits"
+        )
         state.split_from = None  # its memory may be larger
     state.hardware = chosen
     torch.manual_seed(plan.train.seed)
     model = build_model(plan.variant, plan.model, loading.vocabulary_sizes(run))
     if model.reads_spans and store.spans is None:
-        hint = "prepare them: nmtkit prep … --parses train=FILE (one bracketed tree a line) or --parser stanza"
-        raise ConfigError("this system reads parses of the source, and the training set has none", where=store.path, hint=hint)
+        hint = (
+            "prepare them: nmtkit prep … --parses train=FILE (one bracketed tree a line) or"
+            " --parser stanza"
+        )
+        raise ConfigError(
+            "this system reads parses of the source, and the training set has none",
+            where=store.path,
+            hint=hint,
+        )
     rule = model.context_rule
     if rule is not None and rule.kind != "foreign" and len(store.documents) == len(store):
         console.warn(
-            f"{plan.variant} reads other sentences of a document, and every sentence of the training set is a document of its own: none has a "
-            "context (nmtkit prep --docs says where documents start)"
+            f"{plan.variant} reads other sentences of a document, and every sentence of the"
+            " training set is a document of its own: none has a context (nmtkit prep --docs says"
+            " where documents start)"
         )
     if path is not None:
         loading.check_vocabulary(path, run)
@@ -176,13 +221,30 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
         copy_matching(run, plan.init_from, model)
     model.to(machines.pick_device(device)).train()
     dev = run.sets("dev")
-    if rule is not None and rule.kind != "foreign" and len(store.documents) < len(store) and dev and _alone(run, dev[0]):
+    if (
+        rule is not None
+        and rule.kind != "foreign"
+        and len(store.documents) < len(store)
+        and dev
+        and _alone(run, dev[0])
+    ):
         console.warn(
-            f"every sentence of '{dev[0].name}' is a document of its own: loss and BLEU on it, and so the choice of the checkpoint, are those of "
-            f"{plan.variant} without a context (nmtkit prep --docs {dev[0].name}=FILE says where its documents start)"
+            f"every sentence of '{dev[0].name}' is a document of its own: loss and BLEU on it, and"
+            f" so the choice of the checkpoint, are those of {plan.variant} without a context"
+            f" (nmtkit prep --docs {dev[0].name}=FILE says where its documents start)"
         )
-    validator = Validator(run, dev[0], plan.train, next(model.parameters()).device, autocast_arguments(hardware)) if dev else None
-    about = {"variant": plan.variant, "corpus": plan.corpus, "vocabulary": loading.vocabulary_hashes(run)}
+    validator = (
+        Validator(
+            run, dev[0], plan.train, next(model.parameters()).device, autocast_arguments(hardware)
+        )
+        if dev
+        else None
+    )
+    about = {
+        "variant": plan.variant,
+        "corpus": plan.corpus,
+        "vocabulary": loading.vocabulary_hashes(run),
+    }
     trainer = Trainer(system, plan.train, model, store, hardware, state, about, validator, ranks)
     put_optimizer_tensors(model, trainer.optimizer, moments, where=path)
     parameters = sum(p.numel() for p in model.parameters())
@@ -190,9 +252,16 @@ def _start(run: Run, system: System, plan: Plan, device: str, ranks: Ranks, fres
     console.say(opening[-1])
     _check_alike(ranks, plan, state, model)
     if ranks.world > 1 or state.processes > 1:
-        before = f" ({state.processes} before, with the same batches)" if state.step and state.processes != ranks.world else ""
+        before = (
+            f" ({state.processes} before, with the same batches)"
+            if state.step and state.processes != ranks.world
+            else ""
+        )
         megabytes = bytes_sent(parameters, ranks.world) / 1e6
-        opening.append(f"{ranks.world} processes{before}: each sends and receives {megabytes:,.1f} MB of gradients an update")
+        opening.append(
+            f"{ranks.world} processes{before}: each sends and receives {megabytes:,.1f} MB of"
+            " gradients an update"
+        )
         console.say(opening[-1])
     state.processes = ranks.world
     trainer.opening = opening
@@ -207,12 +276,24 @@ def _check_alike(ranks: Ranks, plan: Plan, state: TrainState, model: Model) -> N
     for rank, row in enumerate(rows):
         for what, mine, first in zip(("step", "settings", "weights"), row, rows[0], strict=True):
             if mine != first:
-                message = f"rank {rank} does not begin with the {what} of rank 0 ({mine:g}, not {first:g})"
-                raise EnvironmentProblem(message, hint="all machines must see the same run folder and have the same nmtkit and torch")
+                message = (
+                    f"rank {rank} does not begin with the {what} of rank 0 ({mine:g}, not"
+                    f" {first:g})"
+                )
+                raise EnvironmentProblem(
+                    message,
+                    hint=(
+                        "all machines must see the same run folder and have the same nmtkit and"
+                        " torch"
+                    ),
+                )
 
 
-def newest(system: System) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], TrainState, Path]:
-    """Weights, optimiser, state of the newest checkpoint that is whole; damaged ones are named and passed over.
+def newest(
+    system: System,
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], TrainState, Path]:
+    """Weights, optimiser, state of the newest checkpoint that is whole; damaged ones are named and
+    passed over.
 
     Raises: CheckpointError if all are damaged.
     """
@@ -222,11 +303,15 @@ def newest(system: System) -> tuple[dict[str, torch.Tensor], dict[str, torch.Ten
         except CheckpointError as error:
             console.warn(f"skipping {path}: {error.message}")
     hint = "nmtkit train --force begins anew"
-    raise CheckpointError("every checkpoint of this system is damaged", where=system.checkpoints, hint=hint)
+    raise CheckpointError(
+        "every checkpoint of this system is damaged", where=system.checkpoints, hint=hint
+    )
 
 
 def _clear(system: System) -> None:
-    """Remove what an earlier training left in the system's folder; the new one is known to work by now."""
+    """Remove what an earlier training left in the system's folder; the new one is known to work
+    by now.
+    """
     for path in system.path.iterdir():
         if path.name == ".lock":
             continue

@@ -1,4 +1,6 @@
-"""Everything a training must remember to continue as if it had never stopped; written to state.json with each checkpoint."""
+"""Everything a training must remember to continue as if it had never stopped; written to
+state.json with each checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Window:
     padding: int = 0
     seconds: float = 0.0
     cpu: float = 0.0
-    """Seconds of processor time, those of all threads of this process together: on a busy machine they say more than the clock."""
+    """Seconds of processor time, those of all threads of this process together: on a busy
+    machine they say more than the clock.
+    """
     norm: float = 0.0
     """Sum of the gradient norms."""
 
@@ -35,13 +39,17 @@ class Best:
     dev_loss: float
     dev_bleu: float | None
     dev_set: str = ""
-    """What it was measured on (see Validation), and the signature of the BLEU: only the like is compared."""
+    """What it was measured on (see Validation), and the signature of the BLEU: only the like is
+    compared.
+    """
     signature: str | None = None
 
 
 @dataclass
 class TrainState:
-    """Where a training stands. Random numbers need no entry: each micro-batch's are seeded by (seed, step, micro-batch)."""
+    """Where a training stands. Random numbers need no entry: each micro-batch's are seeded by
+    (seed, step, micro-batch).
+    """
 
     step: int = 0
     epoch: int = 0
@@ -62,7 +70,9 @@ class TrainState:
     skipped: int = 0
     skipped_in_row: int = 0
     split_from: int | None = None
-    """Batches of so many positions or more are computed in parts, since memory did not hold one; None: all were held."""
+    """Batches of so many positions or more are computed in parts, since memory did not hold one;
+    None: all were held.
+    """
     norms: list[float] = field(default_factory=list)
     """The last gradient norms, for whoever must find out why a training diverged."""
     hardware: dict[str, Any] = field(default_factory=dict)

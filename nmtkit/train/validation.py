@@ -29,14 +29,19 @@ from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Best
 from nmtkit.translate.beam import search
 
-# Greedy, and bounded more tightly than final translation: an untrained model never ends a sentence by itself.
-DEV_SEARCH = SearchSettings.model_validate({"beam": 1, "nbest": 1, "max_length_a": 1.5, "max_length_b": 10})
+# Greedy, and bounded more tightly than final translation: an untrained model never ends a sentence
+# by itself.
+DEV_SEARCH = SearchSettings.model_validate(
+    {"beam": 1, "nbest": 1, "max_length_a": 1.5, "max_length_b": 10}
+)
 DECODE_SENTENCES = 128
 
 
 @dataclass(frozen=True)
 class Validation:
-    """One look at the development set. Losses are per target token; bleu is None if it was not asked for or could not be had."""
+    """One look at the development set. Losses are per target token; bleu is None if it was not
+    asked for or could not be had.
+    """
 
     loss: float
     smoothed: float
@@ -50,23 +55,41 @@ class Validation:
     """Hash of the development set and of how many of its sentences BLEU is of."""
 
     def comparable(self, best: Best) -> bool:
-        """Whether the best so far was measured on the same sentences, and its BLEU in the same way."""
-        return best.dev_set in ("", self.dev_set) and (best.signature is None or self.signature in (None, best.signature))
+        """Whether the best so far was measured on the same sentences, and its BLEU in the same
+        way.
+        """
+        return best.dev_set in ("", self.dev_set) and (
+            best.signature is None or self.signature in (None, best.signature)
+        )
 
     def values(self) -> dict[str, Any]:
         """For metrics.jsonl."""
-        values = {"dev_loss": self.loss, "dev_smoothed": self.smoothed, "dev_perplexity": math.exp(min(self.loss, 700.0)), "dev_bleu": self.bleu}
-        times = {"loss_seconds": round(self.loss_seconds, 2), "bleu_seconds": round(self.bleu_seconds, 2)}
+        values = {
+            "dev_loss": self.loss,
+            "dev_smoothed": self.smoothed,
+            "dev_perplexity": math.exp(min(self.loss, 700.0)),
+            "dev_bleu": self.bleu,
+        }
+        times = {
+            "loss_seconds": round(self.loss_seconds, 2),
+            "bleu_seconds": round(self.bleu_seconds, 2),
+        }
         return {**values, "signature": self.signature, **times}
 
     def describe(self) -> str:
         """One line for people."""
-        bleu = f", dev BLEU {self.bleu:.2f} (greedy, {self.bleu_seconds:.0f} s)" if self.bleu is not None else ""
+        bleu = (
+            f", dev BLEU {self.bleu:.2f} (greedy, {self.bleu_seconds:.0f} s)"
+            if self.bleu is not None
+            else ""
+        )
         return f"dev loss {self.loss:.4f}, perplexity {math.exp(min(self.loss, 700.0)):.4g}{bleu}"
 
 
 def is_better(new: Validation, best: Best | None, by: str) -> bool:
-    """Whether a validation is a new best: by BLEU where both have one (equal ones by loss), else by loss."""
+    """Whether a validation is a new best: by BLEU where both have one (equal ones by loss), else
+    by loss.
+    """
     if not math.isfinite(new.loss):
         return False
     if best is None:
@@ -87,14 +110,34 @@ class Validator:
         autocast: arguments of torch.autocast.
     """
 
-    def __init__(self, run: Run, dev: TextSet, settings: TrainSettings, device: torch.device, autocast: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        dev: TextSet,
+        settings: TrainSettings,
+        device: torch.device,
+        autocast: dict[str, Any],
+    ) -> None:
         self._settings, self._device, self._autocast = settings, device, autocast
         self._store = Store(run.prep / dev.name)
-        self._batches = batch_list(self._store.src_lengths, self._store.tgt_lengths, settings.batch_size, settings.batch_unit, 0, 0)
+        self._batches = batch_list(
+            self._store.src_lengths,
+            self._store.tgt_lengths,
+            settings.batch_size,
+            settings.batch_unit,
+            0,
+            0,
+        )
         self._tokens = int(self._store.tgt_lengths.sum())
         self._decoding = settings.dev_bleu or settings.samples > 0
-        own = {name: digest for name, digest in run.manifest().files.items() if name.startswith((f"{dev.name}.", f"text/{dev.name}."))}
-        self._dev_set = hashlib.sha256(json.dumps([sorted(own.items()), settings.dev_sentences]).encode()).hexdigest()[:16]
+        own = {
+            name: digest
+            for name, digest in run.manifest().files.items()
+            if name.startswith((f"{dev.name}.", f"text/{dev.name}."))
+        }
+        self._dev_set = hashlib.sha256(
+            json.dumps([sorted(own.items()), settings.dev_sentences]).encode()
+        ).hexdigest()[:16]
         if self._decoding:
             self._vocabulary = load_vocabularies(run.prep)[1]
             self._side = TextSide.load(run.prep, "tgt")
@@ -112,10 +155,21 @@ class Validator:
         try:
             nll, smoothed = self._loss(model, stop)
             between = time.monotonic()
-            bleu, signature, samples = self._bleu(model, stop, reporter) if self._decoding else (None, None, [])
+            bleu, signature, samples = (
+                self._bleu(model, stop, reporter) if self._decoding else (None, None, [])
+            )
         finally:
             model.train()
-        return Validation(nll, smoothed, bleu, signature, between - start, time.monotonic() - between, samples, self._dev_set)
+        return Validation(
+            nll,
+            smoothed,
+            bleu,
+            signature,
+            between - start,
+            time.monotonic() - between,
+            samples,
+            self._dev_set,
+        )
 
     @torch.no_grad()
     def _loss(self, model: Model, stop: Stop) -> tuple[float, float]:
@@ -128,34 +182,52 @@ class Validator:
             assert batch.tgt_in is not None
             with torch.autocast(**self._autocast):
                 hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-                loss = losses.evaluate(model.logits, hidden, batch, self._settings.label_smoothing, chunk)
+                loss = losses.evaluate(
+                    model.logits, hidden, batch, self._settings.label_smoothing, chunk
+                )
             nll += float(loss.nll)
             smoothed += float(loss.smoothed)
         return nll / self._tokens, smoothed / self._tokens
 
-    def _bleu(self, model: Model, stop: Stop, reporter: Reporter) -> tuple[float | None, str | None, list[tuple[str, str, str]]]:
+    def _bleu(
+        self, model: Model, stop: Stop, reporter: Reporter
+    ) -> tuple[float | None, str | None, list[tuple[str, str, str]]]:
         """BLEU (None if decoding fails, which is only a warning), its signature, and samples."""
         count = len(self._store) if self._settings.dev_bleu else 0
         if self._settings.dev_sentences:
             count = min(count, self._settings.dev_sentences)
-        shown = [int(i) for i in np.linspace(0, len(self._store) - 1, self._settings.samples + 2)[1:-1].round()]
+        shown = [
+            int(i)
+            for i in np.linspace(0, len(self._store) - 1, self._settings.samples + 2)[1:-1].round()
+        ]
         rows = sorted({*range(count), *shown})
         try:
             texts = self._translate(model, rows, stop)
             samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
             if not count:
                 return None, None, samples
-            result = metrics.bleu([texts[i] for i in range(count)], [lines[:count] for lines in self._references], self._language)
+            result = metrics.bleu(
+                [texts[i] for i in range(count)],
+                [lines[:count] for lines in self._references],
+                self._language,
+            )
             return float(result.value or 0.0), result.signature, samples
         except (Abandoned, KeyboardInterrupt):
             raise
         except Exception as error:
-            what = error.message if isinstance(error, NmtkitError) else f"{type(error).__name__}: {error}"
-            reporter.say(f"decoding the development set failed ({what}); its loss decides", warning=True)
+            what = (
+                error.message
+                if isinstance(error, NmtkitError)
+                else f"{type(error).__name__}: {error}"
+            )
+            reporter.say(
+                f"decoding the development set failed ({what}); its loss decides", warning=True
+            )
             return None, None, []
 
     def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, str]:
-        """Translations of sentences, of like length together; where a model reads what it said before, of those before in their documents too.
+        """Translations of sentences, of like length together; where a model reads what it said
+        before, of those before in their documents too.
 
         A blank line stays blank and never meets the model, as in `Translator`.
         """
@@ -163,7 +235,10 @@ class Validator:
         rounds = [rows] if rule is None or not rule.targets else self._store.documents.rounds(rows)
         for together in rounds:
             said |= {row: np.array([EOS]) for row in together if self._store.src_lengths[row] == 1}
-            order = sorted((row for row in together if row not in said), key=lambda i: int(self._store.src_lengths[i]))
+            order = sorted(
+                (row for row in together if row not in said),
+                key=lambda i: int(self._store.src_lengths[i]),
+            )
             for start in range(0, len(order), DECODE_SENTENCES):
                 if stop.requested:
                     raise Abandoned
@@ -171,5 +246,11 @@ class Validator:
                 batch = collate(self._store, np.asarray(part), self._device, rule, said.__getitem__)
                 with torch.autocast(**self._autocast):
                     found = search([model], batch, DEV_SEARCH)
-                said |= {row: np.array([*hypotheses[0].ids, EOS]) for row, hypotheses in zip(part, found, strict=True)}
-        return {row: self._side.decode(self._vocabulary.decode(ids[:-1].tolist())) for row, ids in said.items()}
+                said |= {
+                    row: np.array([*hypotheses[0].ids, EOS])
+                    for row, hypotheses in zip(part, found, strict=True)
+                }
+        return {
+            row: self._side.decode(self._vocabulary.decode(ids[:-1].tolist()))
+            for row, ids in said.items()
+        }

@@ -26,8 +26,10 @@ def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
 
     Args:
         models: in eval mode; several: the mean of their probabilities, as in search.
-        batch: with both sides; tgt_out (B, T) ends in </s>. There may be several targets for a source (`alternatives_batch`).
-    Returns: for each pair one number per target token, that of </s> last; their sum is search's `log_prob` of the same output.
+        batch: with both sides; tgt_out (B, T) ends in </s>. There may be several targets for a
+            source (`alternatives_batch`).
+    Returns: for each pair one number per target token, that of </s> last; their sum is search's
+        `log_prob` of the same output.
     Raises: ValueError if the batch has no targets.
     """
     if batch.tgt_in is None or batch.tgt_out is None or batch.tgt_lengths is None:
@@ -35,19 +37,26 @@ def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
     lengths = batch.tgt_lengths
     real = torch.arange(batch.tgt_out.size(1), device=lengths.device) < lengths[:, None]  # (B, T)
     with inference(models):
-        of_models = [_token_scores(model, batch.tgt_in, batch.tgt_out[real], real, model.encode(batch)) for model in models]
+        of_models = [
+            _token_scores(model, batch.tgt_in, batch.tgt_out[real], real, model.encode(batch))
+            for model in models
+        ]
         flat = torch.stack(of_models).logsumexp(0) - math.log(len(of_models))
     return [scores.tolist() for scores in torch.split(flat, lengths.tolist())]
 
 
-def _token_scores(model: Model, tgt_in: Tensor, targets: Tensor, real: Tensor, memory: dict[str, object]) -> Tensor:
+def _token_scores(
+    model: Model, tgt_in: Tensor, targets: Tensor, real: Tensor, memory: dict[str, object]
+) -> Tensor:
     """Log-probabilities (N) in float64 of the N real target tokens, row by row."""
     hidden = model.decode(tgt_in, memory)[0][real]  # (N, D)
     rows = max(1, CHUNK_LOGITS // model.vocabularies.tgt)
     scores = []
     for part, wanted in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         logits = wide(model.logits(part))  # (C, V)
-        scores.append(logits.gather(1, wanted[:, None])[:, 0].double() - logits.logsumexp(1).double())
+        scores.append(
+            logits.gather(1, wanted[:, None])[:, 0].double() - logits.logsumexp(1).double()
+        )
     return torch.cat(scores)
 
 
@@ -74,13 +83,20 @@ class GivenPairs:
         return np.asarray(self._tgt[i], dtype=np.int64)
 
 
-def pair_batch(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Batch:
+def pair_batch(
+    src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], device: torch.device | str = "cpu"
+) -> Batch:
     """The batch of given pairs of token ids (both with </s> last), in the order given."""
     return collate(GivenPairs(src, tgt), np.arange(len(src), dtype=np.int64), device)
 
 
-def alternatives_batch(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[Sequence[int]]], device: torch.device | str = "cpu") -> Batch:
-    """The batch of B sources and K targets of each: B rows of sources, B·K rows of targets, K neighbours belonging to one source.
+def alternatives_batch(
+    src: Sequence[Sequence[int]],
+    tgt: Sequence[Sequence[Sequence[int]]],
+    device: torch.device | str = "cpu",
+) -> Batch:
+    """The batch of B sources and K targets of each: B rows of sources, B·K rows of targets, K
+    neighbours belonging to one source.
 
     Args:
         src: (B) token ids; tgt: (B, K) token ids; all with </s> last.
@@ -88,5 +104,9 @@ def alternatives_batch(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[Sequ
     flat = [ids for targets in tgt for ids in targets]
     sources = source_batch(src, device)
     return dataclasses.replace(
-        pair_batch(flat, flat, device), src=sources.src, src_lengths=sources.src_lengths, rows=sources.rows, src_padded=sources.src_padded
+        pair_batch(flat, flat, device),
+        src=sources.src,
+        src_lengths=sources.src_lengths,
+        rows=sources.rows,
+        src_padded=sources.src_padded,
     )

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 JOINER = "@@"
 # What a piece may end with, strongest first; quotes and brackets may follow it.
 ENDINGS = (frozenset(".!?…。！？"), frozenset(";:；："), frozenset(",，、–—"))
-CLOSING = frozenset(('"', "'", ")", "]", "»", "“", "”", "’", "」", "』", "）", "&quot;", "&apos;", "&#93;"))
+CLOSING = frozenset(
+    ('"', "'", ")", "]", "»", "“", "”", "’", "」", "』", "）", "&quot;", "&apos;", "&#93;")
+)
 
 
 def cut(subwords: Sequence[str], limit: int) -> list[list[str]]:
     """Cut a sentence into pieces of at most `limit` subwords.
 
-    A piece ends after the strongest punctuation found in the second half of its room (the last one of that strength), else between two
-    words, else - a word longer than the room - anywhere.
+    A piece ends after the strongest punctuation found in the second half of its room (the last one
+    of that strength), else between two words, else - a word longer than the room - anywhere.
 
     Args:
         subwords: of the whole sentence.
@@ -33,7 +35,9 @@ def cut(subwords: Sequence[str], limit: int) -> list[list[str]]:
 def _end(room: Sequence[str]) -> int:
     """How many subwords of the room the piece takes."""
     first = max(1, len(room) // 2)
-    ends = [end for end in range(len(room), first - 1, -1) if not room[end - 1].endswith(JOINER)]  # word ends, last first
+    ends = [
+        end for end in range(len(room), first - 1, -1) if not room[end - 1].endswith(JOINER)
+    ]  # word ends, last first
     for marks in ENDINGS:
         for end in ends:
             last = end - 1
@@ -43,4 +47,6 @@ def _end(room: Sequence[str]) -> int:
                 return end
     if ends:
         return ends[0]
-    return next((end for end in range(first, 0, -1) if not room[end - 1].endswith(JOINER)), len(room))
+    return next(
+        (end for end in range(first, 0, -1) if not room[end - 1].endswith(JOINER)), len(room)
+    )

@@ -90,25 +90,45 @@ def translate(
         source: None = prepared sets; "-" = stdin; else a file.
         systems: names; none = all trained ones (for a file or stdin: the one trained last).
         set_names: prepared sets (of no use beside a source); none = all test sets.
-        beam, length_penalty, nbest, average: win over the system's settings (of them only average is of use beside force_target).
+        beam, length_penalty, nbest, average: win over the system's settings (of them only average
+            is of use beside force_target).
         ensemble: the systems together: the mean of their probabilities.
         force_target: a file of target lines to score instead of searching; JSON lines to stdout.
-        docs: where the documents of a file or of stdin start, for systems that read context: "blank" (a blank line ends one), "marker" (a line <d>
-            starts one), or of a file one of `nmtkit.corpora.document_starts.read_starts`; None = every line is one.
+        docs: where the documents of a file or of stdin start, for systems that read context:
+            "blank" (a blank line ends one), "marker" (a line <d> starts one), or of a file one of
+            `nmtkit.corpora.document_starts.read_starts`; None = every line is one.
         preset, config, assignments: other search settings (see `chosen.overrides`).
-        jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not depend on it.
+        jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not
+            depend on it.
         device: auto, cpu or cuda.
         force: translate again what is up to date (of prepared sets).
-    Raises: ConfigError, DataError, CheckpointError as the parts say; EnvironmentProblem for an absent device.
+    Raises: ConfigError, DataError, CheckpointError as the parts say; EnvironmentProblem for an
+        absent device.
     """
-    search = overrides(assignments or [], preset, config, beam=beam, length_penalty=length_penalty, nbest=nbest, average=average)
+    search = overrides(
+        assignments or [],
+        preset,
+        config,
+        beam=beam,
+        length_penalty=length_penalty,
+        nbest=nbest,
+        average=average,
+    )
     where = hardware.pick_device(device)
     run.manifest()
     to_stdout = source is not None or force_target is not None
-    sets = [] if source is not None else [run.text_set(name) for name in set_names or []] or run.sets("test")
+    sets = (
+        []
+        if source is not None
+        else [run.text_set(name) for name in set_names or []] or run.sets("test")
+    )
     _check(run, source, sets, force_target, docs)
     starts = starts_said(source, docs)
-    with run.recorded("translate", device=str(where)) as record, locked(run.path, "translate", shared=True), workers.one_thread(where):
+    with (
+        run.recorded("translate", device=str(where)) as record,
+        locked(run.path, "translate", shared=True),
+        workers.one_thread(where),
+    ):
         groups = choose(run, systems or [], ensemble, search, single=to_stdout)
         record["systems"] = [group.name for group in groups]
         stage = _Stage(run, where, jobs or cores(), force_target is not None)
@@ -128,21 +148,41 @@ def translate(
                     console.warn(f"skipping '{group.name}': {error.message}")
 
 
-def _check(run: Run, source: str | None, sets: list[TextSet], force_target: Path | None, docs: str | None) -> None:
+def _check(
+    run: Run, source: str | None, sets: list[TextSet], force_target: Path | None, docs: str | None
+) -> None:
     """Refuse what cannot work before a model is loaded."""
-    if source == "-" and sys.stdin is None:  # as Python has it where the process was started with file descriptor 0 closed
+    if (
+        source == "-" and sys.stdin is None
+    ):  # as Python has it where the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
     if source is None and not sets:
-        raise DataError("this run has no test set", where=run.prep, hint="name a file (nmtkit translate FILE), or another set with --set-name")
+        raise DataError(
+            "this run has no test set",
+            where=run.prep,
+            hint="name a file (nmtkit translate FILE), or another set with --set-name",
+        )
     for text_set in sets:
         text = run.source(text_set.name)
         if not text.is_file():
-            raise ConfigError(f"the set '{text_set.name}' has no text to translate", where=text, hint="training text is not kept; name a file")
+            raise ConfigError(
+                f"the set '{text_set.name}' has no text to translate",
+                where=text,
+                hint="training text is not kept; name a file",
+            )
     if force_target is not None:
         if source is None and len(sets) != 1:
-            raise ConfigError("which set are these the targets of?", where="--force-target", hint="name it with --set-name, or name the source file")
+            raise ConfigError(
+                "which set are these the targets of?",
+                where="--force-target",
+                hint="name it with --set-name, or name the source file",
+            )
         if source == "-":
-            raise ConfigError("--force-target needs a source that can be read twice", where="-", hint="put it into a file and name that")
+            raise ConfigError(
+                "--force-target needs a source that can be read twice",
+                where="-",
+                hint="put it into a file and name that",
+            )
         files.check_file(force_target)
         _check_parallel(Path(source or run.source(sets[0].name)), force_target)
     elif source not in (None, "-"):
@@ -157,7 +197,9 @@ def _check_parallel(source: Path, target: Path) -> None:
     if counts[0] != counts[1]:
         message = f"{target} has {counted(counts[1], 'line')} but {source} has {counts[0]:,}"
         where = first_odd_pair((source,), (target,)) if all(counts) else "--force-target"
-        raise DataError(message, where=where, hint="--force-target wants one target line for each source line")
+        raise DataError(
+            message, where=where, hint="--force-target wants one target line for each source line"
+        )
 
 
 class _Stage:
@@ -181,15 +223,31 @@ class _Stage:
         found = group.hardware(self.device, self.forced)
         before, self._hardware = self._hardware, {**found.values(), "jobs": self.jobs}
         if self._hardware != before:
-            console.say(found.describe() + (f"; up to {self.jobs} worker processes of one thread each" if self.jobs > 1 else ""))
+            console.say(
+                found.describe()
+                + (
+                    f"; up to {self.jobs} worker processes of one thread each"
+                    if self.jobs > 1
+                    else ""
+                )
+            )
         if self._sides is None:
             self._sides = TextSide.load(self.run.prep, "src"), TextSide.load(self.run.prep, "tgt")
         names = [f"{c.system}/{c.name}" for c in group.checkpoints()]
         try:
             models = group.load(self.device, found.precision)
-        except ConfigError as error:  # of a class outside nmtkit that is not to be found, or not as it was
+        except (
+            ConfigError
+        ) as error:  # of a class outside nmtkit that is not to be found, or not as it was
             raise Unavailable(error.message, error.where, error.hint) from None
-        translator = Scorer(models, *self._sides, *load_vocabularies(self.run.prep), group.settings, self.device, self.jobs)
+        translator = Scorer(
+            models,
+            *self._sides,
+            *load_vocabularies(self.run.prep),
+            group.settings,
+            self.device,
+            self.jobs,
+        )
         console.say(f"loaded {', '.join(names)}{' (averaged)' if len(names) > len(models) else ''}")
         return translator
 
@@ -197,7 +255,9 @@ class _Stage:
         """Translate the sets that this system, or ensemble, lacks."""
         translator: Translator | None = None
         with contextlib.ExitStack() as held:
-            for path in sorted({self.run.system(group.name).path, *(s.path for s in group.systems)}):
+            for path in sorted(
+                {self.run.system(group.name).path, *(s.path for s in group.systems)}
+            ):
                 try:
                     held.enter_context(locked(path, "translate"))
                 except DataError as error:
@@ -205,14 +265,20 @@ class _Stage:
             for text_set in sets:
                 inputs = self._inputs(group, text_set)
                 if not force and _up_to_date(group.translation(text_set.name), inputs):
-                    console.say(f"'{group.name}' has translated {text_set.name} already: up to date (--force repeats it)")
+                    console.say(
+                        f"'{group.name}' has translated {text_set.name} already: up to date"
+                        " (--force repeats it)"
+                    )
                     continue
                 translator = translator or self.translator(group)
                 self._translate_set(group, text_set, translator, inputs)
 
     def _inputs(self, group: Chosen, text_set: TextSet) -> TranslationInputs:
         """All that the translation follows from."""
-        beside = {"spans": spans_files(self.run.prep / text_set.name), "docs": (documents_file(self.run.prep, text_set.name),)}
+        beside = {
+            "spans": spans_files(self.run.prep / text_set.name),
+            "docs": (documents_file(self.run.prep, text_set.name),),
+        }
         return TranslationInputs(
             format=1,
             set=text_set.name,
@@ -220,7 +286,11 @@ class _Stage:
             checkpoints=group.checkpoints(),
             source=SourceText(text_set.lines, files.sha256(self.run.source(text_set.name))),
             prep=self.run.manifest().fingerprint,
-            **{kind: [files.sha256(path) for path in paths] for kind, paths in beside.items() if all(path.is_file() for path in paths)},
+            **{
+                kind: [files.sha256(path) for path in paths]
+                for kind, paths in beside.items()
+                if all(path.is_file() for path in paths)
+            },
         )
 
     def _spans(self, text_set: TextSet) -> Spans | None:
@@ -231,19 +301,37 @@ class _Stage:
         """Where prep found the documents of a set to start."""
         return starts_of(Documents.beside(self.run.prep, text_set.name, text_set.lines))
 
-    def _translate_set(self, group: Chosen, text_set: TextSet, translator: Translator, inputs: TranslationInputs) -> None:
+    def _translate_set(
+        self, group: Chosen, text_set: TextSet, translator: Translator, inputs: TranslationInputs
+    ) -> None:
         folder = group.translation(text_set.name)
         translator.counts.clear()
         start = time.monotonic()
         with contextlib.ExitStack() as open_files:
             (folder / META).unlink(missing_ok=True)  # from here on the folder is not up to date
-            translator.done = open_files.enter_context(console.progress(f"{group.name}: {text_set.name}", text_set.lines))
-            hyp, subwords = (open_files.enter_context(files.writing(folder / name)) for name in (HYP, SUBWORDS))
-            nbest = open_files.enter_context(files.writing(folder / NBEST)) if group.settings.nbest > 1 else None
+            translator.done = open_files.enter_context(
+                console.progress(f"{group.name}: {text_set.name}", text_set.lines)
+            )
+            hyp, subwords = (
+                open_files.enter_context(files.writing(folder / name)) for name in (HYP, SUBWORDS)
+            )
+            nbest = (
+                open_files.enter_context(files.writing(folder / NBEST))
+                if group.settings.nbest > 1
+                else None
+            )
             number = 0
             known = self._spans(text_set)
-            for window, of_window in windows_for(translator.context_rule, file_windows(str(self.run.source(text_set.name))), self._starts(text_set)):
-                spans = None if known is None else [known[number + i].tolist() for i in range(len(window))]
+            for window, of_window in windows_for(
+                translator.context_rule,
+                file_windows(str(self.run.source(text_set.name))),
+                self._starts(text_set),
+            ):
+                spans = (
+                    None
+                    if known is None
+                    else [known[number + i].tolist() for i in range(len(window))]
+                )
                 for translation in translator.translate_window(window, spans, of_window):
                     number += 1
                     hyp.write(translation.text + "\n")
@@ -275,11 +363,21 @@ class _Stage:
         with self._progress(group, source) as translator.done:
             windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
             for window, documents in windows_for(translator.context_rule, windows, starts):
-                translations = translator.translate_window(without_markers(window, starts), documents=documents)
+                translations = translator.translate_window(
+                    without_markers(window, starts), documents=documents
+                )
                 if group.settings.nbest > 1:
-                    lines = [_nbest_line(i, translation) for i, translation in enumerate(translations, number + 1)]
+                    lines = [
+                        _nbest_line(i, translation)
+                        for i, translation in enumerate(translations, number + 1)
+                    ]
                 else:
-                    lines = [text + "\n" for text in with_markers([translation.text for translation in translations], window, starts)]
+                    lines = [
+                        text + "\n"
+                        for text in with_markers(
+                            [translation.text for translation in translations], window, starts
+                        )
+                    ]
                 number += len(window)
                 marked = marked or (starts in UNLIKELY and has_marker(window))
                 sys.stdout.write("".join(lines))
@@ -288,56 +386,105 @@ class _Stage:
             console.warn(UNLIKELY[starts])
         console.say(_summary(translator.counts, time.monotonic() - start))
 
-    def score(self, group: Chosen, source: str | TextSet, target: Path, starts: Starts | None) -> None:
-        """Print the log-probabilities of given target lines, of a file or a set of the run, as JSON lines."""
+    def score(
+        self, group: Chosen, source: str | TextSet, target: Path, starts: Starts | None
+    ) -> None:
+        """Print the log-probabilities of given target lines, of a file or a set of the run, as
+        JSON lines.
+        """
         translator = self.translator(group)
-        starts = self._starts(source) if isinstance(source, TextSet) else _of_outside(group, translator, source, starts)
+        starts = (
+            self._starts(source)
+            if isinstance(source, TextSet)
+            else _of_outside(group, translator, source, starts)
+        )
         text = str(self.run.source(source.name)) if isinstance(source, TextSet) else source
         start = time.monotonic()
         targets = (line for window in file_windows(str(target)) for line in window)
         number = 0
         with self._progress(group, text) as translator.done:
-            for window, documents in windows_for(translator.context_rule, file_windows(text), starts):
+            for window, documents in windows_for(
+                translator.context_rule, file_windows(text), starts
+            ):
                 given = without_markers(list(itertools.islice(targets, len(window))), starts)
                 for line in translator.force(without_markers(window, starts), given, documents):
                     number += 1
-                    record = {"line": number, "log_prob": line.log_prob, "tokens": line.tokens, "log_probs": line.log_probs}
+                    record = {
+                        "line": number,
+                        "log_prob": line.log_prob,
+                        "tokens": line.tokens,
+                        "log_probs": line.log_probs,
+                    }
                     sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
         sys.stdout.flush()
         console.say(_summary(translator.counts, time.monotonic() - start))
 
-    def _progress(self, group: Chosen, source: str) -> contextlib.AbstractContextManager[Callable[[float], None]]:
+    def _progress(
+        self, group: Chosen, source: str
+    ) -> contextlib.AbstractContextManager[Callable[[float], None]]:
         if source == "-" or sys.stdout.isatty():
             return contextlib.nullcontext(lambda amount: None)
         return console.progress(group.name, files.count_lines(Path(source)))
 
 
 UNLIKELY = {
-    starts_at_marker: "no line was <d>, so that all was one document (--docs blank: blank lines separate documents)",
-    starts_after_blank: "lines <d> were translated as sentences (--docs marker: they start documents)",
+    starts_at_marker: (
+        "no line was <d>, so that all was one document (--docs blank: blank lines separate"
+        " documents)"
+    ),
+    starts_after_blank: (
+        "lines <d> were translated as sentences (--docs marker: they start documents)"
+    ),
 }
-"""What is wrong where --docs says one way, and the text has the other's marks, or none of its own."""
+"""What is wrong where --docs says one way, and the text has the other's marks, or none of its
+own.
+"""
 
 
-def _of_outside(group: Chosen, translator: Translator, source: str, starts: Starts | None) -> Starts:
-    """Where documents start in a text from outside, `source` (a file, or -), by what --docs says."""
+def _of_outside(
+    group: Chosen, translator: Translator, source: str, starts: Starts | None
+) -> Starts:
+    """Where documents start in a text from outside, `source` (a file, or -), by what --docs
+    says.
+    """
     if starts is not None and translator.context_rule is None:
-        raise ConfigError(f"'{group.name}' reads no context, so documents make no difference", where="--docs", hint="leave it out")
+        raise ConfigError(
+            f"'{group.name}' reads no context, so documents make no difference",
+            where="--docs",
+            hint="leave it out",
+        )
     if starts is None and translator.context_rule is not None:
-        console.say("every line is a document of its own (--docs blank: blank lines separate documents; --docs marker: lines <d> start them)")
-    if starts is starts_at_marker and source != "-" and not has_marker(files.text_lines(Path(source))):
+        console.say(
+            "every line is a document of its own (--docs blank: blank lines separate documents;"
+            " --docs marker: lines <d> start them)"
+        )
+    if (
+        starts is starts_at_marker
+        and source != "-"
+        and not has_marker(files.text_lines(Path(source)))
+    ):
         hint = "--docs blank if blank lines separate documents; without --docs every line is one"
-        raise DataError("no line of it is <d>, so that all would be one document", where=source, hint=hint)
+        raise DataError(
+            "no line of it is <d>, so that all would be one document", where=source, hint=hint
+        )
     if starts is None and source != "-":
         if next(files.byte_lines(Path(source)), b"").strip() == MARKER_LINE:
-            console.warn(f"{source} begins with <d>, which is translated as a sentence (--docs marker, with a system that reads context)")
+            console.warn(
+                f"{source} begins with <d>, which is translated as a sentence (--docs marker, with"
+                " a system that reads context)"
+            )
         elif is_markup(Path(source)):
-            console.warn(f"{source} is SGM or XML: its lines are translated with their tags (nmtkit prep --test reads such files)")
+            console.warn(
+                f"{source} is SGM or XML: its lines are translated with their tags (nmtkit prep"
+                " --test reads such files)"
+            )
     return starts or starts_everywhere
 
 
 def _up_to_date(folder: Path, inputs: TranslationInputs) -> bool:
-    """Return True if the translation is up to date: it has these inputs, and its files have not changed."""
+    """Return True if the translation is up to date: it has these inputs, and its files have not
+    changed.
+    """
     try:
         outputs = load(TranslationMeta, folder / META).files
     except DataError:
@@ -346,22 +493,39 @@ def _up_to_date(folder: Path, inputs: TranslationInputs) -> bool:
 
 
 def _nbest_line(number: int, translation: Translation) -> str:
-    return json.dumps({"line": number, "nbest": [asdict(candidate) for candidate in translation.candidates]}, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            {"line": number, "nbest": [asdict(candidate) for candidate in translation.candidates]},
+            ensure_ascii=False,
+        )
+        + "\n"
+    )
 
 
 def _speed(counts: Counter[str], seconds: float) -> SearchSpeed:
     seconds = max(seconds, 1e-9)
-    return SearchSpeed(round(seconds, 3), round(counts["lines"] / seconds, 2), round(counts["tgt_tokens"] / seconds, 1))
+    return SearchSpeed(
+        round(seconds, 3),
+        round(counts["lines"] / seconds, 2),
+        round(counts["tgt_tokens"] / seconds, 1),
+    )
 
 
 def _summary(counts: Counter[str], seconds: float) -> str:
     """The counts as people read them; only what happened."""
     speed = _speed(counts, seconds)
     rate = speed.sentences_per_second
-    said = [f"{counted(counts['lines'], 'line')} in {console.duration(seconds)} ({rate:,.{0 if rate >= 10 else 1}f} sentences/s)"]
+    said = [
+        f"{counted(counts['lines'], 'line')} in {console.duration(seconds)}"
+        f" ({rate:,.{0 if rate >= 10 else 1}f} sentences/s)"
+    ]
     phrases = {
         "empty": "blank, kept blank",
-        "over_long": f"over-long, in {counts['pieces']:,} pieces" if counts["pieces"] else "over-long, not cut",
+        "over_long": (
+            f"over-long, in {counts['pieces']:,} pieces"
+            if counts["pieces"]
+            else "over-long, not cut"
+        ),
         "unfinished": "cut at the length limit",
         "no_output": "translated as nothing",
         "unknown": "unknown source subwords",
@@ -369,4 +533,6 @@ def _summary(counts: Counter[str], seconds: float) -> str:
         "no_spans": "read without a parse",
         "no_context": "without context",
     }
-    return ", ".join(said + [f"{counts[key]:,} {phrase}" for key, phrase in phrases.items() if counts[key]])
+    return ", ".join(
+        said + [f"{counts[key]:,} {phrase}" for key, phrase in phrases.items() if counts[key]]
+    )

@@ -1,4 +1,5 @@
-"""One step of a search over one model or several: the log-probabilities of the best next tokens of every row.
+"""One step of a search over one model or several: the log-probabilities of the best next tokens of
+every row.
 
 Legend: R rows (hypotheses), V vocabulary, D width, k tokens wanted.
 """
@@ -42,23 +43,41 @@ class Decoders:
 
         Args:
             last: (R) the tokens just chosen.
-        Returns: natural log-probabilities (R, min(k, V)) in float64 and token ids, best first, equal ones in the order of their ids;
-            <pad> and <s> have probability, but are never among them (-inf fills the places if V is that small).
+        Returns: natural log-probabilities (R, min(k, V)) in float64 and token ids, best first,
+            equal ones in the order of their ids; <pad> and <s> have probability, but are never
+            among them (-inf fills the places if V is that small).
         """
         hidden = []
         for i, model in enumerate(self._models):
-            output, state = model.decode(last[:, None], self._memories[i], self._states[i])  # (R, 1, D)
+            output, state = model.decode(
+                last[:, None], self._memories[i], self._states[i]
+            )  # (R, 1, D)
             self._states[i] = {} if state is None else state
             hidden.append(output[:, -1])
-        rows = max(1, BLOCK_LOGITS // self._models[0].vocabularies.tgt) if self.device.type == "cpu" else len(last)
-        parts = [best_tokens(self._logits(part), k) for part in zip(*(torch.split(h, rows) for h in hidden), strict=True)]
-        return parts[0] if len(parts) == 1 else (torch.cat([values for values, _ in parts]), torch.cat([ids for _, ids in parts]))
+        rows = (
+            max(1, BLOCK_LOGITS // self._models[0].vocabularies.tgt)
+            if self.device.type == "cpu"
+            else len(last)
+        )
+        parts = [
+            best_tokens(self._logits(part), k)
+            for part in zip(*(torch.split(h, rows) for h in hidden), strict=True)
+        ]
+        return (
+            parts[0]
+            if len(parts) == 1
+            else (torch.cat([values for values, _ in parts]), torch.cat([ids for _, ids in parts]))
+        )
 
     def _logits(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Logits (R', V) from each model's hidden (R', D); an ensemble's: the logarithm of its mean probabilities, plus a constant."""
+        """Logits (R', V) from each model's hidden (R', D); an ensemble's: the logarithm of its
+        mean probabilities, plus a constant.
+        """
         if len(self._models) == 1:
             return self._models[0].logits(hidden[0])
-        return torch.stack([wide(m.logits(h)).log_softmax(-1) for m, h in zip(self._models, hidden, strict=True)]).logsumexp(0)
+        return torch.stack(
+            [wide(m.logits(h)).log_softmax(-1) for m, h in zip(self._models, hidden, strict=True)]
+        ).logsumexp(0)
 
     def keep_rows(self, rows: Tensor) -> None:
         """Go on with these rows (R') of the states, in this order."""
@@ -82,17 +101,25 @@ def best_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Args:
         logits: (R, V); overwritten.
-    Returns: log-probabilities (R, min(k, V)) in float64, ids (R, min(k, V)), sorted as `Decoders.step` says.
+    Returns: log-probabilities (R, min(k, V)) in float64, ids (R, min(k, V)), sorted as
+        `Decoders.step` says.
     """
     logits = wide(logits)
-    log_probs = logits.log_softmax(-1)  # one kernel, a row at a time: faster than the same in several passes over all rows
+    log_probs = logits.log_softmax(
+        -1
+    )  # one kernel, a row at a time: faster than the same in several passes over all rows
     logits[:, NEVER] = float("-inf")
     values, ids = _first(logits) if k == 1 else top_sorted(logits, k)
-    return log_probs.gather(1, ids).masked_fill(values == float("-inf"), float("-inf")).double(), ids
+    return (
+        log_probs.gather(1, ids).masked_fill(values == float("-inf"), float("-inf")).double(),
+        ids,
+    )
 
 
 def _first(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest entry of each row and its column, the first among equals: (R, 1) both; on a CPU torch.argmax takes four times as long."""
+    """The largest entry of each row and its column, the first among equals: (R, 1) both; on a
+    CPU torch.argmax takes four times as long.
+    """
     rows, columns = values.shape
     chunks = columns // CHUNK
     if chunks < 2 or values.device.type != "cpu":
@@ -105,12 +132,16 @@ def _first(values: Tensor) -> tuple[Tensor, Tensor]:
     best, ids = best[:, None], (chunk * CHUNK + inside)[:, None]
     if body < columns:
         rest, where = values[:, body:].max(1, keepdim=True)
-        best, ids = torch.where(rest > best, rest, best), torch.where(rest > best, where + body, ids)
+        best, ids = (
+            torch.where(rest > best, rest, best),
+            torch.where(rest > best, where + body, ids),
+        )
     return best, ids
 
 
 def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest entries of each row with their columns, largest first, equal ones by column (torch.topk leaves that open).
+    """The k largest entries of each row with their columns, largest first, equal ones by column
+    (torch.topk leaves that open).
 
     Args:
         values: (R, C).
@@ -132,16 +163,22 @@ def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk, several times as fast on long rows: the k largest lie in the k chunks with the largest maxima, or in the rest of the row."""
+    """torch.topk, several times as fast on long rows: the k largest lie in the k chunks with the
+    largest maxima, or in the rest of the row.
+    """
     rows, columns = values.shape
     chunks = columns // CHUNK
     if chunks < 4 * k or values.device.type != "cpu":
         return values.topk(k, dim=-1)
     body = chunks * CHUNK
-    best = values[:, :body].reshape(rows, chunks, CHUNK).amax(2).topk(k, dim=-1, sorted=False).indices  # (R, k)
+    best = (
+        values[:, :body].reshape(rows, chunks, CHUNK).amax(2).topk(k, dim=-1, sorted=False).indices
+    )  # (R, k)
     inside = torch.arange(CHUNK, device=values.device)
     index = (best[:, :, None] * CHUNK + inside).view(rows, k * CHUNK)
     if body < columns:
-        index = torch.cat([index, torch.arange(body, columns, device=values.device).expand(rows, -1)], 1)
+        index = torch.cat(
+            [index, torch.arange(body, columns, device=values.device).expand(rows, -1)], 1
+        )
     top, where = values.gather(1, index).topk(k, dim=-1)
     return top, index.gather(1, where)

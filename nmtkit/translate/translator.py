@@ -22,7 +22,9 @@ from nmtkit.translate.pieces import cut
 from nmtkit.translate.windows import windowed
 
 POSITIONS = 64
-"""A batch holds at most search.batch_size times so many source positions, padding included: long sentences come in smaller batches."""
+"""A batch holds at most search.batch_size times so many source positions, padding included: long
+sentences come in smaller batches.
+"""
 
 
 class Text(Protocol):
@@ -46,7 +48,9 @@ class Settings(Search, Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One translation of a line: for people, as subwords, and its scores (see `beam.Hypothesis`; sums over the pieces of a line)."""
+    """One translation of a line: for people, as subwords, and its scores (see `beam.Hypothesis`;
+    sums over the pieces of a line).
+    """
 
     text: str
     subwords: list[str]
@@ -73,12 +77,16 @@ class Translation:
 
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
-"""What is read of a line as context: its ids (of an over-long one the first piece's), and where a model wants them its translation's; </s> last."""
+"""What is read of a line as context: its ids (of an over-long one the first piece's), and where
+a model wants them its translation's; </s> last.
+"""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is searched at once: the ids of a line or of a part of it, </s> last, its spans where known, and its context."""
+    """What is searched at once: the ids of a line or of a part of it, </s> last, its spans where
+    known, and its context.
+    """
 
     ids: list[int]
     spans: Sequence[int]
@@ -88,9 +96,10 @@ class Piece:
 class Translator:
     """Translates lines with one model or an ensemble.
 
-    Lines are read in windows; a window is sorted by length, cut into batches, searched, and put in order again. A blank line stays blank
-    and never meets the model. A line of more than `max_source` subwords is translated in pieces. The batches of a window do not depend on
-    the number of workers, so neither do the results.
+    Lines are read in windows; a window is sorted by length, cut into batches, searched, and put in
+    order again. A blank line stays blank and never meets the model. A line of more than
+    `max_source` subwords is translated in pieces. The batches of a window do not depend on the
+    number of workers, so neither do the results.
 
     Args:
         models: in eval mode, on `device`, sharing the target vocabulary.
@@ -115,16 +124,23 @@ class Translator:
         done: Callable[[float], None] = lambda amount: None,
     ) -> None:
         self.models, self.settings, self.done = list(models), settings, done
-        self.src_side, self.tgt_side, self.src_vocab, self.tgt_vocab = src_side, tgt_side, src_vocab, tgt_vocab
+        self.src_side, self.tgt_side, self.src_vocab, self.tgt_vocab = (
+            src_side,
+            tgt_side,
+            src_vocab,
+            tgt_vocab,
+        )
         self.device = torch.device(device)
         self.jobs = jobs if self.device.type == "cpu" else 1
         self._reads_spans = any(model.reads_spans for model in self.models)
         self.context_rule = _one_rule(self.models)
         """Which other lines of a document the models read with each; None if none."""
         self.counts: Counter[str] = Counter()
-        """lines, empty (blank lines), no_output (other lines translated as nothing), over_long (lines), pieces (of these), unfinished (lines
-        cut at the length limit), unknown (source subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model reads),
-        no_context (lines without the context that a model reads)."""
+        """lines, empty (blank lines), no_output (other lines translated as nothing), over_long
+        (lines), pieces (of these), unfinished (lines cut at the length limit), unknown (source
+        subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model reads),
+        no_context (lines without the context that a model reads).
+        """
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Translate lines, in their order, a window at a time."""
@@ -132,28 +148,45 @@ class Translator:
             yield from self.translate_window(window)
 
     def translate_window(
-        self, lines: list[str], spans: Sequence[Sequence[int]] | None = None, documents: Documents | None = None
+        self,
+        lines: list[str],
+        spans: Sequence[Sequence[int]] | None = None,
+        documents: Documents | None = None,
     ) -> list[Translation]:
         """Translate some lines together, in their order.
 
         Args:
             lines: the window.
-            spans: of each line, where known (see `nmtkit.data.spans`); a line in pieces is translated without.
+            spans: of each line, where known (see `nmtkit.data.spans`); a line in pieces is
+                translated without.
             documents: of the lines, whole ones; None = every line is one.
         """
         ids = [self._pieces(line) for line in lines]
-        return [self._join(of_pieces) for of_pieces in self._translated(ids, spans, documents, self.done)]
+        return [
+            self._join(of_pieces)
+            for of_pieces in self._translated(ids, spans, documents, self.done)
+        ]
 
     @property
     def _reads_targets(self) -> bool:
         return self.context_rule is not None and self.context_rule.targets
 
     def _translated(
-        self, ids: list[list[list[int]]], spans: Sequence[Sequence[int]] | None, documents: Documents | None, done: Callable[[float], None]
+        self,
+        ids: list[list[list[int]]],
+        spans: Sequence[Sequence[int]] | None,
+        documents: Documents | None,
+        done: Callable[[float], None],
     ) -> list[list[list[Hypothesis]]]:
-        """The translations of each piece of each line: all lines at once or, where translations are read as context, each after those before."""
+        """The translations of each piece of each line: all lines at once or, where translations
+        are read as context, each after those before.
+        """
         documents = readable(documents, [bool(own) for own in ids])
-        rounds = documents.rounds(range(len(ids))) if documents is not None and self._reads_targets else [list(range(len(ids)))]
+        rounds = (
+            documents.rounds(range(len(ids)))
+            if documents is not None and self._reads_targets
+            else [list(range(len(ids)))]
+        )
         heads: list[Read] = [(tuple(own[0]) if own else (), ()) for own in ids]
         found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in ids]
         share = len(ids) / max(1, sum(map(len, ids)))
@@ -164,11 +197,16 @@ class Translator:
                 context = self._context(number, heads, documents)
                 known = spans[number] if spans is not None and len(ids[number]) == 1 else ()
                 places += [(number, place) for place in range(len(ids[number]))]
-                pieces += [Piece(piece, known if sum(known) == len(piece) else (), context) for piece in ids[number]]
+                pieces += [
+                    Piece(piece, known if sum(known) == len(piece) else (), context)
+                    for piece in ids[number]
+                ]
             if self._reads_spans:
                 self.counts["no_spans"] += sum(not len(piece.spans) for piece in pieces)
             batches = self._batches([len(piece.ids) for piece in pieces])
-            searched = workers.mapped(self._search, [[pieces[i] for i in batch] for batch in batches], self.jobs)
+            searched = workers.mapped(
+                self._search, [[pieces[i] for i in batch] for batch in batches], self.jobs
+            )
             for batch, hypotheses in zip(batches, searched, strict=True):
                 for i, best in zip(batch, hypotheses, strict=True):
                     found[places[i][0]][places[i][1]] = best
@@ -180,7 +218,11 @@ class Translator:
     def _pieces(self, line: str) -> list[list[int]]:
         """Ids of the pieces of a line, each ending in </s>; none for a blank line."""
         subwords = self.src_side.encode(line) if line.strip() else []
-        pieces = [self.src_vocab.encode(piece) for piece in cut(subwords, self.settings.max_source)] if subwords else []
+        pieces = (
+            [self.src_vocab.encode(piece) for piece in cut(subwords, self.settings.max_source)]
+            if subwords
+            else []
+        )
         self.counts["lines"] += 1
         self.counts["empty"] += not pieces
         if len(pieces) > 1:
@@ -191,60 +233,101 @@ class Translator:
         return pieces
 
     def _context(self, line: int, heads: list[Read], documents: Documents | None) -> list[Read]:
-        """What is read of the lines that are the context of one (`heads` has it of each line); documents: of `readable`."""
+        """What is read of the lines that are the context of one (`heads` has it of each line);
+        documents: of `readable`.
+        """
         if self.context_rule is None or not heads[line][0]:
             return []
-        found = [] if documents is None else [heads[other] for other in documents.context(line, self.context_rule)]
+        found = (
+            []
+            if documents is None
+            else [heads[other] for other in documents.context(line, self.context_rule)]
+        )
         self.counts["no_context"] += not found
         return found
 
     def _batches(self, lengths: list[int]) -> list[list[int]]:
-        """Indices in batches, the longest first, so that workers end together and memory runs out at once or never."""
+        """Indices in batches, the longest first, so that workers end together and memory runs
+        out at once or never.
+        """
         order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
         batches: list[list[int]] = []
         rows = 0
         for i in order:
             if not batches or len(batches[-1]) >= rows:
                 batches.append([])
-                rows = max(1, min(self.settings.batch_size, self.settings.batch_size * POSITIONS // lengths[i]))
+                rows = max(
+                    1,
+                    min(
+                        self.settings.batch_size, self.settings.batch_size * POSITIONS // lengths[i]
+                    ),
+                )
             batches[-1].append(i)
         return batches
 
     def _search(self, pieces: list[Piece]) -> list[list[Hypothesis]]:
         spans = [piece.spans for piece in pieces] if self._reads_spans else None
         context = self._contexts([piece.context for piece in pieces])
-        return search(self.models, source_batch([piece.ids for piece in pieces], self.device, spans, context), self.settings)
+        return search(
+            self.models,
+            source_batch([piece.ids for piece in pieces], self.device, spans, context),
+            self.settings,
+        )
 
     def _contexts(self, chosen: Sequence[Sequence[Read]]) -> Context | None:
         if self.context_rule is None:
             return None
-        number = {read: i for i, read in enumerate(dict.fromkeys(read for own in chosen for read in own))}
+        number = {
+            read: i for i, read in enumerate(dict.fromkeys(read for own in chosen for read in own))
+        }
         sources, targets = ([np.asarray(read[side]) for read in number] for side in (0, 1))
         rows = [[number[read] for read in own] for own in chosen]
-        return contexts(rows, sources.__getitem__, self.context_rule, self.device, targets.__getitem__)
+        return contexts(
+            rows, sources.__getitem__, self.context_rule, self.device, targets.__getitem__
+        )
 
     def _join(self, pieces: list[list[Hypothesis]]) -> Translation:
-        """The translations of a line from those of its pieces: the best of each, the second best of each, …"""
+        """The translations of a line from those of its pieces: the best of each, the second best
+        of each, …
+        """
         candidates = []
         for rank in range(min(map(len, pieces), default=0)):
             chosen = [hypotheses[rank] for hypotheses in pieces]
             subwords = [token for h in chosen for token in self.tgt_vocab.decode(h.ids)]
             log_prob, score = sum(h.log_prob for h in chosen), sum(h.score for h in chosen)
-            candidates.append(Candidate(self.tgt_side.decode(subwords), subwords, log_prob, score, all(h.finished for h in chosen)))
+            candidates.append(
+                Candidate(
+                    self.tgt_side.decode(subwords),
+                    subwords,
+                    log_prob,
+                    score,
+                    all(h.finished for h in chosen),
+                )
+            )
         if candidates:
             self.counts["no_output"] += not candidates[0].subwords
             self.counts["unfinished"] += not candidates[0].finished
-            self.counts["tgt_tokens"] += sum(len(hypotheses[0].ids) + hypotheses[0].finished for hypotheses in pieces)
+            self.counts["tgt_tokens"] += sum(
+                len(hypotheses[0].ids) + hypotheses[0].finished for hypotheses in pieces
+            )
         return Translation(candidates)
 
 
 def readable(documents: Documents | None, real: Sequence[bool]) -> Documents | None:
-    """The documents of lines that may be read as context; real: of each line, whether it is not blank."""
-    return None if documents is None else documents.without({line for line, own in enumerate(real) if not own})
+    """The documents of lines that may be read as context; real: of each line, whether it is not
+    blank.
+    """
+    return (
+        None
+        if documents is None
+        else documents.without({line for line, own in enumerate(real) if not own})
+    )
 
 
 def said(pieces: list[list[Hypothesis]]) -> tuple[int, ...]:
-    """The ids of the best translation of a line's first piece, </s> last; of a blank line </s> alone."""
+    """The ids of the best translation of a line's first piece, </s> last; of a blank line </s>
+    alone.
+    """
     return (*(pieces[0][0].ids if pieces else ()), EOS)
 
 
@@ -252,5 +335,7 @@ def _one_rule(models: Sequence[Model]) -> ContextRule | None:
     rules = {model.context_rule for model in models}
     if len(rules) > 1:
         hint = "translate with systems of the same model.context settings together"
-        raise ConfigError("the systems of an ensemble read different contexts", where="--ensemble", hint=hint)
+        raise ConfigError(
+            "the systems of an ensemble read different contexts", where="--ensemble", hint=hint
+        )
     return rules.pop() if rules else None

@@ -40,8 +40,9 @@ def file_windows(path: str, size: int = WINDOW) -> Iterator[list[str]]:
 
 
 Starts = Callable[[list[str], int], list[int]]
-"""Where documents start among some lines (counted from 0; the place behind the last one is one of them if it is known to start one), given
-the number of the first line in the text."""
+"""Where documents start among some lines (counted from 0; the place behind the last one is one of
+them if it is known to start one), given the number of the first line in the text.
+"""
 
 
 def starts_after_blank(lines: list[str], first: int) -> list[int]:
@@ -60,15 +61,24 @@ def has_marker(lines: Iterable[str]) -> bool:
 
 
 def without_markers(lines: list[str], starts: Starts) -> list[str]:
-    """Lines as they are to be read: where lines <d> start documents these are blank, for they are no sentences."""
-    return ["" if line.strip() == MARKED else line for line in lines] if starts is starts_at_marker else lines
+    """Lines as they are to be read: where lines <d> start documents these are blank, for they
+    are no sentences.
+    """
+    return (
+        ["" if line.strip() == MARKED else line for line in lines]
+        if starts is starts_at_marker
+        else lines
+    )
 
 
 def with_markers(translations: list[str], lines: list[str], starts: Starts) -> list[str]:
     """The translations of `without_markers` of lines, the lines <d> among them again."""
     if starts is not starts_at_marker:
         return translations
-    return [MARKED if line.strip() == MARKED else text for line, text in zip(lines, translations, strict=True)]
+    return [
+        MARKED if line.strip() == MARKED else text
+        for line, text in zip(lines, translations, strict=True)
+    ]
 
 
 def starts_everywhere(lines: list[str], first: int) -> list[int]:
@@ -78,7 +88,9 @@ def starts_everywhere(lines: list[str], first: int) -> list[int]:
 
 def starts_of(documents: Documents) -> Starts:
     """Those of a set whose documents are known."""
-    return lambda lines, first: [start - first for start in documents.starts(first, first + len(lines))]
+    return lambda lines, first: [
+        start - first for start in documents.starts(first, first + len(lines))
+    ]
 
 
 STARTS: dict[str, Starts] = {BLANK: starts_after_blank, MARKER: starts_at_marker}
@@ -86,24 +98,36 @@ STARTS: dict[str, Starts] = {BLANK: starts_after_blank, MARKER: starts_at_marker
 
 
 def starts_said(source: str | None, docs: str | None) -> Starts | None:
-    """Where documents start by what --docs says: nothing, `blank`, `marker`, or a file; source is the file with the text, - or None.
+    """Where documents start by what --docs says: nothing, `blank`, `marker`, or a file; source is
+    the file with the text, - or None.
 
     Raises: ConfigError where it is of no use; DataError for a file that does not fit.
     """
     if docs is None:
         return None
     if source is None:
-        raise ConfigError("the documents of prepared sets are known", where="--docs", hint="it is for a file or stdin; for a set: nmtkit prep --docs")
+        raise ConfigError(
+            "the documents of prepared sets are known",
+            where="--docs",
+            hint="it is for a file or stdin; for a set: nmtkit prep --docs",
+        )
     if docs in STARTS:
         return STARTS[docs]
     if source == "-":
-        raise ConfigError("the lines of stdin have no numbers yet", where="--docs", hint="--docs blank or marker, or put the text into a file")
+        raise ConfigError(
+            "the lines of stdin have no numbers yet",
+            where="--docs",
+            hint="--docs blank or marker, or put the text into a file",
+        )
     count = files.count_lines(Path(source))
     return starts_of(Documents(read_starts(Path(docs), count), count))
 
 
-def whole_documents(windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents]]:
-    """The lines of windows anew, in windows of whole documents: lines of one that may go on are held back until it ends.
+def whole_documents(
+    windows: Iterable[list[str]], starts: Starts
+) -> Iterator[tuple[list[str], Documents]]:
+    """The lines of windows anew, in windows of whole documents: lines of one that may go on are
+    held back until it ends.
 
     Args:
         windows: of lines.
@@ -125,24 +149,35 @@ def whole_documents(windows: Iterable[list[str]], starts: Starts) -> Iterator[tu
         yield held, Documents([0], len(held), before)
 
 
-def windows_for(rule: ContextRule | None, windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents | None]]:
-    """Windows of whole documents for a model that reads context by some rule, as they come for others.
+def windows_for(
+    rule: ContextRule | None, windows: Iterable[list[str]], starts: Starts
+) -> Iterator[tuple[list[str], Documents | None]]:
+    """Windows of whole documents for a model that reads context by some rule, as they come for
+    others.
 
-    If the rule draws from other documents, they are one window: which lines there are to draw from is known at the end alone.
+    If the rule draws from other documents, they are one window: which lines there are to draw from
+    is known at the end alone.
     """
     if rule is None:
         return ((window, None) for window in windows)
-    return _one_window(windows, starts) if rule.kind == "foreign" else whole_documents(windows, starts)
+    return (
+        _one_window(windows, starts) if rule.kind == "foreign" else whole_documents(windows, starts)
+    )
 
 
-def _one_window(windows: Iterable[list[str]], starts: Starts) -> Iterator[tuple[list[str], Documents]]:
+def _one_window(
+    windows: Iterable[list[str]], starts: Starts
+) -> Iterator[tuple[list[str], Documents]]:
     lines = list(itertools.chain.from_iterable(windows))
     if lines:
         yield lines, Documents(sorted({0, *starts(lines, 0)} - {len(lines)}), len(lines))
 
 
-def stream_windows(stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE) -> Iterator[list[str]]:
-    """The lines of a stream in windows that end when nothing more has come for a moment, so that a dialogue is answered line by line.
+def stream_windows(
+    stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE
+) -> Iterator[list[str]]:
+    """The lines of a stream in windows that end when nothing more has come for a moment, so that a
+    dialogue is answered line by line.
 
     Args:
         stream: stdin's bytes; only its file descriptor is read if it has one.
@@ -168,13 +203,18 @@ def stream_windows(stream: BinaryIO, size: int = WINDOW, silence: float = SILENC
 def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[bytes]]:
     try:
         descriptor = stream.fileno()
-    except (OSError, AttributeError):  # not a real file (a test's BytesIO): it never makes anyone wait
+    except (
+        OSError,
+        AttributeError,
+    ):  # not a real file (a test's BytesIO): it never makes anyone wait
         yield from windowed((line.removesuffix(b"\n") for line in stream), size)
         return
     waiting: list[bytes] = []
     partial: list[bytes] = []  # of the line not ended yet
     while True:
-        if waiting and (len(waiting) >= size or not select.select([descriptor], [], [], silence)[0]):
+        if waiting and (
+            len(waiting) >= size or not select.select([descriptor], [], [], silence)[0]
+        ):
             yield waiting[:size]
             waiting = waiting[size:]
             continue

@@ -1,7 +1,8 @@
-"""Worker processes for a CPU: one process a core with one thread each, since small products do not split over threads.
+"""Worker processes for a CPU: one process a core with one thread each, since small products do not
+split over threads.
 
-Workers are forked, so they share the loaded model and cost some milliseconds. A forked process must not enter a parallel region of its
-parent's OpenMP; with one thread it never enters one.
+Workers are forked, so they share the loaded model and cost some milliseconds. A forked process must
+not enter a parallel region of its parent's OpenMP; with one thread it never enters one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """Compute with one thread in this process too if it is on a CPU, so that results are the same to the bit for any number of workers."""
+    """Compute with one thread in this process too if it is on a CPU, so that results are the
+    same to the bit for any number of workers.
+    """
     before = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
@@ -32,7 +35,8 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) -> Iterator[Result]:
-    """Apply a function to each chunk, in order, in worker processes where there are several jobs and several chunks.
+    """Apply a function to each chunk, in order, in worker processes where there are several jobs
+    and several chunks.
 
     Args:
         function: any callable; it is not pickled.
@@ -42,7 +46,9 @@ def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) 
     Raises: what the function raised; EnvironmentProblem if a worker was killed.
     """
     jobs = min(jobs, len(chunks))
-    if jobs <= 1 or not sys.platform.startswith("linux"):  # elsewhere a fork is not safe, and starting anew costs more than it gives
+    if jobs <= 1 or not sys.platform.startswith(
+        "linux"
+    ):  # elsewhere a fork is not safe, and starting anew costs more than it gives
         yield from map(function, chunks)
         return
 

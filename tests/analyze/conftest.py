@@ -1,4 +1,6 @@
-"""A run with systems that have settings and weights, but were never trained: enough for every analysis."""
+"""A run with systems that have settings and weights, but were never trained: enough for every
+analysis.
+"""
 
 import json
 
@@ -12,7 +14,14 @@ from nmtkit.run import write_toml
 from tests.manifests import text_set
 from tests.score.conftest import FakeRun, write
 
-SMALL = {"d_model": 32, "d_ff": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1}
+SMALL = {
+    "d_model": 32,
+    "d_ff": 64,
+    "heads": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "dropout": 0.1,
+}
 TOKENS = 100
 
 
@@ -28,24 +37,38 @@ class AnalysedRun(FakeRun):
         (prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
         for suffix in ("bin", "idx"):
             (prep / f"train.{suffix}").write_bytes((prep / f"test.{suffix}").read_bytes())
-        write(prep / "vocab.txt", ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(TOKENS - 4))])
+        write(
+            prep / "vocab.txt",
+            ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(TOKENS - 4))],
+        )
 
     def system(self, name, variant, model, share=0.3, speeds=(), decoding=None):
-        """A system with fresh weights, logged speeds and translations of the test set that get `share` of the words wrong."""
+        """A system with fresh weights, logged speeds and translations of the test set that get
+        `share` of the words wrong.
+        """
         folder = self.add(name, share, sets=["test"])
         search = {"beam": 2, "max_length_a": 0.0, "max_length_b": 6}
-        write_toml(folder / "config.toml", {"variant": variant, "model": model, "train": {"batch_size": 60}, "search": search})
+        write_toml(
+            folder / "config.toml",
+            {"variant": variant, "model": model, "train": {"batch_size": 60}, "search": search},
+        )
         torch.manual_seed(1)
         built = build_model(variant, model, Vocabularies(TOKENS, TOKENS, True))
         about = {"vocabulary": loading.vocabulary_hashes(self.run)}
         checkpoints.save(folder / "checkpoints", 1, loading.weights_of(built), {}, {}, about)
-        lines = [json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed}) for i, speed in enumerate(speeds, 1)]
+        lines = [
+            json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed})
+            for i, speed in enumerate(speeds, 1)
+        ]
         cut_off = '{"step": 10, "kind": "tra'  # the process was killed here
         lines += [json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), cut_off]
         (folder / "metrics.jsonl").write_text("\n".join(lines), "utf-8")
         if decoding:
             speed = {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": decoding}
-            write(folder / "translate" / "test" / "meta.json", [json.dumps({"format": 1, "speed": speed})])
+            write(
+                folder / "translate" / "test" / "meta.json",
+                [json.dumps({"format": 1, "speed": speed})],
+            )
         return built
 
 

@@ -1,4 +1,6 @@
-"""Word alignments: gold files, the error rate against hand-made cases, words from subwords, the stage on toy and real sets."""
+"""Word alignments: gold files, the error rate against hand-made cases, words from subwords, the
+stage on toy and real sets.
+"""
 
 import csv
 import dataclasses
@@ -58,8 +60,20 @@ def test_hypothesised_links_count_from_zero_if_a_zero_occurs(tmp_path):
         ([{(0, 1), (1, 0)}], [gold({(0, 0), (1, 1)})], 1, 0, 0),
         ([{(0, 0), (1, 1)}], [gold({(0, 0)}, {(1, 1)})], 0, 1, 1),  # a possible link costs nothing
         ([{(0, 0)}], [gold({(0, 0)}, {(1, 1)})], 0, 1, 1),  # nor does leaving it out
-        ([{(0, 0), (0, 1), (2, 2)}], [gold({(0, 0), (1, 1)}, {(0, 1)})], Fraction(2, 5), Fraction(2, 3), Fraction(1, 2)),
-        ([{(0, 0)}, set()], [gold({(0, 0)}), gold({(0, 0), (1, 1), (2, 2)})], Fraction(3, 5), 1, Fraction(1, 4)),  # over the set, not its lines
+        (
+            [{(0, 0), (0, 1), (2, 2)}],
+            [gold({(0, 0), (1, 1)}, {(0, 1)})],
+            Fraction(2, 5),
+            Fraction(2, 3),
+            Fraction(1, 2),
+        ),
+        (
+            [{(0, 0)}, set()],
+            [gold({(0, 0)}), gold({(0, 0), (1, 1), (2, 2)})],
+            Fraction(3, 5),
+            1,
+            Fraction(1, 4),
+        ),  # over the set, not its lines
         ([set()], [gold({(0, 0)})], 1, None, 0),
         ([{(3, 3)}], [gold(set(), {(3, 3)})], 0, 1, None),
         ([set()], [gold(set())], None, None, None),
@@ -67,7 +81,11 @@ def test_hypothesised_links_count_from_zero_if_a_zero_occurs(tmp_path):
 )
 def test_error_rate_of_cases_made_by_hand(found, wanted, error, precision, recall):
     got = rates(found, wanted)
-    assert (got.error, got.precision, got.recall) == pytest.approx((error, precision, recall)) if error is not None else got.error is None
+    assert (
+        (got.error, got.precision, got.recall) == pytest.approx((error, precision, recall))
+        if error is not None
+        else got.error is None
+    )
     assert got.links == sum(map(len, found))
 
 
@@ -89,13 +107,20 @@ def slow_links(weights, src, tgt):
     for j in sorted(set(tgt)):
         sums = {}
         for i in sorted(set(src)):
-            sums[i] = sum(weights[t][s] for t in range(len(tgt)) for s in range(len(src)) if tgt[t] == j and src[s] == i)
+            sums[i] = sum(
+                weights[t][s]
+                for t in range(len(tgt))
+                for s in range(len(src))
+                if tgt[t] == j and src[s] == i
+            )
         found.add((max(sums, key=sums.get), j))
     return found
 
 
 def test_subwords_are_summed_onto_words():
-    weights = torch.tensor([[0.3, 0.25, 0.25, 0.2], [0.1, 0.1, 0.0, 0.8], [0.0, 0.0, 0.1, 0.9]])  # the last row and column are </s>
+    weights = torch.tensor(
+        [[0.3, 0.25, 0.25, 0.2], [0.1, 0.1, 0.0, 0.8], [0.0, 0.0, 0.1, 0.9]]
+    )  # the last row and column are </s>
     assert word_links(weights, [0, 1, 1], [0, 0]) == {(1, 0)}
     assert word_links(weights, [0, 2, 2], [0, 1]) == {(2, 0), (0, 1)}  # nothing is left of word 1
     assert word_links(weights, [], [0]) == word_links(weights, [0], []) == frozenset()
@@ -128,7 +153,9 @@ def test_error_rate_of_every_layer_by_one_pair_at_a_time(analysed, goldset, caps
                 batch = pair_batch([vocabulary.encode(src)], [vocabulary.encode(tgt)])
                 model.decode(batch.tgt_in, model.encode(batch))
             weights = seen[row["attention"]][0][0].mean(0).tolist()
-            found.append({(max(range(len(src)), key=weights[j].__getitem__), j) for j in range(len(tgt))})
+            found.append(
+                {(max(range(len(src)), key=weights[j].__getitem__), j) for j in range(len(tgt))}
+            )
         assert row["aer"] == pytest.approx(100 * rates(found, wanted).error)
         assert row["links"] == 7
     out = capsys.readouterr().out
@@ -137,7 +164,9 @@ def test_error_rate_of_every_layer_by_one_pair_at_a_time(analysed, goldset, caps
 
 
 def test_spread_of_contexts_by_pairs_of_steps(analysed, goldset):
-    """Of every layer over the gold pairs, each with values from α·V; and of each step of a sentence."""
+    """Of every layer over the gold pairs, each with values from α·V; and of each step of a
+    sentence.
+    """
     model = analysed.system("base", "transformer", DEEP).eval()
     stage.analyze(analysed.run, "alignment", gold=goldset)
     vocabulary = load_vocabularies(analysed.run.prep)[0]
@@ -150,32 +179,49 @@ def test_spread_of_contexts_by_pairs_of_steps(analysed, goldset):
                 memory = model.encode(batch)
                 model.decode(batch.tgt_in, memory)
             values = memory["layers"][layer]["source"][1]  # (1, H, S, C)
-            steps = (seen[f"decoder.{layer}.cross"][0] @ values)[0].transpose(0, 1).flatten(1).tolist()
+            steps = (
+                (seen[f"decoder.{layer}.cross"][0] @ values)[0].transpose(0, 1).flatten(1).tolist()
+            )
             size = sum(math.hypot(*step) for step in steps) / len(steps)
             apart = [math.dist(a, b) / size for i, a in enumerate(steps) for b in steps[:i]]
             found.append(sum(apart) / len(apart))
         assert row["context_spread"]["value"] == pytest.approx(sum(found) / len(found), rel=1e-4)
-        assert row["context_spread"]["low"] <= row["context_spread"]["value"] <= row["context_spread"]["high"]
+        assert (
+            row["context_spread"]["low"]
+            <= row["context_spread"]["value"]
+            <= row["context_spread"]["high"]
+        )
     stage.analyze(analysed.run, "alignment", sentence=3, layer="3")
     each = [row["context_distance"] for row in finding(analysed.run, "alignment")["table"]["rows"]]
     length = len(analysed.lines["test"][2].split()) + 1
     batch = pair_batch([[5] * (length - 1) + [2]], [[5] * (length - 1) + [2]])
     steps = recording.look(model, batch)["decoder"]["decoder.2.cross_context"][0].tolist()
     size = sum(math.hypot(*step) for step in steps) / length
-    assert each == pytest.approx([sum(math.dist(a, b) for b in steps) / (length - 1) / size for a in steps], rel=1e-4)
+    assert each == pytest.approx(
+        [sum(math.dist(a, b) for b in steps) / (length - 1) / size for a in steps], rel=1e-4
+    )
 
 
 def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path):
     analysed.system("base", "transformer", DEEP)
-    files = [str(write(tmp_path / "best.align", "0-0 1-1", "0-0 0-1", "1-0 0-1")), str(write(tmp_path / "worst.align", "3-1", "", "1-1"))]
+    files = [
+        str(write(tmp_path / "best.align", "0-0 1-1", "0-0 0-1", "1-0 0-1")),
+        str(write(tmp_path / "worst.align", "3-1", "", "1-1")),
+    ]
     stage.analyze(analysed.run, "alignment", gold=goldset, alignments=files, layer="2")
     rows = finding(analysed.run, "alignment")["table"]["rows"]
-    assert [(row["system"], row["attention"]) for row in rows] == [("best.align", "–"), ("worst.align", "–"), ("base", "decoder.1.cross")]
+    assert [(row["system"], row["attention"]) for row in rows] == [
+        ("best.align", "–"),
+        ("worst.align", "–"),
+        ("base", "decoder.1.cross"),
+    ]
     assert [row["aer"] for row in rows[:2]] == pytest.approx([0, 100])
     assert [row["context_spread"] is None for row in rows] == [True, True, False]
     write(tmp_path / "short.align", "0-0")
     with pytest.raises(DataError, match="1 lines of links for 3"):
-        stage.analyze(analysed.run, "alignment", gold=goldset, alignments=[str(tmp_path / "short.align")])
+        stage.analyze(
+            analysed.run, "alignment", gold=goldset, alignments=[str(tmp_path / "short.align")]
+        )
     with pytest.raises(ConfigError, match="nothing to compare"):
         stage.analyze(analysed.run, "alignment", alignments=files)
 
@@ -191,8 +237,15 @@ def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
     with open(folder / "weights.base.decoder.2.cross.csv", encoding="utf-8") as stream:
         kept = list(csv.reader(stream))
     assert kept[0][1:] == [row[0] for row in kept[1:]] == ["w1"] * (length - 1) + ["</s>"]
-    torch.testing.assert_close(torch.tensor([[float(v) for v in row[1:]] for row in kept[1:]]), weights, rtol=1e-5, atol=1e-7)
-    assert [row["weight"] for row in found["table"]["rows"]] == pytest.approx(weights.amax(1).tolist(), rel=1e-5)
+    torch.testing.assert_close(
+        torch.tensor([[float(v) for v in row[1:]] for row in kept[1:]]),
+        weights,
+        rtol=1e-5,
+        atol=1e-7,
+    )
+    assert [row["weight"] for row in found["table"]["rows"]] == pytest.approx(
+        weights.amax(1).tolist(), rel=1e-5
+    )
     assert "base, decoder.2.cross" in (folder / "figure.svg").read_text("utf-8")
     assert "head 2" in capsys.readouterr().out
 
@@ -211,15 +264,23 @@ def test_any_attention_of_any_variant_by_its_name(analysed, variant, settings, s
     stage.analyze(analysed.run, "alignment", layer=site, sentence=2)
     found = finding(analysed.run, "alignment")
     assert {row["attention"] for row in found["table"]["rows"]} == {site}
-    assert {row["context_distance"] is None for row in found["table"]["rows"]} == {variant != "rnnsearch"}  # the others do not read the source itself
-    with open(analysed.run.path / "analyze" / "alignment" / f"weights.own.{site}.csv", encoding="utf-8") as stream:
+    assert {row["context_distance"] is None for row in found["table"]["rows"]} == {
+        variant != "rnnsearch"
+    }  # the others do not read the source itself
+    with open(
+        analysed.run.path / "analyze" / "alignment" / f"weights.own.{site}.csv", encoding="utf-8"
+    ) as stream:
         kept = list(csv.reader(stream))
-    assert [sum(map(float, row[1:])) for row in kept[1:]] == pytest.approx([1] * (len(kept) - 1), rel=1e-5)
+    assert [sum(map(float, row[1:])) for row in kept[1:]] == pytest.approx(
+        [1] * (len(kept) - 1), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("variant", ["concat", "amn"])
 def test_a_sentence_is_read_with_its_context(analysed, variant):
-    """As translation reads it; where context and source are one text, its tokens name the columns."""
+    """As translation reads it; where context and source are one text, its tokens name the
+    columns.
+    """
     model = analysed.system("own", variant, SMALL).eval()
     (analysed.run.prep / "docs").mkdir()
     (analysed.run.prep / "docs" / "test.txt").write_text("0\n", "utf-8")
@@ -227,12 +288,22 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
     before, own = (["w1"] * len(analysed.lines["test"][i].split()) for i in (1, 2))
     batch = pair_batch([[5] * len(own) + [2]], [[5] * len(own) + [2]])
     texts = {0: np.array([5] * len(before) + [2])}
-    batch = dataclasses.replace(batch, context=contexts([[0]], texts.__getitem__, model.context_rule))
+    batch = dataclasses.replace(
+        batch, context=contexts([[0]], texts.__getitem__, model.context_rule)
+    )
     weights = recording.look(model, batch)["decoder"]["decoder.0.cross"][0].mean(0)
-    with open(analysed.run.path / "analyze" / "alignment" / "weights.own.decoder.0.cross.csv", encoding="utf-8") as stream:
+    with open(
+        analysed.run.path / "analyze" / "alignment" / "weights.own.decoder.0.cross.csv",
+        encoding="utf-8",
+    ) as stream:
         kept = list(csv.reader(stream))
     assert kept[0][1:] == [*([*before, "####"] if variant == "concat" else []), *own, "</s>"]
-    torch.testing.assert_close(torch.tensor([[float(v) for v in row[1:]] for row in kept[1:]]), weights, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        torch.tensor([[float(v) for v in row[1:]] for row in kept[1:]]),
+        weights,
+        rtol=1e-5,
+        atol=1e-7,
+    )
 
 
 def test_what_is_not_there_is_said(analysed, goldset):
@@ -240,7 +311,10 @@ def test_what_is_not_there_is_said(analysed, goldset):
     for options, words in (
         ({"layer": "4"}, "no layer '4'"),
         ({"layer": "decoder.1.cros"}, "no layer"),
-        ({"layer": "encoder.0.attention", "gold": goldset}, "no attention from the target to the source"),
+        (
+            {"layer": "encoder.0.attention", "gold": goldset},
+            "no attention from the target to the source",
+        ),
         ({"head": 3}, "there are 2 heads"),
         ({"sentence": 41}, "no line 41: there are 40"),
         ({"gold": goldset, "sentence": 4}, "no line 4: there are 3"),
@@ -249,7 +323,9 @@ def test_what_is_not_there_is_said(analysed, goldset):
     ):
         with pytest.raises(ConfigError, match=words):
             stage.analyze(analysed.run, "alignment", **options)
-    assert list(chosen_sites(model, "decoder.0.attention", False, torch.device("cpu"))) == ["decoder.0.attention"]
+    assert list(chosen_sites(model, "decoder.0.attention", False, torch.device("cpu"))) == [
+        "decoder.0.attention"
+    ]
     assert of_head(torch.tensor([[[[0.0]], [[1.0]]]]), 0).item() == 0.5
 
 
@@ -262,19 +338,29 @@ def test_a_system_without_attention_is_left_out(analysed, capsys):
     assert "left out: toy: it has no attention to the source" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "suffix", "lines"), [("enfr", "", 447), ("roen", "", 248), ("zhen", ".xz", 450)])
+@pytest.mark.parametrize(
+    ("name", "suffix", "lines"), [("enfr", "", 447), ("roen", "", 248), ("zhen", ".xz", 450)]
+)
 def test_the_published_sets(shared, name, suffix, lines):
     folder = shared / "data" / "word_alignment_gold"
-    wanted, pairs = read_gold(folder / f"{name}.gold"), read_pairs(folder / f"{name}.src-tgt{suffix}")
+    wanted, pairs = (
+        read_gold(folder / f"{name}.gold"),
+        read_pairs(folder / f"{name}.src-tgt{suffix}"),
+    )
     assert len(wanted) == len(pairs) == lines
     check(wanted, pairs, name)
     assert rates([own.sure for own in wanted], wanted).error == 0
-    diagonal = [{(round(j * (len(src) - 1) / max(1, len(tgt) - 1)), j) for j in range(len(tgt))} for src, tgt in pairs]
+    diagonal = [
+        {(round(j * (len(src) - 1) / max(1, len(tgt) - 1)), j) for j in range(len(tgt))}
+        for src, tgt in pairs
+    ]
     assert 0.3 < rates(diagonal, wanted).error < 0.9
 
 
 def test_words_of_a_published_set_keep_their_subwords(shared, multi30k_run):
-    _, pairs = zip(*read_pairs(shared / "data" / "word_alignment_gold" / "roen.src-tgt"), strict=True)
+    _, pairs = zip(
+        *read_pairs(shared / "data" / "word_alignment_gold" / "roen.src-tgt"), strict=True
+    )
     side = TextSide.load(multi30k_run.prep, "src")  # English
     vocabulary = load_vocabularies(multi30k_run.prep)[0]
     read = as_read(side, vocabulary, pairs)

@@ -1,4 +1,6 @@
-"""Every analysis, and the attention of a page, reads the weights that translate: with search.average=2 the mean of two checkpoints."""
+"""Every analysis, and the attention of a page, reads the weights that translate: with
+search.average=2 the mean of two checkpoints.
+"""
 
 import json
 import shutil
@@ -20,26 +22,60 @@ from nmtkit.translate.stage import translate
 from tests.ready import SIZES, prepare
 
 CASES = {
-    **{"agreement": ("pr", {}), "alignment": ("pr", {}), "context": ("amn", {}), "cost": ("pr", {"measure": True}), "divergence": ("full-dc", {})},
-    **{"gates": ("gatt", {}), "importance": ("pr", {"sentences": 5}), "layers": ("pr", {}), "probing": ("pr", {"tasks": "sentence_length"})},
+    **{
+        "agreement": ("pr", {}),
+        "alignment": ("pr", {}),
+        "context": ("amn", {}),
+        "cost": ("pr", {"measure": True}),
+        "divergence": ("full-dc", {}),
+    },
+    **{
+        "gates": ("gatt", {}),
+        "importance": ("pr", {"sentences": 5}),
+        "layers": ("pr", {}),
+        "probing": ("pr", {"tasks": "sentence_length"}),
+    },
     **{"weights": ("gatt", {})},
 }
 """Analyses that load a model: a system that they can look at, and options."""
 WITHOUT = {"lengths", "convergence", "examples", "phrases", "attention"}
-"""Analyses of translations and logs; attention, which needs translations, is tested with the page below."""
+"""Analyses of translations and logs; attention, which needs translations, is tested with the
+page below.
+"""
 AVERAGED = ["step-00000002", "step-00000003"]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run whose systems have three checkpoints each and translate with the mean of the last two."""
+    """A run whose systems have three checkpoints each and translate with the mean of the last
+    two.
+    """
     torch.set_num_threads(1)
     run = prepare(tmp_path_factory.mktemp("averaged") / "run")
-    settings = ["train.max_steps=3", "train.checkpoint_every=1", "train.validate_every=3", "train.dev_bleu=false", "train.samples=0"]
-    settings += ["train.batch_size=200", "search.average=2", "search.beam=1", "search.max_length_a=0", "search.max_length_b=5"]
+    settings = [
+        "train.max_steps=3",
+        "train.checkpoint_every=1",
+        "train.validate_every=3",
+        "train.dev_bleu=false",
+        "train.samples=0",
+    ]
+    settings += [
+        "train.batch_size=200",
+        "search.average=2",
+        "search.beam=1",
+        "search.max_length_a=0",
+        "search.max_length_b=5",
+    ]
     for variant in sorted({system for system, _ in CASES.values()}):
         sizes = load_variant(variant).adapt({**SIZES, "tie": "all"})
-        train(run, variant=variant, assignments=[*settings, *(f"model.{key}={toml_value(value)}" for key, value in sizes.items())])
+        train(
+            run,
+            variant=variant,
+            assignments=[
+                *settings,
+                *(f"model.{key}={toml_value(value)}" for key, value in sizes.items()),
+            ],
+        )
     return run
 
 
@@ -63,13 +99,20 @@ def loaded(monkeypatch):
 
 def is_mean(weights, run, system):
     mean = loading.average([run.system(system).checkpoints / name for name in AVERAGED])
-    return weights.keys() == mean.keys() and all(torch.equal(weights[name], mean[name]) for name in mean)
+    return weights.keys() == mean.keys() and all(
+        torch.equal(weights[name], mean[name]) for name in mean
+    )
 
 
 def change_weights(run, system):
-    """Other weights under the name of the first of the two checkpoints that are averaged; all else stays."""
+    """Other weights under the name of the first of the two checkpoints that are averaged; all
+    else stays.
+    """
     folder = run.system(system).checkpoints
-    doubled = {name: 2 * weights for name, weights in checkpoints.load_weights(folder / AVERAGED[0]).items()}
+    doubled = {
+        name: 2 * weights
+        for name, weights in checkpoints.load_weights(folder / AVERAGED[0]).items()
+    }
     checkpoints.save(folder, 2, doubled, {}, {}, {"vocabulary": loading.vocabulary_hashes(run)})
 
 
@@ -82,7 +125,9 @@ def test_every_analysis_is_here():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_analysis_reads_the_weights_that_translate_and_names_them(name, run, loaded, monkeypatch):
+def test_an_analysis_reads_the_weights_that_translate_and_names_them(
+    name, run, loaded, monkeypatch
+):
     monkeypatch.setattr(timing, "MOST", 1)
     system, options = CASES[name]
     stage.analyze(run, name, systems=[system], **options)
@@ -111,7 +156,9 @@ def test_measured_times_are_kept_as_long_as_their_weights_are(run, capsys, monke
     stage.analyze(run, "cost", systems=["pr"], measure=True)
     for _ in range(2):
         stage.analyze(run, "cost", systems=["pr"])
-        assert facts(run, "cost")["measured"] and facts(run, "cost")["checkpoints"] == {"pr": AVERAGED}
+        assert facts(run, "cost")["measured"] and facts(run, "cost")["checkpoints"] == {
+            "pr": AVERAGED
+        }
     assert "cost: up to date" in capsys.readouterr().err
     change_weights(run, "pr")
     stage.analyze(run, "cost", systems=["pr"])
@@ -124,11 +171,16 @@ def test_the_attention_of_a_page_is_of_the_weights_that_translate(run, loaded, c
     score(run, resamples=10, trials=10)
     stage.analyze(run, "layers", systems=["pr"])
     page = Path(report(run, attention=["pr"], sentences=5))
-    assert len(loaded) == 3 and all(is_mean(weights, run, "pr") for weights in loaded)  # what translated, the analysis, the page
+    assert len(loaded) == 3 and all(
+        is_mean(weights, run, "pr") for weights in loaded
+    )  # what translated, the analysis, the page
     before, _ = page.read_text("utf-8"), capsys.readouterr()
     report(run, attention=["pr"], sentences=5)
     assert "report: up to date" in capsys.readouterr().err
     change_weights(run, "pr")
     report(run, attention=["pr"], sentences=5)
     assert len(loaded) == 4 and is_mean(loaded[-1], run, "pr")
-    assert "Made before these changed: the weights of pr" in page.read_text("utf-8") and "the weights of pr" not in before
+    assert (
+        "Made before these changed: the weights of pr" in page.read_text("utf-8")
+        and "the weights of pr" not in before
+    )

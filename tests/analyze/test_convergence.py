@@ -1,4 +1,6 @@
-"""Curves of trainings: read from the log with each update once, levels of BLEU found where a slow search finds them."""
+"""Curves of trainings: read from the log with each update once, levels of BLEU found where a
+slow search finds them.
+"""
 
 import csv
 import functools
@@ -30,12 +32,22 @@ from tests.score.conftest import write
 
 from .test_stage import finding
 
-floats = functools.partial(st.floats, allow_subnormal=False)  # a process that chose its hardware counts them as zero
+floats = functools.partial(
+    st.floats, allow_subnormal=False
+)  # a process that chose its hardware counts them as zero
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 
 
 def train(step, seconds=60.0, **more):
-    return {"step": step, "kind": "train", "epoch": step / 100, "nll": 5.0 - step / 100, "loss": 6.0, "seconds": seconds, **more}
+    return {
+        "step": step,
+        "kind": "train",
+        "epoch": step / 100,
+        "nll": 5.0 - step / 100,
+        "loss": 6.0,
+        "seconds": seconds,
+        **more,
+    }
 
 
 def dev(step, bleu, loss=2.0, signature=SIGNATURE):
@@ -55,19 +67,43 @@ def at(found, axis, steps):
 
 
 def test_a_plain_log(tmp_path):
-    found = curves.read(log(tmp_path / "m", [train(50, updates=50), train(100, 30.0, updates=50), dev(100, 7.5), train(150, updates=50)]))
-    assert [(s.begin, s.end, s.seconds, s.loss) for s in found.train] == [(0, 50, 60.0, 4.5), (50, 100, 30.0, 4.0), (100, 150, 60.0, 3.5)]
-    assert found.measured == [(100, 7.5)] and found.dev[0].loss == 2.0 and found.dev[0].signature == SIGNATURE
-    assert at(found, "minutes", [0, 25, 50, 75, 100, 150, 151]) == pytest.approx([0, 0.5, 1.0, 1.25, 1.5, 2.5, None])
+    found = curves.read(
+        log(
+            tmp_path / "m",
+            [
+                train(50, updates=50),
+                train(100, 30.0, updates=50),
+                dev(100, 7.5),
+                train(150, updates=50),
+            ],
+        )
+    )
+    assert [(s.begin, s.end, s.seconds, s.loss) for s in found.train] == [
+        (0, 50, 60.0, 4.5),
+        (50, 100, 30.0, 4.0),
+        (100, 150, 60.0, 3.5),
+    ]
+    assert (
+        found.measured == [(100, 7.5)]
+        and found.dev[0].loss == 2.0
+        and found.dev[0].signature == SIGNATURE
+    )
+    assert at(found, "minutes", [0, 25, 50, 75, 100, 150, 151]) == pytest.approx(
+        [0, 0.5, 1.0, 1.25, 1.5, 2.5, None]
+    )
     assert at(found, "epochs", [0, 50, 125, 151]) == pytest.approx([0, 0.5, 1.25, None])
     assert (found.last, found.unlogged) == (150, 0)
 
 
 @pytest.mark.parametrize("updates", [True, False])
 def test_the_closing_line_of_a_training_that_went_on_is_counted_once(updates, tmp_path):
-    """At its end a training tells of the updates since the last line; one that continues tells of them again."""
+    """At its end a training tells of the updates since the last line; one that continues tells
+    of them again.
+    """
     lines = [(50, 50, 60.0), (87, 37, 44.4), (100, 50, 61.0), (150, 50, 59.0)]
-    records = [train(step, seconds, **({"updates": n} if updates else {})) for step, n, seconds in lines]
+    records = [
+        train(step, seconds, **({"updates": n} if updates else {})) for step, n, seconds in lines
+    ]
     found = curves.read(log(tmp_path / "m", records), 50)
     assert [(s.begin, s.end) for s in found.train] == [(0, 50), (50, 100), (100, 150)]
     assert at(found, "minutes", [150]) == pytest.approx([3.0])
@@ -76,22 +112,59 @@ def test_the_closing_line_of_a_training_that_went_on_is_counted_once(updates, tm
 
 
 def test_of_updates_made_again_the_later_count(tmp_path):
-    first = [train(50, 10.0), train(100, 10.0), dev(100, 5.0), train(150, 10.0), dev(150, 6.0), train(200, 10.0), dev(200, 9.0)]
+    first = [
+        train(50, 10.0),
+        train(100, 10.0),
+        dev(100, 5.0),
+        train(150, 10.0),
+        dev(150, 6.0),
+        train(200, 10.0),
+        dev(200, 9.0),
+    ]
     again = [dev(125, 5.5), train(150, 40.0), dev(150, 6.5), train(200, 50.0)]
     found = curves.read(log(tmp_path / "m", first + again), 50)
-    assert [(s.end, s.seconds) for s in found.train] == [(50, 10.0), (100, 10.0), (150, 40.0), (200, 50.0)]
+    assert [(s.end, s.seconds) for s in found.train] == [
+        (50, 10.0),
+        (100, 10.0),
+        (150, 40.0),
+        (200, 50.0),
+    ]
     assert found.measured == [(100, 5.0), (125, 5.5), (150, 6.5)]
 
 
 def test_another_distance_of_lines_after_a_restart(tmp_path):
-    """What an earlier line tells of beyond the restart is taken off it, with its share of the time."""
-    found = curves.read(log(tmp_path / "m", [train(50, 50.0, updates=50), train(100, 50.0, updates=50), train(130, 30.0, updates=60)]))
-    assert [(s.begin, s.end, s.seconds) for s in found.train] == [(0, 50, 50.0), (50, 70, 20.0), (70, 130, 30.0)]
+    """What an earlier line tells of beyond the restart is taken off it, with its share of the
+    time.
+    """
+    found = curves.read(
+        log(
+            tmp_path / "m",
+            [
+                train(50, 50.0, updates=50),
+                train(100, 50.0, updates=50),
+                train(130, 30.0, updates=60),
+            ],
+        )
+    )
+    assert [(s.begin, s.end, s.seconds) for s in found.train] == [
+        (0, 50, 50.0),
+        (50, 70, 20.0),
+        (70, 130, 30.0),
+    ]
     assert at(found, "minutes", [70, 100, 130]) == pytest.approx([70 / 60, 85 / 60, 100 / 60])
 
 
 @pytest.mark.parametrize(
-    "odd", ["", "no", "[]", '{"step": "5", "kind": "dev"}', '{"step": true, "kind": "dev"}', '{"step": 5, "kind": "other"}', '{"kind": "dev"}']
+    "odd",
+    [
+        "",
+        "no",
+        "[]",
+        '{"step": "5", "kind": "dev"}',
+        '{"step": true, "kind": "dev"}',
+        '{"step": 5, "kind": "other"}',
+        '{"kind": "dev"}',
+    ],
 )
 def test_a_line_that_is_no_measurement_is_named(tmp_path, odd):
     path = log(tmp_path / "m", [dev(5, None), odd, dev(6, 3.0)])
@@ -101,9 +174,17 @@ def test_a_line_that_is_no_measurement_is_named(tmp_path, odd):
 
 
 def test_what_was_not_measured_is_none(tmp_path):
-    records = [dev(5, None), dev(6, 3.0, loss=None), {**train(7, None), "nll": None}, {"step": 8, "kind": "train"}]
+    records = [
+        dev(5, None),
+        dev(6, 3.0, loss=None),
+        {**train(7, None), "nll": None},
+        {"step": 8, "kind": "train"},
+    ]
     found = curves.read(log(tmp_path / "m", records))
-    assert [(look.step, look.loss, look.bleu) for look in found.dev] == [(5, 2.0, None), (6, None, 3.0)]
+    assert [(look.step, look.loss, look.bleu) for look in found.dev] == [
+        (5, 2.0, None),
+        (6, None, 3.0),
+    ]
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 7, None), (7, 8, None)]
     assert at(found, "minutes", [5]) == [None] and at(found, "epochs", [8]) == [None]
     assert curves.read(tmp_path / "none").last == 0
@@ -116,7 +197,9 @@ def test_a_gap_in_the_log_is_counted(tmp_path):
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.booleans(), floats(0.1, 9)), max_size=20))
 def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, moves):
-    """Against the list of updates as they were made: restarts anywhere, a line every 7, a closing line or none."""
+    """Against the list of updates as they were made: restarts anywhere, a line every 7, a
+    closing line or none.
+    """
     step, window, records, clock = 0, 0, [], {}
     for forward, back, pace in moves:
         if back:
@@ -125,16 +208,28 @@ def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, mov
             step, window = step + 1, window + 1
             clock = {s: t for s, t in clock.items() if s < step} | {step: pace}
             if step % 7 == 0:
-                records.append(train(step, sum(clock[s] for s in range(step - window + 1, step + 1)), updates=window))
+                records.append(
+                    train(
+                        step,
+                        sum(clock[s] for s in range(step - window + 1, step + 1)),
+                        updates=window,
+                    )
+                )
                 window = 0
         if window:
-            records.append(train(step, sum(clock[s] for s in range(step - window + 1, step + 1)), updates=window))
+            records.append(
+                train(
+                    step, sum(clock[s] for s in range(step - window + 1, step + 1)), updates=window
+                )
+            )
     found = curves.read(log(tmp_path_factory.mktemp("log") / "m", records))
     ends = [s.end for s in found.train]
     assert [s.begin for s in found.train] == [0, *ends[:-1]][: len(ends)]
     for end in ends:
         if end % 7 == 0 or end == ends[-1]:
-            assert at(found, "minutes", [end])[0] == pytest.approx(sum(clock[s] for s in range(1, end + 1)) / 60)
+            assert at(found, "minutes", [end])[0] == pytest.approx(
+                sum(clock[s] for s in range(1, end + 1)) / 60
+            )
 
 
 def test_what_the_reporter_writes_is_read(tmp_path, capsys):
@@ -142,16 +237,38 @@ def test_what_the_reporter_writes_is_read(tmp_path, capsys):
     reporter = Reporter(system, 0)
     for step, steps in ((20, 20), (33, 13)):
         reporter.progress(
-            step, 99, step / 30, Window(steps=steps, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=steps, cpu=3.0 * steps), 0.1, None
+            step,
+            99,
+            step / 30,
+            Window(
+                steps=steps,
+                smoothed=9.0,
+                nll=8.0,
+                tokens=4,
+                positions=9,
+                seconds=steps,
+                cpu=3.0 * steps,
+            ),
+            0.1,
+            None,
         )
     reporter.close()
     reporter = Reporter(system, 33)
-    reporter.progress(40, 99, 40 / 30, Window(steps=20, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=20, cpu=60.0), 0.1, None)
+    reporter.progress(
+        40,
+        99,
+        40 / 30,
+        Window(steps=20, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=20, cpu=60.0),
+        0.1,
+        None,
+    )
     reporter.close()
     found = curves.read(system.metrics)
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]
     assert at(found, "minutes", [40]) == pytest.approx([40 / 60])
-    assert found.timed and at(found, "processor_minutes", [10, 40, 41]) == pytest.approx([30 / 60, 120 / 60, None])
+    assert found.timed and at(found, "processor_minutes", [10, 40, 41]) == pytest.approx(
+        [30 / 60, 120 / 60, None]
+    )
 
 
 # When a level was reached
@@ -159,7 +276,14 @@ def test_what_the_reporter_writes_is_read(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("level", "wanted"),
-    [(5, (100, FIRST)), (10, (100, FIRST)), (15, (125, INTERPOLATED)), (20, (150, INTERPOLATED)), (25, (300, INTERPOLATED)), (31, (None, NEVER))],
+    [
+        (5, (100, FIRST)),
+        (10, (100, FIRST)),
+        (15, (125, INTERPOLATED)),
+        (20, (150, INTERPOLATED)),
+        (25, (300, INTERPOLATED)),
+        (31, (None, NEVER)),
+    ],
 )
 def test_the_first_time_counts(level, wanted):
     points = [(100, 10.0), (150, 20.0), (200, 12.0), (250, 20.0), (350, 30.0)]
@@ -185,7 +309,9 @@ def test_a_level_is_reached_where_a_slow_walk_finds_it(bleus, level):
 def test_all_systems_reach_a_level_and_one_of_them_all_levels(bests):
     levels = default_levels(bests)
     assert levels == sorted(set(levels)) and all(0 < level <= max(bests) for level in levels)
-    assert min(bests) < 0.1 or min(bests) - 0.1 < max(level for level in levels if level <= min(bests))
+    assert min(bests) < 0.1 or min(bests) - 0.1 < max(
+        level for level in levels if level <= min(bests)
+    )
     assert levels or max(bests) < 0.2
 
 
@@ -206,10 +332,21 @@ def test_levels_as_a_person_gives_them():
 @pytest.fixture
 def trained(analysed):
     """Two trainings, the second as good in half the updates, and one without dev BLEU."""
-    for name, every, bleus in (("base", 50, [4, 8, 16, 20]), ("fast", 25, [4, 8, 16, 20]), ("mute", 50, [None] * 4)):
+    for name, every, bleus in (
+        ("base", 50, [4, 8, 16, 20]),
+        ("fast", 25, [4, 8, 16, 20]),
+        ("mute", 50, [None] * 4),
+    ):
         folder = analysed.add(name, 0.3, sets=[])
-        write_toml(folder / "config.toml", {"variant": "toy", "train": {"log_every": every, "dev_sentences": 0}})
-        records = [r for i, bleu in enumerate(bleus, 1) for r in (train(every * i, updates=every), dev(every * i, bleu, 5.0 - i))]
+        write_toml(
+            folder / "config.toml",
+            {"variant": "toy", "train": {"log_every": every, "dev_sentences": 0}},
+        )
+        records = [
+            r
+            for i, bleu in enumerate(bleus, 1)
+            for r in (train(every * i, updates=every), dev(every * i, bleu, 5.0 - i))
+        ]
         log(folder / "metrics.jsonl", records)
     return analysed
 
@@ -227,19 +364,68 @@ def test_systems_side_by_side(trained, capsys):
         *(("best", 20.0, "base"), ("best", 20.0, "fast"), ("best", None, "mute")),
     ]
     base, fast = rows["level", 12.0, "base"], rows["level", 12.0, "fast"]
-    assert [base[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [125.0, 1.25, 2.5, 1.0, INTERPOLATED]
-    assert [fast[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [62.5, 0.625, 2.5, 0.5, INTERPOLATED]
+    assert [base[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [
+        125.0,
+        1.25,
+        2.5,
+        1.0,
+        INTERPOLATED,
+    ]
+    assert [fast[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [
+        62.5,
+        0.625,
+        2.5,
+        0.5,
+        INTERPOLATED,
+    ]
     never = rows["level", 21.0, "fast"]
-    assert [never[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [None, None, None, None, NEVER]
-    assert rows["best", None, "mute"]["dev_loss"] == 1.0 and rows["best", None, "mute"]["updates"] == 200
-    assert found["facts"]["levels"] == [12.0, 20.0, 21.0] and found["facts"]["levels_from"] == "given"
-    assert found["facts"]["logged"]["fast"] == {"updates": 100, "epochs": 1.0, "minutes": 4.0, "processor_minutes": None, "unlogged": 0}
+    assert [never[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [
+        None,
+        None,
+        None,
+        None,
+        NEVER,
+    ]
+    assert (
+        rows["best", None, "mute"]["dev_loss"] == 1.0
+        and rows["best", None, "mute"]["updates"] == 200
+    )
+    assert (
+        found["facts"]["levels"] == [12.0, 20.0, 21.0] and found["facts"]["levels_from"] == "given"
+    )
+    assert found["facts"]["logged"]["fast"] == {
+        "updates": 100,
+        "epochs": 1.0,
+        "minutes": 4.0,
+        "processor_minutes": None,
+        "unlogged": 0,
+    }
     out = capsys.readouterr().out
-    assert "not reached" in out and "without dev BLEU, so without levels: mute" in out and found["text"] in out
+    assert (
+        "not reached" in out
+        and "without dev BLEU, so without levels: mute" in out
+        and found["text"] in out
+    )
     assert out.count("best 20.00") == 2
-    points = list(csv.DictReader(io.StringIO((trained.run.path / "analyze" / "convergence" / "curves.csv").read_text("utf-8"))))
-    assert [p["bleu"] for p in points if (p["system"], p["kind"]) == ("fast", "dev")] == ["4.0", "8.0", "16.0", "20.0"]
-    assert [p["minutes"] for p in points if (p["system"], p["kind"]) == ("base", "train")] == ["1.0", "2.0", "3.0", "4.0"]
+    points = list(
+        csv.DictReader(
+            io.StringIO(
+                (trained.run.path / "analyze" / "convergence" / "curves.csv").read_text("utf-8")
+            )
+        )
+    )
+    assert [p["bleu"] for p in points if (p["system"], p["kind"]) == ("fast", "dev")] == [
+        "4.0",
+        "8.0",
+        "16.0",
+        "20.0",
+    ]
+    assert [p["minutes"] for p in points if (p["system"], p["kind"]) == ("base", "train")] == [
+        "1.0",
+        "2.0",
+        "3.0",
+        "4.0",
+    ]
 
 
 def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logged(trained, capsys):
@@ -250,33 +436,73 @@ def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logge
     for first in (None, 60.0):
         spent[25] = first
         records = [
-            r for step, cpu in spent.items() for r in (train(step, updates=25, **({"cpu_seconds": cpu} if cpu else {})), dev(step, step * 20 / 100))
+            r
+            for step, cpu in spent.items()
+            for r in (
+                train(step, updates=25, **({"cpu_seconds": cpu} if cpu else {})),
+                dev(step, step * 20 / 100),
+            )
         ]
         log(folder / "metrics.jsonl", records)
         stage.analyze(trained.run, "convergence", systems=["base", "fast"], levels="12")
-        rows = {(r["point"], r["system"]): r for r in finding(trained.run, "convergence")["table"]["rows"]}
-        assert ("processor_minutes" in rows["level", "fast"]) == (first is not None)  # a line without it: nothing is known of the whole
+        rows = {
+            (r["point"], r["system"]): r
+            for r in finding(trained.run, "convergence")["table"]["rows"]
+        }
+        assert ("processor_minutes" in rows["level", "fast"]) == (
+            first is not None
+        )  # a line without it: nothing is known of the whole
     level = rows["level", "fast"]
-    assert (level["updates"], level["minutes"], level["processor_minutes"]) == pytest.approx((60.0, 2.4, 2.5 + 0.5 * 10 / 25))
-    assert rows["best", "fast"]["processor_minutes"] == 3.5 and rows["level", "base"]["processor_minutes"] is None
+    assert (level["updates"], level["minutes"], level["processor_minutes"]) == pytest.approx(
+        (60.0, 2.4, 2.5 + 0.5 * 10 / 25)
+    )
+    assert (
+        rows["best", "fast"]["processor_minutes"] == 3.5
+        and rows["level", "base"]["processor_minutes"] is None
+    )
     out = capsys.readouterr().out
     assert "processor minutes: of the same updates" in out and "not in the log of base" in out
-    points = list(csv.DictReader(io.StringIO((trained.run.path / "analyze" / "convergence" / "curves.csv").read_text("utf-8"))))
-    assert [p["processor_minutes"] for p in points if (p["system"], p["kind"]) == ("fast", "dev")] == ["1.0", "2.5", "3.0", "3.5"]
+    points = list(
+        csv.DictReader(
+            io.StringIO(
+                (trained.run.path / "analyze" / "convergence" / "curves.csv").read_text("utf-8")
+            )
+        )
+    )
+    assert [
+        p["processor_minutes"] for p in points if (p["system"], p["kind"]) == ("fast", "dev")
+    ] == ["1.0", "2.5", "3.0", "3.5"]
 
 
 def test_the_first_validation_is_a_bound_and_no_ratio_is_made_of_it(trained):
     stage.analyze(trained.run, "convergence", systems=["base", "fast"], levels="3")
-    rows = [r for r in finding(trained.run, "convergence")["table"]["rows"] if r["point"] == "level"]
-    assert [(r["updates"], r["ratio"], r["how"]) for r in rows] == [(50.0, None, FIRST), (25.0, None, FIRST)]
+    rows = [
+        r for r in finding(trained.run, "convergence")["table"]["rows"] if r["point"] == "level"
+    ]
+    assert [(r["updates"], r["ratio"], r["how"]) for r in rows] == [
+        (50.0, None, FIRST),
+        (25.0, None, FIRST),
+    ]
 
 
 def test_levels_of_its_own_and_the_figure(trained):
     stage.analyze(trained.run, "convergence")
     found = finding(trained.run, "convergence")
-    assert found["facts"]["levels"] == [10.0, 15.0, 18.0, 20.0] and "weakest" in found["facts"]["levels_from"]
+    assert (
+        found["facts"]["levels"] == [10.0, 15.0, 18.0, 20.0]
+        and "weakest" in found["facts"]["levels_from"]
+    )
     figure = (trained.run.path / "analyze" / "convergence" / "figure.svg").read_text("utf-8")
-    for text in ("updates", "epochs", "minutes", "dev BLEU", "loss per target token (thin: training)", ">base<", ">fast<", ">mute<"):
+    for text in (
+        "updates",
+        "epochs",
+        "minutes",
+        "dev BLEU",
+        "loss per target token (thin: training)",
+        ">base<",
+        ">fast<",
+        ">mute<",
+    ):
         assert text in figure
     assert figure.count(">base<") == 1
 
@@ -286,25 +512,46 @@ def test_without_times_there_is_no_axis_of_minutes(trained):
     log(folder / "metrics.jsonl", [train(50, None), dev(50, 3.0), dev(60, 6.0)])
     stage.analyze(trained.run, "convergence", systems=["base"], levels="3,6")
     rows = finding(trained.run, "convergence")["table"]["rows"]
-    assert [(r["updates"], r["epochs"], r["minutes"]) for r in rows] == [(50.0, 0.5, None), (60.0, None, None), (60.0, None, None)]
-    assert "minutes" not in (trained.run.path / "analyze" / "convergence" / "figure.svg").read_text("utf-8")
+    assert [(r["updates"], r["epochs"], r["minutes"]) for r in rows] == [
+        (50.0, 0.5, None),
+        (60.0, None, None),
+        (60.0, None, None),
+    ]
+    assert "minutes" not in (trained.run.path / "analyze" / "convergence" / "figure.svg").read_text(
+        "utf-8"
+    )
 
 
 def test_where_nobody_measured_bleu_losses_are_shown(trained, capsys):
     stage.analyze(trained.run, "convergence", systems=["mute"])
     assert [r["point"] for r in finding(trained.run, "convergence")["table"]["rows"]] == ["best"]
     assert "no training here measured BLEU" in capsys.readouterr().out
-    assert "dev BLEU" not in (trained.run.path / "analyze" / "convergence" / "figure.svg").read_text("utf-8")
+    assert "dev BLEU" not in (
+        trained.run.path / "analyze" / "convergence" / "figure.svg"
+    ).read_text("utf-8")
 
 
 def test_bleu_measured_in_two_ways_is_said(trained, capsys):
     folder = trained.run.path / "systems" / "fast"
-    log(folder / "metrics.jsonl", [train(50), dev(50, 3.0, signature="nrefs:1|case:lc"), dev(60, 6.0, signature="nrefs:1|case:lc")])
+    log(
+        folder / "metrics.jsonl",
+        [
+            train(50),
+            dev(50, 3.0, signature="nrefs:1|case:lc"),
+            dev(60, 6.0, signature="nrefs:1|case:lc"),
+        ],
+    )
     stage.analyze(trained.run, "convergence", systems=["base", "fast"])
     streams = capsys.readouterr()
-    assert "was measured in several ways" in streams.err and "NOT measured in one way" in streams.out
-    assert finding(trained.run, "convergence")["facts"]["dev_bleu"]["fast"]["signatures"] == ["nrefs:1|case:lc"]
-    write_toml(folder / "config.toml", {"variant": "toy", "train": {"log_every": 50, "dev_sentences": 100}})
+    assert (
+        "was measured in several ways" in streams.err and "NOT measured in one way" in streams.out
+    )
+    assert finding(trained.run, "convergence")["facts"]["dev_bleu"]["fast"]["signatures"] == [
+        "nrefs:1|case:lc"
+    ]
+    write_toml(
+        folder / "config.toml", {"variant": "toy", "train": {"log_every": 50, "dev_sentences": 100}}
+    )
     log(folder / "metrics.jsonl", [train(50), dev(50, 3.0), dev(60, 6.0)])
     stage.analyze(trained.run, "convergence", systems=["base", "fast"])
     assert "was measured in several ways" in capsys.readouterr().err
@@ -320,11 +567,19 @@ def test_a_system_that_has_not_begun_is_left_out(trained, capsys):
 
 
 def test_from_the_command_line(trained):
-    marks = {"json": '"convergence"', "md": "| level |", "tex": r"\toprule", "csv": "point,bleu,system", "table": "█ best 20.00"}
+    marks = {
+        "json": '"convergence"',
+        "md": "| level |",
+        "tex": r"\toprule",
+        "csv": "point,bleu,system",
+        "table": "█ best 20.00",
+    }
     for output_format, mark in marks.items():
         done = run_cli(trained.run, "--levels", "10", "--format", output_format)
         assert done.exit_code == 0 and mark in done.stdout, done.output
-    assert json.loads(run_cli(trained.run, "--levels", "10", "--format", "json").stdout)["facts"]["levels"] == [10.0]
+    assert json.loads(run_cli(trained.run, "--levels", "10", "--format", "json").stdout)["facts"][
+        "levels"
+    ] == [10.0]
     for wrong in (("--levels", "ten"), ("--set-name", "test"), ("--buckets", "10")):
         done = run_cli(trained.run, *wrong)
         assert done.exit_code == 2 and wrong[0] in done.stderr
@@ -332,15 +587,23 @@ def test_from_the_command_line(trained):
 
 def test_a_training_that_goes_on_is_read_anew(trained, capsys):
     stage.analyze(trained.run, "convergence")
-    with open(trained.run.path / "systems" / "base" / "metrics.jsonl", "a", encoding="utf-8") as stream:
+    with open(
+        trained.run.path / "systems" / "base" / "metrics.jsonl", "a", encoding="utf-8"
+    ) as stream:
         stream.write(json.dumps(dev(250, 40.0)) + "\n")
     stage.analyze(trained.run, "convergence")
     assert capsys.readouterr().err.count("written to") == 2
-    assert checkpoints.find_checkpoints(System(trained.run.path / "systems" / "base")) == []  # and needs no weights
+    assert (
+        checkpoints.find_checkpoints(System(trained.run.path / "systems" / "base")) == []
+    )  # and needs no weights
 
 
 def test_a_line_for_a_terminal():
     drawn = convergence.sparklines({"a": [(30, 5.0), (60, 10.0)], "long": [(60, 2.5)]}).splitlines()
     assert drawn[0] == "dev BLEU, 0 to 10.0, over 60 updates"
-    assert drawn[1].startswith("   a " + " " * 29 + "▄") and drawn[1].endswith("█ best 10.00") and drawn[2].endswith("  ▂ best 2.50")
+    assert (
+        drawn[1].startswith("   a " + " " * 29 + "▄")
+        and drawn[1].endswith("█ best 10.00")
+        and drawn[2].endswith("  ▂ best 2.50")
+    )
     assert convergence.sparklines({}) == ""

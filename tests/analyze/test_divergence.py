@@ -1,4 +1,6 @@
-"""Divergence of local and global attention: golden values, a slow loop, padding and batches, the stage."""
+"""Divergence of local and global attention: golden values, a slow loop, padding and batches, the
+stage.
+"""
 
 import math
 
@@ -17,7 +19,12 @@ from nmtkit.translate.forced import pair_batch
 from .conftest import SMALL
 from .test_stage import finding
 
-GOLDEN = {"max_renorm": 0.090832, "max_raw": 0.152423, "peak_head": 0.203928, "per_head": 0.144111}  # models.md 10
+GOLDEN = {
+    "max_renorm": 0.090832,
+    "max_raw": 0.152423,
+    "peak_head": 0.203928,
+    "per_head": 0.144111,
+}  # models.md 10
 DUAL = {**SMALL, "encoder_layers": 2, "decoder_layers": 2}
 PAIRS = [([5, 6, 7, 8, 9, 2], [5, 9, 2]), ([7, 2], [8, 8, 8, 8, 2]), ([9, 5, 2], [6, 2])]
 
@@ -56,12 +63,16 @@ def test_bounds_natural_logarithm_and_zeros():
 
 def test_the_two_groups_of_heads_are_recorded_apart():
     torch.manual_seed(1)
-    q, k, v = (torch.randn(2, *shape, dtype=torch.float64) for shape in ((3, 4, 5), (4, 3, 5), (4, 3, 5)))
+    q, k, v = (
+        torch.randn(2, *shape, dtype=torch.float64) for shape in ((3, 4, 5), (4, 3, 5), (4, 3, 5))
+    )
     with capture() as seen:
         attention(q, k, v, name="all")
         attention(q, k, v, name="all", parts=("local", "global"))
     assert set(seen) == {"all", "all_context", "all.local", "all.global"}
-    assert torch.equal(torch.cat([seen["all.local"][0], seen["all.global"][0]], dim=1), seen["all"][0])
+    assert torch.equal(
+        torch.cat([seen["all.local"][0], seen["all.global"][0]], dim=1), seen["all"][0]
+    )
     assert pairs_of(list(seen)) == ["all"]
 
 
@@ -75,7 +86,10 @@ def oracle(model, without):
     for src, tgt in PAIRS:
         for stack, seen in recording.look(model, pair_batch([src], [tgt])).items():
             for layer in (1, 2):
-                local, whole = (seen[f"{stack}.{layer - 1}.attention.{end}"][0].double().tolist() for end in ("local", "global"))
+                local, whole = (
+                    seen[f"{stack}.{layer - 1}.attention.{end}"][0].double().tolist()
+                    for end in ("local", "global")
+                )
                 last = len(local[0]) - without
                 for t in range(last):
                     rows = [[head[t][:last] for head in heads] for heads in (local, whole)]
@@ -90,7 +104,10 @@ def oracle(model, without):
 @pytest.mark.parametrize("size", [1, 3])
 def test_means_equal_the_slow_loop_whatever_the_batch_and_padding(analysed, size):
     model = dual(analysed)
-    batches = [pair_batch(*map(list, zip(*PAIRS[i : i + size], strict=True))) for i in range(0, len(PAIRS), size)]
+    batches = [
+        pair_batch(*map(list, zip(*PAIRS[i : i + size], strict=True)))
+        for i in range(0, len(PAIRS), size)
+    ]
     found = mean_divergence(model, batches)
     assert set(found) == {("encoder", "all"), ("encoder", "without </s>"), ("decoder", "all")}
     for (stack, positions), layers in found.items():
@@ -105,7 +122,9 @@ def test_means_equal_the_slow_loop_whatever_the_batch_and_padding(analysed, size
 def test_every_pair_of_a_set_is_read_once(analysed):
     store = Store(analysed.run.prep / "test")
     batches = list(recording.batches(store, torch.device("cpu"), positions=60))
-    assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(range(len(store)))
+    assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(
+        range(len(store))
+    )
     assert len(batches) > 5
     assert all(batch.src.numel() <= 60 for batch in batches)
 
@@ -131,21 +150,39 @@ def test_systems_of_several_kernels_side_by_side(analysed, capsys):
     assert [row["layer"] for row in of_two] == ["E_d", "1", "2"]
     for mode in REDUCTIONS:
         assert of_two[0][mode] == pytest.approx((of_two[1][mode] + of_two[2][mode]) / 2)
-    assert [row["layer"] for row in rows if row["system"] == "top" and row["positions"] == "all"] == ["E_d", "2"]
-    overall = {row["system"]: row["max_renorm"] for row in rows if row["layer"] == "E_d" and row["positions"] == "all"}
-    assert list(overall) == [row["system"] for row in rows[:6:2]] and {row["layer"] for row in rows[:6]} == {"E_d"}  # the first of the table
+    assert [
+        row["layer"] for row in rows if row["system"] == "top" and row["positions"] == "all"
+    ] == ["E_d", "2"]
+    overall = {
+        row["system"]: row["max_renorm"]
+        for row in rows
+        if row["layer"] == "E_d" and row["positions"] == "all"
+    }
+    assert list(overall) == [row["system"] for row in rows[:6:2]] and {
+        row["layer"] for row in rows[:6]
+    } == {"E_d"}  # the first of the table
     labels = dict(
-        zip(overall, ("two (kernel_size=2), encoder", "three (kernel_size=3), encoder", "top (kernel_size=2, layers=2-2), encoder"), strict=True)
+        zip(
+            overall,
+            (
+                "two (kernel_size=2), encoder",
+                "three (kernel_size=3), encoder",
+                "top (kernel_size=2, layers=2-2), encoder",
+            ),
+            strict=True,
+        )
     )
     first, *blocks = found["bars"].split("\n\n")
-    assert first.splitlines()[0] == "E_d (max_renorm)" and [block.splitlines()[0] for block in blocks] == [
-        f"{x} (max_renorm)" for x in labels.values()
-    ]
+    assert first.splitlines()[0] == "E_d (max_renorm)" and [
+        block.splitlines()[0] for block in blocks
+    ] == [f"{x} (max_renorm)" for x in labels.values()]
     for (name, value), line in zip(overall.items(), first.splitlines()[1:], strict=True):
         assert line.startswith(labels[name]) and line.endswith(f" {value:.4f}")
     figure = (analysed.run.path / "analyze" / "divergence" / "figure.svg").read_text("utf-8")
     assert "dv (max_renorm)" in figure
-    assert figure.count("three (kernel_size=3), encoder</text>") == 2 and "E_d (max_renorm)" in figure  # a legend's line, and a bar
+    assert (
+        figure.count("three (kernel_size=3), encoder</text>") == 2 and "E_d (max_renorm)" in figure
+    )  # a legend's line, and a bar
     assert "max_renorm" in out
     assert found["facts"] | {"set": "other", "logarithm": "natural"} == found["facts"]
 

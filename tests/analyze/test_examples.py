@@ -1,4 +1,6 @@
-"""One sentence by all systems, and what all sentences say: against sacreBLEU, a sentence at a time."""
+"""One sentence by all systems, and what all sentences say: against sacreBLEU, a sentence at a
+time.
+"""
 
 import math
 
@@ -35,7 +37,10 @@ def sentence_bleu(run, name):
     """Of each line of the test set, with sacreBLEU's own counting of orders."""
     lines = (run.system(name).translation("test") / "hyp.txt").read_text("utf-8").splitlines()
     refs = (run.references("test")[0]).read_text("utf-8").splitlines()
-    return [BLEU(effective_order=True).sentence_score(hyp, [ref]).score for hyp, ref in zip(lines, refs, strict=True)]
+    return [
+        BLEU(effective_order=True).sentence_score(hyp, [ref]).score
+        for hyp, ref in zip(lines, refs, strict=True)
+    ]
 
 
 def test_the_line_and_all_others(translated, capsys):
@@ -46,14 +51,25 @@ def test_the_line_and_all_others(translated, capsys):
     first, second = finding(run, "examples")["table"]["rows"]
     assert (first["bleu"], second["bleu"]) == pytest.approx((base[2], better[2]))
     assert first["ahead"] is first["behind"] is first["p"] is None
-    ahead, behind = (sum(sign * (b - a) > 1e-9 for a, b in zip(base, better, strict=True)) for sign in (1, -1))
-    assert (second["ahead"], second["behind"]) == pytest.approx((100 * ahead / 40, 100 * behind / 40)) and ahead > behind > 0
+    ahead, behind = (
+        sum(sign * (b - a) > 1e-9 for a, b in zip(base, better, strict=True)) for sign in (1, -1)
+    )
+    assert (second["ahead"], second["behind"]) == pytest.approx(
+        (100 * ahead / 40, 100 * behind / 40)
+    ) and ahead > behind > 0
     n, few = ahead + behind, min(ahead, behind)
-    assert second["p"] == pytest.approx(min(1, 2 * sum(math.comb(n, i) for i in range(few + 1)) / 2**n))
+    assert second["p"] == pytest.approx(
+        min(1, 2 * sum(math.comb(n, i) for i in range(few + 1)) / 2**n)
+    )
     for row, own in ((first, base), (second, better)):
-        assert row["mean"]["value"] == pytest.approx(sum(own) / 40) and row["mean"]["low"] < row["mean"]["value"] < row["mean"]["high"]
+        assert (
+            row["mean"]["value"] == pytest.approx(sum(own) / 40)
+            and row["mean"]["low"] < row["mean"]["value"] < row["mean"]["high"]
+        )
     for name in ("base", "better"):
-        assert (run.system(name).translation("test") / "hyp.txt").read_text("utf-8").splitlines()[2] in out
+        assert (run.system(name).translation("test") / "hyp.txt").read_text("utf-8").splitlines()[
+            2
+        ] in out
     assert "source  " in out and "reference  " in out
     assert ">better</text>" in (run.path / "analyze" / "examples" / "figure.svg").read_text("utf-8")
 
@@ -63,15 +79,26 @@ def test_only_the_systems_asked_for_the_first_is_the_baseline(translated):
     (row,) = finding(translated.run, "examples")["table"]["rows"]
     assert row["system"] == "better" and row["p"] is None
     stage.analyze(translated.run, "examples", systems=["better", "base"])
-    assert [(row["system"], row["p"] is None) for row in finding(translated.run, "examples")["table"]["rows"]] == [("better", True), ("base", False)]
+    assert [
+        (row["system"], row["p"] is None)
+        for row in finding(translated.run, "examples")["table"]["rows"]
+    ] == [("better", True), ("base", False)]
 
 
 def test_beside_the_papers(translated, tmp_path, capsys):
     (tmp_path / "paper.toml").write_text(PAPER, "utf-8")
-    stage.analyze(translated.run, "examples", sentence=4, paper=str(tmp_path / "paper.toml"), table="sentence")
+    stage.analyze(
+        translated.run, "examples", sentence=4, paper=str(tmp_path / "paper.toml"), table="sentence"
+    )
     out = capsys.readouterr().out
-    assert f"{sentence_bleu(translated.run, 'better')[3] / 100:.3f}" in out and "0.403" in out and "not trained here" in out
-    assert "test, line 4, printed of a corpus that it does not name: so there is no difference" in out
+    assert (
+        f"{sentence_bleu(translated.run, 'better')[3] / 100:.3f}" in out
+        and "0.403" in out
+        and "not trained here" in out
+    )
+    assert (
+        "test, line 4, printed of a corpus that it does not name: so there is no difference" in out
+    )
     assert (translated.run.path / "analyze" / "examples" / "paper.md").is_file()
 
 

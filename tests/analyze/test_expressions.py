@@ -1,4 +1,6 @@
-"""Lists of expressions and where their phrases stand: hand-made lines, a slow search beside the fast one, and the demo grammar's own trees."""
+"""Lists of expressions and where their phrases stand: hand-made lines, a slow search beside the
+fast one, and the demo grammar's own trees.
+"""
 
 from collections import Counter
 
@@ -29,13 +31,19 @@ def read(path, match_case):
 def found(text, line, match_case=False):
     """The parts of each match as text."""
     inside = spaced(line, match_case)
-    return [tuple(inside[a:b].strip() for a, b in match.parts) for match in phrase(text, match_case).find(inside)]
+    return [
+        tuple(inside[a:b].strip() for a, b in match.parts)
+        for match in phrase(text, match_case).find(inside)
+    ]
 
 
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        ("Anna's E-Mail kam um 9.30 Uhr.", ["anna", "'", "s", "e", "-", "mail", "kam", "um", "9", ".", "30", "uhr", "."]),
+        (
+            "Anna's E-Mail kam um 9.30 Uhr.",
+            ["anna", "'", "s", "e", "-", "mail", "kam", "um", "9", ".", "30", "uhr", "."],
+        ),
         ("don’t", ["don", "'", "t"]),  # noqa: RUF001
         ("Straße", ["strasse"]),
         ("A\u0308pfel", ["äpfel"]),
@@ -61,11 +69,19 @@ def test_words(line, wanted):
         ("schlägt ... nach", "Wer schlägt, schlägt das nach", [("schlägt", "nach")]),
         ("schlägt ... nach", "Sie schlägt danach", []),
         ("schlägt ... nach $", "Sie schlägt es nach dem Essen auf.", []),
-        ("schlägt ... nach $", "Sie schlägt es nach dem Essen nach, dann schlägt er es nach", [("schlägt", "nach")] * 2),
+        (
+            "schlägt ... nach $",
+            "Sie schlägt es nach dem Essen nach, dann schlägt er es nach",
+            [("schlägt", "nach")] * 2,
+        ),
         ("look ...2 up", "look the word up", [("look", "up")]),
         ("look ...2 up", "look the old word up", []),
         ("look ...0 up", "look up", [("look", "up")]),
-        ("nimmt ... in Kauf ... und", "Er nimmt das in Kauf, das auch und", [("nimmt", "in kauf", "und")]),
+        (
+            "nimmt ... in Kauf ... und",
+            "Er nimmt das in Kauf, das auch und",
+            [("nimmt", "in kauf", "und")],
+        ),
         ("放弃", "他放弃了", [("放 弃",)]),
         ("a.b (c)", "so a.b (c) is", [("a . b ( c )",)]),
         ("nach $", "es nach", [("nach",)]),
@@ -112,27 +128,41 @@ PART = st.lists(st.sampled_from("ab"), min_size=1, max_size=2)
 
 
 def slow(first, second, most, ends, tokens):
-    """All (start, start of the second part) that a definition allows: (first, gap, second), nothing clever."""
+    """All (start, start of the second part) that a definition allows: (first, gap, second),
+    nothing clever.
+    """
     good = []
     for i in range(len(tokens)):
         for j in range(i + len(first), len(tokens) - len(second) + 1):
             gap, after = tokens[i + len(first) : j], tokens[j + len(second) :]
             here = tokens[i : i + len(first)] == first and tokens[j : j + len(second)] == second
-            if here and "." not in gap and len(gap) <= most and (not ends or not after or after[0] in ".,"):
+            if (
+                here
+                and "." not in gap
+                and len(gap) <= most
+                and (not ends or not after or after[0] in ".,")
+            ):
                 good.append((i, j))
     return good
 
 
 @given(PART, PART, st.integers(0, 4), st.booleans(), TOKENS)
-def test_a_phrase_with_a_gap_is_found_where_a_slow_search_finds_it(first, second, most, ends, tokens):
+def test_a_phrase_with_a_gap_is_found_where_a_slow_search_finds_it(
+    first, second, most, ends, tokens
+):
     text = f"{' '.join(first)} ...{most} {' '.join(second)}{' $' if ends else ''}"
     line = spaced(" ".join(tokens), False)
-    ours = [tuple(line[: a + 1].count(" ") - 1 for a, _ in match.parts) for match in phrase(text, False).find(line)]
+    ours = [
+        tuple(line[: a + 1].count(" ") - 1 for a, _ in match.parts)
+        for match in phrase(text, False).find(line)
+    ]
     wanted = slow(first, second, most, ends, tokens)
     assert set(ours) <= set(wanted)
     assert bool(ours) == bool(wanted)
     for _, j in ours:
-        assert all(b >= j + len(second) for (_, j), (b, _) in zip(ours, ours[1:], strict=False))  # none shares a word with the next
+        assert all(
+            b >= j + len(second) for (_, j), (b, _) in zip(ours, ours[1:], strict=False)
+        )  # none shares a word with the next
 
 
 @given(PART, TOKENS)
@@ -146,28 +176,56 @@ def test_a_phrase_without_a_gap_is_counted_as_str_count_does(part, tokens):
 
 
 def test_translations_share_no_word_and_are_as_many_as_wanted():
-    listed = parse(["give up\tgeben ... auf $ | aufgeben", "gives up\tgibt ... auf $ | gibt ... auf", "drop\taufgeben"], False, "list")
+    listed = parse(
+        [
+            "give up\tgeben ... auf $ | aufgeben",
+            "gives up\tgibt ... auf $ | gibt ... auf",
+            "drop\taufgeben",
+        ],
+        False,
+        "list",
+    )
 
     def shown(line, wanted):
         line = spaced(line, False)
         found = translations(listed, wanted, line)
-        return {which: [line[m.parts[0][0] : m.parts[-1][1]].strip() for m in matches] for which, matches in found.items()}
+        return {
+            which: [line[m.parts[0][0] : m.parts[-1][1]].strip() for m in matches]
+            for which, matches in found.items()
+        }
 
     assert shown("Sie geben und er gibt auf.", {0: 1, 1: 1}) == {0: [], 1: ["gibt auf"]}
     assert shown("Sie geben und er gibt auf.", {0: 1}) == {0: ["geben und er gibt auf"]}
-    assert shown("Sie geben es auf, und er gibt es auf.", {1: 2, 0: 2}) == {0: ["geben es auf"], 1: ["gibt es auf"]}
+    assert shown("Sie geben es auf, und er gibt es auf.", {1: 2, 0: 2}) == {
+        0: ["geben es auf"],
+        1: ["gibt es auf"],
+    }
     assert shown("aufgeben, aufgeben", {0: 1, 2: 2}) == {0: ["aufgeben"], 2: ["aufgeben"]}
     assert shown("aufgeben, aufgeben", {2: 1, 0: 0}) == {0: [], 2: ["aufgeben"]}
 
 
-LIST = ["# verbs", "", "look\tsieht\tlook", "look up\tschlägt ... nach $ | nachschlägt", "look ...3 up\tnachschlägt\tlook up", "up\tauf"]
+LIST = [
+    "# verbs",
+    "",
+    "look\tsieht\tlook",
+    "look up\tschlägt ... nach $ | nachschlägt",
+    "look ...3 up\tnachschlägt\tlook up",
+    "up\tauf",
+]
 
 
 def test_longer_expressions_take_their_words():
     listed = parse(LIST, False, "list")
-    assert [(one.name, one.source.text) for one in listed] == [("look", "look"), ("look up", "look up"), ("look up", "look ...3 up"), ("up", "up")]
+    assert [(one.name, one.source.text) for one in listed] == [
+        ("look", "look"),
+        ("look up", "look up"),
+        ("look up", "look ...3 up"),
+        ("up", "up"),
+    ]
     assert [target.text for target in listed[1].targets] == ["schlägt ... nach $", "nachschlägt"]
-    assert occurrences(listed, spaced("Look up, and look it up; look at all that is up.", False)) == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert occurrences(
+        listed, spaced("Look up, and look it up; look at all that is up.", False)
+    ) == {0: 1, 1: 1, 2: 1, 3: 1}
     assert occurrences(listed, spaced("nothing", False)) == {}
 
 
@@ -210,13 +268,26 @@ def test_lists_that_cannot_be_read(tmp_path):
 
 
 def test_the_separable_verbs_of_the_demo_grammar_are_found_where_its_trees_have_them():
-    listed = parse(("\t".join([source, " | ".join(targets), name]) for source, targets, name in separable_expressions()), False, "built in")
+    listed = parse(
+        (
+            "\t".join([source, " | ".join(targets), name])
+            for source, targets, name in separable_expressions()
+        ),
+        False,
+        "built in",
+    )
     total = apart = 0
     for document in Writer(7, 5).documents(1500):
         for pair in document:
-            verbs = [leaf.lex.lemma for leaf in pair.words if isinstance(leaf.lex, Verb) and leaf.lex.de.prefix and leaf.tag != "RP"]
+            verbs = [
+                leaf.lex.lemma
+                for leaf in pair.words
+                if isinstance(leaf.lex, Verb) and leaf.lex.de.prefix and leaf.tag != "RP"
+            ]
             ours = Counter()
-            theirs = translations(listed, occurrences(listed, spaced(pair.source, False)), spaced(pair.target, False))
+            theirs = translations(
+                listed, occurrences(listed, spaced(pair.source, False)), spaced(pair.target, False)
+            )
             for i, matches in theirs.items():
                 ours[listed[i].name.split(" = ")[1]] += len(matches)
                 apart += sum(not match.in_one_piece for match in matches)

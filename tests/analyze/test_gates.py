@@ -1,4 +1,6 @@
-"""Gates by word: subwords onto words, groups and their means against loops, tags that fit and tags that do not, the stage."""
+"""Gates by word: subwords onto words, groups and their means against loops, tags that fit and
+tags that do not, the stage.
+"""
 
 import csv
 import io
@@ -40,7 +42,11 @@ def means(values):
     return sum(known) / len(known) if known else math.nan
 
 
-@pytest.mark.parametrize("case", [contract.Case("caru"), contract.Case("caru", (("caembed", "embed"),)), contract.Case("gatt")], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [contract.Case("caru"), contract.Case("caru", (("caembed", "embed"),)), contract.Case("gatt")],
+    ids=str,
+)
 def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
     model, pairs = case.build(), [*contract.pairs(), ([5, EOS], [EOS])]
     batch = contract.collate(pairs, more=2)
@@ -51,33 +57,62 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
             with torch.inference_mode(), capture() as alone:
                 model.decode(torch.tensor([[1, *tgt[:-1]]]), model.encode(pair_batch([src], [tgt])))
             opened = alone[site][0][0].tolist()
-            of_source = [means([step[i] for step in opened]) for i in range(len(src) - 1)] if side == "src" else []  # steps at which it has a say
-            wanted = of_source or [opened[t] for t in range(1, len(tgt))] * (side == "tgt")  # of y_{t-1} the gate at step t, when it was read
+            of_source = (
+                [means([step[i] for step in opened]) for i in range(len(src) - 1)]
+                if side == "src"
+                else []
+            )  # steps at which it has a say
+            wanted = of_source or [opened[t] for t in range(1, len(tgt))] * (
+                side == "tgt"
+            )  # of y_{t-1} the gate at step t, when it was read
             assert own.tolist() == pytest.approx(wanted, rel=1e-9, nan_ok=True)
 
 
 def test_gates_are_found_by_what_is_recorded():
-    assert gates.gates_of(contract.Case("caru").build(), CPU) == {"attention_gate": "src", "caembed_gate": "tgt"}
-    assert gates.gates_of(contract.Case("caru", (("caatt", False),)).build(), CPU) == {"caembed_gate": "tgt"}
+    assert gates.gates_of(contract.Case("caru").build(), CPU) == {
+        "attention_gate": "src",
+        "caembed_gate": "tgt",
+    }
+    assert gates.gates_of(contract.Case("caru", (("caatt", False),)).build(), CPU) == {
+        "caembed_gate": "tgt"
+    }
     assert gates.gates_of(contract.Case("rnnsearch").build(), CPU) == {}
     assert gates.gates_of(contract.Case("amn").build(), CPU) == {"memory.gate": "src"}
     assert gates.gates_of(contract.Case("context-aware").build(), CPU) == {"context.gate": "src"}
     assert gates.gates_of(contract.Case("concat").build(), CPU) == {}
     joint = contract.Case("han", (("side", "joint"),)).build()
-    assert gates.gates_of(joint, CPU) == {"encoder_context.gate": "src", "decoder_context.gate": "tgt"}
+    assert gates.gates_of(joint, CPU) == {
+        "encoder_context.gate": "src",
+        "decoder_context.gate": "tgt",
+    }
 
 
 def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
     batch = pair_batch([[5, EOS]] * 2, [[6, 7, 8, EOS], [9, EOS]])
     opened = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]])
-    written, before = (gates.of_subwords(opened, batch, site, "tgt") for site in ("decoder_context.gate", "caembed_gate"))
-    assert [own.tolist() for own in written] == [pytest.approx([0.1, 0.2, 0.3]), pytest.approx([0.5])]
-    assert [own.tolist() for own in before] == [pytest.approx([0.2, 0.3, 0.4]), pytest.approx([0.6])]
+    written, before = (
+        gates.of_subwords(opened, batch, site, "tgt")
+        for site in ("decoder_context.gate", "caembed_gate")
+    )
+    assert [own.tolist() for own in written] == [
+        pytest.approx([0.1, 0.2, 0.3]),
+        pytest.approx([0.5]),
+    ]
+    assert [own.tolist() for own in before] == [
+        pytest.approx([0.2, 0.3, 0.4]),
+        pytest.approx([0.6]),
+    ]
 
 
 def test_a_bar_stands_for_words_of_which_the_gate_was_asked_only():
-    rows = [GateMean("g", "source", "word", word, 3, (Estimate(value),)) for word, value in (("it", 0.25), ("the", None))]
-    assert gates._bars("g", "x", rows, 0).splitlines() == ["x: g, the most frequent source words", "it " + "█" * 30 + " 0.250 (3)"]
+    rows = [
+        GateMean("g", "source", "word", word, 3, (Estimate(value),))
+        for word, value in (("it", 0.25), ("the", None))
+    ]
+    assert gates._bars("g", "x", rows, 0).splitlines() == [
+        "x: g, the most frequent source words",
+        "it " + "█" * 30 + " 0.250 (3)",
+    ]
 
 
 def test_gates_by_stack():
@@ -107,7 +142,9 @@ def test_gates_by_stack():
 def words_of(*lines):
     """Words of lines in which subwords are written with a hyphen behind."""
     split = [line.split() for line in lines]
-    owners = [np.repeat(np.arange(len(own)), [word.count("-") + 1 for word in own]) for own in split]
+    owners = [
+        np.repeat(np.arange(len(own)), [word.count("-") + 1 for word in own]) for own in split
+    ]
     return Words([[word.replace("-", "") for word in own] for own in split], owners)
 
 
@@ -130,7 +167,9 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
     study = SimpleNamespace(batches=lambda name, model: [batch])
     found = gates.of_words(study, "own", Fixed(), {"my_gate": "tgt"}, {"tgt": words})["my_gate"]
     assert found.tolist() == pytest.approx([0.10, 0.30, 0.50, 0.70, 0.60, 0.12])
-    groups = texts.groups(words, np.array([10, 9, 1, 1, 9, 99]), ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"])
+    groups = texts.groups(
+        words, np.array([10, 9, 1, 1, 9, 99]), ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"]
+    )
     assert [(g.section, g.label, int(g.members.sum())) for g in groups] == [
         ("all", "all", 6),
         *[("word", word, 2) for word in ("a", "unknown", "dog")],
@@ -138,7 +177,10 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
         ("frequency", "1–9 times", 4),
         *[("tag", tag, 2) for tag in ("DET", "ADJ", "NOUN")],
     ]
-    values = {g.label: e.value for g, e in zip(groups, gates.means(found, words, groups, Resampling(4, 50)), strict=True)}
+    values = {
+        g.label: e.value
+        for g, e in zip(groups, gates.means(found, words, groups, Resampling(4, 50)), strict=True)
+    }
     assert values["unknown"] == values["ADJ"] == pytest.approx(0.45)
     assert values["dog"] == values["NOUN"] == pytest.approx(0.60)
     assert values["a"] == pytest.approx(0.11)
@@ -146,7 +188,13 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
 
 
 def test_classes_of_frequency_and_the_most_frequent_types():
-    lines = ["often " * 120, "ten " * 99, "ten three three once", "three two two", *(f"more{i} more{i} more{i} more{i}" for i in range(30))]
+    lines = [
+        "often " * 120,
+        "ten " * 99,
+        "ten three three once",
+        "three two two",
+        *(f"more{i} more{i} more{i} more{i}" for i in range(30)),
+    ]
     words = words_of(*lines)
     training = {"often": 0, "ten": 1000, "three": 999, "two": 100, "once": texts.OUTSIDE}
     found = texts.groups(words, np.array([training.get(word, 1) for word in words.flat]), None)
@@ -168,8 +216,11 @@ def test_intervals_are_of_resampled_sentences():
     values[::7] = np.nan
     group = Group("word", "b", np.arange(120) % 3 == 1)
     none = Group("word", "d", np.arange(120) == 0)
-    (found, nothing) = gates.means(values, words, [group, none], RESAMPLES)
-    drawn = [np.nanmean([v for s in range(40) for v in [values[3 * s + 1]] * int(counts[s])]) for counts in RESAMPLES.counts]
+    found, nothing = gates.means(values, words, [group, none], RESAMPLES)
+    drawn = [
+        np.nanmean([v for s in range(40) for v in [values[3 * s + 1]] * int(counts[s])])
+        for counts in RESAMPLES.counts
+    ]
     assert found.value == pytest.approx(np.nanmean(values[1::3]))
     assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]))
     assert nothing.value is None
@@ -178,60 +229,105 @@ def test_intervals_are_of_resampled_sentences():
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """The demo corpus with few merges, so that words fall into subwords."""
-    return prep("demo", size=300, jobs=1, assignments=["prep.merges=150"], run_dir=tmp_path_factory.mktemp("demo") / "run")
+    return prep(
+        "demo",
+        size=300,
+        jobs=1,
+        assignments=["prep.merges=150"],
+        run_dir=tmp_path_factory.mktemp("demo") / "run",
+    )
 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
 def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
-    store, text, vocabulary = Store(demo.prep / "test"), TextSide.load(demo.prep, side), load_vocabularies(demo.prep)[side == "tgt"]
+    store, text, vocabulary = (
+        Store(demo.prep / "test"),
+        TextSide.load(demo.prep, side),
+        load_vocabularies(demo.prep)[side == "tgt"],
+    )
     words = texts.read_words(demo, store, side)
     assert max(map(len, words.owners)) > max(map(len, words.lines))
     for number, (own, owners) in enumerate(zip(words.lines, words.owners, strict=True)):
         pieces = [vocabulary[int(i)] for i in getattr(store, side)(number)[:-1]]
         assert len(pieces) == len(owners)
         if "<unk>" not in pieces:
-            assert [text.surface([p for p, o in zip(pieces, owners, strict=True) if o == n]) for n in range(len(own))] == own
+            assert [
+                text.surface([p for p, o in zip(pieces, owners, strict=True) if o == n])
+                for n in range(len(own))
+            ] == own
 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
 def test_words_are_counted_in_the_training_text(demo, side, monkeypatch):
-    """Against the text as it was prepared, a line at a time; and where a set has a word that training never saw, and one outside the vocabulary."""
+    """Against the text as it was prepared, a line at a time; and where a set has a word that
+    training never saw, and one outside the vocabulary.
+    """
     monkeypatch.setattr(texts, "PAIRS", 77)
-    text, training, store = TextSide.load(demo.prep, side), Store(demo.prep / "train"), Store(demo.prep / "test")
+    text, training, store = (
+        TextSide.load(demo.prep, side),
+        Store(demo.prep / "train"),
+        Store(demo.prep / "test"),
+    )
     vocabulary = load_vocabularies(demo.prep)[side == "tgt"]
     counts = Counter()
     for row in range(len(training)):
-        counts.update(" ".join(vocabulary[int(i)] for i in getattr(training, side)(row)[:-1]).replace("@@ ", "").split())
+        counts.update(
+            " ".join(vocabulary[int(i)] for i in getattr(training, side)(row)[:-1])
+            .replace("@@ ", "")
+            .split()
+        )
     words = texts.read_words(demo, store, side)
     known = [all(piece in vocabulary for piece in text.bpe.segment([word])) for word in words.flat]
-    wanted = [counts[word] if own else texts.OUTSIDE for word, own in zip(words.flat, known, strict=True)]
+    wanted = [
+        counts[word] if own else texts.OUTSIDE for word, own in zip(words.flat, known, strict=True)
+    ]
     assert texts.training_counts(demo, side, words, store).tolist() == wanted
     assert 0 in wanted and max(wanted) > 77
 
 
 def test_without_subwords_a_token_is_a_word_and_a_joiner_at_the_end_ends_it(analysed, monkeypatch):
-    store = {"train": [[5, 6, EOS], [6, EOS], [7, 5, EOS]], "test": [[6, 5, EOS], [EOS], [9, UNK, EOS]]}
+    store = {
+        "train": [[5, 6, EOS], [6, EOS], [7, 5, EOS]],
+        "test": [[6, 5, EOS], [EOS], [9, UNK, EOS]],
+    }
     names = ["<pad>", "<s>", "</s>", "<unk>", "x", "a@@", "b", "a@@b@@", "c", "d"]
 
     class Lists(list):
         def src(self, row):
             return np.array(self[row], dtype=np.uint16)
 
-    monkeypatch.setattr(texts, "Store", type("Stores", (Lists,), {"__new__": lambda cls, path: Lists(store[path.name])}))
+    monkeypatch.setattr(
+        texts,
+        "Store",
+        type("Stores", (Lists,), {"__new__": lambda cls, path: Lists(store[path.name])}),
+    )
     monkeypatch.setattr(texts.Store, "src", Lists.src)
     monkeypatch.setattr(texts, "load_vocabularies", lambda prep: (names, names))
     monkeypatch.setattr(texts.TextSide, "load", lambda *_: SimpleNamespace(bpe=None))
     whole = words_of("b a", "", "d z")
-    assert texts.training_counts(analysed.run, "src", whole, Lists(store["test"])).tolist() == [2, 2, 0, texts.OUTSIDE]
+    assert texts.training_counts(analysed.run, "src", whole, Lists(store["test"])).tolist() == [
+        2,
+        2,
+        0,
+        texts.OUTSIDE,
+    ]
     monkeypatch.setattr(texts.TextSide, "load", lambda *_: SimpleNamespace(bpe=object()))
     store["test"] = [[6, 5, 6, EOS], [5, EOS], [7, 5, EOS]]
     split = words_of("b a-b", "a", "a-b")
-    assert texts.training_counts(analysed.run, "src", split, Lists(store["test"])).tolist() == [1, 1, 0, 1]
+    assert texts.training_counts(analysed.run, "src", split, Lists(store["test"])).tolist() == [
+        1,
+        1,
+        0,
+        1,
+    ]
 
 
 def test_text_that_was_changed_after_preparing_is_refused(demo):
     store = Store(demo.prep / "test")
-    for lengths, line in ((store.src_lengths[:7], 8), (store.src_lengths + (np.arange(len(store)) == 3), 4)):
+    for lengths, line in (
+        (store.src_lengths[:7], 8),
+        (store.src_lengths + (np.arange(len(store)) == 3), 4),
+    ):
         with pytest.raises(DataError, match="has changed since it was prepared") as error:
             texts.read_words(demo, SimpleNamespace(path=store.path, src_lengths=lengths), "src")
         assert error.value.where.endswith(f"test.src, line {line}")
@@ -262,12 +358,26 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     analysed.system("toy", TOY, {})
     lines = analysed.lines["test"]
     tags = tmp_path / "tags"
-    tags.write_text("".join(" ".join("NOUN" if w[0].isupper() else "REST" for w in line.split()) + "\n" for line in lines), "utf-8")
+    tags.write_text(
+        "".join(
+            " ".join("NOUN" if w[0].isupper() else "REST" for w in line.split()) + "\n"
+            for line in lines
+        ),
+        "utf-8",
+    )
     stage.analyze(analysed.run, "gates", src_tags=str(tags))
     out, err = capsys.readouterr()
     assert "left out: plain: it has no gate" in err and "left out: toy: it has no gate" in err
-    assert "what the decoder's state makes of it (both, one)" in out and "lets the source word into it (inverse)" in out
-    assert "0 keeps what was there" in out and "█" in out and "one: attention_gate" in out and "one: caembed_gate" not in out
+    assert (
+        "what the decoder's state makes of it (both, one)" in out
+        and "lets the source word into it (inverse)" in out
+    )
+    assert (
+        "0 keeps what was there" in out
+        and "█" in out
+        and "one: attention_gate" in out
+        and "one: caembed_gate" not in out
+    )
     found = finding(analysed.run, "gates")
     folder = analysed.run.path / "analyze" / "gates"
     assert (folder / "tokens.src.txt").read_text("utf-8").splitlines() == list(lines)
@@ -276,24 +386,42 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     assert {key[0] for key in rows} == {"attention_gate", "caembed_gate"}
     assert rows["caembed_gate", "all", "all"]["one"]["value"] is None
     counts = {word: words.count(word) for word in set(words)}
-    assert {label: row["occurrences"] for (gate, section, label), row in rows.items() if (gate, section) == ("attention_gate", "word")} == counts
+    assert {
+        label: row["occurrences"]
+        for (gate, section, label), row in rows.items()
+        if (gate, section) == ("attention_gate", "word")
+    } == counts
     nouns = sum(count for word, count in counts.items() if word[0].isupper())
     assert rows["attention_gate", "tag", "NOUN"]["occurrences"] == nouns
     assert ("caembed_gate", "tag", "NOUN") not in rows
     for system in ("both", "one"):
         for section in ("word", "tag"):
-            own = [row for (gate, s, _), row in rows.items() if (gate, s) == ("attention_gate", section)]
+            own = [
+                row
+                for (gate, s, _), row in rows.items()
+                if (gate, s) == ("attention_gate", section)
+            ]
             total = sum(row[system]["value"] * row["occurrences"] for row in own) / len(words)
             assert rows["attention_gate", "all", "all"][system]["value"] == pytest.approx(total)
-            assert all(row[system]["low"] <= row[system]["value"] <= row[system]["high"] for row in own)
+            assert all(
+                row[system]["low"] <= row[system]["value"] <= row[system]["high"] for row in own
+            )
     assert "attention_gate, 0 to 1" in (folder / "figure.svg").read_text("utf-8")
     assert "caembed_gate, 0 to 1" in (folder / "figure.caembed_gate.svg").read_text("utf-8")
     assert found["facts"]["gates"]["both"] == {"attention_gate": "src", "caembed_gate": "tgt"}
-    for form, mark in (("json", '"gates"'), ("md", "| gate |"), ("tex", r"\toprule"), ("csv", "both_low")):
+    for form, mark in (
+        ("json", '"gates"'),
+        ("md", "| gate |"),
+        ("tex", r"\toprule"),
+        ("csv", "both_low"),
+    ):
         stage.analyze(analysed.run, "gates", src_tags=str(tags), output_format=form)
         out, err = capsys.readouterr()
         assert mark in out and "up to date" in err
-    assert len(list(csv.reader(io.StringIO((folder / "table.csv").read_text("utf-8"))))) == len(rows) + 1
+    assert (
+        len(list(csv.reader(io.StringIO((folder / "table.csv").read_text("utf-8")))))
+        == len(rows) + 1
+    )
     tags.write_text("X\n" * 40, "utf-8")
     with pytest.raises(DataError, match="1 tags for"):  # another tag file is another finding
         stage.analyze(analysed.run, "gates", src_tags=str(tags))

@@ -1,4 +1,6 @@
-"""ΔJS against Δα: a model of two words by hand, batches against one removal at a time, the draws, the numbers, the stage."""
+"""ΔJS against Δα: a model of two words by hand, batches against one removal at a time, the
+draws, the numbers, the stage.
+"""
 
 import csv
 import json
@@ -31,7 +33,9 @@ CASES = [
     contract.Case("pr"),
     contract.Case("rnnsearch"),
     contract.Case("caru"),
-    contract.Case("caru", (("caatt_first", "gated"), ("bidirectional", True), ("readout", "maxout"))),
+    contract.Case(
+        "caru", (("caatt_first", "gated"), ("bidirectional", True), ("readout", "maxout"))
+    ),
     contract.Case("caru", (("caembed", "embed"), ("history", 2))),
     contract.Case("caru", (("caembed", "replace"), ("caatt", False))),
     contract.Case("gru-inv"),
@@ -40,7 +44,9 @@ CASES = [
 
 
 class TwoWords(torch.nn.Module):
-    """Attends with given weights to two source positions of given values, which are the scores of its two words."""
+    """Attends with given weights to two source positions of given values, which are the scores
+    of its two words.
+    """
 
     weights = torch.tensor([0.75, 0.25], dtype=torch.float64)
     values = torch.tensor([[4 * math.log(3), 0.0], [0.0, 0.0]], dtype=torch.float64)
@@ -69,14 +75,24 @@ def bits(p, q):
 @pytest.mark.parametrize("in_parallel", [True, False])
 @pytest.mark.parametrize(
     ("renormalise", "first", "second"),
-    # the scores are (3 ln 3, 0); renormalised, what is left counts whole: (0, 0) or (4 ln 3, 0). Raw: a quarter of (0, 0), or 3/4 of (4 ln 3, 0).
+    # the scores are (3 ln 3, 0); renormalised, what is left counts whole: (0, 0) or (4 ln 3, 0).
+    # Raw: a quarter of (0, 0), or 3/4 of (4 ln 3, 0).
     [(True, (1 / 2, 1 / 2), (81 / 82, 1 / 82)), (False, (1 / 2, 1 / 2), (27 / 28, 1 / 28))],
 )
 def test_a_model_of_two_words_by_hand(in_parallel, renormalise, first, second):
     whole = (27 / 28, 1 / 28)
     one = torch.tensor([[5, EOS]])
-    batch = Batch(one, torch.tensor([2]), torch.tensor([0]), tgt_in=torch.tensor([[1]]), tgt_out=torch.tensor([[EOS]]), tgt_lengths=torch.tensor([1]))
-    d_alpha, d_js, spread = ablation.compare(Ablation(TwoWords(), "cross", renormalise, in_parallel), batch)
+    batch = Batch(
+        one,
+        torch.tensor([2]),
+        torch.tensor([0]),
+        tgt_in=torch.tensor([[1]]),
+        tgt_out=torch.tensor([[EOS]]),
+        tgt_lengths=torch.tensor([1]),
+    )
+    d_alpha, d_js, spread = ablation.compare(
+        Ablation(TwoWords(), "cross", renormalise, in_parallel), batch
+    )
     assert d_alpha.item() == 0.5
     assert d_js.item() == pytest.approx(bits(whole, first) - bits(whole, second), abs=1e-15)
     assert spread.isnan().all()  # it records no contexts
@@ -84,7 +100,9 @@ def test_a_model_of_two_words_by_hand(in_parallel, renormalise, first, second):
 
 
 def one_removal(model, site, batch, row, step, position, renormalise):
-    """The next word's distribution at one step of one sentence, which is decoded up to there, alone, without one position; -1: with all."""
+    """The next word's distribution at one step of one sentence, which is decoded up to there,
+    alone, without one position; -1: with all.
+    """
     length = int(batch.src_lengths[row])
     alone = contract.collate([(batch.src[row, :length].tolist(), [EOS])])
     calls = 0
@@ -135,21 +153,35 @@ def test_a_batch_equals_one_removal_at_a_time(case, renormalise):
     alpha = seen[site][0].mean(1)
     best = alpha.argmax(-1)
     other = drawn_positions(batch.rows, best, batch.src_lengths, batch.tgt_lengths)
-    for row, (sources, steps) in enumerate(zip(batch.src_lengths.tolist(), batch.tgt_lengths.tolist(), strict=True)):
-        assert points[row].tolist() == [t < steps and sources > 1 for t in range(batch.tgt_in.size(1))]
+    for row, (sources, steps) in enumerate(
+        zip(batch.src_lengths.tolist(), batch.tgt_lengths.tolist(), strict=True)
+    ):
+        assert points[row].tolist() == [
+            t < steps and sources > 1 for t in range(batch.tgt_in.size(1))
+        ]
         for t in range(steps if sources > 1 else 0):
             i, j = int(best[row, t]), int(other[row, t])
-            whole, without_i, without_j = (one_removal(model, site, batch, row, t, k, renormalise) for k in (-1, i, j))
-            assert d_alpha[row, t].item() == pytest.approx(alpha[row, t, i].item() - alpha[row, t, j].item(), abs=1e-12)
-            assert d_js[row, t].item() == pytest.approx(bits(whole, without_i) - bits(whole, without_j), abs=1e-10)
+            whole, without_i, without_j = (
+                one_removal(model, site, batch, row, t, k, renormalise) for k in (-1, i, j)
+            )
+            assert d_alpha[row, t].item() == pytest.approx(
+                alpha[row, t, i].item() - alpha[row, t, j].item(), abs=1e-12
+            )
+            assert d_js[row, t].item() == pytest.approx(
+                bits(whole, without_i) - bits(whole, without_j), abs=1e-10
+            )
     assert d_js[points].abs().max() > 1e-8
 
 
 def test_all_steps_go_in_one_pass_only_where_no_step_feels_another():
     for case in CASES:
-        assert of_source(case.build()).in_parallel == (case.variant in {"transformer", "full-dc", "pr"}), case
+        assert of_source(case.build()).in_parallel == (
+            case.variant in {"transformer", "full-dc", "pr"}
+        ), case
     model = contract.Case("transformer").build()
-    assert not Ablation.of(model, "decoder.0.cross", True, CPU).in_parallel  # a layer above carries it on
+    assert not Ablation.of(
+        model, "decoder.0.cross", True, CPU
+    ).in_parallel  # a layer above carries it on
     with pytest.raises(LeftOut, match="attention 'nowhere' cannot be changed"):
         Ablation.of(model, "nowhere", True, CPU)
 
@@ -165,7 +197,11 @@ def test_each_sentence_is_decoded_whole_once_and_once_for_each_removal(variant, 
     model = contract.Case(variant).build()
     batch = contract.collate(contract.pairs(4), more=1)
     attention, decode, words = of_source(model), model.decode, []
-    monkeypatch.setattr(model, "decode", lambda tgt_in, *more: (words.append(tgt_in.numel()), decode(tgt_in, *more))[1])
+    monkeypatch.setattr(
+        model,
+        "decode",
+        lambda tgt_in, *more: (words.append(tgt_in.numel()), decode(tgt_in, *more))[1],
+    )
     ablation.compare(attention, batch)
     whole, removals, even = 1, 2, 1
     assert sum(words) == (whole + removals + even) * batch.tgt_in.numel()
@@ -180,7 +216,10 @@ def test_what_is_left_of_weights():
     left = ablation.without("here", gone, True)("here", weights)
     torch.testing.assert_close(left, torch.tensor([[[[0.0, 0.6, 0.4], [0.0, 0.0, 0.0]]]]))
     nothing = torch.tensor([[ablation.NOTHING, 2]])
-    assert torch.equal(ablation.without("here", nothing, True)("here", weights / 2)[..., 0, :], weights[..., 0, :] / 2)  # not even scaled
+    assert torch.equal(
+        ablation.without("here", nothing, True)("here", weights / 2)[..., 0, :],
+        weights[..., 0, :] / 2,
+    )  # not even scaled
 
 
 def test_draws_are_even_among_the_other_positions_and_each_sentence_has_its_own():
@@ -240,11 +279,15 @@ def test_spread_of_contexts_by_loops():
             wanted = sum(math.dist(v, other) for other in own) / (length - 1) / size
             assert each[row, t].item() == pytest.approx(wanted, rel=1e-12)
         assert each[row, length:].isnan().all()
-    assert context_spread.mean(found.tolist(), Resampling(4, 50)).value == pytest.approx((found[0] + found[1]).item() / 2)
+    assert context_spread.mean(found.tolist(), Resampling(4, 50)).value == pytest.approx(
+        (found[0] + found[1]).item() / 2
+    )
 
 
 def test_with_even_weights_only_gated_contexts_differ(analysed):
-    """What a gate makes of the source changes from step to step, so the spread of its contexts is not the attention's doing alone."""
+    """What a gate makes of the source changes from step to step, so the spread of its contexts
+    is not the attention's doing alone.
+    """
     batch = contract.collate(contract.pairs(4), more=1)
     spreads = {}
     for name in ("rnnsearch", "caru"):
@@ -272,22 +315,43 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
     assert found["facts"]["removal"] == "renormalised" and found["facts"]["seed"] == 1
     for row in found["table"]["rows"]:
         with open(folder / f"points.{row['system']}.csv", encoding="utf-8") as stream:
-            kept = [(int(p["line"]), int(p["step"]), float(p["d_alpha"]), float(p["d_js"])) for p in csv.DictReader(stream)]
-        wanted = [(n, t + 1) for n, line in enumerate(analysed.lines["test"], 1) for t in range(len(line.split()) + 1)]
+            kept = [
+                (int(p["line"]), int(p["step"]), float(p["d_alpha"]), float(p["d_js"]))
+                for p in csv.DictReader(stream)
+            ]
+        wanted = [
+            (n, t + 1)
+            for n, line in enumerate(analysed.lines["test"], 1)
+            for t in range(len(line.split()) + 1)
+        ]
         assert [p[:2] for p in kept] == wanted
-        assert row["loss"]["value"] == pytest.approx(sum((x - y) ** 2 for *_, x, y in kept), rel=1e-3)
-        assert row["context_spread"]["low"] <= row["context_spread"]["value"] <= row["context_spread"]["high"]
+        assert row["loss"]["value"] == pytest.approx(
+            sum((x - y) ** 2 for *_, x, y in kept), rel=1e-3
+        )
+        assert (
+            row["context_spread"]["low"]
+            <= row["context_spread"]["value"]
+            <= row["context_spread"]["high"]
+        )
         assert abs(row["even_context_spread"]["value"]) < 1e-4 < row["context_spread"]["value"]
     figure = (folder / "figure.svg").read_text("utf-8")
     assert f"base ({steps:,} of {steps:,} points)" in figure and "renormalised" in figure
-    for form, mark in (("json", '"loss_per_point"'), ("md", "| system |"), ("tex", r"\toprule"), ("csv", "correlation_low")):
+    for form, mark in (
+        ("json", '"loss_per_point"'),
+        ("md", "| system |"),
+        ("tex", r"\toprule"),
+        ("csv", "correlation_low"),
+    ):
         stage.analyze(analysed.run, "importance", output_format=form)
         out, err = capsys.readouterr()
         assert mark in out and "up to date" in err
     before = found["table"]["rows"][0]["loss"]["value"]
     stage.analyze(analysed.run, "importance", removal="raw")
     after = finding(analysed.run, "importance")
-    assert after["table"]["rows"][0]["removal"] == "raw" and after["table"]["rows"][0]["loss"]["value"] != before
+    assert (
+        after["table"]["rows"][0]["removal"] == "raw"
+        and after["table"]["rows"][0]["loss"]["value"] != before
+    )
     assert json.dumps(after).count("stay as they are") == 1
 
 
@@ -297,18 +361,33 @@ def test_some_sentences_are_those_of_the_whole_set(analysed, capsys):
     for count in (0, 5, 10_000):
         stage.analyze(analysed.run, "importance", sentences=count)
         tables[count] = finding(analysed.run, "importance")
-        points[count] = (analysed.run.path / "analyze" / "importance" / "points.own.csv").read_text("utf-8").splitlines()[1:]
-        assert f"(5 of {len(analysed.lines['test'])} sentences of test, removal" in capsys.readouterr().out or count != 5
+        points[count] = (
+            (analysed.run.path / "analyze" / "importance" / "points.own.csv")
+            .read_text("utf-8")
+            .splitlines()[1:]
+        )
+        assert (
+            f"(5 of {len(analysed.lines['test'])} sentences of test, removal"
+            in capsys.readouterr().out
+            or count != 5
+        )
     lines = {int(point.split(",")[0]) for point in points[5]}
     assert len(lines) == 5 and max(lines) > 5  # drawn, not the first ones
     assert points[10_000] == points[0]
-    whole = {tuple(p[:2]): [float(x) for x in p[2:]] for p in (point.split(",") for point in points[0])}
+    whole = {
+        tuple(p[:2]): [float(x) for x in p[2:]] for p in (point.split(",") for point in points[0])
+    }
     for line, step, *numbers in (point.split(",") for point in points[5]):
         assert [float(x) for x in numbers] == pytest.approx(whole[line, step], abs=2e-6)
     row = tables[5]["table"]["rows"][0]
-    assert row["points"] == sum(int(line) in lines for line, _ in whole) and row["points"] == len(points[5])
+    assert row["points"] == sum(int(line) in lines for line, _ in whole) and row["points"] == len(
+        points[5]
+    )
     assert row["d_alpha"]["low"] < row["d_alpha"]["value"] < row["d_alpha"]["high"]
-    assert (tables[5]["facts"]["sentences"], tables[5]["facts"]["of"]) == (5, len(analysed.lines["test"]))
+    assert (tables[5]["facts"]["sentences"], tables[5]["facts"]["of"]) == (
+        5,
+        len(analysed.lines["test"]),
+    )
 
 
 def test_batches_do_not_change_the_points(analysed, monkeypatch):
@@ -316,7 +395,11 @@ def test_batches_do_not_change_the_points(analysed, monkeypatch):
     stage.analyze(analysed.run, "importance")
     first = finding(analysed.run, "importance")["table"]["rows"][0]
     batches = recording.batches
-    monkeypatch.setattr(recording, "batches", lambda store, device, rule, rows: batches(store, device, rule, rows, 60))
+    monkeypatch.setattr(
+        recording,
+        "batches",
+        lambda store, device, rule, rows: batches(store, device, rule, rows, 60),
+    )
     stage.analyze(analysed.run, "importance", force=True)
     again = finding(analysed.run, "importance")["table"]["rows"][0]
     assert again["correlation"]["value"] == pytest.approx(first["correlation"]["value"], rel=1e-3)
@@ -332,6 +415,10 @@ def test_what_cannot_be_is_said(analysed, monkeypatch):
     with pytest.raises(ConfigError, match="reads one set, not test, other"):
         stage.analyze(analysed.run, "importance", set_names=["test", "other"])
     analysed.system("base", "transformer", SMALL)
-    monkeypatch.setattr("nmtkit.nn.attention.changed", lambda name, weights: weights)  # a model that only records
-    with pytest.raises(DataError, match="base: the weights of its attention 'decoder.0.cross' cannot be changed"):
+    monkeypatch.setattr(
+        "nmtkit.nn.attention.changed", lambda name, weights: weights
+    )  # a model that only records
+    with pytest.raises(
+        DataError, match="base: the weights of its attention 'decoder.0.cross' cannot be changed"
+    ):
         stage.analyze(analysed.run, "importance")

@@ -52,7 +52,9 @@ class Stranger:
 
 
 def test_a_variant_outside_the_package_is_seen_by_what_it_records():
-    assert {name: shares for name, shares in layers.mixtures(Stranger()).items()} == {"my": [[0.25, 1.0], [0.75, 0.0]]}
+    assert {name: shares for name, shares in layers.mixtures(Stranger()).items()} == {
+        "my": [[0.25, 1.0], [0.75, 0.0]]
+    }
 
 
 def test_where_nobody_mixes_it_is_said(analysed):

@@ -1,4 +1,6 @@
-"""Expressions translated as the reference does: hand-made sets whose answers are known, through the stage and the command line."""
+"""Expressions translated as the reference does: hand-made sets whose answers are known, through
+the stage and the command line.
+"""
 
 import csv
 import io
@@ -34,8 +36,22 @@ REFERENCE = [
     "Wir geben auf.",
     "Hier ist nichts.",
 ]
-FIRST = ["Sie schlägt Wörter nach.", "Er schlägt nach dem.", "Sie schlägt nach.", "Sie geben und er gibt auf.", "Wir geben nach.", "x"]
-SECOND = ["sie Schlägt das nach", "Er: sie schlägt nach.", "x", "Sie geben auf, er gibt es auf.", "Aufgeben? Nein, wir gehen.", "x"]
+FIRST = [
+    "Sie schlägt Wörter nach.",
+    "Er schlägt nach dem.",
+    "Sie schlägt nach.",
+    "Sie geben und er gibt auf.",
+    "Wir geben nach.",
+    "x",
+]
+SECOND = [
+    "sie Schlägt das nach",
+    "Er: sie schlägt nach.",
+    "x",
+    "Sie geben auf, er gibt es auf.",
+    "Aufgeben? Nein, wir gehen.",
+    "x",
+]
 LIST = [
     "looks up\tschlägt ... nach $ | nachschlägt\tlook up",
     "give up\tgeben ... auf $ | geben ... auf und\tgive up",
@@ -63,13 +79,20 @@ def judged(analysed, tmp_path):
 
 
 def rows_of(run):
-    return {(r["set"], r["section"], r["label"]): r for r in finding(run, "phrases")["table"]["rows"]}
+    return {
+        (r["set"], r["section"], r["label"]): r for r in finding(run, "phrases")["table"]["rows"]
+    }
 
 
 def test_known_answers(judged, tmp_path, capsys):
-    stage.analyze(judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv"))
+    stage.analyze(
+        judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv")
+    )
     rows = rows_of(judged.run)
-    shares = {key[1:]: (r["in_source"], r["in_reference"], r["first"]["value"], r["second"]["value"]) for key, r in rows.items()}
+    shares = {
+        key[1:]: (r["in_source"], r["in_reference"], r["first"]["value"], r["second"]["value"])
+        for key, r in rows.items()
+    }
     assert shares == {
         ("all", "all"): (6, 5, pytest.approx(40), pytest.approx(80)),
         ("reference", "in one piece"): (4, 4, pytest.approx(25), pytest.approx(75)),
@@ -82,14 +105,31 @@ def test_known_answers(judged, tmp_path, capsys):
     assert 0 <= whole["first"]["low"] < 40 < whole["first"]["high"] <= 100
     facts = finding(judged.run, "phrases")["facts"]
     assert (facts["listed"], facts["names"]) == (4, 3)
-    assert facts["sets"]["test"] == {"occurring": 2, "sentences": 6, "in_source": 6, "in_reference": 5, "right": {"first": 2, "second": 4}}
+    assert facts["sets"]["test"] == {
+        "occurring": 2,
+        "sentences": 6,
+        "in_source": 6,
+        "in_reference": 5,
+        "right": {"first": 2, "second": 4},
+    }
     out = capsys.readouterr().out
-    assert "test: 2 of 3 listed expressions occur, 6 times in 6 sentences; 2 of them have an accepted translation in the reference" in out
+    assert (
+        "test: 2 of 3 listed expressions occur, 6 times in 6 sentences; 2 of them have an accepted"
+        " translation in the reference" in out
+    )
     assert "case ignored" in out and "+40.0" in out and "second - first" in out
     folder = judged.run.path / "analyze" / "phrases"
     assert (folder / "expressions.tsv").read_text("utf-8").splitlines() == LIST
-    found = list(csv.DictReader(io.StringIO((folder / "occurrences.tsv").read_text("utf-8")), delimiter="\t", quoting=csv.QUOTE_NONE))
-    assert [(r["line"], r["source phrase"], r["in reference"], r["first"], r["second"]) for r in found] == [
+    found = list(
+        csv.DictReader(
+            io.StringIO((folder / "occurrences.tsv").read_text("utf-8")),
+            delimiter="\t",
+            quoting=csv.QUOTE_NONE,
+        )
+    )
+    assert [
+        (r["line"], r["source phrase"], r["in reference"], r["first"], r["second"]) for r in found
+    ] == [
         ("1", "looks up", "1", "1", "1"),
         ("2", "looks up", "1", "0", "1"),
         ("3", "looks up", "0", "0", "0"),
@@ -101,8 +141,16 @@ def test_known_answers(judged, tmp_path, capsys):
 
 
 def test_case_that_counts(judged, tmp_path):
-    stage.analyze(judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv"), match_case=True)
-    assert rows_of(judged.run)["test", "expression", "look up"]["second"]["value"] == 50  # Schlägt is no schlägt
+    stage.analyze(
+        judged.run,
+        "phrases",
+        systems=["first", "second"],
+        expressions=str(tmp_path / "list.tsv"),
+        match_case=True,
+    )
+    assert (
+        rows_of(judged.run)["test", "expression", "look up"]["second"]["value"] == 50
+    )  # Schlägt is no schlägt
     assert finding(judged.run, "phrases")["facts"]["match_case"] is True
 
 
@@ -110,19 +158,38 @@ def test_of_several_references_the_one_with_most(judged, tmp_path):
     manifest = json.loads((judged.run.prep / "manifest.json").read_text("utf-8"))
     next(one for one in manifest["sets"] if one["name"] == "test")["references"] = 2
     (judged.run.prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
-    write(judged.run.prep / "text" / "test.ref1", ["x", "x", "Sie schlägt es bei ihm nach.", "x", "x", "x"])
+    write(
+        judged.run.prep / "text" / "test.ref1",
+        ["x", "x", "Sie schlägt es bei ihm nach.", "x", "x", "x"],
+    )
     stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(tmp_path / "list.tsv"))
     row = rows_of(judged.run)["test", "expression", "look up"]
-    assert (row["in_source"], row["in_reference"], row["first"]["value"]) == (3, 3, pytest.approx(200 / 3))
+    assert (row["in_source"], row["in_reference"], row["first"]["value"]) == (
+        3,
+        3,
+        pytest.approx(200 / 3),
+    )
 
 
 def test_sets_that_not_all_systems_translated(judged, tmp_path):
     write(judged.run.path / "systems" / "second" / "translate" / "other" / "hyp.txt", SECOND)
-    stage.analyze(judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv"))
+    stage.analyze(
+        judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv")
+    )
     rows = rows_of(judged.run)
     assert rows["test", "all", "all"]["second"] == rows["other", "all", "all"]["second"]
-    assert rows["other", "all", "all"]["first"] == rows["other", "all", "all"]["second_difference"] == {"value": None, "low": None, "high": None}
-    stage.analyze(judged.run, "phrases", set_names=["other"], systems=["second"], expressions=str(tmp_path / "list.tsv"))
+    assert (
+        rows["other", "all", "all"]["first"]
+        == rows["other", "all", "all"]["second_difference"]
+        == {"value": None, "low": None, "high": None}
+    )
+    stage.analyze(
+        judged.run,
+        "phrases",
+        set_names=["other"],
+        systems=["second"],
+        expressions=str(tmp_path / "list.tsv"),
+    )
     assert {key[0] for key in rows_of(judged.run)} == {"other"}
 
 
@@ -136,11 +203,21 @@ def test_intervals_are_wilsons_and_of_differences_those_of_a_slow_bootstrap():
     listed = parse(["a\tA\tx", "b\tB\ty"], False, "list")
     rng = np.random.default_rng(5)
     source = [" ".join(rng.choice(list("abc"), 3)) for _ in range(60)]
-    hypothesis = [" ".join(word if rng.random() < 0.6 else "c" for word in line.split()) for line in source]
+    hypothesis = [
+        " ".join(word if rng.random() < 0.6 else "c" for word in line.split()) for line in source
+    ]
     found = phrases.look_up(listed, source, [source], {"s": hypothesis, "none": ["c"] * 60}, False)
-    row = phrases.rows_of(phrases.SetOccurrences("test", 60, ["s", "none"], found), ["s", "none"])[0]
-    counted = [(sum(w in "ab" for w in line.split()), [w for w in line.split() if w in "ab"]) for line in source]
-    right = [sum(min(line.split().count(w), other.split().count(w)) for w in "ab") for line, other in zip(source, hypothesis, strict=True)]
+    row = phrases.rows_of(phrases.SetOccurrences("test", 60, ["s", "none"], found), ["s", "none"])[
+        0
+    ]
+    counted = [
+        (sum(w in "ab" for w in line.split()), [w for w in line.split() if w in "ab"])
+        for line in source
+    ]
+    right = [
+        sum(min(line.split().count(w), other.split().count(w)) for w in "ab")
+        for line, other in zip(source, hypothesis, strict=True)
+    ]
     wanted = [count for count, _ in counted]
     draws = np.random.default_rng(1).integers(0, 60, (1000, 60))
     shares = [100 * sum(right[i] for i in lines) / sum(wanted[i] for i in lines) for lines in draws]
@@ -149,19 +226,31 @@ def test_intervals_are_wilsons_and_of_differences_those_of_a_slow_bootstrap():
     assert (row[5].low, row[5].high) == pytest.approx(tuple(wilson(sum(right), sum(wanted))))
     low, high = np.quantile(shares, [0.025, 0.975])
     assert (row[6].value, row[6].low) == (0, 0)
-    assert row[6].high == pytest.approx(wilson(0, sum(wanted)).max())  # none right of so many is no certainty
+    assert row[6].high == pytest.approx(
+        wilson(0, sum(wanted)).max()
+    )  # none right of so many is no certainty
     assert (row[7].value, row[7].low, row[7].high) == pytest.approx((-row[5].value, -high, -low))
 
 
-LINES = st.lists(st.lists(st.sampled_from(["a", "b", "...", "c", "x", "."]), max_size=6).map(" ".join), min_size=1, max_size=5)
+LINES = st.lists(
+    st.lists(st.sampled_from(["a", "b", "...", "c", "x", "."]), max_size=6).map(" ".join),
+    min_size=1,
+    max_size=5,
+)
 
 
 @given(LINES, st.data())
 def test_counts_never_exceed_and_the_reference_is_all_right(source, data):
-    lines = st.lists(st.sampled_from(["A B", "A x B", "C", "A", "B A", ". B C"]), min_size=len(source), max_size=len(source))
+    lines = st.lists(
+        st.sampled_from(["A B", "A x B", "C", "A", "B A", ". B C"]),
+        min_size=len(source),
+        max_size=len(source),
+    )
     reference, other = data.draw(lines), data.draw(lines)
     listed = parse(["a b\tA ... B", "a\tA | C", "c\tC"], True, "list")
-    for one in phrases.look_up(listed, source, [reference], {"same": reference, "other": other}, True):
+    for one in phrases.look_up(
+        listed, source, [reference], {"same": reference, "other": other}, True
+    ):
         assert 0 <= one.right["other"] <= one.in_reference <= one.in_source
         assert one.right["same"] == one.in_reference
 
@@ -170,7 +259,9 @@ def test_a_rare_expression_is_in_the_file_and_not_in_the_table(judged, tmp_path,
     monkeypatch.setattr(phrases, "MOST", 1)
     stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(tmp_path / "list.tsv"))
     assert [key[2] for key in rows_of(judged.run) if key[1] == "expression"] == ["give up"]
-    assert "look up" in (judged.run.path / "analyze" / "phrases" / "occurrences.tsv").read_text("utf-8")
+    assert "look up" in (judged.run.path / "analyze" / "phrases" / "occurrences.tsv").read_text(
+        "utf-8"
+    )
 
 
 def test_a_list_of_its_own_has_the_demo_corpus_alone(judged):
@@ -180,12 +271,18 @@ def test_a_list_of_its_own_has_the_demo_corpus_alone(judged):
     stage.analyze(judged.run, "phrases", systems=["first"], expressions="separable-verbs")
     known = rows_of(judged.run)
     manifest = json.loads((judged.run.prep / "manifest.json").read_text("utf-8"))
-    (judged.run.prep / "manifest.json").write_text(json.dumps({**manifest, "dataset": "demo"}), "utf-8")
+    (judged.run.prep / "manifest.json").write_text(
+        json.dumps({**manifest, "dataset": "demo"}), "utf-8"
+    )
     stage.analyze(judged.run, "phrases", systems=["first"])
     row = rows_of(judged.run)["test", "expression", "look up = nachschlagen"]
     assert rows_of(judged.run) == known
     assert (row["in_source"], row["in_reference"], row["first"]["value"]) == (3, 2, 50)
-    written = (judged.run.path / "analyze" / "phrases" / "expressions.tsv").read_text("utf-8").splitlines()
+    written = (
+        (judged.run.path / "analyze" / "phrases" / "expressions.tsv")
+        .read_text("utf-8")
+        .splitlines()
+    )
     assert parse(written, False, "again")  # what is written can be given
     (judged.run.prep / "manifest.json").write_text(json.dumps({**manifest, "tgt": "fr"}), "utf-8")
     with pytest.raises(ConfigError, match="is for en-de, and this run is en-fr"):
@@ -206,16 +303,37 @@ def test_what_cannot_be_looked_up_is_said(judged, tmp_path):
         stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(path))
     analysed = judged.add("third", 0.0, sets=[])
     with pytest.raises(DataError, match="none of third has a translation of test"):
-        stage.analyze(judged.run, "phrases", systems=[analysed.name], set_names=["test"], expressions=str(path))
+        stage.analyze(
+            judged.run,
+            "phrases",
+            systems=[analysed.name],
+            set_names=["test"],
+            expressions=str(path),
+        )
 
 
 def test_from_the_command_line(judged, tmp_path):
-    command = ["analyze", "phrases", "--run", str(judged.run.path), "--expressions", str(tmp_path / "list.tsv")]
-    marks = {"json": '"phrases"', "md": "| all |", "tex": r"\toprule", "csv": "first_low", "table": "█"}
+    command = [
+        "analyze",
+        "phrases",
+        "--run",
+        str(judged.run.path),
+        "--expressions",
+        str(tmp_path / "list.tsv"),
+    ]
+    marks = {
+        "json": '"phrases"',
+        "md": "| all |",
+        "tex": r"\toprule",
+        "csv": "first_low",
+        "table": "█",
+    }
     for output_format, mark in marks.items():
         done = CliRunner().invoke(app, [*command, "--format", output_format])
         assert done.exit_code == 0 and mark in done.stdout, done.output
-    write(tmp_path / "list.tsv", [*LIST[:3], "get up\taufgestanden"])  # another list is another finding
+    write(
+        tmp_path / "list.tsv", [*LIST[:3], "get up\taufgestanden"]
+    )  # another list is another finding
     assert "written to" in CliRunner().invoke(app, command).stderr
     write(tmp_path / "list.tsv", ["looks up"])
     done = CliRunner().invoke(app, [*command, "--match-case"])

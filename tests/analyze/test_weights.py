@@ -22,9 +22,18 @@ def by_hand(alpha, opened, owners):
     """word -> (attention, gate, weighted), a number at a time."""
     found = {}
     for word in sorted({*owners, len(set(owners))}):
-        places = [i for i in range(len(alpha[0])) if (owners[i] if i < len(owners) else len(set(owners))) == word]
+        places = [
+            i
+            for i in range(len(alpha[0]))
+            if (owners[i] if i < len(owners) else len(set(owners))) == word
+        ]
         attention = sum(step[i] for step in alpha for i in places)
-        weighted = sum(a[i] * o[i] for a, o in zip(alpha, opened, strict=True) for i in places if not math.isnan(o[i]))
+        weighted = sum(
+            a[i] * o[i]
+            for a, o in zip(alpha, opened, strict=True)
+            for i in places
+            if not math.isnan(o[i])
+        )
         gate = []
         for i in places:
             known = [o[i] for o in opened if not math.isnan(o[i])]
@@ -33,7 +42,15 @@ def by_hand(alpha, opened, owners):
     return found
 
 
-@pytest.mark.parametrize("case", [contract.Case("caru"), contract.Case("caru", (("caatt_first", "gated"),)), contract.Case("gru-inv")], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        contract.Case("caru"),
+        contract.Case("caru", (("caatt_first", "gated"),)),
+        contract.Case("gru-inv"),
+    ],
+    ids=str,
+)
 def test_words_weigh_what_a_loop_over_steps_and_subwords_finds(case):
     model, src, tgt = case.build(), [5, 6, 7, 8, EOS], [9, 5, 6, EOS]
     batch = pair_batch([src], [tgt])
@@ -45,15 +62,21 @@ def test_words_weigh_what_a_loop_over_steps_and_subwords_finds(case):
     found = weights.measured(model, "attention", batch, np.array(owners))
     wanted = by_hand(alpha, opened, owners)
     for word, (attention, gate, weighted) in wanted.items():
-        assert (found.attention[word], found.gate[word], found.weighted[word]) == pytest.approx((attention, gate, weighted), rel=1e-9)
-    assert len(found.attention) == len(wanted) == 4 and found.attention.sum() == pytest.approx(len(tgt))
+        assert (found.attention[word], found.gate[word], found.weighted[word]) == pytest.approx(
+            (attention, gate, weighted), rel=1e-9
+        )
+    assert len(found.attention) == len(wanted) == 4 and found.attention.sum() == pytest.approx(
+        len(tgt)
+    )
     first_says_nothing = math.isnan(opened[0][0])
     assert first_says_nothing == (str(case) == "caru")
 
 
 def test_a_source_without_words_has_its_end_and_a_gate_without_a_say_none():
     found = weights.of_words(np.ones((1, 1)), np.full((1, 1), np.nan), np.zeros(0, dtype=np.int64))
-    assert (found.attention.tolist(), found.weighted.tolist()) == ([1.0], [0.0]) and np.isnan(found.gate).all()
+    assert (found.attention.tolist(), found.weighted.tolist()) == ([1.0], [0.0]) and np.isnan(
+        found.gate
+    ).all()
 
 
 def test_the_stage(analysed, capsys):
@@ -62,7 +85,10 @@ def test_the_stage(analysed, capsys):
     analysed.system("plain", "rnnsearch", GATED)
     stage.analyze(analysed.run, "weights", sentence=2)
     out, err = capsys.readouterr()
-    assert "left out: plain: it has no gated attention" in err and "one: attention × gate (test, line 2)" in out
+    assert (
+        "left out: plain: it has no gated attention" in err
+        and "one: attention × gate (test, line 2)" in out
+    )
     found = finding(analysed.run, "weights")
     *rows, last = found["table"]["rows"]
     assert [row["word"] for row in rows] == [*analysed.lines["test"][1].split(), "</s>"]
@@ -70,7 +96,10 @@ def test_the_stage(analysed, capsys):
     for name in ("one", "other"):
         for key, total in (("attention", steps), ("weighted", last[f"{name}_weighted"])):
             assert sum(row[f"{name}_{key}"] for row in rows) == pytest.approx(total)
-        assert all(0 < row[f"{name}_gate"] < 1 and row[f"{name}_weighted"] < row[f"{name}_attention"] for row in rows)
+        assert all(
+            0 < row[f"{name}_gate"] < 1 and row[f"{name}_weighted"] < row[f"{name}_attention"]
+            for row in rows
+        )
     assert "lets the source word into it (other)" in out
     with pytest.raises(ConfigError, match=r"no line 41: there are 40") as error:
         stage.analyze(analysed.run, "weights", sentence=41)
@@ -82,6 +111,8 @@ def test_the_stage(analysed, capsys):
 
 def test_without_gated_attention_it_is_said_what_has_some(analysed):
     analysed.system("plain", "transformer", SMALL)
-    with pytest.raises(DataError, match="no system of this run has gated attention .plain") as error:
+    with pytest.raises(
+        DataError, match="no system of this run has gated attention .plain"
+    ) as error:
         stage.analyze(analysed.run, "weights")
     assert error.value.hint == "variants that have it: caru, gru-inv, gatt"

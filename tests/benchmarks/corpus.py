@@ -1,4 +1,5 @@
-"""Prepare the corpus of the benchmarks once: Multi30k English-German by nmtkit's own prep, and the same subwords as text for other toolkits.
+"""Prepare the corpus of the benchmarks once: Multi30k English-German by nmtkit's own prep, and the
+same subwords as text for other toolkits.
 
 python tests/benchmarks/corpus.py FOLDER [--from-dir RAW]     -> FOLDER/run, FOLDER/{train,dev,test}.{src,tgt}, FOLDER/vocab.txt, FOLDER/reference.txt
 """
@@ -24,21 +25,39 @@ def export(run: Path, folder: Path) -> None:
     for name, wanted in SETS.items():
         store = Store(stores[wanted if wanted in stores else name])
         for side, item in (("src", store.src), ("tgt", store.tgt)):
-            lines = (" ".join(vocabulary[int(i)] for i in item(pair)[:-1]) + "\n" for pair in range(len(store)))
+            lines = (
+                " ".join(vocabulary[int(i)] for i in item(pair)[:-1]) + "\n"
+                for pair in range(len(store))
+            )
             (folder / f"{name}.{side}").write_text("".join(lines), "utf-8")
     shutil.copy(run / "prep" / "vocab.txt", folder / "vocab.txt")
     shutil.copy(next((run / "prep" / "text").glob(f"{SETS['test']}.ref")), folder / "reference.txt")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--from-dir", help="folder with the raw files of Multi30k; without it they are downloaded")
+    parser.add_argument(
+        "--from-dir", help="folder with the raw files of Multi30k; without it they are downloaded"
+    )
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     run = args.folder / "run"
     source = ["--from-dir", args.from_dir] if args.from_dir else []
-    command = [sys.executable, "-m", "nmtkit", "prep", "multi30k-ende", "--run", str(run), *source, "--set", "prep.merges=8000"]
+    command = [
+        sys.executable,
+        "-m",
+        "nmtkit",
+        "prep",
+        "multi30k-ende",
+        "--run",
+        str(run),
+        *source,
+        "--set",
+        "prep.merges=8000",
+    ]
     subprocess.run(command, check=True)
     export(run, args.folder)
 

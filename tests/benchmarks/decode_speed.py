@@ -1,8 +1,11 @@
-"""Translation speed of nmtkit, Hugging Face `generate` and CTranslate2 with the same weights: sentences a second, greedy and beam 5.
+"""Translation speed of nmtkit, Hugging Face `generate` and CTranslate2 with the same weights:
+sentences a second, greedy and beam 5.
 
-Equal outputs show that the weights were mapped exactly. Model loading, subword segmentation and detokenization are left out for all.
+Equal outputs show that the weights were mapped exactly. Model loading, subword segmentation and
+detokenization are left out for all.
 
-python tests/benchmarks/decode_speed.py --corpus FOLDER --system NAME --hf-python ENV/bin/python [--run RUN]
+python tests/benchmarks/decode_speed.py --corpus FOLDER --system NAME --hf-python ENV/bin/python
+[--run RUN]
 """
 
 from __future__ import annotations
@@ -25,26 +28,55 @@ from nmtkit.text.vocabulary import Vocabulary  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", type=Path, required=True, help="folder made by corpus.py")
-    parser.add_argument("--run", type=Path, help="run with the trained system (default: the corpus's own)")
+    parser.add_argument(
+        "--run", type=Path, help="run with the trained system (default: the corpus's own)"
+    )
     parser.add_argument("--system", required=True)
     parser.add_argument("--nmtkit-python", default=sys.executable)
     parser.add_argument("--hf-python", help="environment with transformers")
-    parser.add_argument("--ctranslate2-python", help="environment with ctranslate2 (default: that of --hf-python)")
+    parser.add_argument(
+        "--ctranslate2-python", help="environment with ctranslate2 (default: that of --hf-python)"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, default=64, help="sentences a batch")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=1000)
-    parser.add_argument("--length-penalty", type=float, default=0.0, help="0, where the formulas of all three agree")
-    parser.add_argument("--longest", type=int, default=100, help="subwords of a translation at most")
-    parser.add_argument("--forced-length", type=int, help="every translation has so many subwords: for a system that is hardly trained")
-    parser.add_argument("--cpu-time", action="store_true", help="count processor seconds: with --threads 1 for a machine shared with others")
+    parser.add_argument(
+        "--length-penalty", type=float, default=0.0, help="0, where the formulas of all three agree"
+    )
+    parser.add_argument(
+        "--longest", type=int, default=100, help="subwords of a translation at most"
+    )
+    parser.add_argument(
+        "--forced-length",
+        type=int,
+        help="every translation has so many subwords: for a system that is hardly trained",
+    )
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count processor seconds: with --threads 1 for a machine shared with others",
+    )
     parser.add_argument("--tries", type=int, default=4)
-    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before each round")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60,
+        help="seconds to wait for a quiet machine before each round",
+    )
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a search setting of nmtkit, for example batch_size=128")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a search setting of nmtkit, for example batch_size=128",
+    )
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
@@ -54,9 +86,24 @@ def systems(args: argparse.Namespace, weights: Path) -> list[System]:
     run = args.run or args.corpus / "run"
     found = export_model.export(Run(run), args.system, weights)
     vocabulary = len(Path(args.corpus, "vocab.txt").read_text("utf-8").split("\n")) - 1
-    sizes = {"width": found["d_model"], "heads": found["heads"], "layers": found["encoder_layers"], "inner": found["d_ff"], "dropout": 0.0}
-    base: dict[str, Any] = {**sizes, "vocabulary": vocabulary, "corpus": str(args.corpus), "weights": str(weights), "sentences": args.sentences}
-    base |= {"variables": f"{weights}{export_model.CTRANSLATE2}", "shortest": args.forced_length or 0}
+    sizes = {
+        "width": found["d_model"],
+        "heads": found["heads"],
+        "layers": found["encoder_layers"],
+        "inner": found["d_ff"],
+        "dropout": 0.0,
+    }
+    base: dict[str, Any] = {
+        **sizes,
+        "vocabulary": vocabulary,
+        "corpus": str(args.corpus),
+        "weights": str(weights),
+        "sentences": args.sentences,
+    }
+    base |= {
+        "variables": f"{weights}{export_model.CTRANSLATE2}",
+        "shortest": args.forced_length or 0,
+    }
     base |= {
         "rows": args.rows,
         "length_penalty": args.length_penalty,
@@ -64,28 +111,61 @@ def systems(args: argparse.Namespace, weights: Path) -> list[System]:
         "run": str(run.resolve()),
         "system": args.system,
     }
-    base["search"] = {"batch_size": args.rows, **parse_set([f"search.{item}" for item in args.set]).get("search", {})}
+    base["search"] = {
+        "batch_size": args.rows,
+        **parse_set([f"search.{item}" for item in args.set]).get("search", {}),
+    }
     many = args.threads > 1
-    wanted = [(f"nmtkit, {args.threads} threads" if many else "nmtkit", args.nmtkit_python, "decode_nmtkit.py", {**base, "jobs": 1})]
+    wanted = [
+        (
+            f"nmtkit, {args.threads} threads" if many else "nmtkit",
+            args.nmtkit_python,
+            "decode_nmtkit.py",
+            {**base, "jobs": 1},
+        )
+    ]
     if many:
-        wanted += [(f"nmtkit, {args.threads} processes", args.nmtkit_python, "decode_nmtkit.py", {**base, "jobs": args.threads})]
+        wanted += [
+            (
+                f"nmtkit, {args.threads} processes",
+                args.nmtkit_python,
+                "decode_nmtkit.py",
+                {**base, "jobs": args.threads},
+            )
+        ]
     if args.hf_python:
         wanted += [("Hugging Face generate", args.hf_python, "decode_marian.py", base)]
     if python := args.ctranslate2_python or args.hf_python:
         for compute in ("float32", "int8"):
             for intra in {1, args.threads}:
                 name = f"CTranslate2 {compute} {args.threads // intra} x {intra}"
-                wanted += [(name, python, "decode_ctranslate2.py", {**base, "compute": compute, "intra": intra})]
-    return [System(name, python, driver, values, args.threads) for name, python, driver, values in wanted if not args.only or name in args.only]
+                wanted += [
+                    (
+                        name,
+                        python,
+                        "decode_ctranslate2.py",
+                        {**base, "compute": compute, "intra": intra},
+                    )
+                ]
+    return [
+        System(name, python, driver, values, args.threads)
+        for name, python, driver, values in wanted
+        if not args.only or name in args.only
+    ]
 
 
 def bleu(hypotheses: list[list[int]], args: argparse.Namespace) -> float:
-    """BLEU of the subword-joined tokens against the tokenized reference: to compare engines, not to report."""
+    """BLEU of the subword-joined tokens against the tokenized reference: to compare engines, not
+    to report.
+    """
     import sacrebleu
 
     vocabulary = Vocabulary.load(Path(args.corpus, "vocab.txt"))
     joined = [" ".join(vocabulary.decode(ids)).replace("@@ ", "") for ids in hypotheses]
-    references = [line.replace("@@ ", "") for line in Path(args.corpus, "test.tgt").read_text("utf-8").split("\n")[: len(joined)]]
+    references = [
+        line.replace("@@ ", "")
+        for line in Path(args.corpus, "test.tgt").read_text("utf-8").split("\n")[: len(joined)]
+    ]
     return sacrebleu.corpus_bleu(joined, [references], tokenize="none", force=True).score
 
 
@@ -98,9 +178,16 @@ def measure(entered: list[System], args: argparse.Namespace) -> list[dict[str, A
             system.ask(f"decode {beam}")  # warm-up
         for i in range(args.rounds):
             for system in entered if i % 2 == 0 else reversed(entered):
-                answers[system.name].append(quiet_round(system, f"decode {beam}", 1 if args.cpu_time else args.tries, args.patience))
+                answers[system.name].append(
+                    quiet_round(
+                        system, f"decode {beam}", 1 if args.cpu_time else args.tries, args.patience
+                    )
+                )
         first = answers[entered[0].name][0]["hypotheses"]
-        print(f"\nbeam {beam:<22d} {'sent/s':>7s} {'min-max':>13s} {'BLEU':>6s} {'tokens':>7s} {'same':>6s} {'peak GiB':>8s} {'others':>6s}")
+        print(
+            f"\nbeam {beam:<22d} {'sent/s':>7s} {'min-max':>13s} {'BLEU':>6s} {'tokens':>7s}"
+            f" {'same':>6s} {'peak GiB':>8s} {'others':>6s}"
+        )
         for system in entered:
             got = answers[system.name]
             rates = [args.sentences / answer[clock] for answer in got]
@@ -112,14 +199,18 @@ def measure(entered: list[System], args: argparse.Namespace) -> list[dict[str, A
                 "rounds": rates,
                 "bleu": bleu(hypotheses, args),
                 "tokens_per_sentence": sum(map(len, hypotheses)) / len(hypotheses),
-                "same_as_first": sum(a == b for a, b in zip(first, hypotheses, strict=True)) / len(hypotheses),
+                "same_as_first": (
+                    sum(a == b for a, b in zip(first, hypotheses, strict=True)) / len(hypotheses)
+                ),
                 "peak_bytes": max(answer["peak"] for answer in got),
             }
             rows.append(row)
             foreign = max(answer["foreign"] for answer in got)
             print(
-                f"{system.name:27s} {row['sentences_per_second']:7.1f} {min(rates):6.0f}-{max(rates):<6.0f} {row['bleu']:6.2f} "
-                f"{row['tokens_per_sentence']:7.2f} {row['same_as_first']:6.1%} {row['peak_bytes'] / 2**30:8.2f} {foreign:6.2f}",
+                f"{system.name:27s} {row['sentences_per_second']:7.1f}"
+                f" {min(rates):6.0f}-{max(rates):<6.0f} {row['bleu']:6.2f}"
+                f" {row['tokens_per_sentence']:7.2f} {row['same_as_first']:6.1%}"
+                f" {row['peak_bytes'] / 2**30:8.2f} {foreign:6.2f}",
                 flush=True,
             )
     return rows
@@ -128,7 +219,11 @@ def measure(entered: list[System], args: argparse.Namespace) -> list[dict[str, A
 def main() -> None:
     args = arguments()
     what = "processor" if args.cpu_time else "wall-clock"
-    print(f"{args.sentences} sentences, {args.threads} threads, {what} seconds, load at start {os.getloadavg()[0]:.2f}", flush=True)
+    print(
+        f"{args.sentences} sentences, {args.threads} threads, {what} seconds, load at start"
+        f" {os.getloadavg()[0]:.2f}",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as folder:
         entered = systems(args, Path(folder, "weights.safetensors"))
         try:

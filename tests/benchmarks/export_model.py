@@ -1,4 +1,6 @@
-"""The weights of a trained nmtkit transformer (post-norm, all embeddings tied, biases), under CTranslate2's and under Marian's names."""
+"""The weights of a trained nmtkit transformer (post-norm, all embeddings tied, biases), under
+CTranslate2's and under Marian's names.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def marian(variables: layout.Variables) -> layout.Variables:
             side, number, block, kind = in_layer.groups()
             parts = BLOCKS[block]
             for part, own in zip(parts, np.split(value, len(parts)), strict=True):
-                found[f"model.{side}.layers.{number}.{part}.{KINDS.get(kind, kind)}"] = np.ascontiguousarray(own)
+                found[f"model.{side}.layers.{number}.{part}.{KINDS.get(kind, kind)}"] = (
+                    np.ascontiguousarray(own)
+                )
         elif name.endswith("/position_encodings/encodings"):
             found[f"model.{name.partition('/')[0]}.embed_positions.weight"] = value
     if "decoder/projection/bias" in variables:
@@ -60,8 +64,15 @@ def export(run: Run, system: str, path: Path, positions: int = 512) -> dict[str,
     """
     model = loading.load_system(run, run.find_system(system), "cpu")
     settings = model.settings.model_dump()
-    if model.beyond_transformer or settings["norm"] != "post" or settings["tie"] != "all" or not settings["attn_bias"]:
-        raise ValueError("the peers can hold a transformer with norm = post, tie = all and attention biases only")
+    if (
+        model.beyond_transformer
+        or settings["norm"] != "post"
+        or settings["tie"] != "all"
+        or not settings["attn_bias"]
+    ):
+        raise ValueError(
+            "the peers can hold a transformer with norm = post, tie = all and attention biases only"
+        )
     variables = layout.variables(model, positions)
     save_file(variables, f"{path}{CTRANSLATE2}")
     save_file(marian(variables), path)

@@ -1,9 +1,11 @@
-"""CARU-gated attention against RNNSearch of the same sizes, and against its equations written down plainly; in one run, taking turns.
+"""CARU-gated attention against RNNSearch of the same sizes, and against its equations written down
+plainly; in one run, taking turns.
 
-Printed: processor time of an update and of a search's steps (the best round), their ratios beside those of the multiply-accumulates, and the
-peak memory of an update, each in a process of its own.
+Printed: processor time of an update and of a search's steps (the best round), their ratios beside
+those of the multiply-accumulates, and the peak memory of an update, each in a process of its own.
 
-python tests/benchmarks/gated_speed.py --alignment 256 --length 15 [--rows 100] [--rounds 4] [--bfloat16]
+python tests/benchmarks/gated_speed.py --alignment 256 --length 15 [--rows 100] [--rounds 4]
+[--bfloat16]
 """
 
 from __future__ import annotations
@@ -30,24 +32,42 @@ V = 8000
 
 
 class Plain:
-    """CAAtt as its equations stand (models.md 4.3): everything anew for every pair of positions, nothing computed once per sentence."""
+    """CAAtt as its equations stand (models.md 4.3): everything anew for every pair of positions,
+    nothing computed once per sentence.
+    """
 
     def __init__(self, model: Any) -> None:
         self.gate, self.attention = model.attention.gate, model.attention.attention
 
-    def loop(self, h: Tensor, _once: Tensor, visible: Tensor | None, _times: int, _dtype: torch.dtype, scale: Any = None) -> Callable[..., Any]:
+    def loop(
+        self,
+        h: Tensor,
+        _once: Tensor,
+        visible: Tensor | None,
+        _times: int,
+        _dtype: torch.dtype,
+        scale: Any = None,
+    ) -> Callable[..., Any]:
         assert visible is None
         (w, w_zs), (b, b_z) = self.gate.state.weight.chunk(2), self.gate.state.bias.chunk(2)
         w_n, w_zh = self.gate.source.weight.chunk(2)
-        w_z, w_a = torch.cat([w_zs, w_zh], dim=1), torch.cat([self.attention.query.weight, self.attention.key.weight], dim=1)
+        w_z, w_a = (
+            torch.cat([w_zs, w_zh], dim=1),
+            torch.cat([self.attention.query.weight, self.attention.key.weight], dim=1),
+        )
 
         def attend(s: Tensor, first: bool) -> tuple[Tensor, Tensor, None]:
             x = F.linear(s, w, b)
             own = s.unsqueeze(1).expand(-1, h.size(1), -1)
             n = torch.tanh(x.unsqueeze(1) + F.linear(h, w_n, self.gate.bias))
-            gate = torch.sigmoid(x).unsqueeze(1) * torch.sigmoid(F.linear(torch.cat([own, h], dim=-1), w_z, b_z))
+            gate = torch.sigmoid(x).unsqueeze(1) * torch.sigmoid(
+                F.linear(torch.cat([own, h], dim=-1), w_z, b_z)
+            )
             g = x.unsqueeze(1).expand_as(h) if first else (1 - gate) * h + gate * n
-            scores = torch.tanh(F.linear(torch.cat([own, g], dim=-1), w_a, self.attention.query.bias)) @ self.attention.v
+            scores = (
+                torch.tanh(F.linear(torch.cat([own, g], dim=-1), w_a, self.attention.query.bias))
+                @ self.attention.v
+            )
             alpha = torch.softmax(scores.unsqueeze(1) * (1 if scale is None else scale), dim=-1)
             return torch.matmul(alpha, g).squeeze(1), alpha, None
 
@@ -57,8 +77,16 @@ class Plain:
 def build(name: str, width: int) -> Model:
     """A model of the paper's sizes: rnnsearch, caru, or caru with its attention written plainly."""
     torch.manual_seed(1)
-    own = {"d_alignment": width, "dropout": 0.0} if name == "rnnsearch" else {"alignment_width": width}
-    model = build_model(name.removesuffix("-plain"), {"d_embedding": 256, "d_hidden": 1024, **own}, Vocabularies(V, V, shared=False))
+    own = (
+        {"d_alignment": width, "dropout": 0.0}
+        if name == "rnnsearch"
+        else {"alignment_width": width}
+    )
+    model = build_model(
+        name.removesuffix("-plain"),
+        {"d_embedding": 256, "d_hidden": 1024, **own},
+        Vocabularies(V, V, shared=False),
+    )
     if name.endswith("-plain"):
         model.attention.loop = Plain(model).loop
     return model
@@ -97,22 +125,52 @@ def best(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
 
 
 def most_memory() -> float:
-    """MiB that this process had at most so far (Linux; `getrusage` would begin with what its parent had)."""
+    """MiB that this process had at most so far (Linux; `getrusage` would begin with what its
+    parent had).
+    """
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def peak(name: str, a: argparse.Namespace) -> float:
     """MiB that an update adds at most to what the process had, in a process of its own."""
-    command = [sys.executable, __file__, "--alignment", str(a.alignment), "--length", str(a.length), "--rows", str(a.rows), "--peak", name]
-    return float(subprocess.run(command + ["--bfloat16"] * a.bfloat16, check=True, capture_output=True, text=True).stdout)
+    command = [
+        sys.executable,
+        __file__,
+        "--alignment",
+        str(a.alignment),
+        "--length",
+        str(a.length),
+        "--rows",
+        str(a.rows),
+        "--peak",
+        name,
+    ]
+    return float(
+        subprocess.run(
+            command + ["--bfloat16"] * a.bfloat16, check=True, capture_output=True, text=True
+        ).stdout
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option, default in (("alignment", 256), ("length", 15), ("rows", 100), ("rounds", 4), ("threads", 1), ("beam", 5)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for option, default in (
+        ("alignment", 256),
+        ("length", 15),
+        ("rows", 100),
+        ("rounds", 4),
+        ("threads", 1),
+        ("beam", 5),
+    ):
         parser.add_argument(f"--{option}", type=int, default=default)
-    parser.add_argument("--bfloat16", action="store_true", help="autocast in training, oneDNN's bfloat16 products in the search")
+    parser.add_argument(
+        "--bfloat16",
+        action="store_true",
+        help="autocast in training, oneDNN's bfloat16 products in the search",
+    )
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
@@ -126,22 +184,39 @@ def main() -> None:
     names = ("rnnsearch", "caru", "caru-plain")
     models = {name: build(name, a.alignment) for name in names}
     hidden = [update(models[name], a.length, 4, bfloat16=False) for name in names[1:]]
-    torch.testing.assert_close(*hidden, rtol=1e-4, atol=1e-4)  # the plain equations are the same ones
+    torch.testing.assert_close(
+        *hidden, rtol=1e-4, atol=1e-4
+    )  # the plain equations are the same ones
     counts = {name: macs.count_macs(models[name], a.length, a.length) for name in names[:2]}
-    times = best({name: lambda m=m: update(m, a.length, a.rows, a.bfloat16) for name, m in models.items()}, a.rounds)
+    times = best(
+        {name: lambda m=m: update(m, a.length, a.rows, a.bfloat16) for name, m in models.items()},
+        a.rounds,
+    )
     ratio = counts["caru"].train / counts["rnnsearch"].train
     print("update  " + "  ".join(f"{name} {seconds:.3f} s" for name, seconds in times.items()))
-    print(f"  caru/rnnsearch {times['caru'] / times['rnnsearch']:.2f}, MACs {ratio:.2f}; caru-plain/caru {times['caru-plain'] / times['caru']:.2f}")
+    print(
+        f"  caru/rnnsearch {times['caru'] / times['rnnsearch']:.2f}, MACs {ratio:.2f};"
+        f" caru-plain/caru {times['caru-plain'] / times['caru']:.2f}"
+    )
     if a.bfloat16:
         torch.set_float32_matmul_precision("medium")
     searching = {name: models[name].eval() for name in names[:2]}
     for model in searching.values():
         pack(model)
-    times = best({name: lambda m=m: translate(m, a.length, 16, a.beam) for name, m in searching.items()}, a.rounds)
+    times = best(
+        {name: lambda m=m: translate(m, a.length, 16, a.beam) for name, m in searching.items()},
+        a.rounds,
+    )
     whole = {name: c.encode * a.length + c.step * a.length * a.beam for name, c in counts.items()}
     print("search  " + "  ".join(f"{name} {seconds:.3f} s" for name, seconds in times.items()))
-    print(f"  caru/rnnsearch {times['caru'] / times['rnnsearch']:.2f}, MACs {whole['caru'] / whole['rnnsearch']:.2f}")
-    print("peak memory of an update  " + "  ".join(f"{name} {peak(name, a):.0f} MiB" for name in names))
+    print(
+        f"  caru/rnnsearch {times['caru'] / times['rnnsearch']:.2f}, MACs"
+        f" {whole['caru'] / whole['rnnsearch']:.2f}"
+    )
+    print(
+        "peak memory of an update  "
+        + "  ".join(f"{name} {peak(name, a):.0f} MiB" for name in names)
+    )
 
 
 if __name__ == "__main__":

@@ -28,13 +28,28 @@ class System:
         log: file for what it prints.
     """
 
-    def __init__(self, name: str, python: str, driver: str, setting: dict[str, Any], threads: int, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        driver: str,
+        setting: dict[str, Any],
+        threads: int,
+        log: Path | None = None,
+    ) -> None:
         self.name = name
         self._folder = tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-")
         scratch = Path(self._folder.name)
         file = scratch / "setting.json"
-        file.write_text(json.dumps({**setting, "threads": threads, "scratch": str(scratch)}), "utf-8")
-        env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+        file.write_text(
+            json.dumps({**setting, "threads": threads, "scratch": str(scratch)}), "utf-8"
+        )
+        env = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            "HF_HUB_OFFLINE": "1",
+        }
         self._log_path = log or scratch / "log.txt"
         self._process = subprocess.Popen(
             [python, str(DRIVERS / driver), str(file)],
@@ -61,7 +76,10 @@ class System:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise RuntimeError(f"{self.name} ended:\n" + "\n".join(self._log_path.read_text("utf-8", errors="replace").splitlines()[-25:]))
+            raise RuntimeError(
+                f"{self.name} ended:\n"
+                + "\n".join(self._log_path.read_text("utf-8", errors="replace").splitlines()[-25:])
+            )
         return json.loads(line)
 
     def close(self) -> None:
@@ -79,22 +97,33 @@ class System:
 
 def _busy() -> float:
     """Seconds that all cores together have been busy since the machine started."""
-    user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text("ascii").split("\n")[0].split()[1:9])
+    user, nice, system, _, _, irq, soft, steal = map(
+        int, Path("/proc/stat").read_text("ascii").split("\n")[0].split()[1:9]
+    )
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def _used(pid: int) -> float:
     """Seconds of processor time of a process and of all below it."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat")
+            .read_text("ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
     except OSError:
         return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(_used(int(child)) for child in children)
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(
+        _used(int(child)) for child in children
+    )
 
 
 def wait_for_quiet(limit: float = 60.0) -> None:
-    """Wait until other processes leave the machine alone for two seconds, at most `limit` seconds."""
+    """Wait until other processes leave the machine alone for two seconds, at most `limit`
+    seconds.
+    """
     end = time.monotonic() + limit
     while time.monotonic() < end:
         before = _busy()
@@ -106,7 +135,8 @@ def wait_for_quiet(limit: float = 60.0) -> None:
 def quiet_round(system: System, request: str, tries: int, patience: float) -> dict[str, Any]:
     """A round without disturbance if there is one in so many tries, else the least disturbed one.
 
-    Two threads that share two cores with anything else wait for each other most of the time, so such a round says nothing.
+    Two threads that share two cores with anything else wait for each other most of the time, so
+    such a round says nothing.
     Returns: the answer with `foreign`, the cores that other processes used meanwhile.
     """
     best: dict[str, Any] = {}
@@ -124,8 +154,17 @@ def quiet_round(system: System, request: str, tries: int, patience: float) -> di
     return best
 
 
-def alternate(systems: list[System], warm_up: int, steps: int, rounds: int, clock: str, tries: int, patience: float) -> None:
-    """Warm every system up, then give each its turn `rounds` times; the order turns round each time, so that drift hits all alike.
+def alternate(
+    systems: list[System],
+    warm_up: int,
+    steps: int,
+    rounds: int,
+    clock: str,
+    tries: int,
+    patience: float,
+) -> None:
+    """Warm every system up, then give each its turn `rounds` times; the order turns round each
+    time, so that drift hits all alike.
 
     Args:
         systems: those that die are reported and left out.
@@ -148,12 +187,20 @@ def alternate(systems: list[System], warm_up: int, steps: int, rounds: int, cloc
             answer = quiet_round(system, f"go {steps}", tries, patience)
             system.rounds.append(answer)
             rate = sum(answer["tokens"]) / sum(answer[clock])
-            print(f"  round {i + 1} {system.name:28s} {rate:7.0f} tokens/s   (others used {answer['foreign']:.2f} cores)", flush=True)
+            print(
+                f"  round {i + 1} {system.name:28s} {rate:7.0f} tokens/s   (others used"
+                f" {answer['foreign']:.2f} cores)",
+                flush=True,
+            )
 
 
 def step_rates(system: System, clock: str) -> list[float]:
     """Tokens a second of every timed step."""
-    return [n / s for answer in system.rounds for n, s in zip(answer["tokens"], answer[clock], strict=True)]
+    return [
+        n / s
+        for answer in system.rounds
+        for n, s in zip(answer["tokens"], answer[clock], strict=True)
+    ]
 
 
 def round_rates(system: System, clock: str) -> list[float]:

@@ -1,4 +1,5 @@
-"""Prep's speed and memory on real text: one worker and several, the corpus once and four times as long, lines a second of every stage.
+"""Prep's speed and memory on real text: one worker and several, the corpus once and four times as
+long, lines a second of every stage.
 
 python tests/benchmarks/prep_speed.py --pair SRC TGT [--pair SRC TGT …]      (plain or compressed; repeated in turn up to --lines lines)
 """
@@ -28,19 +29,29 @@ STAGE = re.compile(r"nmtkit: (.+): ([\d,]+) lines in .*\(([\d,]+) lines/s\)")
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pair", nargs=2, type=Path, action="append", required=True, metavar=("SRC", "TGT"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pair", nargs=2, type=Path, action="append", required=True, metavar=("SRC", "TGT")
+    )
     parser.add_argument("--languages", nargs=2, default=["en", "de"])
     parser.add_argument("--lines", type=int, default=200_000, help="of both sides together")
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--times", type=int, nargs="+", default=[1, 4], help="multiples of --lines, for memory")
+    parser.add_argument(
+        "--times", type=int, nargs="+", default=[1, 4], help="multiples of --lines, for memory"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison of --jobs")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
-def build(pairs: list[list[Path]], lines: int, folder: Path, languages: list[str]) -> tuple[list[Path], int]:
-    """A corpus of so many lines of real text: the given pairs one after another, and again from the start when they end."""
+def build(
+    pairs: list[list[Path]], lines: int, folder: Path, languages: list[str]
+) -> tuple[list[Path], int]:
+    """A corpus of so many lines of real text: the given pairs one after another, and again from
+    the start when they end.
+    """
     texts: list[tuple[str, str]] = []
     for src, tgt in pairs:
         texts += zip(files.text_lines(src), files.text_lines(tgt), strict=True)
@@ -49,15 +60,23 @@ def build(pairs: list[list[Path]], lines: int, folder: Path, languages: list[str
     for side, path in enumerate(paths):
         path.write_text("".join(text[side] + "\n" for text in wanted), "utf-8")
     words = sum(len(side.split()) for text in wanted for side in text)
-    print(f"{lines:,} lines from {2 * len(texts):,} different ones, {words / lines:.1f} words a line", flush=True)
+    print(
+        f"{lines:,} lines from {2 * len(texts):,} different ones, {words / lines:.1f} words a line",
+        flush=True,
+    )
     return paths, words
 
 
 def tree_bytes(pid: int) -> tuple[int, int]:
-    """Resident bytes of the largest process of a tree, and of all together (shared pages divided among those who share them)."""
+    """Resident bytes of the largest process of a tree, and of all together (shared pages divided
+    among those who share them).
+    """
     largest = total = 0
     try:
-        rollup = dict(line.split(":") for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()[1:])
+        rollup = dict(
+            line.split(":")
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()[1:]
+        )
         largest, total = (int(rollup[key].split()[0]) * 1024 for key in ("Rss", "Pss"))
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
     except (OSError, KeyError, ValueError):
@@ -69,13 +88,31 @@ def tree_bytes(pid: int) -> tuple[int, int]:
 
 
 def prep(paths: list[Path], jobs: int, folder: Path, watch: bool = False) -> dict[str, Any]:
-    """One run of `nmtkit prep`; watching its memory takes time from one of the cores, so that is left to runs that are not timed."""
+    """One run of `nmtkit prep`; watching its memory takes time from one of the cores, so that is
+    left to runs that are not timed.
+    """
     run = folder / f"run-{time.monotonic_ns()}"
     dev = [folder / f"dev.{path.suffix[1:]}" for path in paths]
     for path, short in zip(paths, dev, strict=True):
-        short.write_text("".join(line + "\n" for line, _ in zip(files.text_lines(path), range(100), strict=False)), "utf-8")
+        short.write_text(
+            "".join(
+                line + "\n" for line, _ in zip(files.text_lines(path), range(100), strict=False)
+            ),
+            "utf-8",
+        )
     names = ["--train", *map(str, paths), "--dev", *map(str, dev)]
-    command = [sys.executable, "-m", "nmtkit", "prep", "benchmark", *names, "--jobs", str(jobs), "--run", str(run)]
+    command = [
+        sys.executable,
+        "-m",
+        "nmtkit",
+        "prep",
+        "benchmark",
+        *names,
+        "--jobs",
+        str(jobs),
+        "--run",
+        str(run),
+    ]
     with (folder / "log.txt").open("w+", encoding="utf-8") as log:
         start, used = time.perf_counter(), os.times()
         process = subprocess.Popen(command, stderr=log, stdout=subprocess.DEVNULL)
@@ -90,16 +127,33 @@ def prep(paths: list[Path], jobs: int, folder: Path, watch: bool = False) -> dic
     if process.returncode:
         raise SystemExit(said)
     cpu = after.children_user + after.children_system - used.children_user - used.children_system
-    stages = {match[1]: int(match[3].replace(",", "")) for match in map(STAGE.match, said.splitlines()) if match}
-    return {"jobs": jobs, "seconds": seconds, "cpu": cpu, "largest": peak[0], "together": peak[1], "stages": stages}
+    stages = {
+        match[1]: int(match[3].replace(",", ""))
+        for match in map(STAGE.match, said.splitlines())
+        if match
+    }
+    return {
+        "jobs": jobs,
+        "seconds": seconds,
+        "cpu": cpu,
+        "largest": peak[0],
+        "together": peak[1],
+        "stages": stages,
+    }
 
 
 def show(lines: int, result: dict[str, Any]) -> None:
     rates = ", ".join(f"{name} {rate:,}/s" for name, rate in result["stages"].items())
-    memory = f"; largest process {result['largest'] / 2**20:.0f} MiB, all {result['together'] / 2**20:.0f} MiB" if result["largest"] else ""
+    memory = (
+        f"; largest process {result['largest'] / 2**20:.0f} MiB, all"
+        f" {result['together'] / 2**20:.0f} MiB"
+        if result["largest"]
+        else ""
+    )
     print(
-        f"{lines:9,} lines, {result['jobs']} job(s): {result['seconds']:6.1f} s wall, {result['cpu']:6.1f} s processor, "
-        f"{lines / result['seconds']:8,.0f} lines/s{memory}\n          {rates}",
+        f"{lines:9,} lines, {result['jobs']} job(s): {result['seconds']:6.1f} s wall,"
+        f" {result['cpu']:6.1f} s processor, {lines / result['seconds']:8,.0f} lines/s{memory}\n   "
+        f"       {rates}",
         flush=True,
     )
 
@@ -116,21 +170,35 @@ def main() -> None:
                 everything.append({"lines": args.lines, **prep(paths, jobs, folder)})
                 show(args.lines, everything[-1])
         first, last = args.jobs[0], args.jobs[-1]
-        seconds = {jobs: [r["seconds"] for r in everything if r["jobs"] == jobs] for jobs in (first, last)}
-        gain = median([one / several for one, several in zip(seconds[first], seconds[last], strict=True)])
+        seconds = {
+            jobs: [r["seconds"] for r in everything if r["jobs"] == jobs] for jobs in (first, last)
+        }
+        gain = median(
+            [one / several for one, several in zip(seconds[first], seconds[last], strict=True)]
+        )
         print(f"\n{last} workers are {gain:.2f} times as fast as {first} (median of the rounds)")
         base = median([r["cpu"] for r in everything if r["jobs"] == last])
         for times in args.times:
             longer, longer_words = build(args.pair, args.lines * times, folder, args.languages)
-            everything.append({"lines": args.lines * times, **prep(longer, last, folder, watch=True)})
+            everything.append(
+                {"lines": args.lines * times, **prep(longer, last, folder, watch=True)}
+            )
             show(args.lines * times, everything[-1])
-        # At most all processor time divided by words; at least what further words cost, when start-up is past and most words are known.
-        base = median([r["cpu"] for r in everything if r["jobs"] == last and r["lines"] == args.lines])
+        # At most all processor time divided by words; at least what further words cost, when
+        # start-up is past and most words are known.
+        base = median(
+            [r["cpu"] for r in everything if r["jobs"] == last and r["lines"] == args.lines]
+        )
         most = base / words
-        least = min(most, (everything[-1]["cpu"] - base) / (longer_words - words)) if longer_words > words else most
+        least = (
+            min(most, (everything[-1]["cpu"] - base) / (longer_words - words))
+            if longer_words > words
+            else most
+        )
         print(
-            f"{least * 1e6:.1f} to {most * 1e6:.1f} us of processor time a word: WMT14 English-German on 16 cores "
-            f"{least * WMT14 / 16:.0f} to {most * WMT14 / 16:.0f} s, and the learning of its merges"
+            f"{least * 1e6:.1f} to {most * 1e6:.1f} us of processor time a word: WMT14"
+            f" English-German on 16 cores {least * WMT14 / 16:.0f} to {most * WMT14 / 16:.0f} s,"
+            " and the learning of its merges"
         )
     if args.json:
         args.json.write_text(json.dumps(everything, indent=1) + "\n", "utf-8")

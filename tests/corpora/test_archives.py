@@ -1,4 +1,6 @@
-"""Archives: the members asked for come out whole, and nothing else happens, whatever the archive holds."""
+"""Archives: the members asked for come out whole, and nothing else happens, whatever the archive
+holds.
+"""
 
 import gzip
 import io
@@ -13,7 +15,11 @@ import pytest
 from nmtkit.corpora import archives
 from nmtkit.errors import DataError, EnvironmentProblem
 
-FILES = {"training/a.de": b"eins\nzwei\n", "training/a.en": b"one\ntwo\n", "other/README": b"?\n" * 10}
+FILES = {
+    "training/a.de": b"eins\nzwei\n",
+    "training/a.en": b"one\ntwo\n",
+    "other/README": b"?\n" * 10,
+}
 
 
 def tar(path, members, mode="w:gz"):
@@ -35,7 +41,13 @@ def zipped(path, members):
 
 
 def make(kind, path, members):
-    return zipped(path, members) if kind == "zip" else tar(path, members, {"tar": "w:", "tgz": "w:gz", "tar.xz": "w:xz", "tar.bz2": "w:bz2"}[kind])
+    return (
+        zipped(path, members)
+        if kind == "zip"
+        else tar(
+            path, members, {"tar": "w:", "tgz": "w:gz", "tar.xz": "w:xz", "tar.bz2": "w:bz2"}[kind]
+        )
+    )
 
 
 def link(name, target, kind=tarfile.SYMTYPE):
@@ -53,7 +65,11 @@ def folder(tmp_path):
 def outside(folder):
     """What lies anywhere but in the folder that may be written in, archives left out."""
     root = folder.parent.parent
-    return sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and folder not in p.parents and p.parent != root)
+    return sorted(
+        p.relative_to(root).as_posix()
+        for p in root.rglob("*")
+        if p.is_file() and folder not in p.parents and p.parent != root
+    )
 
 
 KINDS = ["zip", "tar", "tgz", "tar.xz", "tar.bz2"]
@@ -64,16 +80,28 @@ KINDS = ["zip", "tar", "tgz", "tar.xz", "tar.bz2"]
 def test_members_come_out(tmp_path, folder, kind, prefix):
     path = make(kind, tmp_path / f"x.{kind}", {prefix + name: data for name, data in FILES.items()})
     found = archives.extract(path, ["training/a.en", "training/a.de"], folder)
-    assert {name: paths[0].read_bytes() for name, paths in found.items()} == {n: FILES[n] for n in FILES if "training" in n}
+    assert {name: paths[0].read_bytes() for name, paths in found.items()} == {
+        n: FILES[n] for n in FILES if "training" in n
+    }
     assert sorted(p.name for p in folder.iterdir()) == ["00000-a.de", "00001-a.en"]
 
 
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
 def test_numbered_members_come_in_the_order_of_their_numbers(tmp_path, folder, kind):
     names = ["10", "9", "100", "0", "x1", "1.np", "07"]
-    path = make(kind, tmp_path / f"x.{kind}", {f"train/{name}.zh": name.encode() for name in names} | {"train/9.en": b""})
+    path = make(
+        kind,
+        tmp_path / f"x.{kind}",
+        {f"train/{name}.zh": name.encode() for name in names} | {"train/9.en": b""},
+    )
     taken = archives.extract(path, ["train/{number}.zh"], folder)["train/{number}.zh"]
-    assert [(number, path.read_text()) for number, path in taken.items()] == [(0, "0"), (7, "07"), (9, "9"), (10, "10"), (100, "100")]
+    assert [(number, path.read_text()) for number, path in taken.items()] == [
+        (0, "0"),
+        (7, "07"),
+        (9, "9"),
+        (10, "10"),
+        (100, "100"),
+    ]
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("xz", lzma.compress)])
@@ -81,7 +109,9 @@ def test_numbered_members_come_in_the_order_of_their_numbers(tmp_path, folder, k
 def test_compressed_members(tmp_path, folder, suffix, compress, decompress):
     packed = compress(FILES["training/a.de"])
     path = tar(tmp_path / "x.tar", {f"giga.de.{suffix}": packed}, "w:")
-    taken = archives.extract(path, [f"giga.de.{suffix}"], folder, decompress)[f"giga.de.{suffix}"][0]
+    taken = archives.extract(path, [f"giga.de.{suffix}"], folder, decompress)[f"giga.de.{suffix}"][
+        0
+    ]
     assert taken.read_bytes() == (FILES["training/a.de"] if decompress else packed)
     assert list(folder.iterdir()) == [taken]
 
@@ -101,7 +131,9 @@ def test_a_missing_member_names_the_nearest_or_what_is_there(tmp_path, folder, k
 
 
 @pytest.mark.parametrize("kind", ["zip", "tgz", "tar"])
-@pytest.mark.parametrize("name", ["../evil", "training/../../evil", "/tmp/evil-nmtkit", "..\\evil", "C:\\evil"])
+@pytest.mark.parametrize(
+    "name", ["../evil", "training/../../evil", "/tmp/evil-nmtkit", "..\\evil", "C:\\evil"]
+)
 @pytest.mark.parametrize("wanted", ["itself", "another"])
 def test_names_that_leave_the_folder(tmp_path, folder, kind, name, wanted):
     path = make(kind, tmp_path / f"x.{kind}", {name: b"evil"} | FILES)
@@ -109,22 +141,37 @@ def test_names_that_leave_the_folder(tmp_path, folder, kind, name, wanted):
     with pytest.raises(DataError, match="is not safe"):
         archives.extract(path, [name if wanted == "itself" else "training/a.de"], folder)
     assert outside(folder) == before
-    assert not any(p.exists() for p in (tmp_path / "evil", tmp_path / "out" / "evil", folder.parent.parent / "evil"))
+    assert not any(
+        p.exists()
+        for p in (tmp_path / "evil", tmp_path / "out" / "evil", folder.parent.parent / "evil")
+    )
     assert not os.path.exists("/tmp/evil-nmtkit")
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
 def test_links_and_devices(tmp_path, folder, kind):
     (tmp_path / "secret").write_text("secret")
-    path = tar(tmp_path / "x.tgz", {"training/a.de": link("training/a.de", str(tmp_path / "secret"), kind), "training/a.en": b"x"})
+    path = tar(
+        tmp_path / "x.tgz",
+        {
+            "training/a.de": link("training/a.de", str(tmp_path / "secret"), kind),
+            "training/a.en": b"x",
+        },
+    )
     with pytest.raises(DataError, match="is a link, not a file"):
         archives.extract(path, ["training/a.de"], folder)
     assert list(folder.iterdir()) == []
-    assert archives.extract(path, ["training/a.en"], folder)["training/a.en"][0].read_bytes() == b"x"  # an unwanted link harms nobody
+    assert (
+        archives.extract(path, ["training/a.en"], folder)["training/a.en"][0].read_bytes() == b"x"
+    )  # an unwanted link harms nobody
 
 
 def test_a_link_through_which_another_member_would_be_written(tmp_path, folder):
-    """The classic: a link to a folder, then a member inside it. Only our own names are written, so it lands in our folder."""
+    """The classic: a link to a folder, then a member inside it. Only our own names are written,
+    so it lands in our folder.
+    """
     target = tmp_path / "target"
     target.mkdir()
     path = tar(tmp_path / "x.tgz", {"dir": link("dir", str(target)), "dir/a.de": b"x"})
@@ -188,7 +235,11 @@ def test_a_zip_that_lies_about_its_sizes(tmp_path, folder):
 
 
 def test_a_full_disk_is_said_before_anything_is_written(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: os.terminal_size((0, 0)) and type("", (), {"free": 5}))
+    monkeypatch.setattr(
+        archives.shutil,
+        "disk_usage",
+        lambda _: os.terminal_size((0, 0)) and type("", (), {"free": 5}),
+    )
     path = tar(tmp_path / "x.tgz", FILES)
     with pytest.raises(EnvironmentProblem, match="no space to unpack"):
         archives.extract(path, ["training/a.de"], folder)
@@ -198,7 +249,9 @@ def test_a_full_disk_is_said_before_anything_is_written(tmp_path, folder, monkey
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kept", [0, 10, 0.5, 0.9])
 def test_a_damaged_archive(tmp_path, folder, kind, kept):
-    path = make(kind, tmp_path / f"x.{kind}", {"a.de": os.urandom(50_000), "b.de": os.urandom(50_000)})
+    path = make(
+        kind, tmp_path / f"x.{kind}", {"a.de": os.urandom(50_000), "b.de": os.urandom(50_000)}
+    )
     data = path.read_bytes()
     path.write_bytes(data[: kept if kept in {0, 10} else int(kept * len(data))])
     with pytest.raises(DataError, match=r"is damaged|has no b\.de") as caught:
@@ -217,7 +270,12 @@ def test_flipped_bits(tmp_path, folder, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "right"), [("x.tgz", gzip.compress(b"", mtime=0), True), ("x.tgz", b"<html>", False), ("x.zip", b"PK\3\4", True)]
+    ("name", "content", "right"),
+    [
+        ("x.tgz", gzip.compress(b"", mtime=0), True),
+        ("x.tgz", b"<html>", False),
+        ("x.zip", b"PK\3\4", True),
+    ],
 )
 def test_kinds(tmp_path, name, content, right):
     (tmp_path / "file").write_bytes(content)

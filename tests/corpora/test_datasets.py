@@ -24,19 +24,27 @@ WMT = ["wmt14-ende", "wmt14-deen", "wmt14-enfr", "wmt14-fren", "wmt17-ende", "wm
 TED = [f"iwslt14-{pair}" for other in ("de", "es", "ro") for pair in (f"{other}en", f"en{other}")]
 TED += [f"iwslt15-{pair}" for other in ("vi", "fr", "zh") for pair in (f"{other}en", f"en{other}")]
 TED += ["ted-zhen", "ted-enzh", "ted-esen", "ted-enes"]
-MORE = [f"{stem}-{pair}" for stem in ("newscommentary", "opensubtitles2018") for pair in ("esen", "enes")] + ["tvsub-zhen", "tvsub-enzh"]
+MORE = [
+    f"{stem}-{pair}"
+    for stem in ("newscommentary", "opensubtitles2018")
+    for pair in ("esen", "enes")
+] + ["tvsub-zhen", "tvsub-enzh"]
 EVALUATION = ["lingeval97", "senteval"]
 ALL = ["demo", *(f"multi30k-{pair}" for pair in MULTI30K), *WMT, *TED, *MORE, *EVALUATION]
 
 
 @pytest.fixture
 def values():
-    return tomllib.loads(resources.files("nmtkit.corpora").joinpath("datasets.toml").read_text("utf-8"))
+    return tomllib.loads(
+        resources.files("nmtkit.corpora").joinpath("datasets.toml").read_text("utf-8")
+    )
 
 
 @pytest.fixture
 def sources(shared):
-    return (shared / "data" / "sources.md").read_text("utf-8") + (shared / "data" / "formats.md").read_text("utf-8")
+    return (shared / "data" / "sources.md").read_text("utf-8") + (
+        shared / "data" / "formats.md"
+    ).read_text("utf-8")
 
 
 def test_names():
@@ -60,9 +68,19 @@ def test_every_entry_is_whole(name):
 
 
 def test_every_published_file_is_used(values):
-    used = {name for dataset in table.registered().values() for key in dataset.entry.sets for name in _needed_with(dataset, key)}
+    used = {
+        name
+        for dataset in table.registered().values()
+        for key in dataset.entry.sets
+        for name in _needed_with(dataset, key)
+    }
     used |= {name for name in EVALUATION for name in table.find(name).needed()}
-    inside = {url.partition("::")[0] for one in table.find("multi30k-ende").published.values() for url in one.urls if "::" in url}
+    inside = {
+        url.partition("::")[0]
+        for one in table.find("multi30k-ende").published.values()
+        for url in one.urls
+        if "::" in url
+    }
     assert used | inside == set(table.find("multi30k-ende").published)
 
 
@@ -71,8 +89,13 @@ def _needed_with(dataset, key):
 
 
 def test_addresses_and_checksums_are_the_published_ones(sources, shared):
-    """Every size, checksum and address stands in the notes on what is published (Multi30k: beside the files themselves)."""
-    known = dict(reversed(line.split()) for line in (shared / "data" / "SHA256SUMS").read_text("utf-8").splitlines())
+    """Every size, checksum and address stands in the notes on what is published (Multi30k:
+    beside the files themselves).
+    """
+    known = dict(
+        reversed(line.split())
+        for line in (shared / "data" / "SHA256SUMS").read_text("utf-8").splitlines()
+    )
     plain = re.sub(r"\{([^}]*)\}", lambda m: m[1], sources).replace("https://", "http://")
     for name, one in table.find("multi30k-ende").published.items():
         algorithm, _, checksum = (one.checksum or ":").partition(":")
@@ -81,15 +104,26 @@ def test_addresses_and_checksums_are_the_published_ones(sources, shared):
             assert checksum == known[path] and one.size == (shared / "data" / path).stat().st_size
             continue
         if name.startswith("tvsub/"):  # not in the notes: the commit that the files here come from
-            assert "tvsub @ 76a07be477ea" in (shared / "data" / "README.md").read_text("utf-8") and name[12:24] == "76a07be477ea"
+            assert (
+                "tvsub @ 76a07be477ea" in (shared / "data" / "README.md").read_text("utf-8")
+                and name[12:24] == "76a07be477ea"
+            )
             continue
         if checksum:
             assert checksum in sources, name
-            assert algorithm in {"sha256", "git"} or f"md5 {checksum}" in sources or f"/ {checksum}" in sources, name
+            assert (
+                algorithm in {"sha256", "git"}
+                or f"md5 {checksum}" in sources
+                or f"/ {checksum}" in sources
+            ), name
         if one.size:
             assert str(one.size) in sources, name
         assert all(re.match(r"https?://|wit3-releases/", address) for address in one.urls)
-        hosts = {re.match(r"https?://([^/]+)/", address)[1].removeprefix("www.") for address in one.urls if "::" not in address}
+        hosts = {
+            re.match(r"https?://([^/]+)/", address)[1].removeprefix("www.")
+            for address in one.urls
+            if "::" not in address
+        }
         assert all(host in plain for host in hosts - {"drive.usercontent.google.com"}), name
 
 
@@ -108,17 +142,23 @@ def test_addresses_and_checksums_are_the_published_ones(sources, shared):
     ],
 )
 def test_wmt_s_test_sets_are_sacrebleu_s(ours, theirs):
-    """Address, checksum and members as in sacreBLEU's own table, for every direction that uses the archive."""
+    """Address, checksum and members as in sacreBLEU's own table, for every direction that uses
+    the archive.
+    """
     one, other = table.find("wmt14-ende").published[ours], DATASETS[theirs]
     assert one.checksum == f"md5:{other.md5[0]}"
-    assert other.data[0].replace("www.", "") in [address.replace("www.", "") for address in one.urls]
+    assert other.data[0].replace("www.", "") in [
+        address.replace("www.", "") for address in one.urls
+    ]
     seen = 0
     for dataset in table.registered().values():
         for key in dataset.entry.sets:
             for chosen in dataset.choose(key, [key])[2:] if key != "train" else []:
                 for src, tgt in chosen.parts:
                     if src.resource == ours:
-                        assert [src.member, tgt.member] == other.langpairs[f"{dataset.src}-{dataset.tgt}"][:2]
+                        assert [src.member, tgt.member] == other.langpairs[
+                            f"{dataset.src}-{dataset.tgt}"
+                        ][:2]
                         seen += 1
     assert seen >= 2
 
@@ -128,19 +168,33 @@ def test_papers_choices():
 
     def members(name, dev="", preset=None):
         dataset = table.find(name)
-        weak, strong = dataset.entry.prep, dataset.entry.presets.get(preset or dataset.entry.preset, {})
+        weak, strong = (
+            dataset.entry.prep,
+            dataset.entry.presets.get(preset or dataset.entry.preset, {}),
+        )
         chosen = dataset.choose(dev or strong.get("dev", ""))[1:]
         names = [" ".join(src.member for src, _ in one.parts) for one in chosen]
-        return [re.findall(r"(newstest\d+|(?:dev|tst)\d+)", name) for name in names], (weak | strong).get("merges")
+        return [re.findall(r"(newstest\d+|(?:dev|tst)\d+)", name) for name in names], (
+            weak | strong
+        ).get("merges")
 
     years = [f"newstest{year}" for year in range(2008, 2018)]
     assert members("wmt14-ende") == ([["newstest2013"], ["newstest2014"]], 32000)
-    assert members("wmt14-ende", preset="pr-base") == ([["newstest2012", "newstest2013"], ["newstest2014"]], 32000)
+    assert members("wmt14-ende", preset="pr-base") == (
+        [["newstest2012", "newstest2013"], ["newstest2014"]],
+        32000,
+    )
     assert members("wmt14-fren") == ([["newstest2012", "newstest2013"], ["newstest2014"]], 32000)
     assert members("wmt17-deen") == ([["newstest2014", "newstest2015"], ["newstest2017"]], 32000)
     assert members("newscommentary-esen")[0] == [["newstest2008"], years[1:6]]
-    assert members("iwslt14-esen") == ([["tst2010", "tst2011", "tst2012", "dev2010"], ["tst2014"]], 34000)
-    assert members("iwslt14-enro") == ([["tst2010", "tst2011", "tst2012", "dev2010"], ["tst2014"]], 32000)
+    assert members("iwslt14-esen") == (
+        [["tst2010", "tst2011", "tst2012", "dev2010"], ["tst2014"]],
+        34000,
+    )
+    assert members("iwslt14-enro") == (
+        [["tst2010", "tst2011", "tst2012", "dev2010"], ["tst2014"]],
+        32000,
+    )
     assert members("iwslt15-envi") == ([["tst2012"], ["tst2013"]], 21000)
     assert members("iwslt15-fren") == ([["tst2013"], ["tst2014", "tst2015"]], 31000)
     assert members("ted-zhen")[0] == [["dev2010"], ["tst2010", "tst2011", "tst2012", "tst2013"]]
@@ -151,16 +205,23 @@ def test_settings_of_preset_and_data_set_in_the_right_order():
     """The data set's own < the preset's < the data set's with that preset < --set."""
 
     def chosen(name, preset=None, *assignments):
-        return registered_request(name, None, None, SEED, preset, None, None).settings(None, list(assignments))
+        return registered_request(name, None, None, SEED, preset, None, None).settings(
+            None, list(assignments)
+        )
 
     assert chosen("iwslt14-esen").merges == 34000  # preset dc-iwslt: 32000
     assert chosen("iwslt14-esen", "tiny").merges == 1000
     assert chosen("iwslt14-esen", None, "prep.merges=5").merges == 5
     assert chosen("wmt14-ende", "pr-base").dev == "newstest2012+2013"
     assert chosen("wmt14-ende").dev == ""
-    assert chosen("wmt14-ende", "pr-base", "prep.dev=newstest2013", "prep.test=newstest2014,newstest2017").test == ["newstest2014", "newstest2017"]
+    assert chosen(
+        "wmt14-ende", "pr-base", "prep.dev=newstest2013", "prep.test=newstest2014,newstest2017"
+    ).test == ["newstest2014", "newstest2017"]
     for pr in ("pr-base", "pr-big"):  # one paper, one protocol: tokenized, case kept
-        german, french = chosen("wmt14-ende", pr).model_dump(), chosen("wmt14-enfr", pr).model_dump()
+        german, french = (
+            chosen("wmt14-ende", pr).model_dump(),
+            chosen("wmt14-enfr", pr).model_dump(),
+        )
         assert french == german | {"dev": ""}  # English-French has no other dev set
         assert (french["truecase"], french["aggressive_hyphens"]) == ("none", True)
     assert chosen("iwslt14-deen").lowercase and chosen("iwslt14-deen").max_ratio == 1.5
@@ -168,14 +229,23 @@ def test_settings_of_preset_and_data_set_in_the_right_order():
 
 def test_a_direction_needs_its_own_files_and_a_choice_only_what_it_names():
     needed = list(table.find("multi30k-defr").needed())
-    assert needed == [f"multi30k/{s}.{lang}.gz" for s in ("train", "val", "test_2016_flickr", "test_2017_flickr") for lang in ("de", "fr")]
+    assert needed == [
+        f"multi30k/{s}.{lang}.gz"
+        for s in ("train", "val", "test_2016_flickr", "test_2017_flickr")
+        for lang in ("de", "fr")
+    ]
     wmt = table.find("wmt14-ende")
     assert "wmt17/test.tgz" not in wmt.needed()
     assert "wmt17/test.tgz" in wmt.needed(wmt.choose("", ["newstest2017"]))
 
 
 @pytest.mark.parametrize(
-    ("dev", "test", "hint"), [("newstest2012", [], "newstest2012+2013"), ("", ["newstest14"], "newstest2014"), ("train", [], "")]
+    ("dev", "test", "hint"),
+    [
+        ("newstest2012", [], "newstest2012+2013"),
+        ("", ["newstest14"], "newstest2014"),
+        ("train", [], ""),
+    ],
 )
 def test_an_unknown_set_says_the_nearest(dev, test, hint):
     with pytest.raises(ConfigError, match="has no set") as caught:
@@ -220,7 +290,11 @@ T = (*M, "sets", "train")
         ((*M, "licens"), "x", "unknown setting 'multi30k.licens'"),
         ((*T, "fles"), ["x"], "unknown setting"),
         ((*T, "format"), "tmx", "bad value"),
-        ((*T, "files"), ["multi30k/trian.{lang}.gz"], "needs 'multi30k/trian.en.gz', which no source has"),
+        (
+            (*T, "files"),
+            ["multi30k/trian.{lang}.gz"],
+            "needs 'multi30k/trian.en.gz', which no source has",
+        ),
         ((*T, "files"), {"en": ["multi30k/train.en.gz"]}, "don't match"),
         ((*T, "documents"), "ids", "don't match"),
         ((*T, "rows"), "1:2", "don't match"),
@@ -244,9 +318,11 @@ def test_the_table_is_strict(values, path, value, message):
 
 def test_mirrors_of_the_source_come_first():
     one = table.find("iwslt14-deen").published["wit3/2014-01/texts/de/en/de-en.tgz"]
-    assert [address.partition("//")[2].partition("/")[0] for address in one.urls] == ["wit3.fbk.eu", "dl.fbaipublicfiles.com", "2014-01"][:2] + [
-        ""
-    ]
+    assert [address.partition("//")[2].partition("/")[0] for address in one.urls] == [
+        "wit3.fbk.eu",
+        "dl.fbaipublicfiles.com",
+        "2014-01",
+    ][:2] + [""]
     assert one.urls[2] == "wit3-releases/2014-01.tgz::2014-01/texts/de/en/de-en.tgz"
 
 
@@ -257,11 +333,24 @@ def test_describe_is_json_and_knows_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
     rows = {row["name"]: row for row in json.loads(json.dumps(table.describe()))}
     m30k = rows["multi30k-ende"]
-    assert (m30k["pairs"], m30k["size"], m30k["verified"], m30k["kind"]) == (29000, "1.3 MB", True, "corpus")
+    assert (m30k["pairs"], m30k["size"], m30k["verified"], m30k["kind"]) == (
+        29000,
+        "1.3 MB",
+        True,
+        "corpus",
+    )
     assert m30k["bytes"] == sum(r.size for r in table.find("multi30k-ende").needed().values())
     assert m30k["sets"] == ["train", "dev", "test_2016_flickr", "test_2017_flickr"]
-    assert (rows["demo"]["cached"], rows["demo"]["kind"], m30k["cached"]) == (True, "generated", False)
-    assert (rows["ted-zhen"]["bytes"], rows["ted-zhen"]["size"], rows["ted-zhen"]["verified"]) == (None, "?", False)
+    assert (rows["demo"]["cached"], rows["demo"]["kind"], m30k["cached"]) == (
+        True,
+        "generated",
+        False,
+    )
+    assert (rows["ted-zhen"]["bytes"], rows["ted-zhen"]["size"], rows["ted-zhen"]["verified"]) == (
+        None,
+        "?",
+        False,
+    )
     assert rows["wmt14-ende"]["size"] == "1.7 GB + ?" and rows["wmt14-ende"]["verified"]
     assert "newstest2012+2013" in rows["wmt14-ende"]["further_sets"]
     assert (rows["senteval"]["kind"], rows["senteval"]["sets"]) == ("evaluation set", [])
@@ -307,7 +396,9 @@ def test_an_evaluation_set_compressed_since_is_kept_uncompressed(lingeval, tmp_p
 
     (lingeval.parent / "lingeval97.json.xz").write_bytes(lzma.compress(lingeval.read_bytes()))
     lingeval.unlink()
-    assert (published.evaluation_set("lingeval97", lingeval.parent) / "lingeval97.json").read_text() == "[]"
+    assert (
+        published.evaluation_set("lingeval97", lingeval.parent) / "lingeval97.json"
+    ).read_text() == "[]"
 
 
 def test_what_is_and_is_no_evaluation_set(tmp_path):
@@ -322,23 +413,37 @@ def test_the_list_fits_80_columns_and_leaves_nothing_out():
     listed = CliRunner().invoke(app, ["datasets"]).stdout
     assert max(map(len, listed.split("\n"))) < 80
     text = " ".join(listed.split())
-    assert "nmtkit datasets --fetch senteval" in CliRunner().invoke(app, ["datasets", "--help"]).stdout
+    assert (
+        "nmtkit datasets --fetch senteval" in CliRunner().invoke(app, ["datasets", "--help"]).stdout
+    )
     for row in table.describe():
         (line,) = [line for line in listed.split("\n") if line.split(" ")[0] == row["name"]]
         number = line.split()[-1]
         assert f"[{number}] {row['citation']} Licence: {row['licence']}" in text
-    assert re.search(r"^iwslt14-esen +~183,000 ", listed, re.M) and re.search(r"^iwslt14-deen +167,522 ", listed, re.M)
+    assert re.search(r"^iwslt14-esen +~183,000 ", listed, re.M) and re.search(
+        r"^iwslt14-deen +167,522 ", listed, re.M
+    )
 
 
 def test_numbers_of_pairs_that_are_not_published_are_called_approximate():
     rounded = {row["name"] for row in table.describe() if row["approximate"]}
-    assert rounded == {"iwslt14-esen", "iwslt14-enes", "iwslt14-roen", "iwslt14-enro", "iwslt15-fren", "iwslt15-enfr"}
+    assert rounded == {
+        "iwslt14-esen",
+        "iwslt14-enes",
+        "iwslt14-roen",
+        "iwslt14-enro",
+        "iwslt15-fren",
+        "iwslt15-enfr",
+    }
 
 
 def test_an_unknown_name_to_fetch_is_no_matter_of_prep():
     with pytest.raises(ConfigError, match="unknown data set 'senteva'") as caught:
         published.fetch("senteva")
-    assert (caught.value.where, caught.value.hint) == ("nmtkit datasets --fetch", "did you mean 'senteval'? (nmtkit datasets lists them)")
+    assert (caught.value.where, caught.value.hint) == (
+        "nmtkit datasets --fetch",
+        "did you mean 'senteval'? (nmtkit datasets lists them)",
+    )
 
 
 def test_fetch_without_preparing(shared, tmp_path, monkeypatch):

@@ -1,4 +1,6 @@
-"""Downloads from a real server on loopback: resumed, verified, never half under the good name, and clear about what went wrong."""
+"""Downloads from a real server on loopback: resumed, verified, never half under the good name,
+and clear about what went wrong.
+"""
 
 import contextlib
 import gzip
@@ -31,7 +33,9 @@ CHECKSUM = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """The path says how the server behaves; requests are recorded as (path, first byte asked for)."""
+    """The path says how the server behaves; requests are recorded as (path, first byte asked
+    for).
+    """
 
     protocol_version = "HTTP/1.1"
 
@@ -41,7 +45,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         start = int(asked[1]) if asked else 0
         server.asked.append((self.path, start))
         count = sum(path == self.path for path, _ in server.asked)
-        body = {"page": PAGE, "wrong": OTHER, "changed": [OTHER, CONTENT][count > 1], "empty": b""}.get(kind, CONTENT)
+        body = {
+            "page": PAGE,
+            "wrong": OTHER,
+            "changed": [OTHER, CONTENT][count > 1],
+            "empty": b"",
+        }.get(kind, CONTENT)
         etag = hashlib.md5(body).hexdigest()
         if kind in {"missing", "busy"} and (kind == "missing" or count <= 2):
             self.send_error(404 if kind == "missing" else 503)
@@ -97,7 +106,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as one:
         one.asked = []
@@ -109,7 +125,11 @@ def server(tmp_path, monkeypatch):
 
 
 def find(server, *paths, name=NAME, checksum=CHECKSUM, size=SIZE, from_dir=None):
-    resource = Resource(size=size, checksum=checksum, urls=[path if "::" in path else server.address + path for path in paths])
+    resource = Resource(
+        size=size,
+        checksum=checksum,
+        urls=[path if "::" in path else server.address + path for path in paths],
+    )
     return Finder({name: resource}, from_dir).find(name).path
 
 
@@ -144,12 +164,16 @@ def test_progress_knows_the_length_from_the_server(server, monkeypatch):
     monkeypatch.setattr(download.console, "progress", progress)
     find(server, "/dying", size=None)
     assert totals == [("downloading train.bin", len(CONTENT))] * 3
-    assert done[0] == 0 and sum(done) == len(CONTENT) + HALF + 2 * HALF  # each display begins with what is there already
+    assert (
+        done[0] == 0 and sum(done) == len(CONTENT) + HALF + 2 * HALF
+    )  # each display begins with what is there already
 
 
 def test_the_git_checksum_is_git_s(tmp_path):
     (tmp_path / "x").write_bytes(CONTENT)
-    git = subprocess.run(["git", "hash-object", tmp_path / "x"], capture_output=True, text=True, check=True)
+    git = subprocess.run(
+        ["git", "hash-object", tmp_path / "x"], capture_output=True, text=True, check=True
+    )
     assert checksum(tmp_path / "x", "git") == f"git:{git.stdout.strip()}"
 
 
@@ -207,7 +231,13 @@ print(Finder({{"{NAME}": Resource(size={len(CONTENT)}, checksum="{CHECKSUM}", ur
 def test_three_processes_fetch_the_same_file_once(server, tmp_path):
     said = [tmp_path / f"{i}.err" for i in range(3)]
     children = [
-        subprocess.Popen([sys.executable, "-c", CHILD, server.address + "/gated"], stdout=-1, stderr=path.open("wb"), text=True) for path in said
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, server.address + "/gated"],
+            stdout=-1,
+            stderr=path.open("wb"),
+            text=True,
+        )
+        for path in said
     ]
     until(lambda: sum("another process is downloading" in path.read_text() for path in said) == 2)
     server.gate.set()
@@ -247,7 +277,9 @@ def test_a_busy_server_is_asked_again_once_it_has_answered(server, tmp_path):
     part = tmp_path / "cache" / "corpus" / "train.bin.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(CONTENT[:30_000])
-    assert find(server, "/busy", "/good").read_bytes() == CONTENT  # an address that has never answered is left for the next
+    assert (
+        find(server, "/busy", "/good").read_bytes() == CONTENT
+    )  # an address that has never answered is left for the next
     assert server.asked == [("/busy", 30_000), ("/good", 30_000)]
 
 
@@ -257,7 +289,11 @@ def test_a_part_that_is_whole_or_too_long(server, tmp_path, length):
     part.parent.mkdir(parents=True)
     part.write_bytes((CONTENT + b"xyz")[:length])
     assert find(server, "/good", size=None).read_bytes() == CONTENT
-    assert server.asked == [("/good", length)] if length == len(CONTENT) else [("/good", length), ("/good", 0)]
+    assert (
+        server.asked == [("/good", length)]
+        if length == len(CONTENT)
+        else [("/good", length), ("/good", 0)]
+    )
 
 
 def test_a_part_of_another_file_costs_one_more_transfer(server, tmp_path, capsys):
@@ -273,7 +309,12 @@ def test_a_part_of_another_file_costs_one_more_transfer(server, tmp_path, capsys
 def test_a_file_that_changed_meanwhile_comes_whole(server, tmp_path):
     """The server's validator decides, also where no checksum is published."""
     assert find(server, "/changed", checksum=None, size=None).read_bytes() == CONTENT
-    assert server.asked == [("/changed", 0), ("/changed", HALF), ("/changed", HALF), ("/changed", 2 * HALF)]
+    assert server.asked == [
+        ("/changed", 0),
+        ("/changed", HALF),
+        ("/changed", HALF),
+        ("/changed", 2 * HALF),
+    ]
 
 
 @pytest.mark.parametrize("validator", ["", "/noetag"])
@@ -299,7 +340,9 @@ def test_an_encoding_of_the_file_itself_is_not_undone(server, tmp_path):
 # the wrong thing
 
 
-def test_a_wrong_file_is_set_aside_with_both_checksums_and_the_mirror_tried(server, tmp_path, capsys):
+def test_a_wrong_file_is_set_aside_with_both_checksums_and_the_mirror_tried(
+    server, tmp_path, capsys
+):
     assert find(server, "/wrong", "/good").read_bytes() == CONTENT
     assert server.asked == [("/wrong", 0), ("/good", 0)]
     assert cache(tmp_path) == {"train.bin": CONTENT, "train.bin.bad": OTHER}
@@ -326,7 +369,14 @@ def test_without_a_checksum_a_page_is_no_archive(server, tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("path", "reason"), [("/page", "web page"), ("/missing", "404"), ("/wrong", "another file"), ("/busy", "503"), ("/empty", "")]
+    ("path", "reason"),
+    [
+        ("/page", "web page"),
+        ("/missing", "404"),
+        ("/wrong", "another file"),
+        ("/busy", "503"),
+        ("/empty", ""),
+    ],
 )
 def test_nothing_good_means_exit_3_and_no_file(server, tmp_path, path, reason):
     with pytest.raises(EnvironmentProblem) as caught:
@@ -340,7 +390,10 @@ def test_nothing_good_means_exit_3_and_no_file(server, tmp_path, path, reason):
 def test_every_address_is_named(server):
     with pytest.raises(EnvironmentProblem) as caught:
         find(server, "/missing", "/page")
-    assert f"{server.address}/missing: " in caught.value.where and f"{server.address}/page: " in caught.value.where
+    assert (
+        f"{server.address}/missing: " in caught.value.where
+        and f"{server.address}/page: " in caught.value.where
+    )
 
 
 def test_no_network(server, tmp_path):
@@ -372,8 +425,18 @@ def test_an_unwritable_cache_is_the_machine_s_problem(server, tmp_path):
 
 def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, capsys):
     path = find(server, "/good", checksum=None, size=None)
-    assert (path.parent / "train.bin.sha256").read_text() == f"{CHECKSUM.partition(':')[2]}  train.bin\n"
-    assert subprocess.run(["sha256sum", "-c", "train.bin.sha256"], cwd=path.parent, capture_output=True, check=False).returncode == 0
+    assert (
+        path.parent / "train.bin.sha256"
+    ).read_text() == f"{CHECKSUM.partition(':')[2]}  train.bin\n"
+    assert (
+        subprocess.run(
+            ["sha256sum", "-c", "train.bin.sha256"],
+            cwd=path.parent,
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
     path.unlink()
     assert find(server, "/wrong", "/good", checksum=None, size=None).read_bytes() == CONTENT
     assert cache(tmp_path)["train.bin.bad"] == OTHER
@@ -382,7 +445,10 @@ def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, ca
     (mine / "train.bin").write_bytes(OTHER)
     with pytest.raises(DataError, match="not the copy seen before") as caught:
         find(server, "/good", checksum=None, size=None, from_dir=mine)
-    assert CHECKSUM.partition(":")[2] in caught.value.message and hashlib.sha256(OTHER).hexdigest() in caught.value.message
+    assert (
+        CHECKSUM.partition(":")[2] in caught.value.message
+        and hashlib.sha256(OTHER).hexdigest() in caught.value.message
+    )
     assert "train.bin.sha256" in caught.value.hint
 
 
@@ -446,13 +512,24 @@ def test_two_published_files_of_one_base_name(server, tmp_path):
     for year, content in (("wmt12", CONTENT), ("wmt13", OTHER)):
         (mine / year).mkdir(parents=True)
         (mine / year / "test.bin").write_bytes(content)
-    known = {f"wmt{n}/test.bin": Resource(checksum="md5:" + hashlib.md5(content).hexdigest()) for n, content in ((12, CONTENT), (13, OTHER))}
+    known = {
+        f"wmt{n}/test.bin": Resource(checksum="md5:" + hashlib.md5(content).hexdigest())
+        for n, content in ((12, CONTENT), (13, OTHER))
+    }
     for published in (known, {name: Resource() for name in known}):
         finder = Finder(published, mine)
         assert [finder.find(name).path.parent.name for name in known] == ["wmt12", "wmt13"]
     (mine / "test.bin").write_bytes((mine / "wmt13" / "test.bin").read_bytes())
     for year in ("wmt12", "wmt13"):
         (mine / year / "test.bin").unlink()
-    finder = Finder({name: one.model_copy(update={"urls": [server.address + "/good"]}) for name, one in known.items()}, mine)
+    finder = Finder(
+        {
+            name: one.model_copy(update={"urls": [server.address + "/good"]})
+            for name, one in known.items()
+        },
+        mine,
+    )
     assert finder.find("wmt13/test.bin").path == mine / "test.bin"
-    assert finder.find("wmt12/test.bin").path == tmp_path / "cache" / "wmt12" / "test.bin"  # the other year's is no reason to stop
+    assert (
+        finder.find("wmt12/test.bin").path == tmp_path / "cache" / "wmt12" / "test.bin"
+    )  # the other year's is no reason to stop

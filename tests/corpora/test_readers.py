@@ -1,4 +1,6 @@
-"""The formats: against the real files, read a second time by the plainest means; and the oddities each format allows."""
+"""The formats: against the real files, read a second time by the plainest means; and the
+oddities each format allows.
+"""
 
 import html
 import io
@@ -43,10 +45,23 @@ def xml_oracle(path):
 
 # IWSLT's XML
 
-IWSLT = [("iwslt15_zhen", f"IWSLT15.TED.{s}.zh-en", 2) for s in ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013")]
-IWSLT += [("iwslt15_envi", f"IWSLT15.TED.{s}.en-vi", 2) for s in ("dev2010", "tst2010", "tst2011", "tst2012")]
-IWSLT += [("iwslt16_deen", f"IWSLT16.{s}.de-en", 2) for s in ("TED.dev2010", "TED.tst2013", "TEDX.dev2012", "TEDX.tst2014")]
-SIZES = {"IWSLT15.TED.dev2010.zh-en": (887, 8), "IWSLT15.TED.tst2013.zh-en": (1261, 19), "IWSLT15.TED.tst2012.en-vi": (1553, 14)}
+IWSLT = [
+    ("iwslt15_zhen", f"IWSLT15.TED.{s}.zh-en", 2)
+    for s in ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013")
+]
+IWSLT += [
+    ("iwslt15_envi", f"IWSLT15.TED.{s}.en-vi", 2)
+    for s in ("dev2010", "tst2010", "tst2011", "tst2012")
+]
+IWSLT += [
+    ("iwslt16_deen", f"IWSLT16.{s}.de-en", 2)
+    for s in ("TED.dev2010", "TED.tst2013", "TEDX.dev2012", "TEDX.tst2014")
+]
+SIZES = {
+    "IWSLT15.TED.dev2010.zh-en": (887, 8),
+    "IWSLT15.TED.tst2013.zh-en": (1261, 19),
+    "IWSLT15.TED.tst2012.en-vi": (1553, 14),
+}
 
 
 @pytest.mark.parametrize(("folder", "name", "sides"), IWSLT)
@@ -66,7 +81,9 @@ def test_iwslt_xml_is_the_text_and_the_talks_that_others_took_from_it(shared, pa
     base = shared / "data" / "iwslt15_zhen" / f"IWSLT15.TED.{part}.zh-en"
     for lang in ("zh", "en"):
         (stream,) = readers.markup(real(base.with_name(f"{base.name}.{lang}.xml")), lang)
-        assert texts(stream) == [html.unescape(line) for line in lines(base.with_name(f"{base.name}.{lang}"))]
+        assert texts(stream) == [
+            html.unescape(line) for line in lines(base.with_name(f"{base.name}.{lang}"))
+        ]
         assert starts(stream) == [int(line) for line in lines(base.with_name(f"{base.name}.doc"))]
 
 
@@ -75,9 +92,14 @@ def test_iwslt_xml_is_the_text_and_the_talks_that_others_took_from_it(shared, pa
 
 def test_sgm_of_news(shared):
     folder = shared / "data" / "moses_nc5k"
-    (src,), (ref,) = readers.markup(folder / "test-src.fr.sgm", "fr"), readers.markup(folder / "test-ref.en.sgm", "en")
+    (src,), (ref,) = (
+        readers.markup(folder / "test-src.fr.sgm", "fr"),
+        readers.markup(folder / "test-ref.en.sgm", "en"),
+    )
     for stream, name in ((src, "test-src.fr.sgm"), (ref, "test-ref.en.sgm")):
-        plain = re.findall(r'^<seg id="\d+">\s*(.*?)\s*</seg>', "\n".join(lines(folder / name)), re.M)
+        plain = re.findall(
+            r'^<seg id="\d+">\s*(.*?)\s*</seg>', "\n".join(lines(folder / name)), re.M
+        )
         assert texts(stream) == [html.unescape(text) for text in plain]
         assert len(starts(stream)) == "\n".join(lines(folder / name)).count("<doc ")
     assert starts(src) == starts(ref)
@@ -85,17 +107,24 @@ def test_sgm_of_news(shared):
 
 def test_sgm_with_three_references_and_without_quotes(shared):
     """TVsub's test set; the same references lie beside HAN's outputs as plain text."""
-    streams = readers.markup(real(shared / "data" / "tvsub_zhen" / "processed" / "test" / "test_trg.sgm"), "en")
+    streams = readers.markup(
+        real(shared / "data" / "tvsub_zhen" / "processed" / "test" / "test_trg.sgm"), "en"
+    )
     assert len(streams) == 3
     for number, stream in enumerate(streams, 1):
-        assert texts(stream) == [html.unescape(line) for line in lines(shared / "data" / "han_outputs" / "sub_zh-en" / f"test_tgt_{number}")]
+        assert texts(stream) == [
+            html.unescape(line)
+            for line in lines(shared / "data" / "han_outputs" / "sub_zh-en" / f"test_tgt_{number}")
+        ]
         assert (len(rows(stream)), starts(stream)) == (1154, [0, 330])
 
 
 def test_sgm_of_a_system(shared):
     folder = shared / "data" / "han_outputs" / "sub_zh-en"
     (stream,) = readers.markup(real(folder / "sub_zh-en_baseline.en.sgm"), "en")
-    assert texts(stream) == [html.unescape(line).strip() for line in lines(folder / "sub_zh-en_baseline.en")]
+    assert texts(stream) == [
+        html.unescape(line).strip() for line in lines(folder / "sub_zh-en_baseline.en")
+    ]
 
 
 # WMT's XML
@@ -103,7 +132,9 @@ def test_sgm_of_a_system(shared):
 
 def test_wmt_xml(shared):
     path = real(shared / "data" / "wmt21_xml" / "newstest2021.de-fr.all.xml")
-    tree = ElementTree.fromstring("\n".join(lines(path)).removeprefix("<?xml version='1.0' encoding='utf-8'?>"))
+    tree = ElementTree.fromstring(
+        "\n".join(lines(path)).removeprefix("<?xml version='1.0' encoding='utf-8'?>")
+    )
     for lang, side in (("de", "src"), ("fr", "ref")):
         (stream,) = readers.markup(path, lang)
         expected, where = [], []
@@ -140,12 +171,17 @@ def test_quotes_case_breaks_entities_and_bare_ampersands(tmp_path):
 
 
 def test_two_documents_by_different_translators_are_one_reference(tmp_path):
-    text = '<doc docid="a" sysid="Ann"><seg>x</seg></doc><doc docid="b" sysid="Bob"><seg>y</seg></doc>'
+    text = (
+        '<doc docid="a" sysid="Ann"><seg>x</seg></doc><doc docid="b" sysid="Bob"><seg>y</seg></doc>'
+    )
     assert [texts(stream) for stream in markup(tmp_path, text)] == [["x", "y"]]
 
 
 def test_references_interleaved_or_one_after_the_other(tmp_path):
-    docs = {key: f'<doc docid="{key[0]}" sysid="{key[1]}"><seg>{key}</seg></doc>' for key in ("a1", "a2", "b1", "b2")}
+    docs = {
+        key: f'<doc docid="{key[0]}" sysid="{key[1]}"><seg>{key}</seg></doc>'
+        for key in ("a1", "a2", "b1", "b2")
+    }
     for order in (["a1", "a2", "b1", "b2"], ["a1", "b1", "a2", "b2"]):
         found = markup(tmp_path, "".join(docs[key] for key in order))
         assert [texts(stream) for stream in found] == [["a1", "b1"], ["a2", "b2"]]
@@ -167,8 +203,20 @@ def test_two_translators_in_wmt_xml_and_no_output_of_a_system(tmp_path):
         ("<doc docid=a></doc>", "no segments"),
         ("<doc docid=a>\n<seg id=1>x\n<seg id=2>y</seg></doc>", "not closed"),
         ("<doc docid=a>\n<seg id=1>x</doc><doc docid=b><seg>y</seg></doc>", "not closed"),
-        ("<doc docid=a sysid=1><seg>x</seg></doc><doc docid=a sysid=2><seg>x</seg><seg>y</seg></doc>", "differ in document 'a'"),
-        ("<doc docid=a sysid=1><seg>x</seg></doc><doc docid=a sysid=2><seg>x</seg></doc><doc docid=b sysid=2><seg>x</seg></doc>", "document 'b'"),
+        (
+            (
+                "<doc docid=a sysid=1><seg>x</seg></doc><doc docid=a"
+                " sysid=2><seg>x</seg><seg>y</seg></doc>"
+            ),
+            "differ in document 'a'",
+        ),
+        (
+            (
+                "<doc docid=a sysid=1><seg>x</seg></doc><doc docid=a sysid=2><seg>x</seg></doc><doc"
+                " docid=b sysid=2><seg>x</seg></doc>"
+            ),
+            "document 'b'",
+        ),
     ],
 )
 def test_what_cannot_be_read(tmp_path, text, message):
@@ -182,7 +230,10 @@ def test_what_cannot_be_read(tmp_path, text, message):
 
 def test_no_entity_bomb(tmp_path):
     """Entities of a document type are never expanded."""
-    laughs = '<!DOCTYPE d [<!ENTITY a "haha"><!ENTITY b "&a;&a;&a;&a;">]><doc docid="a"><seg>&b;&b;</seg></doc>'
+    laughs = (
+        '<!DOCTYPE d [<!ENTITY a "haha"><!ENTITY b "&a;&a;&a;&a;">]><doc'
+        ' docid="a"><seg>&b;&b;</seg></doc>'
+    )
     assert texts(markup(tmp_path, laughs)[0]) == ["&b;&b;"]
 
 
@@ -190,10 +241,23 @@ def test_no_entity_bomb(tmp_path):
 
 
 def train_tags(path):
-    """A real XML set as WIT3 publishes training text: metadata with tags, sentences bare. Returns text, and sentences by talk."""
+    """A real XML set as WIT3 publishes training text: metadata with tags, sentences bare.
+    Returns text, and sentences by talk.
+    """
     out, talks = [], []
     for line in lines(path):
-        if line.startswith(("<url>", "<keywords>", "<talkid>", "<title>", "<description>", "<reviewer", "<translator", "<speaker")):
+        if line.startswith(
+            (
+                "<url>",
+                "<keywords>",
+                "<talkid>",
+                "<title>",
+                "<description>",
+                "<reviewer",
+                "<translator",
+                "<speaker",
+            )
+        ):
             out.append(line)
         elif line.startswith("<doc"):
             talks.append([])
@@ -205,7 +269,9 @@ def train_tags(path):
 
 @pytest.mark.parametrize("lang", ["zh", "en"])
 def test_ted_without_its_metadata(shared, tmp_path, lang):
-    text, talks = train_tags(shared / "data" / "iwslt15_zhen" / f"IWSLT15.TED.tst2013.zh-en.{lang}.xml")
+    text, talks = train_tags(
+        shared / "data" / "iwslt15_zhen" / f"IWSLT15.TED.tst2013.zh-en.{lang}.xml"
+    )
     path = write(tmp_path, text)
     stream = readers.ted(path)
     assert stream.documents
@@ -217,11 +283,28 @@ def test_ted_without_its_metadata(shared, tmp_path, lang):
 
 
 def test_ted_titles_begin_their_talk(tmp_path):
-    talk = '<doc docid="1">\n<url>u</url>\n<title>T &amp; t</title>\n<reviewer href="x">r</reviewer>\n a \n\nb\n</doc>\n'
+    talk = (
+        '<doc docid="1">\n<url>u</url>\n<title>T &amp; t</title>\n<reviewer href="x">r</reviewer>\n'
+        " a \n\nb\n</doc>\n"
+    )
     path = write(tmp_path, talk + "<url>u</url>\n<i>c</i>\n<title></title>\nd")
-    assert rows(readers.ted(path)) == [(b"a", True), (b"", False), (b"b", False), (b"<i>c</i>", True), (b"d", True)]
+    assert rows(readers.ted(path)) == [
+        (b"a", True),
+        (b"", False),
+        (b"b", False),
+        (b"<i>c</i>", True),
+        (b"d", True),
+    ]
     kept = rows(readers.ted(path, ["title"]))
-    assert kept == [(b"T & t", True), (b"a", False), (b"", False), (b"b", False), (b"<i>c</i>", True), (b"", True), (b"d", False)]
+    assert kept == [
+        (b"T & t", True),
+        (b"a", False),
+        (b"", False),
+        (b"b", False),
+        (b"<i>c</i>", True),
+        (b"", True),
+        (b"d", False),
+    ]
 
 
 # episodes
@@ -229,7 +312,13 @@ def test_ted_titles_begin_their_talk(tmp_path):
 
 def test_episodes_are_documents(shared, tmp_path):
     sizes, paths = [], []
-    with tarfile.open(fileobj=io.BytesIO(lzma.decompress((shared / "data" / "tvsub_zhen" / "train_episodes_000-699.tar.xz").read_bytes()))) as one:
+    with tarfile.open(
+        fileobj=io.BytesIO(
+            lzma.decompress(
+                (shared / "data" / "tvsub_zhen" / "train_episodes_000-699.tar.xz").read_bytes()
+            )
+        )
+    ) as one:
         for number in range(0, 700, 50):
             data = one.extractfile(f"{number}.zh").read()
             paths.append(write(tmp_path, data, f"{number}.zh"))
@@ -238,7 +327,9 @@ def test_episodes_are_documents(shared, tmp_path):
     assert stream.documents
     found = rows(stream)
     assert len(found) == sum(sizes)
-    assert [i for i, (_, first) in enumerate(found) if first] == [sum(sizes[:i]) for i in range(len(sizes))]
+    assert [i for i, (_, first) in enumerate(found) if first] == [
+        sum(sizes[:i]) for i in range(len(sizes))
+    ]
 
 
 @pytest.mark.parametrize(

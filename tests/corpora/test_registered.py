@@ -1,4 +1,6 @@
-"""Every registered data set, prepared whole by the command, from archives that look like the published ones."""
+"""Every registered data set, prepared whole by the command, from archives that look like the
+published ones.
+"""
 
 import dataclasses
 import functools
@@ -37,7 +39,9 @@ def folder(shared, tmp_path_factory):
 @pytest.fixture(scope="module")
 def known(folder):
     """The table with the look-alikes' own checksums where one is published, and no address."""
-    values = tomllib.loads(resources.files("nmtkit.corpora").joinpath("datasets.toml").read_text("utf-8"))
+    values = tomllib.loads(
+        resources.files("nmtkit.corpora").joinpath("datasets.toml").read_text("utf-8")
+    )
     for source, entry in values["sources"].items():
         entry["bases"] = []
         for path, one in entry["files"].items():
@@ -48,7 +52,9 @@ def known(folder):
                 found = [
                     p
                     for p in folder.rglob(path.rpartition("/")[2])
-                    if str(p).endswith(f"{source}/{path}") or p.parent == folder or "probing" in p.parts
+                    if str(p).endswith(f"{source}/{path}")
+                    or p.parent == folder
+                    or "probing" in p.parts
                 ]
                 one["checksum"] = checksum(found[0], algorithm)
     return table.expand(values)
@@ -72,13 +78,26 @@ def nmtkit(*arguments):
 
 def prepare(name, folder, run, *more):
     result = nmtkit(
-        "prep", name, "--from-dir", folder, "--run", run, "--jobs", 1, "--set", "prep.merges=60", "--set", "prep.vocab_threshold=0", *more
+        "prep",
+        name,
+        "--from-dir",
+        folder,
+        "--run",
+        run,
+        "--jobs",
+        1,
+        "--set",
+        "prep.merges=60",
+        "--set",
+        "prep.vocab_threshold=0",
+        *more,
     )
     assert result.exit_code == 0, result.stderr
     return Run(run), result.stderr
 
 
-# name: pairs of training text, lines of dev, lines of each test set, sets that have documents and how many
+# name: pairs of training text, lines of dev, lines of each test set, sets that have documents and
+# how many
 EXPECTED = {
     "multi30k": (TRAIN, HELD, {"test_2016_flickr": HELD, "test_2017_flickr": HELD}, {}),
     "wmt14-de": (TRAIN, HELD, {"newstest2014": HELD}, {"dev": 3, "newstest2014": 3}),
@@ -88,12 +107,32 @@ EXPECTED = {
     "iwslt14-es": (TRAIN, 4 * HELD, {"tst2014": HELD}, {"train": 3, "dev": 12, "tst2014": 3}),
     "iwslt14-ro": (TRAIN, 4 * HELD, {"tst2014": HELD}, {"train": 3, "dev": 12, "tst2014": 3}),
     "iwslt15-vi": (TRAIN, HELD, {"tst2013": HELD}, {"train": 3, "dev": 3, "tst2013": 3}),
-    "iwslt15-fr": (TRAIN, HELD, {"tst2014+2015": 2 * HELD}, {"train": 3, "dev": 3, "tst2014+2015": 6}),
-    "iwslt15-zh": (TRAIN, HELD, {f"tst{y}": HELD for y in range(2010, 2014)}, {"train": 3, "dev": 3} | {f"tst{y}": 3 for y in range(2010, 2014)}),
+    "iwslt15-fr": (
+        TRAIN,
+        HELD,
+        {"tst2014+2015": 2 * HELD},
+        {"train": 3, "dev": 3, "tst2014+2015": 6},
+    ),
+    "iwslt15-zh": (
+        TRAIN,
+        HELD,
+        {f"tst{y}": HELD for y in range(2010, 2014)},
+        {"train": 3, "dev": 3} | {f"tst{y}": 3 for y in range(2010, 2014)},
+    ),
     "ted-zh": (TRAIN, HELD, {"tst2010-2013": 4 * HELD}, {"train": 3, "dev": 3, "tst2010-2013": 12}),
     "ted-es": (TRAIN, HELD, {"tst2010-2012": 3 * HELD}, {"train": 3, "dev": 3, "tst2010-2012": 9}),
-    "newscommentary-es": (TRAIN, HELD, {"newstest2009-2013": 5 * HELD}, {"dev": 3, "newstest2009-2013": 15}),
-    "opensubtitles2018-es": (300, 1000, {"last-1000": 1000}, {"train": 5, "dev": 15, "last-1000": 15}),
+    "newscommentary-es": (
+        TRAIN,
+        HELD,
+        {"newstest2009-2013": 5 * HELD},
+        {"dev": 3, "newstest2009-2013": 15},
+    ),
+    "opensubtitles2018-es": (
+        300,
+        1000,
+        {"last-1000": 1000},
+        {"train": 5, "dev": 15, "last-1000": 15},
+    ),
     "tvsub-zh": (240, 1086, {"test": 1154}, {"train": 4, "dev": 2, "test": 2}),
 }
 
@@ -101,7 +140,11 @@ EXPECTED = {
 def family(name):
     """The section of the table: the name with English left out."""
     stem, _, pair = name.rpartition("-")
-    return stem if stem == "multi30k" else f"{stem}-{pair.replace('en', '', 1) if not pair.startswith('en') else pair[2:]}"
+    return (
+        stem
+        if stem == "multi30k"
+        else f"{stem}-{pair.replace('en', '', 1) if not pair.startswith('en') else pair[2:]}"
+    )
 
 
 def text(run, name, side):
@@ -115,26 +158,55 @@ def test_prep_of_everything_registered(look_alikes, folder, tmp_path, name):
     train, dev, tests, documents = EXPECTED[family(name)]
     assert manifest["cleaning"]["pairs_in"] == train
     assert manifest["cleaning"]["pairs_kept"] > 0.7 * train
-    assert {s.name: s.lines for s in run.sets()} == {"train": manifest["cleaning"]["pairs_kept"], "dev": dev} | tests
-    assert (manifest["src"], manifest["tgt"], manifest["preset"]) == (dataset.src, dataset.tgt, dataset.entry.preset)
-    found = {path.stem: len(list(text_lines(path))) for path in (run.prep / "docs").glob("*.txt")} if (run.prep / "docs").exists() else {}
+    assert {s.name: s.lines for s in run.sets()} == {
+        "train": manifest["cleaning"]["pairs_kept"],
+        "dev": dev,
+    } | tests
+    assert (manifest["src"], manifest["tgt"], manifest["preset"]) == (
+        dataset.src,
+        dataset.tgt,
+        dataset.entry.preset,
+    )
+    found = (
+        {path.stem: len(list(text_lines(path))) for path in (run.prep / "docs").glob("*.txt")}
+        if (run.prep / "docs").exists()
+        else {}
+    )
     assert found == documents
     assert set(dataset.needed()) <= set(manifest["inputs"])
     assert not list(run.path.glob("prep.tmp-*"))
-    result = nmtkit("prep", name, "--run", run.path, "--set", "prep.merges=60", "--set", "prep.vocab_threshold=0")
+    result = nmtkit(
+        "prep",
+        name,
+        "--run",
+        run.path,
+        "--set",
+        "prep.merges=60",
+        "--set",
+        "prep.vocab_threshold=0",
+    )
     assert result.exit_code == 0 and "up to date" in result.stderr  # nothing is looked for again
 
 
-@pytest.mark.parametrize("name", [name for name in CORPORA if not name.rpartition("-")[2].startswith("en")])
+@pytest.mark.parametrize(
+    "name", [name for name in CORPORA if not name.rpartition("-")[2].startswith("en")]
+)
 def test_both_directions_are_the_same_text(look_alikes, folder, tmp_path, name):
-    """Where one archive serves both, the sets of one direction are those of the other with the sides changed; WMT's newest have their own."""
+    """Where one archive serves both, the sets of one direction are those of the other with the
+    sides changed; WMT's newest have their own.
+    """
     stem, _, pair = name.rpartition("-")
     other = f"{stem}-{pair[2:]}{pair[:2]}"
     sets = {}
     for direction in (name, other):
         dataset = look_alikes[direction]
         chosen = dataset.choose()
-        here = {one.name: one.path for one in published.find_all(list(dataset.needed(chosen)), Finder(dataset.published, folder))}
+        here = {
+            one.name: one.path
+            for one in published.find_all(
+                list(dataset.needed(chosen)), Finder(dataset.published, folder)
+            )
+        }
         sets[direction] = unpack(dataset, chosen, here, tmp_path / direction)
     for ours, theirs in zip(*sets.values(), strict=True):
         if "wmt17" in name and ours.split != "train":
@@ -154,70 +226,147 @@ def test_pr_s_development_set_comes_with_its_preset_or_by_name(look_alikes, fold
     assert {s.name: s.lines for s in run.sets()}["dev"] == 2 * HELD
     assert run.manifest().settings.dev == "newstest2012+2013"
     by_name, _ = prepare(
-        "wmt14-ende", folder, tmp_path / "name", "--set", "prep.dev=newstest2012+2013", "--set", "prep.test=newstest2014,newstest2017"
+        "wmt14-ende",
+        folder,
+        tmp_path / "name",
+        "--set",
+        "prep.dev=newstest2012+2013",
+        "--set",
+        "prep.test=newstest2014,newstest2017",
     )
     assert [s.name for s in by_name.sets()] == ["train", "dev", "newstest2014", "newstest2017"]
     assert text(by_name, "dev", "src") == text(run, "dev", "src")
-    result = nmtkit("prep", "wmt14-ende", "--from-dir", folder, "--run", run.path, "--preset", "dc-wmt", "--set", "prep.merges=60")
+    result = nmtkit(
+        "prep",
+        "wmt14-ende",
+        "--from-dir",
+        folder,
+        "--run",
+        run.path,
+        "--preset",
+        "dc-wmt",
+        "--set",
+        "prep.merges=60",
+    )
     assert result.exit_code == 2
-    assert "prep.dev: newstest2012+2013 -> " in result.stderr and "source.resources.wmt12/test.tgz: md5:" in result.stderr
+    assert (
+        "prep.dev: newstest2012+2013 -> " in result.stderr
+        and "source.resources.wmt12/test.tgz: md5:" in result.stderr
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "size", "taken", "said"),
-    [("iwslt14-deen", 61, 100, "the first 100 of 150 pairs (2 documents)"), ("wmt14-ende", 70, 70, f"the first 70 of {TRAIN} pairs")],
+    [
+        ("iwslt14-deen", 61, 100, "the first 100 of 150 pairs (2 documents)"),
+        ("wmt14-ende", 70, 70, f"the first 70 of {TRAIN} pairs"),
+    ],
 )
-def test_a_size_takes_the_first_pairs_of_the_training_text(look_alikes, folder, tmp_path, name, size, taken, said):
-    """Of a text in several files too; what is dropped in cleaning counts, and dev and test sets are whole."""
+def test_a_size_takes_the_first_pairs_of_the_training_text(
+    look_alikes, folder, tmp_path, name, size, taken, said
+):
+    """Of a text in several files too; what is dropped in cleaning counts, and dev and test sets
+    are whole.
+    """
     run, told = prepare(name, folder, tmp_path / "run", "--size", size)
     assert f"training text: {said}" in told
     manifest, dataset = run.manifest().model_dump(), look_alikes[name]
-    here = {one.name: one.path for one in published.find_all(list(dataset.needed()), Finder(dataset.published, folder))}
+    here = {
+        one.name: one.path
+        for one in published.find_all(list(dataset.needed()), Finder(dataset.published, folder))
+    }
     whole = unpack(dataset, dataset.choose(), here, tmp_path / "whole")[0]
     for side, paths in (("src", whole.src), ("ref", whole.tgt)):
         lines = [line for path in paths for line in path.read_bytes().split(b"\n")[:-1]]
         first = b"".join(line + b"\n" for line in lines[:taken])
-        assert manifest["inputs"][f"first/train.{side}"]["sha256"] == hashlib.sha256(first).hexdigest()
+        assert (
+            manifest["inputs"][f"first/train.{side}"]["sha256"] == hashlib.sha256(first).hexdigest()
+        )
     assert manifest["cleaning"]["pairs_in"] == taken
     _, dev, tests, documents = EXPECTED[family(name)]
     assert {s.name: s.lines for s in run.sets()[1:]} == {"dev": dev} | tests
-    assert {one["name"]: one["documents"] for one in manifest["sets"][1:] if "documents" in one}.items() <= documents.items()
-    again = ["prep", name, "--run", run.path, "--set", "prep.merges=60", "--set", "prep.vocab_threshold=0"]
+    assert {
+        one["name"]: one["documents"] for one in manifest["sets"][1:] if "documents" in one
+    }.items() <= documents.items()
+    again = [
+        "prep",
+        name,
+        "--run",
+        run.path,
+        "--set",
+        "prep.merges=60",
+        "--set",
+        "prep.vocab_threshold=0",
+    ]
     assert "up to date" in nmtkit(*again, "--size", size).stderr
     result = nmtkit(*again, "--size", size + 1)
     assert result.exit_code == 2 and f"source.size: {size} -> {size + 1}" in result.stderr
 
 
 def test_test_sets_do_not_change_the_fingerprint(look_alikes, folder, tmp_path):
-    runs = [prepare("wmt14-ende", folder, tmp_path / "a")[0], prepare("wmt14-ende", folder, tmp_path / "b", "--set", "prep.test=newstest2017")[0]]
-    runs.append(prepare("wmt14-ende", folder, tmp_path / "c", "--set", "prep.dev=newstest2012+2013")[0])
+    runs = [
+        prepare("wmt14-ende", folder, tmp_path / "a")[0],
+        prepare("wmt14-ende", folder, tmp_path / "b", "--set", "prep.test=newstest2017")[0],
+    ]
+    runs.append(
+        prepare("wmt14-ende", folder, tmp_path / "c", "--set", "prep.dev=newstest2012+2013")[0]
+    )
     prints = [run.manifest().fingerprint for run in runs]
     assert prints[0] == prints[1] != prints[2]
 
 
-def test_own_test_sets_beside_those_of_a_data_set(look_alikes, folder, shared, tmp_path, monkeypatch):
-    """Real talks with the lines where they start; a slip in a language is said, a name is not taken twice, and prep.test chooses as before."""
+def test_own_test_sets_beside_those_of_a_data_set(
+    look_alikes, folder, shared, tmp_path, monkeypatch
+):
+    """Real talks with the lines where they start; a slip in a language is said, a name is not
+    taken twice, and prep.test chooses as before.
+    """
     for lang in ("en", "de"):
         talks = lookalikes.pool(shared / "data", "de")[:HELD]
-        (tmp_path / f"talks.{lang}").write_text("".join(f"{pair[lang == 'en']}\n" for pair in talks), "utf-8")
+        (tmp_path / f"talks.{lang}").write_text(
+            "".join(f"{pair[lang == 'en']}\n" for pair in talks), "utf-8"
+        )
     (tmp_path / "talks.doc").write_text("0\n5\n")
     monkeypatch.chdir(tmp_path)
-    own = ["--test", "talks.en,talks.de", "--docs", "talks=talks.doc", "--set", "prep.test=newstest2017"]
+    own = [
+        "--test",
+        "talks.en,talks.de",
+        "--docs",
+        "talks=talks.doc",
+        "--set",
+        "prep.test=newstest2017",
+    ]
     run, said = prepare("wmt14-ende", folder, tmp_path / "run", *own)
     assert "though its suffix" not in said
-    assert [(one.name, one.lines) for one in run.sets("test")] == [("newstest2017", HELD), ("talks", HELD)]
+    assert [(one.name, one.lines) for one in run.sets("test")] == [
+        ("newstest2017", HELD),
+        ("talks", HELD),
+    ]
     assert text(run, "talks", "src") == list(text_lines(tmp_path / "talks.en"))
     assert (run.prep / "docs" / "talks.txt").read_text() == "0\n5\n"
     assert "talks.en" in run.manifest().inputs and "talks.doc" in run.manifest().inputs
     for lang in ("en", "de"):
         (tmp_path / f"talks.{lang}").rename(f"newstest2017.{lang}")
-    again = ["prep", "wmt14-ende", "--from-dir", folder, "--run", tmp_path / "b", "--test", "newstest2017.en,newstest2017.de"]
+    again = [
+        "prep",
+        "wmt14-ende",
+        "--from-dir",
+        folder,
+        "--run",
+        tmp_path / "b",
+        "--test",
+        "newstest2017.en,newstest2017.de",
+    ]
     result = nmtkit(*again, "--set", "prep.test=newstest2017")
-    assert result.exit_code == 2 and "'wmt14-ende' has a set 'newstest2017' already" in result.stderr
+    assert (
+        result.exit_code == 2 and "'wmt14-ende' has a set 'newstest2017' already" in result.stderr
+    )
     assert not (tmp_path / "b").exists()
 
 
-def test_an_unpublished_checksum_is_said_once_and_another_copy_refused(look_alikes, folder, tmp_path, monkeypatch):
+def test_an_unpublished_checksum_is_said_once_and_another_copy_refused(
+    look_alikes, folder, tmp_path, monkeypatch
+):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
     _, said = prepare("ted-esen", folder, tmp_path / "a")
     assert "no checksum is published for wit3/2014-01/texts/en/es/en-es.tgz" in said
@@ -231,14 +380,19 @@ def test_an_unpublished_checksum_is_said_once_and_another_copy_refused(look_alik
     assert not (tmp_path / "c").exists()
 
 
-def test_a_copy_that_could_not_be_read_is_not_remembered(look_alikes, folder, tmp_path, monkeypatch):
+def test_a_copy_that_could_not_be_read_is_not_remembered(
+    look_alikes, folder, tmp_path, monkeypatch
+):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
     mine = tmp_path / "mine"
     mine.mkdir()
     lookalikes.tarball(mine / "en-es.tgz", {"es-en/train.tags.es-en.es": b"x\n"})
     result = nmtkit("prep", "ted-esen", "--from-dir", mine, "--run", tmp_path / "a")
     assert result.exit_code == 2
-    assert "en-es.tgz has no en-es/train.tags.en-es.es" in result.stderr and "another release of this name" in result.stderr
+    assert (
+        "en-es.tgz has no en-es/train.tags.en-es.es" in result.stderr
+        and "another release of this name" in result.stderr
+    )
     assert not (tmp_path / "a").exists()
     prepare("ted-esen", folder, tmp_path / "a")
 
@@ -248,17 +402,30 @@ def test_a_published_archive_that_is_another_one(look_alikes, folder, tmp_path):
     mine.mkdir()
     (mine / "training-parallel-nc-v9.tgz").write_bytes(b"x")
     result = nmtkit("prep", "wmt14-ende", "--from-dir", mine, "--run", tmp_path / "a")
-    assert result.exit_code == 3 and "cannot download wmt13/training-parallel-europarl-v7.tgz" in result.stderr
+    assert (
+        result.exit_code == 3
+        and "cannot download wmt13/training-parallel-europarl-v7.tgz" in result.stderr
+    )
     (mine / "training-parallel-europarl-v7.tgz").write_bytes(b"x")
     result = nmtkit("prep", "wmt14-ende", "--from-dir", mine, "--run", tmp_path / "a")
-    expected = look_alikes["wmt14-ende"].published["wmt13/training-parallel-europarl-v7.tgz"].checksum.partition(":")[2]
+    expected = (
+        look_alikes["wmt14-ende"]
+        .published["wmt13/training-parallel-europarl-v7.tgz"]
+        .checksum.partition(":")[2]
+    )
     assert result.exit_code == 2
-    assert expected in result.stderr and "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881" in result.stderr
+    assert (
+        expected in result.stderr
+        and "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881" in result.stderr
+    )
     assert not (tmp_path / "a").exists()
 
 
 def test_what_a_release_lacks_is_said(look_alikes, folder, tmp_path):
-    assert "does not say where the documents of its training text start" in prepare("newscommentary-esen", folder, tmp_path / "a")[1]
+    assert (
+        "does not say where the documents of its training text start"
+        in prepare("newscommentary-esen", folder, tmp_path / "a")[1]
+    )
 
 
 def test_three_references_are_kept_and_scored(look_alikes, folder, tmp_path):
@@ -271,7 +438,14 @@ def test_three_references_are_kept_and_scored(look_alikes, folder, tmp_path):
     hyp = tmp_path / "hyp.en"
     hyp.write_text("".join(line + "\n" for line in references[2]), "utf-8")
     for references, value in ((paths[:1], None), (paths, "100.00")):
-        result = nmtkit("score", "--hyp", hyp, *[x for path in references for x in ("--ref", path)], "--lang", "en")
+        result = nmtkit(
+            "score",
+            "--hyp",
+            hyp,
+            *[x for path in references for x in ("--ref", path)],
+            "--lang",
+            "en",
+        )
         assert result.exit_code == 0, result.stderr
         assert f"nrefs:{len(references)}" in result.stdout
         assert (" 100.00 [" in result.stdout) == (value is not None)
@@ -287,44 +461,74 @@ def test_the_manifest_names_what_the_text_came_from(look_alikes, folder, tmp_pat
 
 
 def test_from_the_network_out_of_a_whole_release(known, folder, tmp_path, monkeypatch):
-    """The archive of a pair has gone from its address; the release of its year, elsewhere, holds it."""
+    """The archive of a pair has gone from its address; the release of its year, elsewhere, holds
+    it.
+    """
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}/"
-        found = {name: one.model_copy(update={"urls": [f"{address}gone/{name}", *one.urls]}) for name, one in known["ted-zhen"].published.items()}
-        found["wit3-releases/2015-01.tgz"] = found["wit3-releases/2015-01.tgz"].model_copy(update={"urls": [f"{address}2015-01.tgz"]})
+        found = {
+            name: one.model_copy(update={"urls": [f"{address}gone/{name}", *one.urls]})
+            for name, one in known["ted-zhen"].published.items()
+        }
+        found["wit3-releases/2015-01.tgz"] = found["wit3-releases/2015-01.tgz"].model_copy(
+            update={"urls": [f"{address}2015-01.tgz"]}
+        )
         dataset = dataclasses.replace(known["ted-zhen"], published=found)
         monkeypatch.setattr(table, "registered", lambda: {"ted-zhen": dataset})
-        result = nmtkit("prep", "ted-zhen", "--run", tmp_path / "run", "--jobs", 1, "--set", "prep.merges=60")
+        result = nmtkit(
+            "prep", "ted-zhen", "--run", tmp_path / "run", "--jobs", 1, "--set", "prep.merges=60"
+        )
         server.shutdown()
     assert result.exit_code == 0, result.stderr
     assert "404" in result.stderr and "taking 2015-01/texts/zh/en/zh-en.tgz out of" in result.stderr
-    kept = sorted(p.relative_to(tmp_path / "cache").as_posix() for p in (tmp_path / "cache").rglob("*.tgz*"))
+    kept = sorted(
+        p.relative_to(tmp_path / "cache").as_posix() for p in (tmp_path / "cache").rglob("*.tgz*")
+    )
     inner = "wit3/2015-01/texts/zh/en/zh-en.tgz"
-    assert kept == ["wit3-releases/2015-01.tgz", "wit3-releases/2015-01.tgz.sha256", inner, f"{inner}.sha256"]
+    assert kept == [
+        "wit3-releases/2015-01.tgz",
+        "wit3-releases/2015-01.tgz.sha256",
+        inner,
+        f"{inner}.sha256",
+    ]
 
 
 def test_fetch_by_the_command(look_alikes, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
-    result = nmtkit("datasets", "--fetch", "senteval", "--fetch", "lingeval97", "--from-dir", folder)
+    result = nmtkit(
+        "datasets", "--fetch", "senteval", "--fetch", "lingeval97", "--from-dir", folder
+    )
     assert result.exit_code == 0, result.stderr
     assert len(result.stdout.split()) == 11
     assert published.evaluation_set("senteval") == tmp_path / "senteval"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lingeval97", "senteval"]
     rows = {row["name"]: row for row in json.loads(nmtkit("datasets", "--json").stdout)}
-    assert rows["senteval"]["cached"] and rows["lingeval97"]["cached"] and not rows["ted-zhen"]["cached"]
+    assert (
+        rows["senteval"]["cached"]
+        and rows["lingeval97"]["cached"]
+        and not rows["ted-zhen"]["cached"]
+    )
     listed = nmtkit("datasets").stdout
     assert all(name in listed for name in look_alikes)
-    for options in (["--from-dir", folder], ["--fetch", "senteval", "--json"], ["--fetch", "wmt14-ende2"]):
+    for options in (
+        ["--from-dir", folder],
+        ["--fetch", "senteval", "--json"],
+        ["--fetch", "wmt14-ende2"],
+    ):
         assert nmtkit("datasets", *options).exit_code == 2
     assert nmtkit("prep", "senteval").exit_code == 2
 
 
-def test_what_is_said_of_an_evaluation_set_that_cannot_be_had_can_be_followed(look_alikes, folder, tmp_path, monkeypatch):
-    """Analyses have no --from-dir: the command that has it, as it is to be typed, brings the file to where they find it."""
+def test_what_is_said_of_an_evaluation_set_that_cannot_be_had_can_be_followed(
+    look_alikes, folder, tmp_path, monkeypatch
+):
+    """Analyses have no --from-dir: the command that has it, as it is to be typed, brings the
+    file to where they find it.
+    """
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
     with pytest.raises(EnvironmentProblem, match="cannot download") as error:
         find_pairs(Run(tmp_path / "run"), "lingeval97")
@@ -332,6 +536,8 @@ def test_what_is_said_of_an_evaluation_set_that_cannot_be_had_can_be_followed(lo
     assert said == "nmtkit datasets --fetch lingeval97 --from-dir DIR"
     result = nmtkit(*said.replace("DIR", str(folder)).split()[1:])
     assert result.exit_code == 0, result.stderr
-    assert find_pairs(Run(tmp_path / "run"), "lingeval97") == str(tmp_path / "lingeval97" / "lingeval97.json")
+    assert find_pairs(Run(tmp_path / "run"), "lingeval97") == str(
+        tmp_path / "lingeval97" / "lingeval97.json"
+    )
     result = nmtkit("prep", "wmt14-ende", "--run", tmp_path / "run")
     assert result.exit_code == 3 and "and pass --from-dir DIR" in result.stderr

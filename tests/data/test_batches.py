@@ -1,4 +1,6 @@
-"""Batches: every pair once, within the budget, little padding; padded tensors as a slow collation makes them."""
+"""Batches: every pair once, within the budget, little padding; padded tensors as a slow
+collation makes them.
+"""
 
 import time
 
@@ -42,9 +44,14 @@ def multi30k_like(count=29_000):
 
 def test_epochs_and_seeds_differ_in_batches_and_in_their_order():
     src, tgt = multi30k_like(2000)
-    one, two, three = (batch_list(src, tgt, 512, "tgt_tokens", seed, epoch) for seed, epoch in [(1, 0), (1, 1), (2, 0)])
+    one, two, three = (
+        batch_list(src, tgt, 512, "tgt_tokens", seed, epoch)
+        for seed, epoch in [(1, 0), (1, 1), (2, 0)]
+    )
     for other in (two, three):
-        assert {frozenset(rows.tolist()) for rows in one} != {frozenset(rows.tolist()) for rows in other}
+        assert {frozenset(rows.tolist()) for rows in one} != {
+            frozenset(rows.tolist()) for rows in other
+        }
         assert [int(tgt[rows].max()) for rows in one] != [int(tgt[rows].max()) for rows in other]
     longest = [int(tgt[rows].max()) for rows in one]
     assert longest != sorted(longest, reverse=True)
@@ -58,7 +65,9 @@ def test_padding_is_small_on_lengths_as_of_multi30k():
 
 
 def test_padding_is_under_six_percent_on_multi30k(shared):
-    """The words of Multi30k itself, English to German (subwords pad less: there are more of a length)."""
+    """The words of Multi30k itself, English to German (subwords pad less: there are more of a
+    length).
+    """
     import lzma
 
     folder = shared / "data" / "multi30k" / "tok"
@@ -85,7 +94,9 @@ def store(tmp_path):
     draw = np.random.default_rng(1)
     with StoreWriter(tmp_path / "train", 100) as writer:
         for _ in range(40):
-            writer.add(*([*draw.integers(4, 100, draw.integers(0, 12)).tolist(), 2] for _ in range(2)))
+            writer.add(
+                *([*draw.integers(4, 100, draw.integers(0, 12)).tolist(), 2] for _ in range(2))
+            )
     return Store(tmp_path / "train")
 
 

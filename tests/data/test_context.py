@@ -1,4 +1,6 @@
-"""Context: the rule against its definition in words, documents never crossed, every context once a batch."""
+"""Context: the rule against its definition in words, documents never crossed, every context once
+a batch.
+"""
 
 from unittest.mock import patch
 
@@ -17,12 +19,17 @@ from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)  # sentences of each document
 RULES = st.builds(
-    ContextRule, st.sampled_from(["previous", "next", "random", "foreign", "none"]), st.integers(1, 5), st.sampled_from(["concatenate", "parallel"])
+    ContextRule,
+    st.sampled_from(["previous", "next", "random", "foreign", "none"]),
+    st.integers(1, 5),
+    st.sampled_from(["concatenate", "parallel"]),
 )
 
 
 def of_sizes(sizes):
-    return Documents([sum(sizes[:i]) for i in range(len(sizes))], sum(sizes)), [d for d, size in enumerate(sizes) for _ in range(size)]
+    return Documents([sum(sizes[:i]) for i in range(len(sizes))], sum(sizes)), [
+        d for d, size in enumerate(sizes) for _ in range(size)
+    ]
 
 
 @given(SIZES, RULES)
@@ -40,19 +47,27 @@ def test_the_context_of_every_sentence(sizes, rule):
         elif rule.kind == "none":
             assert found == []
         else:
-            pool = same if rule.kind == "random" else [s for s, d in enumerate(document_of) if d != own]
+            pool = (
+                same
+                if rule.kind == "random"
+                else [s for s, d in enumerate(document_of) if d != own]
+            )
             assert set(found) <= set(pool) and len(found) == min(rule.size, len(pool))
         assert found == documents.context(sentence, rule)
 
 
 @given(SIZES, RULES, st.randoms())
 def test_the_order_of_documents_does_not_matter(sizes, rule, random):
-    """But for contexts that are drawn, whose draws go by the number of the document, and others', which are of another set then."""
+    """But for contexts that are drawn, whose draws go by the number of the document, and
+    others', which are of another set then.
+    """
     documents, document_of = of_sizes(sizes)
     order = list(range(len(sizes)))
     random.shuffle(order)
     moved, _ = of_sizes([sizes[d] for d in order])
-    sentences = [s for d in order for s, own in enumerate(document_of) if own == d]  # where each of the moved ones stood
+    sentences = [
+        s for d in order for s, own in enumerate(document_of) if own == d
+    ]  # where each of the moved ones stood
     for place, sentence in enumerate(sentences):
         found = [sentences[other] for other in moved.context(place, rule)]
         if rule.kind in ("previous", "next", "none"):
@@ -63,7 +78,10 @@ def test_the_order_of_documents_does_not_matter(sizes, rule, random):
 
 def test_random_contexts_vary_with_seed_and_sentence_and_take_every_sentence():
     documents, _ = of_sizes([40])
-    one, two = ([documents.context(s, ContextRule("random", seed=seed)) for s in range(40)] for seed in (1, 2))
+    one, two = (
+        [documents.context(s, ContextRule("random", seed=seed)) for s in range(40)]
+        for seed in (1, 2)
+    )
     assert one != two and len({context[0] for context in one}) > 20
 
 
@@ -86,9 +104,15 @@ def test_contexts_of_a_batch_are_encoded_once():
     documents = Documents([0, 3], 4)
     chosen = [documents.context(s, ContextRule("previous", 2)) for s in (2, 1, 0, 3, 2)]
     context = contexts(chosen, lambda s: np.array(TEXT[s], np.uint16), ContextRule("previous", 2))
-    assert texts(context) == [[5, 6, BREAK, 7, EOS], [5, 6, EOS]] and context.lengths.tolist() == [5, 3] and context.padded
+    assert (
+        texts(context) == [[5, 6, BREAK, 7, EOS], [5, 6, EOS]]
+        and context.lengths.tolist() == [5, 3]
+        and context.padded
+    )
     assert context.rows.tolist() == [[0], [1], [-1], [-1], [0]]
-    context = contexts(chosen, lambda s: np.array(TEXT[s], np.uint16), ContextRule("previous", 2, "parallel"))
+    context = contexts(
+        chosen, lambda s: np.array(TEXT[s], np.uint16), ContextRule("previous", 2, "parallel")
+    )
     assert texts(context) == [[5, 6, EOS], [7, EOS]]
     assert context.rows.tolist() == [[0, 1], [0, -1], [-1, -1], [-1, -1], [0, 1]]
     assert contexts([[], []], lambda s: np.array(TEXT[s]), ContextRule()) is None
@@ -97,15 +121,31 @@ def test_contexts_of_a_batch_are_encoded_once():
 def test_target_sides_come_where_they_are_wanted():
     rule = ContextRule("previous", 2, "parallel", targets=True)
     said = [[4, EOS], [EOS], [9, 8, 7, EOS], [5, 5, EOS]]
-    context = contexts([[0, 1], [], [2]], lambda s: np.array(TEXT[s]), rule, targets=lambda s: np.array(said[s]))
-    assert texts(context) == [TEXT[2], TEXT[0], TEXT[1]] and context.rows.tolist() == [[1, 2], [-1, -1], [0, -1]]  # the longest first
+    context = contexts(
+        [[0, 1], [], [2]], lambda s: np.array(TEXT[s]), rule, targets=lambda s: np.array(said[s])
+    )
+    assert texts(context) == [TEXT[2], TEXT[0], TEXT[1]] and context.rows.tolist() == [
+        [1, 2],
+        [-1, -1],
+        [0, -1],
+    ]  # the longest first
     assert context.tgt_in.tolist() == [[BOS, 9, 8, 7], [BOS, 4, PAD, PAD], [BOS, PAD, PAD, PAD]]
     assert context.tgt_lengths.tolist() == [4, 2, 1] and context.tgt_padded
     alone = contexts([[2]], lambda s: np.array(TEXT[s]), rule, targets=lambda s: np.array(said[s]))
     assert alone.tgt_in.tolist() == [[BOS, 9, 8, 7]] and not alone.tgt_padded
-    joined = contexts([[0, 3]], lambda s: np.array(TEXT[s]), ContextRule(size=2, targets=True), targets=lambda s: np.array(said[s]))
+    joined = contexts(
+        [[0, 3]],
+        lambda s: np.array(TEXT[s]),
+        ContextRule(size=2, targets=True),
+        targets=lambda s: np.array(said[s]),
+    )
     assert joined.tgt_in.tolist() == [[BOS, 4, BREAK, 5, 5]]
-    assert contexts([[0]], lambda s: np.array(TEXT[s]), ContextRule(), targets=lambda s: np.array(said[s])).tgt_in is None
+    assert (
+        contexts(
+            [[0]], lambda s: np.array(TEXT[s]), ContextRule(), targets=lambda s: np.array(said[s])
+        ).tgt_in
+        is None
+    )
     with pytest.raises(ValueError, match="target sides"):
         contexts([[0]], lambda s: np.array(TEXT[s]), rule)
 
@@ -113,40 +153,71 @@ def test_target_sides_come_where_they_are_wanted():
 def joined(parts, name):
     """A tensor of the parts as that of all; ids stand as states do, with a last axis."""
     found = [getattr(part, name) for part in parts]
-    return torch.cat(found) if found[0].dim() == 1 else stacked([part.unsqueeze(-1) for part in found]).squeeze(-1)
+    return (
+        torch.cat(found)
+        if found[0].dim() == 1
+        else stacked([part.unsqueeze(-1) for part in found]).squeeze(-1)
+    )
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.booleans(), st.integers(1, 60))
 def test_contexts_of_like_length_stand_together(lengths, targets, least):
-    """The parts are the contexts, in their order, no wider than needed; each cut saves at least so much padding, and no other would."""
+    """The parts are the contexts, in their order, no wider than needed; each cut saves at least
+    so much padding, and no other would.
+    """
     rule = ContextRule("previous", join="parallel", targets=targets)
     with patch("nmtkit.data.context.SAVED", least):
-        whole = contexts([[i] for i in range(len(lengths))], lambda i: np.full(lengths[i], 5 + i), rule, targets=lambda i: np.full(1 + 7 * i % 11, i))
+        whole = contexts(
+            [[i] for i in range(len(lengths))],
+            lambda i: np.full(lengths[i], 5 + i),
+            rule,
+            targets=lambda i: np.full(1 + 7 * i % 11, i),
+        )
     parts = whole.of_like_length()
-    assert whole.lengths.tolist() == sorted(lengths, reverse=True) and joined(parts, "lengths").equal(whole.lengths)
+    assert whole.lengths.tolist() == sorted(lengths, reverse=True) and joined(
+        parts, "lengths"
+    ).equal(whole.lengths)
     assert joined(parts, "ids").equal(whole.ids)
     for part in parts:
         own = part.lengths.tolist()
-        assert part.ids.size(1) == own[0] and part.padded == (own[-1] < own[0]) and part.rows is whole.rows
+        assert (
+            part.ids.size(1) == own[0]
+            and part.padded == (own[-1] < own[0])
+            and part.rows is whole.rows
+        )
         assert all((len(own) - i) * (own[0] - own[i]) < least for i in range(len(own)))
         if targets:
             most = int(part.tgt_lengths.max())
-            assert part.tgt_in.size(1) == most and part.tgt_padded == bool((part.tgt_lengths < most).any())
+            assert part.tgt_in.size(1) == most and part.tgt_padded == bool(
+                (part.tgt_lengths < most).any()
+            )
     assert whole.ids.numel() - sum(part.ids.numel() for part in parts) >= least * (len(parts) - 1)
     if targets:
-        assert joined(parts, "tgt_in").equal(whole.tgt_in) and joined(parts, "tgt_lengths").equal(whole.tgt_lengths)
+        assert joined(parts, "tgt_in").equal(whole.tgt_in) and joined(parts, "tgt_lengths").equal(
+            whole.tgt_lengths
+        )
 
 
 @given(SIZES, st.data())
 def test_rounds_take_documents_sentence_by_sentence(sizes, data):
-    """In each round at most one sentence of a document, after all before it; nothing behind the last one asked for."""
+    """In each round at most one sentence of a document, after all before it; nothing behind the
+    last one asked for.
+    """
     documents, document_of = of_sizes(sizes)
     asked = data.draw(st.lists(st.integers(0, len(document_of) - 1)))
-    needed = {s for s, own in enumerate(document_of) if any(document_of[a] == own and s <= a for a in asked)}
+    needed = {
+        s
+        for s, own in enumerate(document_of)
+        if any(document_of[a] == own and s <= a for a in asked)
+    }
     found = documents.rounds(asked)
     assert sorted(s for together in found for s in together) == sorted(needed)
     for i, together in enumerate(found):
-        assert together and together == sorted(together) and all(s - documents.around(s)[0] == i for s in together)
+        assert (
+            together
+            and together == sorted(together)
+            and all(s - documents.around(s)[0] == i for s in together)
+        )
     assert Documents([], 3).rounds([2, 0]) == [[0, 2]]
 
 
@@ -176,6 +247,10 @@ def test_a_batch_of_a_prepared_set_brings_its_contexts(tmp_path):
     assert texts(context) == [TEXT[2], TEXT[0]] and context.rows.tolist() == [[1], [0], [-1]]
     assert collate(store, np.array([0, 2]), rule=ContextRule()).context is None
     rule = ContextRule(targets=True)
-    assert collate(store, rows, rule=rule).context.tgt_in.tolist() == [[BOS, 4]] * 2  # the set's own
+    assert (
+        collate(store, rows, rule=rule).context.tgt_in.tolist() == [[BOS, 4]] * 2
+    )  # the set's own
     translated = {0: np.array([9, 8, EOS]), 2: np.array([EOS])}
-    assert collate(store, rows, rule=rule, translated=translated.__getitem__).context.tgt_in.tolist() == [[BOS, PAD, PAD], [BOS, 9, 8]]
+    assert collate(
+        store, rows, rule=rule, translated=translated.__getitem__
+    ).context.tgt_in.tolist() == [[BOS, PAD, PAD], [BOS, 9, 8]]

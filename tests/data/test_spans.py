@@ -1,4 +1,6 @@
-"""Spans beside a prepared set: what is written is read, whole or not at all, and batches bring it padded."""
+"""Spans beside a prepared set: what is written is read, whole or not at all, and batches bring
+it padded.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,10 @@ def written(path, cuts=CUTS, block=2):
     with SpansWriter(path) as writer:
         for start in range(0, len(cuts), block):
             part = cuts[start : start + block]
-            writer.add_block(bytes(length for cut in part for length in cut), np.array([len(cut) for cut in part]))
+            writer.add_block(
+                bytes(length for cut in part for length in cut),
+                np.array([len(cut) for cut in part]),
+            )
     return path
 
 
@@ -24,7 +29,10 @@ def written(path, cuts=CUTS, block=2):
 def test_what_is_written_is_read(tmp_path, block):
     spans = Spans(written(tmp_path / "news.2014", block=block), 5)
     assert [spans[i].tolist() for i in range(5)] == CUTS
-    assert [p.name for p in sorted(tmp_path.iterdir())] == ["news.2014.spans.bin", "news.2014.spans.idx"]
+    assert [p.name for p in sorted(tmp_path.iterdir())] == [
+        "news.2014.spans.bin",
+        "news.2014.spans.idx",
+    ]
 
 
 def test_a_set_without_known_spans(tmp_path):

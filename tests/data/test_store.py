@@ -1,4 +1,6 @@
-"""The store: what goes in comes out, in constant memory, and a damaged file is an error, never wrong numbers."""
+"""The store: what goes in comes out, in constant memory, and a damaged file is an error, never
+wrong numbers.
+"""
 
 import os
 import random
@@ -26,7 +28,9 @@ def write(path, items, vocab_size):
             writer.add(src, tgt)
 
 
-@pytest.mark.parametrize(("vocab_size", "kind"), [(100, "<u2"), (65535, "<u2"), (65536, "<u4"), (1_000_000, "<u4")])
+@pytest.mark.parametrize(
+    ("vocab_size", "kind"), [(100, "<u2"), (65535, "<u2"), (65536, "<u4"), (1_000_000, "<u4")]
+)
 def test_round_trip(tmp_path, vocab_size, kind):
     items = pairs(500, vocab_size)
     items.append(([vocab_size - 1, 2], [2]))
@@ -99,7 +103,9 @@ def test_an_id_too_large_is_refused(tmp_path):
         lambda p: os.truncate(p.with_suffix(".idx"), HEADER),
         lambda p: os.truncate(p.with_suffix(".idx"), 5),
         lambda p: p.with_suffix(".idx").write_bytes(b"PK\x03\x04" * 30),
-        lambda p: p.with_suffix(".idx").write_bytes(p.with_suffix(".idx").read_bytes().replace(b"nmtstor\x01", b"nmtstor\x02")),
+        lambda p: p.with_suffix(".idx").write_bytes(
+            p.with_suffix(".idx").read_bytes().replace(b"nmtstor\x01", b"nmtstor\x02")
+        ),
         lambda p: p.with_suffix(".bin").write_bytes(p.with_suffix(".bin").read_bytes() + b"\0\0"),
     ],
 )

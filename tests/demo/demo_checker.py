@@ -1,8 +1,9 @@
-"""An independent check of the demo's German: it reads the words again, with paradigms written here, and says what is wrong.
+"""An independent check of the demo's German: it reads the words again, with paradigms written here,
+and says what is wrong.
 
-What it takes from the generator: the constituents' boundaries and the lexicon's noun and verb forms (which have tests of their own).
-What it finds out itself: gender, number and case of every noun phrase from its words, what each preposition and verb governs, and where
-verbs may stand.
+What it takes from the generator: the constituents' boundaries and the lexicon's noun and verb forms
+(which have tests of their own). What it finds out itself: gender, number and case of every noun
+phrase from its words, what each preposition and verb governs, and where verbs may stand.
 """
 
 from functools import cache
@@ -115,13 +116,17 @@ def like_the_ending(case: str, column: int) -> str:
 
 
 def like_a_ending(case: str, column: int) -> str:
-    """ein keine ...: as like_the, but bare in the nominative masculine and the nominative and accusative neuter."""
+    """ein keine ...: as like_the, but bare in the nominative masculine and the nominative and
+    accusative neuter.
+    """
     return "" if (case, column) in {("n", 0), ("n", 2), ("a", 2)} else like_the_ending(case, column)
 
 
 def adjective_ending(kind: str, case: str, column: int) -> str:
-    """Weak: -e in the five direct singular cells but the masculine accusative, -en elsewhere. Strong: the article's own ending,
-    but -en in the genitive singular of masculine and neuter. Mixed: strong where ein is bare, weak elsewhere."""
+    """Weak: -e in the five direct singular cells but the masculine accusative, -en elsewhere.
+    Strong: the article's own ending, but -en in the genitive singular of masculine and neuter.
+    Mixed: strong where ein is bare, weak elsewhere.
+    """
     weak = "e" if column < 3 and (case == "n" or (case == "a" and column > 0)) else "en"
     if kind == "weak":
         return weak
@@ -135,7 +140,9 @@ def adjective_ending(kind: str, case: str, column: int) -> str:
 
 
 def determiner_cells(form: str) -> tuple[set[tuple[str, int]], str]:
-    """The (case, column) cells a determiner can stand for, and the endings it leaves to adjectives."""
+    """The (case, column) cells a determiner can stand for, and the endings it leaves to
+    adjectives.
+    """
     cells = [(case, column) for case in CASES for column in range(4)]
     if form in THE["n"].split() + THE["a"].split() + THE["d"].split() + THE["g"].split():
         return {
@@ -169,7 +176,9 @@ def noun_table() -> dict[str, list[tuple[str, int, object]]]:
 
 @cache
 def finite_table() -> dict[str, set[tuple[str, int]]]:
-    """Finite form as spoken in one word (prefix joined and not) -> (infinitive, agreement); auxiliaries under their own form."""
+    """Finite form as spoken in one word (prefix joined and not) -> (infinitive, agreement);
+    auxiliaries under their own form.
+    """
     table: dict[str, set[tuple[str, int]]] = {}
     for verb in [*entries("verbs"), *entries("copulas")]:
         for at, form in enumerate(verb.de.finite):
@@ -206,7 +215,9 @@ def governor(tree: Node, pp: Node) -> str:
 
 
 def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
-    """Case that a prepositional phrase must have, and its article if that has melted into the preposition."""
+    """Case that a prepositional phrase must have, and its article if that has melted into the
+    preposition.
+    """
     form = kids(pp)[0].form
     preposition, article = MELTED.get(form, (form, ""))
     verb = governor(tree, pp)
@@ -222,7 +233,9 @@ def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
 
 
 def analyse(np: Node, case: str, article: str = "") -> set[int]:
-    """The agreement (0 first person, 1 singular, 2 plural) a noun phrase can have in a case; empty if its words do not fit together."""
+    """The agreement (0 first person, 1 singular, 2 plural) a noun phrase can have in a case;
+    empty if its words do not fit together.
+    """
     coordinated = [kid for kid in np.kids if isinstance(kid, Node) and kid.label == "NP"]
     if coordinated:
         return {2} if all(analyse(part, case) for part in coordinated) else set()
@@ -251,7 +264,9 @@ def analyse(np: Node, case: str, article: str = "") -> set[int]:
 
 
 def noun_phrases(tree: Node) -> list[str]:
-    """Article, adjectives and noun agree in gender, number and the case that their place demands."""
+    """Article, adjectives and noun agree in gender, number and the case that their place
+    demands.
+    """
     wrong = []
     for node in tree.nodes():
         if node.label in FUNCTION_CASE and not analyse(node, FUNCTION_CASE[node.label]):
@@ -272,7 +287,9 @@ def prepositions(tree: Node) -> list[str]:
 
 
 def objects(tree: Node) -> list[str]:
-    """Dative verbs have a dative alone, verbs with two objects one of each case, all others an accusative."""
+    """Dative verbs have a dative alone, verbs with two objects one of each case, all others an
+    accusative.
+    """
     wrong = []
     for node in tree.nodes():
         if node.label in {"S", "SSUB", "SINF"} and "MF" in parts(node):
@@ -294,7 +311,9 @@ def objects(tree: Node) -> list[str]:
 
 
 def relative_pronouns(tree: Node) -> list[str]:
-    """A relative pronoun has the gender and number of the noun before it, and the case of its gap."""
+    """A relative pronoun has the gender and number of the noun before it, and the case of its
+    gap.
+    """
     wrong = []
     for node in tree.nodes():
         for kid in node.kids:
@@ -333,7 +352,9 @@ def relative_pronouns(tree: Node) -> list[str]:
 
 
 def agreement_of(np: Node) -> set[int]:
-    """The agreement of a noun phrase in the case that its label says (any, for one inside a prepositional phrase)."""
+    """The agreement of a noun phrase in the case that its label says (any, for one inside a
+    prepositional phrase).
+    """
     cases = FUNCTION_CASE.get(np.label, CASES)
     return set().union(*(analyse(np, case, "") for case in cases))
 
@@ -366,7 +387,9 @@ def subject_and_verb(tree: Node) -> list[str]:
 
 
 def verb_second(tree: Node) -> list[str]:
-    """A main clause has one constituent, or in a yes-no question none, before its one finite verb, and no finite verb at its end."""
+    """A main clause has one constituent, or in a yes-no question none, before its one finite
+    verb, and no finite verb at its end.
+    """
     wrong = []
     for node in tree.nodes():
         if node.label == "S":
@@ -382,7 +405,9 @@ def verb_second(tree: Node) -> list[str]:
 
 
 def verb_final(tree: Node) -> list[str]:
-    """A subordinate clause opens with its conjunction or relative pronoun behind a comma, and ends its bracket with the one finite verb."""
+    """A subordinate clause opens with its conjunction or relative pronoun behind a comma, and
+    ends its bracket with the one finite verb.
+    """
     wrong = []
     order = leaves(tree)
     for node in tree.nodes():
@@ -406,7 +431,9 @@ def verb_final(tree: Node) -> list[str]:
 
 
 def prefixes(tree: Node) -> list[str]:
-    """A separable prefix stands exactly once: at the end of a main clause whose finite verb is the verb itself, joined everywhere else."""
+    """A separable prefix stands exactly once: at the end of a main clause whose finite verb is
+    the verb itself, joined everywhere else.
+    """
     wrong = []
     for node in tree.nodes():
         if node.label not in {"S", "SSUB", "SREL", "SINF"}:
@@ -456,7 +483,9 @@ def negation(tree: Node) -> list[str]:
 
 
 def participles(tree: Node) -> list[str]:
-    """The perfect takes sein with verbs of motion and change (a list of this file), haben elsewhere."""
+    """The perfect takes sein with verbs of motion and change (a list of this file), haben
+    elsewhere.
+    """
     wrong = []
     for node in tree.nodes():
         if "RK" in parts(node):

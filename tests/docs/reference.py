@@ -171,8 +171,10 @@ def commands_page() -> str:
 
 EXIT_CODES = {
     0: "done",
-    1: "internal error of nmtkit (`--debug` shows the traceback); "
-    "for `export --check`: too few lines are equal",
+    1: (
+        "internal error of nmtkit (`--debug` shows the traceback); "
+        "for `export --check`: too few lines are equal"
+    ),
     2: "user error: the command, the settings or the data",
     3: "environment error: disk, network, device, a missing package, a lost process",
     4: "the training diverged",

@@ -1,4 +1,6 @@
-"""A prepared run with Transformers in several settings and other systems, all of weights just drawn."""
+"""A prepared run with Transformers in several settings and other systems, all of weights just
+drawn.
+"""
 
 import pytest
 
@@ -8,18 +10,33 @@ from tests.ready import add_system, prepare
 SETTINGS = {
     "post": {},
     "pre": {"norm": "pre", "softmax_bias": True, "attn_bias": False, "tie": "target"},
-    "apart": {"tie": "none", "softmax_bias": True, "encoder_layers": 2, "decoder_layers": 1, "heads": 4},
+    "apart": {
+        "tie": "none",
+        "softmax_bias": True,
+        "encoder_layers": 2,
+        "decoder_layers": 1,
+        "heads": 4,
+    },
 }
 
 EOS = 2.0
-"""Makes </s> likely enough for most translations to end before the limit, behind which the engines rank what has not ended differently."""
+"""Makes </s> likely enough for most translations to end before the limit, behind which the
+engines rank what has not ended differently.
+"""
 
 
 @pytest.fixture(scope="package")
 def prepared(tmp_path_factory):
     made = prepare(tmp_path_factory.mktemp("export") / "run")
     for name, model in SETTINGS.items():
-        add_system(made, name, "transformer", eos=EOS if "softmax_bias" in model else 0, search={"max_length_b": 30}, **model)
+        add_system(
+            made,
+            name,
+            "transformer",
+            eos=EOS if "softmax_bias" in model else 0,
+            search={"max_length_b": 30},
+            **model,
+        )
     add_system(made, "blind", "transformer", encoder_layers=0)
     for name in ("concat", "enc-dc", "rnnsearch"):
         add_system(made, name, name)
@@ -29,5 +46,8 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def run(prepared, monkeypatch):
-    monkeypatch.setattr("nmtkit.nn.hardware.choose", lambda device, precision: Hardware("cpu", "test", 1, "float32", "highest", False))
+    monkeypatch.setattr(
+        "nmtkit.nn.hardware.choose",
+        lambda device, precision: Hardware("cpu", "test", 1, "float32", "highest", False),
+    )
     return prepared

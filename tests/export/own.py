@@ -1,4 +1,6 @@
-"""A variant of someone's own, derived from the Transformer, with the same modules and another computation."""
+"""A variant of someone's own, derived from the Transformer, with the same modules and another
+computation.
+"""
 
 from nmtkit.models.transformer import Transformer
 
@@ -9,4 +11,6 @@ class Derived(Transformer):
     def encode(self, batch):
         """Reads the source twice."""
         memory = super().encode(batch)
-        return self.remember(self.through_encoder(memory["states"], memory["visible"]), memory["visible"])
+        return self.remember(
+            self.through_encoder(memory["states"], memory["visible"]), memory["visible"]
+        )

@@ -1,4 +1,6 @@
-"""The weights under CTranslate2's names: a Transformer that is computed from them alone, as CTranslate2 documents its layers, is the model's."""
+"""The weights under CTranslate2's names: a Transformer that is computed from them alone, as
+CTranslate2 documents its layers, is the model's.
+"""
 
 import sys
 from types import SimpleNamespace
@@ -17,7 +19,9 @@ SRC, TGT = [[5, 9, 7, 30, 2], [8, 2]], [[11, 4, 2], [6, 7, 20, 21, 2]]
 
 
 class Computed:
-    """One sentence at a time from the variables, in float64; of the names it reads it keeps account."""
+    """One sentence at a time from the variables, in float64; of the names it reads it keeps
+    account.
+    """
 
     def __init__(self, variables, heads):
         self.v, self.heads, self.read = variables, heads, set()
@@ -31,7 +35,9 @@ class Computed:
 
     def norm(self, name, x):
         variance = x.var(-1, keepdims=True)
-        return (x - x.mean(-1, keepdims=True)) / np.sqrt(variance + layout.EPSILON) * self.get(f"{name}/gamma") + self.get(f"{name}/beta")
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(variance + layout.EPSILON) * self.get(
+            f"{name}/gamma"
+        ) + self.get(f"{name}/beta")
 
     def heads_of(self, q, k, v, causal):
         found = []
@@ -44,34 +50,54 @@ class Computed:
         return np.concatenate(found, -1)
 
     def self_attention(self, name, causal):
-        return lambda x: self.linear(f"{name}/linear_1", self.heads_of(*np.split(self.linear(f"{name}/linear_0", x), 3, -1), causal))
+        return lambda x: self.linear(
+            f"{name}/linear_1",
+            self.heads_of(*np.split(self.linear(f"{name}/linear_0", x), 3, -1), causal),
+        )
 
     def cross(self, name, states):
         k_v = np.split(self.linear(f"{name}/linear_1", states), 2, -1)
-        return lambda x: self.linear(f"{name}/linear_2", self.heads_of(self.linear(f"{name}/linear_0", x), *k_v, False))
+        return lambda x: self.linear(
+            f"{name}/linear_2", self.heads_of(self.linear(f"{name}/linear_0", x), *k_v, False)
+        )
 
     def feed_forward(self, name):
-        return lambda x: self.linear(f"{name}/linear_1", np.maximum(0, self.linear(f"{name}/linear_0", x)))
+        return lambda x: self.linear(
+            f"{name}/linear_1", np.maximum(0, self.linear(f"{name}/linear_0", x))
+        )
 
     def stack(self, side, embeddings, ids, states=None):
         pre = f"{side}/layer_norm/gamma" in self.v
         table = self.get(f"{side}/{embeddings}/weight")
-        x = table[ids] * np.sqrt(table.shape[1]) + self.get(f"{side}/position_encodings/encodings")[: len(ids)]
+        x = (
+            table[ids] * np.sqrt(table.shape[1])
+            + self.get(f"{side}/position_encodings/encodings")[: len(ids)]
+        )
         number = 0
         while f"{side}/layer_{number}/ffn/linear_0/weight" in self.v:
             own = f"{side}/layer_{number}"
-            sublayers = {f"{own}/self_attention": self.self_attention(f"{own}/self_attention", states is not None)}
+            sublayers = {
+                f"{own}/self_attention": self.self_attention(
+                    f"{own}/self_attention", states is not None
+                )
+            }
             if states is not None:
                 sublayers[f"{own}/attention"] = self.cross(f"{own}/attention", states)
             sublayers[f"{own}/ffn"] = self.feed_forward(f"{own}/ffn")
             for name, sublayer in sublayers.items():
-                x = x + sublayer(self.norm(f"{name}/layer_norm", x)) if pre else self.norm(f"{name}/layer_norm", x + sublayer(x))
+                x = (
+                    x + sublayer(self.norm(f"{name}/layer_norm", x))
+                    if pre
+                    else self.norm(f"{name}/layer_norm", x + sublayer(x))
+                )
             number += 1
         return self.norm(f"{side}/layer_norm", x) if pre else x
 
     def logits(self, src, tgt_in):
         states = self.stack("encoder", "embeddings_0", src)
-        return self.linear("decoder/projection", self.stack("decoder", "embeddings", tgt_in, states))
+        return self.linear(
+            "decoder/projection", self.stack("decoder", "embeddings", tgt_in, states)
+        )
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -83,7 +109,9 @@ def test_a_transformer_computed_from_the_variables_is_the_models(run, name):
     with torch.no_grad():
         wanted = model.logits(model.decode(batch.tgt_in, model.encode(batch))[0]).numpy()
     for row, (src, tgt) in enumerate(zip(SRC, TGT, strict=True)):
-        assert_allclose(computed.logits(src, [1, *tgt[:-1]]), wanted[row, : len(tgt)], rtol=0, atol=1e-5)  # positions are in float32
+        assert_allclose(
+            computed.logits(src, [1, *tgt[:-1]]), wanted[row, : len(tgt)], rtol=0, atol=1e-5
+        )  # positions are in float32
     assert computed.read == set(variables)
     assert all(value.dtype == np.float32 for value in variables.values())
     assert variables["encoder/position_encodings/encodings"].shape == (9, 16)
@@ -97,7 +125,9 @@ def test_every_weight_of_the_model_is_in_them(run):
         model = loading.load_system(run, run.system(name))
         variables = layout.variables(model, positions=9)
         stored = {value.tobytes() for value in variables.values()}
-        assert {weight.detach().numpy().tobytes() for weight in model.state_dict().values()} <= stored
+        assert {
+            weight.detach().numpy().tobytes() for weight in model.state_dict().values()
+        } <= stored
         model.output.weight.data.zero_()
         assert variables["decoder/projection/weight"].any()  # they are copies
 
@@ -119,17 +149,29 @@ class Owner:
         self.spec.set[f"{self.name}/{attribute}"] = value
 
 
-@pytest.mark.parametrize(("name", "layers", "heads"), [("post", (1, 2), 2), ("pre", (1, 2), 2), ("apart", (2, 1), 4)])
+@pytest.mark.parametrize(
+    ("name", "layers", "heads"), [("post", (1, 2), 2), ("pre", (1, 2), 2), ("apart", (2, 1), 4)]
+)
 def test_the_specification_gets_every_variable(run, monkeypatch, name, layers, heads):
-    specs = SimpleNamespace(model_spec=SimpleNamespace(index_spec=Owner), transformer_spec=SimpleNamespace(TransformerSpec=Spec))
+    specs = SimpleNamespace(
+        model_spec=SimpleNamespace(index_spec=Owner),
+        transformer_spec=SimpleNamespace(TransformerSpec=Spec),
+    )
     monkeypatch.setitem(sys.modules, "ctranslate2", SimpleNamespace(specs=specs))
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", specs)
     variables = layout.variables(loading.load_system(run, run.system(name)), positions=9)
     spec = layout.specification(variables, heads)
     assert (spec.layers, spec.heads, spec.pre_norm) == (layers, heads, name == "pre")
-    assert spec.set.keys() == variables.keys() and all(spec.set[key] is value for key, value in variables.items())
+    assert spec.set.keys() == variables.keys() and all(
+        spec.set[key] is value for key, value in variables.items()
+    )
     assert spec.encoder.scale_embeddings is spec.decoder.scale_embeddings is True
     assert vars(spec.config) == {
-        **{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "decoder_start_token": "<s>"},
+        **{
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            "unk_token": "<unk>",
+            "decoder_start_token": "<s>",
+        },
         **{"add_source_bos": False, "add_source_eos": True, "layer_norm_epsilon": 1e-5},
     }

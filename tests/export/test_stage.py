@@ -1,4 +1,6 @@
-"""The stage: what is written, what is up to date, what is refused, and the real engine where it is installed."""
+"""The stage: what is written, what is up to date, what is refused, and the real engine where it
+is installed.
+"""
 
 import importlib.util
 import json
@@ -28,14 +30,21 @@ def copy(run, tmp_path):
 
 
 def say_of_package(monkeypatch, answer):
-    """What looking for CTranslate2 gives; others (torch looks for its own) are found as they are."""
+    """What looking for CTranslate2 gives; others (torch looks for its own) are found as they
+    are.
+    """
     found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: answer() if name == "ctranslate2" else found(name, package))
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name, package=None: answer() if name == "ctranslate2" else found(name, package),
+    )
 
 
 @pytest.fixture
 def without_package(monkeypatch):
-    """The stage with everything of CTranslate2 left out: its files are one that says what was to be in them."""
+    """The stage with everything of CTranslate2 left out: its files are one that says what was to
+    be in them.
+    """
     saved = []
 
     def save(model, prep, quantization, positions, target):
@@ -51,12 +60,24 @@ def test_what_is_written(copy, without_package, capsys):
     out = stage.export(copy, "post", "ctranslate2")
     assert out == copy.system("post").path / "export" / "ctranslate2"
     said = json.loads((out / folder.ABOUT).read_text())
-    assert said["checkpoints"][0]["name"] == "step-00000001" and (said["src"], said["tgt"]) == ("en", "de")
+    assert said["checkpoints"][0]["name"] == "step-00000001" and (said["src"], said["tgt"]) == (
+        "en",
+        "de",
+    )
     assert said["positions"] == 1024 and without_package == [("float32", 1024)]
     present = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    assert set(said["files"]) | {folder.ABOUT} == present >= {"model.bin", "README.md", "text/codes.bpe", "text/truecase.en"}
+    assert (
+        set(said["files"]) | {folder.ABOUT}
+        == present
+        >= {"model.bin", "README.md", "text/codes.bpe", "text/truecase.en"}
+    )
     page = (out / folder.README).read_text("utf-8")
-    assert "Moses' tokenizer" in page and "truecase.en" in page and "beam_size=3" in page and "α = 0.6" in page
+    assert (
+        "Moses' tokenizer" in page
+        and "truecase.en" in page
+        and "beam_size=3" in page
+        and "α = 0.6" in page
+    )
     assert all(step in page for steps in said["text"].values() for step in steps)
     assert [path.name for path in out.parent.iterdir()] == ["ctranslate2"]
     for side in ("src", "tgt"):  # its text files alone do what the run's do
@@ -64,7 +85,11 @@ def test_what_is_written(copy, without_package, capsys):
         assert [there.encode(line) for line in LINES] == [here.encode(line) for line in LINES]
         assert there.decode(there.encode(LINES[0])) == LINES[0]
     history = [json.loads(line) for line in (copy.path / "history.jsonl").read_text().splitlines()]
-    assert (history[-1]["stage"], history[-1]["systems"], history[-1]["exit"]) == ("export", ["post"], 0)
+    assert (history[-1]["stage"], history[-1]["systems"], history[-1]["exit"]) == (
+        "export",
+        ["post"],
+        0,
+    )
 
 
 def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp_path, capsys):
@@ -114,7 +139,9 @@ def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
             raise OSError(5, "Input/output error")
         replace(source, target)
 
-    with monkeypatch.context() as patched:  # the new folder does not get its name: the old one has it again
+    with (
+        monkeypatch.context() as patched
+    ):  # the new folder does not get its name: the old one has it again
         patched.setattr(os, "replace", refused)
         with pytest.raises(EnvironmentProblem, match="Input/output error"):
             stage.export(copy, "post", "ctranslate2", out=out, force=True)
@@ -142,7 +169,10 @@ def test_what_it_cannot_run_is_refused_before_anything_is_loaded(run, monkeypatc
     say_of_package(monkeypatch, lambda: pytest.fail("looked for"))
     with pytest.raises(ConfigError) as caught:
         stage.export(run, system, "ctranslate2")
-    assert f"CTranslate2 cannot run '{system}': {reason}" in caught.value.message and "nmtkit translate" in caught.value.hint
+    assert (
+        f"CTranslate2 cannot run '{system}': {reason}" in caught.value.message
+        and "nmtkit translate" in caught.value.hint
+    )
     assert not (run.system(system).path / "export").exists()
 
 
@@ -162,7 +192,11 @@ def command(run, *arguments):
 )
 def test_wrong_words(run, arguments, said):
     result = command(run, *arguments)
-    assert (result.exit_code, result.stdout) == (2, "") and said in result.stderr and "Traceback" not in result.stderr
+    assert (
+        (result.exit_code, result.stdout) == (2, "")
+        and said in result.stderr
+        and "Traceback" not in result.stderr
+    )
 
 
 def test_without_the_package(run, monkeypatch):
@@ -177,21 +211,50 @@ def test_without_the_package(run, monkeypatch):
 
 
 def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatch):
-    found = Checked(["a", "b", "c"], ["A", "B", "C"], ["A", "X", "C"], [True, False, True], 0.25, (2.0, 0.5), "float32")
+    found = Checked(
+        ["a", "b", "c"],
+        ["A", "B", "C"],
+        ["A", "X", "C"],
+        [True, False, True],
+        0.25,
+        (2.0, 0.5),
+        "float32",
+    )
     asked = []
     monkeypatch.setattr(check, "compare", lambda group, out, lines: (asked.append(lines), found)[1])
     result = command(copy, "post", "--to", "ctranslate2", "--check", "--lines", "3")
-    assert result.exit_code == 1 and "only 2 of 3 translations are equal, less than 95%" in result.stderr
-    assert "equal translations: 2 of 3 (66.7%)" in result.stdout and "2: b\n  nmtkit       B\n  CTranslate2  X" in result.stdout
+    assert (
+        result.exit_code == 1
+        and "only 2 of 3 translations are equal, less than 95%" in result.stderr
+    )
+    assert (
+        "equal translations: 2 of 3 (66.7%)" in result.stdout
+        and "2: b\n  nmtkit       B\n  CTranslate2  X" in result.stdout
+    )
     rows = [line.split() for line in result.stdout.splitlines()[3:5]]
-    assert rows == [["nmtkit", "1.5"], ["CTranslate2,", "float32", "6.0"]] and "0.25 apart" in result.stdout
-    assert command(copy, "post", "--to", "ctranslate2", "--check", "--lines", "3", "--at-least", "60").exit_code == 0
-    assert command(copy, "post", "--to", "ctranslate2", "--check", "--lines", "3", "--quantization", "int8").exit_code == 0
+    assert (
+        rows == [["nmtkit", "1.5"], ["CTranslate2,", "float32", "6.0"]]
+        and "0.25 apart" in result.stdout
+    )
+    assert (
+        command(
+            copy, "post", "--to", "ctranslate2", "--check", "--lines", "3", "--at-least", "60"
+        ).exit_code
+        == 0
+    )
+    assert (
+        command(
+            copy, "post", "--to", "ctranslate2", "--check", "--lines", "3", "--quantization", "int8"
+        ).exit_code
+        == 0
+    )
     assert asked == [check.chosen_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 3
 
 
 def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
-    (copy.prep / "text" / "test.src").write_text(f"\n{LINES[0]}\n{LINES[0] * 9}\n  \n{LINES[1]}\n{LINES[0]}\n", "utf-8")
+    (copy.prep / "text" / "test.src").write_text(
+        f"\n{LINES[0]}\n{LINES[0] * 9}\n  \n{LINES[1]}\n{LINES[0]}\n", "utf-8"
+    )
     side = TextSide.load(copy.prep, "src")
     longest = len(side.encode(LINES[0]))
     assert check.chosen_lines(copy, 2, longest, side) == ("test", LINES)
@@ -205,8 +268,12 @@ def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
-    """Small models of weights just drawn: equal to the last subword, and log-probabilities to float32."""
-    ctranslate2 = pytest.importorskip("ctranslate2", reason="the real engine needs the extra [export]")
+    """Small models of weights just drawn: equal to the last subword, and log-probabilities to
+    float32.
+    """
+    ctranslate2 = pytest.importorskip(
+        "ctranslate2", reason="the real engine needs the extra [export]"
+    )
     result = command(copy, name, "--to", "ctranslate2", "--check", "--lines", "20")
     assert result.exit_code == 0, result.stderr
     assert "equal translations: 20 of 20" in result.stdout
@@ -214,9 +281,17 @@ def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
     assert gap < 1e-3  # of sums of some -300
     out = copy.system(name).path / "export" / "ctranslate2"
     source, target = load_vocabularies(copy.prep)
-    names = ["shared_vocabulary.json"] * 2 if source is target else ["source_vocabulary.json", "target_vocabulary.json"]
+    names = (
+        ["shared_vocabulary.json"] * 2
+        if source is target
+        else ["source_vocabulary.json", "target_vocabulary.json"]
+    )
     assert [json.loads((out / file).read_text()) for file in names] == [list(source), list(target)]
-    code = "\n".join(line[4:] for line in (out / folder.README).read_text("utf-8").splitlines() if line.startswith("    "))
+    code = "\n".join(
+        line[4:]
+        for line in (out / folder.README).read_text("utf-8").splitlines()
+        if line.startswith("    ")
+    )
     monkeypatch.chdir(out)
     exec(code.replace('["…"]', repr(LINES)), {})
     assert capsys.readouterr().out.startswith("['")
@@ -228,5 +303,17 @@ def test_the_real_engines_quantizations(copy):
     from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
     assert set(stage.QUANTIZATIONS) == set(ACCEPTED_MODEL_TYPES)
-    result = command(copy, "post", "--to", "ctranslate2", "--quantization", "int8", "--check", "--lines", "20", "--at-least", "0")
+    result = command(
+        copy,
+        "post",
+        "--to",
+        "ctranslate2",
+        "--quantization",
+        "int8",
+        "--check",
+        "--lines",
+        "20",
+        "--at-least",
+        "0",
+    )
     assert result.exit_code == 0 and "CTranslate2, int8" in result.stdout

@@ -25,12 +25,20 @@ from nmtkit.train.stage import train
 from nmtkit.train.validation import DEV_SEARCH, Validation
 from tests.train.tiny import make_run, options
 
-SETTINGS = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=100", "train.dev_bleu=false", "train.samples=0")
+SETTINGS = options(
+    "train.max_steps=6",
+    "train.checkpoint_every=2",
+    "train.validate_every=100",
+    "train.dev_bleu=false",
+    "train.samples=0",
+)
 VALIDATING = [*SETTINGS, "train.validate_every=2", "train.dev_bleu=true"]
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing that cleans up may run (only `except BaseException` would catch it)."""
+    """Stands for SIGKILL: nothing that cleans up may run (only `except BaseException` would
+    catch it).
+    """
 
 
 @pytest.fixture
@@ -39,7 +47,9 @@ def run(tmp_path):
 
 
 def state_of(run):
-    return files.read_json(checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json")
+    return files.read_json(
+        checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json"
+    )
 
 
 def fail(monkeypatch, owner, name, error, calls):
@@ -58,7 +68,9 @@ def fail(monkeypatch, owner, name, error, calls):
 
 def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        fail(patch, safetensors.torch, "save_file", Killed(), {4})  # the optimiser of the second checkpoint
+        fail(
+            patch, safetensors.torch, "save_file", Killed(), {4}
+        )  # the optimiser of the second checkpoint
         with pytest.raises(Killed):
             train(run, assignments=SETTINGS)
     folder = run.system("transformer").checkpoints
@@ -69,7 +81,11 @@ def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert f"removing {half.name}, left half-written" in said
     assert "step 2 of 6: continuing" in said
-    assert sorted(p.name for p in folder.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "step-00000002",
+        "step-00000004",
+        "step-00000006",
+    ]
 
 
 class FullDisk:
@@ -92,14 +108,22 @@ def test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved(run, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(reporting.Reporter, "progress", full)
-        with pytest.raises(EnvironmentProblem, match="cannot write metrics.jsonl: No space left") as caught:
+        with pytest.raises(
+            EnvironmentProblem, match="cannot write metrics.jsonl: No space left"
+        ) as caught:
             train(run, assignments=[*SETTINGS, "train.log_every=1"])
     assert caught.value.exit_code == 3
     assert "the same command continues" in caught.value.hint
     assert state_of(run)["step"] == 2
     train(run, assignments=[*SETTINGS, "train.log_every=1"])
-    steps = [json.loads(line)["step"] for line in run.system("transformer").metrics.read_text().splitlines()]
-    assert [step for step in steps if steps.count(step) > 1] == [6, 6]  # its last one has a validation too
+    steps = [
+        json.loads(line)["step"]
+        for line in run.system("transformer").metrics.read_text().splitlines()
+    ]
+    assert [step for step in steps if steps.count(step) > 1] == [
+        6,
+        6,
+    ]  # its last one has a validation too
     assert sorted(set(steps)) == [1, 2, 3, 4, 5, 6]
 
 
@@ -129,7 +153,9 @@ def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "update", update)
-        with pytest.raises(Interrupted, match=f"stopped by {number.name} after step 3; everything is saved") as caught:
+        with pytest.raises(
+            Interrupted, match=f"stopped by {number.name} after step 3; everything is saved"
+        ) as caught:
             train(run, assignments=SETTINGS)
     assert (caught.value.exit_code, caught.value.hint) == (75, "the same command continues")
     assert f"{number.name}: finishing this step, then saving" in capsys.readouterr().err
@@ -144,7 +170,10 @@ def test_05_a_change_that_is_allowed_is_said_and_taken(run, capsys):
     changed = [*SETTINGS, "train.lr=0.02", "train.clip_norm=1"]
     with pytest.raises(ConfigError, match="have changed") as caught:
         train(run, assignments=changed, allow_change=["train.lr"])
-    assert [line.split()[0] for line in caught.value.where.splitlines()] == ["key", "train.clip_norm"]
+    assert [line.split()[0] for line in caught.value.where.splitlines()] == [
+        "key",
+        "train.clip_norm",
+    ]
     assert "--allow-change" in caught.value.hint
     train(run, assignments=changed, allow_change=["train.lr", "train.clip_norm"])
     assert "train.lr: 0.01 -> 0.02" in capsys.readouterr().err
@@ -156,13 +185,26 @@ def test_05_a_change_that_is_allowed_is_said_and_taken(run, capsys):
 class Allocated(ctypes.Structure):
     """What glibc's mallinfo2 tells of the heap, in bytes."""
 
-    _names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    _names = (
+        "arena",
+        "ordblks",
+        "smblks",
+        "hblks",
+        "hblkhd",
+        "usmblks",
+        "fsmblks",
+        "uordblks",
+        "fordblks",
+        "keepcost",
+    )
     _fields_ = tuple((name, ctypes.c_size_t) for name in _names)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
 def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
-    """What is allocated, not what is resident: the allocator keeps big blocks, in which a leak would hide for long."""
+    """What is allocated, not what is resident: the allocator keeps big blocks, in which a leak
+    would hide for long.
+    """
     run, seen = make_run(tmp_path / "run", dev=0), {}
     original, heap = loop.Trainer.update, ctypes.CDLL(None).mallinfo2
     heap.restype = Allocated
@@ -174,7 +216,15 @@ def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
             seen[self.state.epoch] = heap().uordblks + heap().hblkhd
 
     monkeypatch.setattr(loop.Trainer, "update", update)
-    train(run, assignments=[*SETTINGS, "train.max_steps=200", "train.checkpoint_every=60", "train.log_every=1000"])
+    train(
+        run,
+        assignments=[
+            *SETTINGS,
+            "train.max_steps=200",
+            "train.checkpoint_every=60",
+            "train.log_every=1000",
+        ],
+    )
     epochs = sorted(seen)
     assert len(epochs) > 10
     growth = seen[epochs[-1]] - seen[epochs[len(epochs) // 2]]
@@ -190,7 +240,12 @@ def write(folder, name, source, target):
 
 
 def test_17_the_text_around_a_bad_byte_is_shown(tmp_path):
-    train = write(tmp_path / "in", "train", b"a good line\nthe caf\xe9 is closed\n", b"eine Zeile\nnoch eine\n")
+    train = write(
+        tmp_path / "in",
+        "train",
+        b"a good line\nthe caf\xe9 is closed\n",
+        b"eine Zeile\nnoch eine\n",
+    )
     with pytest.raises(DataError) as caught:
         prep("mine", train=train, dev=train, run_dir=tmp_path / "run", preset="tiny", jobs=1)
     assert str(train[0]) in caught.value.where
@@ -207,8 +262,13 @@ def test_17_the_text_around_a_bad_byte_is_shown(tmp_path):
     ],
     ids=["empty", "blank", "single letters", "one side"],
 )
-def test_24_too_little_to_prepare_is_said_before_anything_is_written(tmp_path, source, target, message):
-    train, dev = write(tmp_path / "in", "train", source, target), write(tmp_path / "in", "dev", b"a dog\n", b"ein Hund\n")
+def test_24_too_little_to_prepare_is_said_before_anything_is_written(
+    tmp_path, source, target, message
+):
+    train, dev = (
+        write(tmp_path / "in", "train", source, target),
+        write(tmp_path / "in", "dev", b"a dog\n", b"ein Hund\n"),
+    )
     with pytest.raises(DataError, match=message) as caught:
         prep("mine", train=train, dev=dev, run_dir=tmp_path / "run", preset="tiny", jobs=1)
     assert caught.value.hint
@@ -216,8 +276,18 @@ def test_24_too_little_to_prepare_is_said_before_anything_is_written(tmp_path, s
 
 
 def test_24_a_corpus_of_one_pair_has_the_merges_it_has_and_can_be_trained_on(tmp_path, capsys):
-    train_files = write(tmp_path / "in", "train", b"banana band bandana\n", b"banane band bandage\n")
-    run = prep("mine", train=train_files, dev=train_files, run_dir=tmp_path / "run", preset="tiny", jobs=1, assignments=["prep.merges=5000"])
+    train_files = write(
+        tmp_path / "in", "train", b"banana band bandana\n", b"banane band bandage\n"
+    )
+    run = prep(
+        "mine",
+        train=train_files,
+        dev=train_files,
+        run_dir=tmp_path / "run",
+        preset="tiny",
+        jobs=1,
+        assignments=["prep.merges=5000"],
+    )
     said = capsys.readouterr().err
     learned = run.manifest().model_dump()["sets"][0]
     assert learned["lines"] == 1
@@ -255,13 +325,23 @@ def test_26_checkpoints_from_before_codes_were_recorded_still_load(run):
 def without_sleep(monkeypatch):
     """What training would have slept, in seconds; others may sleep."""
     slept, original = [], time.sleep
-    monkeypatch.setattr(time, "sleep", lambda seconds: slept.append(seconds) if seconds in guard.PAUSES else original(seconds))
+    monkeypatch.setattr(
+        time,
+        "sleep",
+        lambda seconds: slept.append(seconds) if seconds in guard.PAUSES else original(seconds),
+    )
     return slept
 
 
 def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, capsys):
     slept = without_sleep(monkeypatch)
-    calls = fail(monkeypatch, safetensors.torch, "save_file", OSError(errno.ESTALE, "Stale file handle"), {1, 2, 3})
+    calls = fail(
+        monkeypatch,
+        safetensors.torch,
+        "save_file",
+        OSError(errno.ESTALE, "Stale file handle"),
+        {1, 2, 3},
+    )
     train(run, assignments=SETTINGS)
     assert slept == list(guard.PAUSES[:3])
     assert calls[0] == 3 + 2 * 3
@@ -283,7 +363,9 @@ def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "update", update)
-        with pytest.raises(EnvironmentProblem, match="cannot write checkpoint step-00000004: No such file") as caught:
+        with pytest.raises(
+            EnvironmentProblem, match="cannot write checkpoint step-00000004: No such file"
+        ) as caught:
             train(run, assignments=SETTINGS)
     assert caught.value.exit_code == 3
     assert sum(slept) == 60
@@ -294,23 +376,34 @@ def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeyp
 
 
 def test_32_decoding_the_development_set_is_bounded_and_its_time_is_shown(run, monkeypatch, capsys):
-    """An untrained model never ends a sentence by itself: what it may write, and of how many sentences, is limited."""
+    """An untrained model never ends a sentence by itself: what it may write, and of how many
+    sentences, is limited.
+    """
     from nmtkit.train import validation
 
     searched, original = [], validation.search
 
     def counted(models, batch, chosen):
         found = original(models, batch, chosen)
-        searched.extend((n, len(h[0].ids)) for n, h in zip(batch.src_lengths.tolist(), found, strict=True))
+        searched.extend(
+            (n, len(h[0].ids)) for n, h in zip(batch.src_lengths.tolist(), found, strict=True)
+        )
         return found
 
     monkeypatch.setattr(validation, "search", counted)
     monkeypatch.setattr("nmtkit.models.transformer.Transformer.logits", endless(run))
     train(run, assignments=[*VALIDATING, "train.dev_sentences=4", "train.max_steps=2"])
     assert len(searched) == 4
-    assert all(written == int(DEV_SEARCH.max_length_a * n + DEV_SEARCH.max_length_b) for n, written in searched)
+    assert all(
+        written == int(DEV_SEARCH.max_length_a * n + DEV_SEARCH.max_length_b)
+        for n, written in searched
+    )
     assert "(greedy, 0 s)" in capsys.readouterr().err
-    (line,) = [json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines() if '"dev"' in line]
+    (line,) = [
+        json.loads(line)
+        for line in run.system("transformer").metrics.read_text().splitlines()
+        if '"dev"' in line
+    ]
     assert line["bleu_seconds"] >= 0
 
 
@@ -340,7 +433,9 @@ def test_33_a_gpu_is_named_by_a_number_that_there_is(monkeypatch):
 
 
 def test_34_training_needs_no_tensorboard(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # importing it raises ImportError
+    monkeypatch.setitem(
+        sys.modules, "torch.utils.tensorboard", None
+    )  # importing it raises ImportError
     train(run, assignments=SETTINGS)
     assert not (run.system("transformer").path / "tensorboard").exists()
     assert run.system("transformer").metrics.is_file()
@@ -351,7 +446,12 @@ def test_35_a_reader_that_has_gone_is_no_error():
     out, into = os.pipe()
     os.close(out)
     try:
-        done = subprocess.run([sys.executable, "-m", "nmtkit", "settings"], stdout=into, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "nmtkit", "settings"],
+            stdout=into,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
     finally:
         os.close(into)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -365,11 +465,22 @@ def test_36_a_clock_that_is_set_back_changes_nothing_that_counts(run, tmp_path, 
         patch.setattr(time, "time", lambda: float(next(clock)))
         train(run, assignments=[*VALIDATING, "train.max_steps=4"])
         train(run, assignments=VALIDATING)
-        with locked(run.system("x").path, "train"), pytest.raises(DataError, match="for 0 min"), locked(run.system("x").path, "train"):
+        with (
+            locked(run.system("x").path, "train"),
+            pytest.raises(DataError, match="for 0 min"),
+            locked(run.system("x").path, "train"),
+        ):
             pass
-    curves = [[json.loads(line) for line in one.system("transformer").metrics.read_text().splitlines()] for one in (run, other)]
-    assert [(line["step"], line["kind"]) for line in curves[0]] == [(line["step"], line["kind"]) for line in curves[1]]
-    assert [line.get("dev_loss") for line in curves[0]] == [line.get("dev_loss") for line in curves[1]]
+    curves = [
+        [json.loads(line) for line in one.system("transformer").metrics.read_text().splitlines()]
+        for one in (run, other)
+    ]
+    assert [(line["step"], line["kind"]) for line in curves[0]] == [
+        (line["step"], line["kind"]) for line in curves[1]
+    ]
+    assert [line.get("dev_loss") for line in curves[0]] == [
+        line.get("dev_loss") for line in curves[1]
+    ]
     assert state_of(run)["seconds"] >= 0
 
 
@@ -380,9 +491,20 @@ def validation(loss, bleu, dev_set="one", signature="nrefs:1"):
     return Validation(loss, loss, bleu, signature, 0, 0, [], dev_set)
 
 
-def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(run, monkeypatch, capsys):
-    """Another set, more of its sentences, another signature: the numbers before are not those to beat."""
-    results = iter([validation(2.0, 30.0), validation(3.0, 20.0, "two"), validation(4.0, 10.0, "two", "nrefs:2"), validation(5.0, None, "two", None)])
+def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(
+    run, monkeypatch, capsys
+):
+    """Another set, more of its sentences, another signature: the numbers before are not those to
+    beat.
+    """
+    results = iter(
+        [
+            validation(2.0, 30.0),
+            validation(3.0, 20.0, "two"),
+            validation(4.0, 10.0, "two", "nrefs:2"),
+            validation(5.0, None, "two", None),
+        ]
+    )
     monkeypatch.setattr("nmtkit.train.validation.Validator.validate", lambda *_: next(results))
     best = []
     for steps in (2, 4, 6, 8):
@@ -396,7 +518,14 @@ def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(run
 def test_41_what_was_measured_is_part_of_the_best(run):
     found = []
     for more in ([], ["train.dev_sentences=3"]):
-        train(run, assignments=[*VALIDATING, "train.max_steps=2" if not more else "train.max_steps=4", *more])
+        train(
+            run,
+            assignments=[
+                *VALIDATING,
+                "train.max_steps=2" if not more else "train.max_steps=4",
+                *more,
+            ],
+        )
         found.append(state_of(run)["best"]["dev_set"])
     assert found[0] and found[1] and found[0] != found[1]
     assert state_of(run)["best"]["signature"].startswith("nrefs:1")

@@ -1,4 +1,6 @@
-"""Faults 1-3, 26, 30: a checkpoint is there completely or not at all; what is damaged or foreign is named, never loaded."""
+"""Faults 1-3, 26, 30: a checkpoint is there completely or not at all; what is damaged or foreign
+is named, never loaded.
+"""
 
 import errno
 import json
@@ -20,21 +22,34 @@ from nmtkit.train.stage import train
 from tests.manifests import write_best
 from tests.train.tiny import make_run, options
 
-SETTINGS = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=100", "train.dev_bleu=false", "train.samples=0")
+SETTINGS = options(
+    "train.max_steps=6",
+    "train.checkpoint_every=2",
+    "train.validate_every=100",
+    "train.dev_bleu=false",
+    "train.samples=0",
+)
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing that cleans up may run (only `except BaseException` would catch it)."""
+    """Stands for SIGKILL: nothing that cleans up may run (only `except BaseException` would
+    catch it).
+    """
 
 
 def write(folder, step=1, value=1.0):
     weights = {"a": torch.full((3, 2), value), "b": torch.arange(4)}
-    return checkpoints.save(folder, step, weights, {"exp_avg/a": torch.zeros(3, 2)}, {"step": step}, {"variant": "x"})
+    return checkpoints.save(
+        folder, step, weights, {"exp_avg/a": torch.zeros(3, 2)}, {"step": step}, {"variant": "x"}
+    )
 
 
 def trained(folder, every=1, average=1):
     """A system without checkpoints whose settings are stored."""
-    write_toml(folder / "config.toml", {"variant": "x", "train": {"checkpoint_every": every}, "search": {"average": average}})
+    write_toml(
+        folder / "config.toml",
+        {"variant": "x", "train": {"checkpoint_every": every}, "search": {"average": average}},
+    )
     return System(folder)
 
 
@@ -50,12 +65,22 @@ def test_save_and_load(tmp_path):
     assert weights["b"].dtype == torch.int64
     assert list(moments) == ["exp_avg/a"]
     assert state == {"step": 12}
-    assert sorted(p.name for p in path.iterdir()) == ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+    assert sorted(p.name for p in path.iterdir()) == [
+        "manifest.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+    ]
 
 
-@pytest.mark.parametrize("owner, call", [(safetensors.torch, "save_file"), (checkpoints, "_flushed"), (checkpoints, "_give_name")])
+@pytest.mark.parametrize(
+    "owner, call",
+    [(safetensors.torch, "save_file"), (checkpoints, "_flushed"), (checkpoints, "_give_name")],
+)
 @pytest.mark.parametrize("times", [1, 2])
-def test_killed_while_saving_leaves_the_previous_checkpoint(owner, call, times, tmp_path, monkeypatch, capsys):
+def test_killed_while_saving_leaves_the_previous_checkpoint(
+    owner, call, times, tmp_path, monkeypatch, capsys
+):
     system = System(tmp_path)
     write(system.checkpoints, 1)
     original, calls = getattr(owner, call), [0]
@@ -72,7 +97,9 @@ def test_killed_while_saving_leaves_the_previous_checkpoint(owner, call, times, 
             write(system.checkpoints, 2)
         with pytest.raises(Killed):
             write(system.checkpoints, 3)
-    assert [p.name for p in checkpoints.find_checkpoints(system)] == ["step-00000001"] + ["step-00000002"] * (call == "_give_name" and times == 2)
+    assert [p.name for p in checkpoints.find_checkpoints(system)] == ["step-00000001"] + [
+        "step-00000002"
+    ] * (call == "_give_name" and times == 2)
     capsys.readouterr()
     checkpoints.clean(system.checkpoints)
     assert ".tmp-step-00000003" in capsys.readouterr().err
@@ -121,7 +148,17 @@ def test_damage_is_named(victim, damage, tmp_path):
     assert (path / "manifest.json").exists()  # never deleted silently
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "files": {"a": 3}}', "null", '{"format": 1, "files": {"a": {"bytes": "x"}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 1, "files": {"a": 3}}',
+        "null",
+        '{"format": 1, "files": {"a": {"bytes": "x"}}}',
+    ],
+)
 def test_a_damaged_manifest_is_named(text, tmp_path):
     path = write(tmp_path)
     (path / "manifest.json").write_text(text)
@@ -156,7 +193,10 @@ def test_a_pickle_is_never_loaded(name, tmp_path):
     path = write(tmp_path / "checkpoints")
     shutil.copy(foreign, path / "model.safetensors")
     manifest = files.read_json(path / "manifest.json")
-    manifest["files"]["model.safetensors"] = {"bytes": foreign.stat().st_size, "sha256": files.sha256(foreign)}
+    manifest["files"]["model.safetensors"] = {
+        "bytes": foreign.stat().st_size,
+        "sha256": files.sha256(foreign),
+    }
     files.write_json(path / "manifest.json", manifest)
     with pytest.raises(CheckpointError, match="pickle"):
         checkpoints.load_weights(path)
@@ -182,7 +222,9 @@ def test_training_goes_on_from_the_newest_whole_checkpoint(tmp_path, capsys):
     assert "step 2 of 6: continuing" in said
     assert newest.read_bytes() == expected
     assert len(list(system.checkpoints.glob(".damaged-*"))) == 2
-    assert (whole.system("transformer").checkpoints / "step-00000006" / "model.safetensors").read_bytes() == expected
+    assert (
+        whole.system("transformer").checkpoints / "step-00000006" / "model.safetensors"
+    ).read_bytes() == expected
 
 
 def test_all_damaged_is_an_error(tmp_path):
@@ -208,7 +250,9 @@ def test_another_vocabulary_is_refused(tmp_path):
 
 
 def disk_full_after(monkeypatch, failures):
-    """The next so many attempts to write tensors meet a full disk, as the kernel and safetensors report it."""
+    """The next so many attempts to write tensors meet a full disk, as the kernel and safetensors
+    report it.
+    """
     original, left = safetensors.torch.save_file, [failures]
 
     def full(*args):
@@ -257,7 +301,9 @@ def test_a_write_that_the_kernel_refuses(tmp_path):
 
 
 def test_too_little_free_space_is_seen_beforehand(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))
+    monkeypatch.setattr(
+        checkpoints.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0)
+    )
     with pytest.raises(EnvironmentProblem, match="MiB free"):
         write(tmp_path, 1)
     assert list(tmp_path.iterdir()) == []
@@ -274,7 +320,9 @@ def test_pruning_keeps_the_last_and_the_best(tmp_path):
 
 
 def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeypatch, capsys):
-    """A process that is killed while it removes one leaves rubbish without a manifest, which `clean` does not take for one set aside."""
+    """A process that is killed while it removes one leaves rubbish without a manifest, which
+    `clean` does not take for one set aside.
+    """
     system = trained(tmp_path)
     for step in (1, 2):
         write(system.checkpoints, step)
@@ -302,7 +350,9 @@ def test_best_and_what_happens_without_it(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", hashed := Mock(wraps=files.sha256))
         assert checkpoints.choose(system, 1)[0].name == "step-00000002"
-    assert hashed.call_count == 1  # only the one that is taken: reading all of a big model's takes minutes
+    assert (
+        hashed.call_count == 1
+    )  # only the one that is taken: reading all of a big model's takes minutes
     (system.checkpoints / "step-00000002" / "state.json").write_text("")
     assert checkpoints.choose(system, 1)[0].name == "step-00000003"
     assert "step-00000002 is missing or damaged" in capsys.readouterr().err
@@ -336,7 +386,9 @@ def test_the_checkpoints_of_a_system(tmp_path, capsys):
         ((13, 17), 2, [13]),  # the best, for none is a multiple
     ],
 )
-def test_the_mean_is_of_checkpoints_that_are_equally_far_apart(there, average, chosen, tmp_path, capsys):
+def test_the_mean_is_of_checkpoints_that_are_equally_far_apart(
+    there, average, chosen, tmp_path, capsys
+):
     system = trained(tmp_path, every=10, average=average)
     write_best(tmp_path, f"step-{there[0]:08d}")
     for step in there:
@@ -348,7 +400,9 @@ def test_the_mean_is_of_checkpoints_that_are_equally_far_apart(there, average, c
 
 def test_what_is_current_follows_the_weights_and_reads_none(tmp_path, capsys, monkeypatch):
     system = trained(tmp_path, average=2)
-    assert checkpoints.current(System(tmp_path / "never trained")) == checkpoints.current(system) == {}
+    assert (
+        checkpoints.current(System(tmp_path / "never trained")) == checkpoints.current(system) == {}
+    )
     for step in (1, 2, 3):
         write(system.checkpoints, step)
     with monkeypatch.context() as patch:
@@ -380,7 +434,10 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(damage, tmp_path, capsys, 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", hashed)
         assert steps(checkpoints.choose(system, 2)) == [2, 4]
-    assert [path for (path,), _ in hashed.call_args_list if path != spoilt[2]] == [spoilt[3], spoilt[1]]  # the first is not wanted, so not read
+    assert [path for (path,), _ in hashed.call_args_list if path != spoilt[2]] == [
+        spoilt[3],
+        spoilt[1],
+    ]  # the first is not wanted, so not read
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and said[0].startswith(f"nmtkit: warning: skipping {spoilt[2].parent}: ")
     spoil(spoilt[0])
@@ -390,7 +447,10 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(damage, tmp_path, capsys, 
     spoil(spoilt[3])
     with pytest.raises(CheckpointError, match="no valid checkpoint") as caught:
         checkpoints.choose(system, 2)
-    assert caught.value.exit_code == 2 and f"nmtkit train --name {tmp_path.name} --force" in caught.value.hint
+    assert (
+        caught.value.exit_code == 2
+        and f"nmtkit train --name {tmp_path.name} --force" in caught.value.hint
+    )
 
 
 @pytest.mark.parametrize("average", [1, 2])
@@ -401,7 +461,10 @@ def test_weights_are_hashed_once_on_the_way_to_a_model(average, tmp_path, monkey
     monkeypatch.setattr(checkpoints.files, "sha256", hashed)
     system = run.system("transformer")
     loading.load_system(run, system, paths=checkpoints.choose(system, average))
-    assert len([path for (path,), _ in hashed.call_args_list if path.name == "model.safetensors"]) == average
+    assert (
+        len([path for (path,), _ in hashed.call_args_list if path.name == "model.safetensors"])
+        == average
+    )
 
 
 def test_averaging_in_float64(tmp_path):
@@ -409,9 +472,13 @@ def test_averaging_in_float64(tmp_path):
     paths = [write(tmp_path, step, value) for step, value in enumerate(values)]
     mean = loading.average(paths)
     assert mean["a"].dtype == torch.float32
-    assert mean["a"][0, 0].item() == torch.tensor(sum(values) / 4, dtype=torch.float64).float().item()
+    assert (
+        mean["a"][0, 0].item() == torch.tensor(sum(values) / 4, dtype=torch.float64).float().item()
+    )
     assert mean["b"].tolist() == [0, 1, 2, 3]
-    assert loading.average(paths[:1])["a"].tolist() == checkpoints.load_weights(paths[0])["a"].tolist()
+    assert (
+        loading.average(paths[:1])["a"].tolist() == checkpoints.load_weights(paths[0])["a"].tolist()
+    )
     other = checkpoints.save(tmp_path, 9, {"a": torch.zeros(5)}, {}, {}, {})
     with pytest.raises(CheckpointError, match="same model"):
         loading.average([*paths, other])
@@ -456,15 +523,27 @@ def test_load_system_best_and_average(tmp_path):
 
 def test_pruning_while_training_keeps_k_and_the_best(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run")
-    monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)  # the first validation stays the best
-    train(run, assignments=[*SETTINGS, "train.validate_every=2", "train.keep_checkpoints=1", "train.max_steps=8"])
+    monkeypatch.setattr(
+        "nmtkit.train.loop.is_better", lambda new, best, by: best is None
+    )  # the first validation stays the best
+    train(
+        run,
+        assignments=[
+            *SETTINGS,
+            "train.validate_every=2",
+            "train.keep_checkpoints=1",
+            "train.max_steps=8",
+        ],
+    )
     found = checkpoints.find_checkpoints(run.system("transformer"))
     assert steps(found) == [2, 8]
     assert checkpoints.choose(run.system("transformer"), 1) == found[:1]
 
 
 def test_pruning_while_training_keeps_what_is_averaged(tmp_path, monkeypatch):
-    """Neither an old best, nor the last update, nor those saved in between take the place of one of the last k that are equally far apart."""
+    """Neither an old best, nor the last update, nor those saved in between take the place of one
+    of the last k that are equally far apart.
+    """
     run = make_run(tmp_path / "run")
     monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)
     settings = [*SETTINGS, "train.validate_every=1", "train.keep_checkpoints=2", "search.average=2"]
@@ -476,12 +555,17 @@ def test_pruning_while_training_keeps_what_is_averaged(tmp_path, monkeypatch):
 
 
 def test_pruning_beside_damaged_checkpoints_of_later_steps(tmp_path, capsys):
-    """Damaged ones that resuming passed over are not among the last k that are kept, and are not removed either."""
+    """Damaged ones that resuming passed over are not among the last k that are kept, and are not
+    removed either.
+    """
     run = make_run(tmp_path / "run")
     settings = [*SETTINGS, "train.keep_checkpoints=2"]
     train(run, assignments=[*settings, "train.keep_checkpoints=3"])
     folder = run.system("transformer").checkpoints
-    damaged = [folder / "step-00000004" / "model.safetensors", folder / "step-00000006" / "model.safetensors"]
+    damaged = [
+        folder / "step-00000004" / "model.safetensors",
+        folder / "step-00000006" / "model.safetensors",
+    ]
     for path in damaged:
         path.write_bytes(path.read_bytes()[:-1])
     before = [path.read_bytes() for path in damaged]

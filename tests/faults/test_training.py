@@ -1,4 +1,6 @@
-"""Faults 5, 6, 8-10, 12, 13, 29, 32, 33, 36: changed settings or data, numbers that are not finite, too little memory, failing decoding."""
+"""Faults 5, 6, 8-10, 12, 13, 29, 32, 33, 36: changed settings or data, numbers that are not
+finite, too little memory, failing decoding.
+"""
 
 import json
 import subprocess
@@ -24,7 +26,13 @@ from nmtkit.train.stage import train
 from nmtkit.train.state import TrainState
 from tests.train.tiny import make_run, options
 
-SETTINGS = options("train.max_steps=6", "train.checkpoint_every=3", "train.validate_every=3", "train.samples=0", "train.dev_bleu=false")
+SETTINGS = options(
+    "train.max_steps=6",
+    "train.checkpoint_every=3",
+    "train.validate_every=3",
+    "train.samples=0",
+    "train.dev_bleu=false",
+)
 
 
 @pytest.fixture
@@ -44,7 +52,9 @@ def weights(run, name="transformer"):
 def test_changed_settings_are_refused_with_a_table(trained):
     config = trained.system("transformer").config.read_text()
     with pytest.raises(ConfigError) as caught:
-        train(trained, assignments=[*SETTINGS, "train.lr=0.02", "model.d_ff=64", "train.max_steps=9"])
+        train(
+            trained, assignments=[*SETTINGS, "train.lr=0.02", "model.d_ff=64", "train.max_steps=9"]
+        )
     rows = [line.split() for line in caught.value.where.splitlines()]
     assert rows == [["key", "old", "new"], ["model.d_ff", "32", "64"], ["train.lr", "0.01", "0.02"]]
     assert "--force" in caught.value.hint
@@ -63,9 +73,23 @@ def test_damaged_settings_are_named_and_a_training_anew_needs_none(trained):
 
 
 def test_harmless_changes_are_said_and_taken(trained, capsys):
-    train(trained, assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=1", "train.keep_checkpoints=1", "search.beam=2"])
+    train(
+        trained,
+        assignments=[
+            *SETTINGS,
+            "train.max_steps=8",
+            "train.log_every=1",
+            "train.keep_checkpoints=1",
+            "search.beam=2",
+        ],
+    )
     said = capsys.readouterr().err
-    for change in ("train.max_steps: 6 -> 8", "train.log_every: 4 -> 1", "train.keep_checkpoints: 5 -> 1", "search.beam: 5 -> 2"):
+    for change in (
+        "train.max_steps: 6 -> 8",
+        "train.log_every: 4 -> 1",
+        "train.keep_checkpoints: 5 -> 1",
+        "search.beam: 5 -> 2",
+    ):
         assert change in said
     config = trained.system("transformer").read_config()
     assert (config["train"]["max_steps"], config["search"]["beam"]) == (8, 2)
@@ -116,8 +140,16 @@ def test_a_finished_training_says_so(trained, capsys):
 
 
 def test_a_held_system_is_refused(trained):
-    code = "import sys, time; from pathlib import Path; from nmtkit.run import locked\nwith locked(Path(sys.argv[1]), 'train'):\n "
-    command = [sys.executable, "-c", code + "print(1, flush=True); time.sleep(60)", str(trained.system("transformer").path)]
+    code = (
+        "import sys, time; from pathlib import Path; from nmtkit.run import locked\nwith"
+        " locked(Path(sys.argv[1]), 'train'):\n "
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code + "print(1, flush=True); time.sleep(60)",
+        str(trained.system("transformer").path),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"1\n"
         with pytest.raises(DataError, match=f"in use by 'train' \\(process {other.pid} on "):
@@ -145,13 +177,32 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypat
     with monkeypatch.context() as patch:
         poison(patch, {4})
         train(run, assignments=[*SETTINGS, "train.max_steps=4"])
-    state = files.read_json(checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json")
-    assert (state["step"], state["skipped"], state["skipped_in_row"], len(state["norms"])) == (4, 1, 1, 3)
-    assert "step 4: loss nan, gradient norm nan: update skipped (1 so far)" in capsys.readouterr().err
-    found = [checkpoints.load_weights(path) for path in checkpoints.find_checkpoints(run.system("transformer"))]
-    assert all(torch.equal(found[0][k], found[1][k]) for k in found[0])  # steps 3 and 4: no update between
+    state = files.read_json(
+        checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json"
+    )
+    assert (state["step"], state["skipped"], state["skipped_in_row"], len(state["norms"])) == (
+        4,
+        1,
+        1,
+        3,
+    )
+    assert (
+        "step 4: loss nan, gradient norm nan: update skipped (1 so far)" in capsys.readouterr().err
+    )
+    found = [
+        checkpoints.load_weights(path)
+        for path in checkpoints.find_checkpoints(run.system("transformer"))
+    ]
+    assert all(
+        torch.equal(found[0][k], found[1][k]) for k in found[0]
+    )  # steps 3 and 4: no update between
     train(run, assignments=SETTINGS)
-    assert files.read_json(checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json")["skipped_in_row"] == 0
+    assert (
+        files.read_json(checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json")[
+            "skipped_in_row"
+        ]
+        == 0
+    )
 
 
 def test_five_in_a_row_stop_with_everything_needed(tmp_path, monkeypatch):
@@ -174,7 +225,9 @@ def test_the_first_module_that_is_not_finite_is_named(tmp_path, monkeypatch):
     from nmtkit.nn.sublayer import FeedForward
 
     monkeypatch.setattr(FeedForward, "forward", lambda self, x: x * float("inf") * 0)
-    with pytest.raises(TrainingDiverged, match="first not finite: output of encoder.0.feed_forward"):
+    with pytest.raises(
+        TrainingDiverged, match="first not finite: output of encoder.0.feed_forward"
+    ):
         train(run, assignments=SETTINGS)
 
 
@@ -196,13 +249,27 @@ def gradients_of_an_update(run, monkeypatch, memory=None, settings=()):
         if memory and batch.src.numel() + batch.tgt_out.numel() > memory:
             batch.tgt_out.fill_(0)  # what was computed before memory ran out must not count
             original(logits_of, hidden, batch, *args)
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+            raise RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
+                " bytes"
+            )
         return original(logits_of, hidden, batch, *args)
 
     with monkeypatch.context() as patch:
         patch.setattr(losses, "backward", small)
-        train(run, assignments=[*SETTINGS, "model.dropout=0", "train.max_steps=1", "train.update_size=150", *settings])
-    return checkpoints.load_training(checkpoints.find_checkpoints(run.system("transformer"))[-1], dict)[1]
+        train(
+            run,
+            assignments=[
+                *SETTINGS,
+                "model.dropout=0",
+                "train.max_steps=1",
+                "train.update_size=150",
+                *settings,
+            ],
+        )
+    return checkpoints.load_training(
+        checkpoints.find_checkpoints(run.system("transformer"))[-1], dict
+    )[1]
 
 
 def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, capsys):
@@ -211,7 +278,10 @@ def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, 
     said = capsys.readouterr().err
     assert "warning: memory does not hold a batch of" in said
     assert "with other dropout masks" in said
-    assert "memory does not hold a batch of" in (tmp_path / "parts" / "systems" / "transformer" / "train.log").read_text()
+    assert (
+        "memory does not hold a batch of"
+        in (tmp_path / "parts" / "systems" / "transformer" / "train.log").read_text()
+    )
     assert all(torch.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
     assert any(not torch.equal(whole[name], parts[name]) for name in whole)
 
@@ -219,10 +289,20 @@ def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, 
 def test_the_part_that_memory_did_not_hold_is_split_and_no_other(tmp_path, monkeypatch):
     """A long pair alone, which fits, beside a batch that does not."""
     run = make_run(tmp_path / "run", dev=0)
-    store, state, chosen = Store(run.prep / "train"), TrainState(), settings.build(TrainSettings, {}, "train")
+    store, state, chosen = (
+        Store(run.prep / "train"),
+        TrainState(),
+        settings.build(TrainSettings, {}, "train"),
+    )
     order = Order(store.src_lengths, store.tgt_lengths, chosen)
-    model = build_model("transformer", {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1}, vocabulary_sizes(run))
-    gradients = Gradients(model, store, order, chosen, {"device_type": "cpu", "enabled": False}, state)
+    model = build_model(
+        "transformer",
+        {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1},
+        vocabulary_sizes(run),
+    )
+    gradients = Gradients(
+        model, store, order, chosen, {"device_type": "cpu", "enabled": False}, state
+    )
     long, pair = np.argsort(-store.src_lengths)[:1], np.argsort(store.src_lengths)[:2]
     assert order.positions(long) > order.positions(pair)
     original = losses.backward
@@ -245,15 +325,22 @@ def test_too_little_memory_for_one_pair_is_said(tmp_path, monkeypatch):
 
 
 def test_other_errors_are_not_taken_for_lack_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(losses, "backward", lambda *args: (_ for _ in ()).throw(RuntimeError("shapes differ")))
+    monkeypatch.setattr(
+        losses, "backward", lambda *args: (_ for _ in ()).throw(RuntimeError("shapes differ"))
+    )
     with pytest.raises(RuntimeError, match="shapes differ"):
         train(make_run(tmp_path / "run", dev=0), assignments=SETTINGS)
 
 
 def test_a_pair_above_the_budget_is_trained_on(tmp_path):
     run = make_run(tmp_path / "run", pairs=20, dev=0)
-    train(run, assignments=[*SETTINGS, "train.batch_size=2", "train.max_steps=20", "train.log_every=20"])
-    (line,) = [json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines()]
+    train(
+        run,
+        assignments=[*SETTINGS, "train.batch_size=2", "train.max_steps=20", "train.log_every=20"],
+    )
+    (line,) = [
+        json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines()
+    ]
     assert line["tgt_tokens"] == Store(run.prep / "train").tgt_lengths.sum()
     assert line["padding"] == 0
 
@@ -273,9 +360,15 @@ def test_a_system_folder_that_is_a_file_is_an_environment_problem(tmp_path):
 
 def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatch, capsys):
     run = make_run(tmp_path / "run", dev=6)
-    monkeypatch.setattr("nmtkit.train.validation.search", lambda *args: (_ for _ in ()).throw(RuntimeError("no beam today")))
+    monkeypatch.setattr(
+        "nmtkit.train.validation.search",
+        lambda *args: (_ for _ in ()).throw(RuntimeError("no beam today")),
+    )
     train(run, assignments=[*SETTINGS, "train.dev_bleu=true"])
-    assert "decoding the development set failed (RuntimeError: no beam today); its loss decides" in capsys.readouterr().err
+    assert (
+        "decoding the development set failed (RuntimeError: no beam today); its loss decides"
+        in capsys.readouterr().err
+    )
     best = files.read_json(run.system("transformer").path / "best.json")
     assert best["metric"] == "dev_loss"
     assert best["dev_bleu"] is None
@@ -317,7 +410,12 @@ print(json.dumps(found.values()))
 
 def test_no_choice_depends_on_a_clock():
     """The same command computes the same bits, whatever else the machine does meanwhile."""
-    found = [subprocess.run([sys.executable, "-c", LYING_CLOCK, late], capture_output=True, text=True, check=True).stdout for late in "01"]
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", LYING_CLOCK, late], capture_output=True, text=True, check=True
+        ).stdout
+        for late in "01"
+    ]
     assert found[0] == found[1] and '"matmul"' in found[0]
 
 
@@ -341,18 +439,28 @@ SAPPHIRE_RAPIDS = f"{ZEN4} amx_bf16 amx_tile"
     ],
 )
 def test_facts_of_the_processor_decide(maker, flags, matmul, precision, monkeypatch):
-    info = {"vendor_id": maker, "model name": "a CPU", "Features" if "asimd" in flags else "flags": flags}
+    info = {
+        "vendor_id": maker,
+        "model name": "a CPU",
+        "Features" if "asimd" in flags else "flags": flags,
+    }
     monkeypatch.setattr(hardware, "_cpu_info", lambda key: info.get(key, ""))
     exact = set()
     monkeypatch.setattr(hardware, "_is_float32", lambda path: exact.add(path) or True)
     before = torch.get_float32_matmul_precision()
     try:
         found = hardware.choose("cpu")
-        assert (found.matmul, found.precision) == (matmul, precision) and exact == {matmul} - {"highest"}
+        assert (found.matmul, found.precision) == (matmul, precision) and exact == {matmul} - {
+            "highest"
+        }
         assert hardware.choose("cpu", width=64).precision == "float32"
         assert torch.get_float32_matmul_precision() == matmul
         found = hardware.choose("cpu", "float32", matmul="high")
-        assert (found.matmul, found.precision, torch.get_float32_matmul_precision()) == ("high", "float32", "high")
+        assert (found.matmul, found.precision, torch.get_float32_matmul_precision()) == (
+            "high",
+            "float32",
+            "high",
+        )
         monkeypatch.setattr(hardware, "_is_float32", lambda path: False)
         assert hardware.choose("cpu").matmul == "highest"
     finally:
@@ -364,7 +472,11 @@ def test_a_path_that_rounds_the_factors_is_not_float32(monkeypatch):
     product = torch.Tensor.__matmul__
 
     def rounding(x, w):
-        return product(x.bfloat16().float(), w.bfloat16().float()) if x.dtype == torch.float32 else product(x, w)
+        return (
+            product(x.bfloat16().float(), w.bfloat16().float())
+            if x.dtype == torch.float32
+            else product(x, w)
+        )
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
     assert not hardware._is_float32("highest")
@@ -374,12 +486,25 @@ def test_the_choice_stands_beside_the_settings(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", dev=0)
     before = torch.get_float32_matmul_precision()
     try:
-        for matmul in ("medium", "highest"):  # rounding alone differs, so a training may go on with another
+        for matmul in (
+            "medium",
+            "highest",
+        ):  # rounding alone differs, so a training may go on with another
             steps = {"medium": 2, "highest": 4}[matmul]
-            train(run, assignments=[*SETTINGS, f"train.matmul={matmul}", f"train.max_steps={steps}"])
+            train(
+                run, assignments=[*SETTINGS, f"train.matmul={matmul}", f"train.max_steps={steps}"]
+            )
             config = run.system("transformer").read_config()
-            assert config["train"]["matmul"] == config["hardware"]["matmul"] == torch.get_float32_matmul_precision() == matmul
-            assert config["train"]["precision"] == "auto" and config["hardware"]["precision"] == "float32"
+            assert (
+                config["train"]["matmul"]
+                == config["hardware"]["matmul"]
+                == torch.get_float32_matmul_precision()
+                == matmul
+            )
+            assert (
+                config["train"]["precision"] == "auto"
+                and config["hardware"]["precision"] == "float32"
+            )
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -390,7 +515,9 @@ def test_the_choice_stands_beside_the_settings(tmp_path, monkeypatch):
 def test_metrics_beyond_the_checkpoint_are_cut(trained):
     metrics = trained.system("transformer").metrics
     whole = metrics.read_text()
-    metrics.write_text(whole + '{"step": 7, "kind": "train"}\n{"step": 99, "kind": "dev"}\n{"step": 6, "ki')
+    metrics.write_text(
+        whole + '{"step": 7, "kind": "train"}\n{"step": 99, "kind": "dev"}\n{"step": 6, "ki'
+    )
     train(trained, assignments=SETTINGS)
     assert metrics.read_text() == whole
     reporting.cut_metrics(trained.system("transformer"), 3)
@@ -402,4 +529,9 @@ def test_a_value_that_is_not_finite_is_null_in_the_metrics(tmp_path):
     reporter = reporting.Reporter(system, 0)
     reporter.record("train", 1, {"loss": float("nan"), "lr": 0.1})
     reporter.close()
-    assert json.loads(system.metrics.read_text()) == {"step": 1, "kind": "train", "loss": None, "lr": 0.1}
+    assert json.loads(system.metrics.read_text()) == {
+        "step": 1,
+        "kind": "train",
+        "loss": None,
+        "lr": 0.1,
+    }

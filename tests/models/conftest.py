@@ -1,11 +1,18 @@
-"""`pytest tests/models --variant package.module:Class` runs the contract over a model of your own."""
+"""`pytest tests/models --variant package.module:Class` runs the contract over a model of your
+own.
+"""
 
 import pytest
 import torch
 
 
 def pytest_addoption(parser):
-    parser.addoption("--variant", action="append", default=[], help="check the contract of this variant (repeatable) instead of the table's")
+    parser.addoption(
+        "--variant",
+        action="append",
+        default=[],
+        help="check the contract of this variant (repeatable) instead of the table's",
+    )
 
 
 def pytest_generate_tests(metafunc):
@@ -18,7 +25,9 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """These tensors are tiny, and threads that wait for each other on a busy machine cost far more than they save."""
+    """These tensors are tiny, and threads that wait for each other on a busy machine cost far
+    more than they save.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,6 @@
-"""Gradients of whole models against finite differences, and in bfloat16 against those in float32."""
+"""Gradients of whole models against finite differences, and in bfloat16 against those in
+float32.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,17 @@ from tests.models import contract
 
 
 def whole_gradients_are_right(model: Model) -> bool:
-    """Whether the gradients of every parameter of a tiny model (a vocabulary of 5) are those of finite differences, on a padded batch with two
-    rows a sentence."""
+    """Whether the gradients of every parameter of a tiny model (a vocabulary of 5) are those of
+    finite differences, on a padded batch with two rows a sentence.
+    """
     model = model.double().train()
     batch = contract.collate([([3, 4, 2], [4, 2]), ([2], [3, 3, 2])])
     assert batch.tgt_in is not None
     tgt_in = batch.tgt_in.repeat_interleave(2, dim=0)
     names = [name for name, _ in model.named_parameters()]
-    values = tuple((p.detach() + 0.3 * torch.randn_like(p)).requires_grad_() for p in model.parameters())
+    values = tuple(
+        (p.detach() + 0.3 * torch.randn_like(p)).requires_grad_() for p in model.parameters()
+    )
 
     class Whole(torch.nn.Module):
         def __init__(self):
@@ -32,13 +37,16 @@ def whole_gradients_are_right(model: Model) -> bool:
     whole = Whole()
 
     def logits(*parameters):
-        return torch.func.functional_call(whole, {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}, ())
+        return torch.func.functional_call(
+            whole, {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}, ()
+        )
 
     return torch.autograd.gradcheck(logits, values)
 
 
 def similarity_in_bfloat16(model: Model, batch: Batch) -> float:
-    """Of the gradients under autocast to bfloat16 and those in float32; the losses differ, but by less than a fiftieth.
+    """Of the gradients under autocast to bfloat16 and those in float32; the losses differ, but by
+    less than a fiftieth.
 
     Args:
         model: in training mode, in float32; batch: with both sides.
@@ -49,8 +57,17 @@ def similarity_in_bfloat16(model: Model, batch: Batch) -> float:
         seed_dropout(1, 1)
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             logits = contract.full(model, batch)
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch.tgt_out.flatten(), ignore_index=0)
-        found.append((float(loss.detach()), torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])))
+        loss = torch.nn.functional.cross_entropy(
+            logits.float().flatten(0, 1), batch.tgt_out.flatten(), ignore_index=0
+        )
+        found.append(
+            (
+                float(loss.detach()),
+                torch.cat(
+                    [g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]
+                ),
+            )
+        )
     (wide, exact), (narrow, rounded) = found
     assert wide != narrow and abs(wide - narrow) < 0.02 * wide
     return float(torch.nn.functional.cosine_similarity(exact, rounded, dim=0))

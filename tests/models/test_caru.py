@@ -1,4 +1,6 @@
-"""CARU-gated attention against models.md sections 4, 5, 9 and 10: counts, equations step by step, what it becomes where its parts are off."""
+"""CARU-gated attention against models.md sections 4, 5, 9 and 10: counts, equations step by
+step, what it becomes where its parts are off.
+"""
 
 import contextlib
 import io
@@ -41,11 +43,15 @@ def cell_count(kind, i, h):
 
 
 def count(s, v):
-    """`caru_model` of reference/parameter_counts.py, with the other cells, gates, modes, readout and tying."""
+    """`caru_model` of reference/parameter_counts.py, with the other cells, gates, modes, readout
+    and tying.
+    """
     e, h, a = s.d_embedding, s.d_hidden, s.alignment_width or s.d_hidden
     hd = 2 * h if s.bidirectional else h
     total = {"none": 2, "target": 2, "all": 1}[s.tie] * v * e
-    total += (2 if s.bidirectional else 1) * cell_count(s.cell, e, h) + (lin(h, h) if s.bidirectional else 0)
+    total += (2 if s.bidirectional else 1) * cell_count(s.cell, e, h) + (
+        lin(h, h) if s.bidirectional else 0
+    )
     g = hd
     if s.caatt and s.gate == "caru":
         total += lin(h, hd) + lin(hd, hd) + lin(hd + h, hd)
@@ -78,18 +84,46 @@ class Slow:
         return affine(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
 
     def part(self, weight, i, of):
-        """The i-th of so many matrices of equal height that are stored on top of each other (or of such vectors)."""
+        """The i-th of so many matrices of equal height that are stored on top of each other (or
+        of such vectors).
+        """
         rows = len(self.w[weight]) // of
         return self.w[weight][i * rows : (i + 1) * rows]
 
     def caru(self, name, u, *inputs):
-        """Section 4.1 with v in parts, each a (name of W over W_zv, vector); u = None: no history."""
-        x = plus(*(affine(v, self.part(w, 0, 2)) for w, v in inputs), self.part(f"{name}.input.bias", 0, 2))
+        """Section 4.1 with v in parts, each a (name of W over W_zv, vector); u = None: no
+        history.
+        """
+        x = plus(
+            *(affine(v, self.part(w, 0, 2)) for w, v in inputs),
+            self.part(f"{name}.input.bias", 0, 2),
+        )
         if u is None:
             return tanh(x) if self.s.first_step == "tanh" else x
-        n = tanh(plus(affine(u, self.part(f"{name}.state.weight", 0, 2), self.part(f"{name}.state.bias", 0, 2)), x))
-        of_v = plus(*(affine(v, self.part(w, 1, 2)) for w, v in inputs), self.part(f"{name}.input.bias", 1, 2))
-        z = sigmoid(plus(of_v, affine(u, self.part(f"{name}.state.weight", 1, 2), self.part(f"{name}.state.bias", 1, 2))))
+        n = tanh(
+            plus(
+                affine(
+                    u,
+                    self.part(f"{name}.state.weight", 0, 2),
+                    self.part(f"{name}.state.bias", 0, 2),
+                ),
+                x,
+            )
+        )
+        of_v = plus(
+            *(affine(v, self.part(w, 1, 2)) for w, v in inputs),
+            self.part(f"{name}.input.bias", 1, 2),
+        )
+        z = sigmoid(
+            plus(
+                of_v,
+                affine(
+                    u,
+                    self.part(f"{name}.state.weight", 1, 2),
+                    self.part(f"{name}.state.bias", 1, 2),
+                ),
+            )
+        )
         gate = times(sigmoid(x), z)
         return [(1 - g) * old + g * new for g, old, new in zip(gate, u, n, strict=True)]
 
@@ -103,12 +137,25 @@ class Slow:
         state = state or [0.0] * ((2 if kind == "lstm" else 1) * self.s.d_hidden)
         if kind == "lstm":
             h, c = state[: self.s.d_hidden], state[self.s.d_hidden :]
-            of = [plus(of[i], affine(h, self.part(f"{name}.state.weight", i, 4)), self.part(f"{name}.input.bias", i, 4)) for i in range(4)]
+            of = [
+                plus(
+                    of[i],
+                    affine(h, self.part(f"{name}.state.weight", i, 4)),
+                    self.part(f"{name}.input.bias", i, 4),
+                )
+                for i in range(4)
+            ]
             i, f, o = (sigmoid(x) for x in of[:3])
             c = plus(times(f, c), times(i, tanh(of[3])))
             return times(o, tanh(c)) + c
         if kind == "mgu":
-            update = sigmoid(plus(of[0], self.part(f"{name}.input.bias", 0, 2), affine(state, self.w[f"{name}.forget.weight"])))
+            update = sigmoid(
+                plus(
+                    of[0],
+                    self.part(f"{name}.input.bias", 0, 2),
+                    affine(state, self.w[f"{name}.forget.weight"]),
+                )
+            )
             reset, of_new = update, plus(of[1], self.part(f"{name}.input.bias", 1, 2))
         else:
             reset = sigmoid(plus(of[0], affine(state, self.part(f"{name}.gates.weight", 0, 2))))
@@ -139,16 +186,36 @@ class Slow:
             x = affine(s, self.part(w, 0, 2), self.part(b, 0, 2))
             if t == 0 and self.s.caatt_first == "linear":
                 return x, None
-            n = tanh(plus(x, affine(h, self.part("attention.gate.source.weight", 0, 2), self.w["attention.gate.bias"])))
-            of_z = plus(affine(s, self.part(w, 1, 2), self.part(b, 1, 2)), affine(h, self.part("attention.gate.source.weight", 1, 2)))
+            n = tanh(
+                plus(
+                    x,
+                    affine(
+                        h,
+                        self.part("attention.gate.source.weight", 0, 2),
+                        self.w["attention.gate.bias"],
+                    ),
+                )
+            )
+            of_z = plus(
+                affine(s, self.part(w, 1, 2), self.part(b, 1, 2)),
+                affine(h, self.part("attention.gate.source.weight", 1, 2)),
+            )
             gate = times(sigmoid(x), sigmoid(of_z))
             return [(1 - g) * old + g * new for g, old, new in zip(gate, h, n, strict=True)], gate
-        history, entry, names = (s, h, ("state", "source")) if self.s.gate == "gru-inv" else (h, s, ("source", "state"))
-        of_history = [affine(history, self.part(f"attention.gate.{names[0]}.weight", i, 2)) for i in range(2)]
+        history, entry, names = (
+            (s, h, ("state", "source")) if self.s.gate == "gru-inv" else (h, s, ("source", "state"))
+        )
+        of_history = [
+            affine(history, self.part(f"attention.gate.{names[0]}.weight", i, 2)) for i in range(2)
+        ]
         w, b = f"attention.gate.{names[1]}.weight", f"attention.gate.{names[1]}.bias"
         of_entry = [affine(entry, self.part(w, i, 3), self.part(b, i, 3)) for i in range(3)]
-        r, u = (sigmoid(plus(one, other)) for one, other in zip(of_history, of_entry[:2], strict=True))
-        new = tanh(plus(of_entry[2], affine(times(r, history), self.w["attention.gate.candidate.weight"])))
+        r, u = (
+            sigmoid(plus(one, other)) for one, other in zip(of_history, of_entry[:2], strict=True)
+        )
+        new = tanh(
+            plus(of_entry[2], affine(times(r, history), self.w["attention.gate.candidate.weight"]))
+        )
         return [(1 - z) * a + z * n for z, a, n in zip(u, history, new, strict=True)], u
 
     def attend(self, s, states, t):
@@ -160,11 +227,27 @@ class Slow:
             opened = [None if gate is None else sum(gate) / len(gate) for _, gate in found]
         scores = []
         for g in states:
-            hidden = tanh(plus(self.linear(f"{prefix}.query", s), affine(g, self.w[f"{prefix}.key.weight"])))
-            scores.append(hidden[0] if self.s.alignment == "bounded" else sum(times(self.w[f"{prefix}.score.weight"][0], hidden)))
-        n = 1 if self.s.attention_norm == "softmax" else len(states) if self.s.n_scale == "length" else self.s.n_constant
+            hidden = tanh(
+                plus(self.linear(f"{prefix}.query", s), affine(g, self.w[f"{prefix}.key.weight"]))
+            )
+            scores.append(
+                hidden[0]
+                if self.s.alignment == "bounded"
+                else sum(times(self.w[f"{prefix}.score.weight"][0], hidden))
+            )
+        n = (
+            1
+            if self.s.attention_norm == "softmax"
+            else len(states)
+            if self.s.n_scale == "length"
+            else self.s.n_constant
+        )
         alpha = softmax([n * e for e in scores])
-        return alpha, plus(*([a * x for x in g] for a, g in zip(alpha, states, strict=True))), opened
+        return (
+            alpha,
+            plus(*([a * x for x in g] for a, g in zip(alpha, states, strict=True))),
+            opened,
+        )
 
     def write(self, src, tgt_in):
         """Logits, attention weights and gates at every target position."""
@@ -191,13 +274,18 @@ class Slow:
             elif mode == "embed":
                 state = self.cell("cell", state, ("cell.input.weight", u))
             else:
-                state = self.cell("cell", state, ("cell.input.weight", e), ("cell_context.weight", u))
+                state = self.cell(
+                    "cell", state, ("cell.input.weight", e), ("cell_context.weight", u)
+                )
             written.append(state[:width])
             read = state[:width]
             if self.s.readout == "maxout":
                 units = affine(e + s + c, self.w["maxout.weight"])
                 half = len(units) // 2
-                read = affine([max(pair) for pair in zip(units[:half], units[half:], strict=True)], self.w["readout.weight"])
+                read = affine(
+                    [max(pair) for pair in zip(units[:half], units[half:], strict=True)],
+                    self.w["readout.weight"],
+                )
             logits.append(affine(read, self.w["output.weight"], self.w.get("output.bias")))
         return logits, weights, gates
 
@@ -215,15 +303,32 @@ def weights_of(model):
     return {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
 
 
-RNNSEARCH = {"caatt": False, "caembed": "off", "attention_norm": "softmax", "cell": "gru", "bidirectional": True, "readout": "maxout"}
+RNNSEARCH = {
+    "caatt": False,
+    "caembed": "off",
+    "attention_norm": "softmax",
+    "cell": "gru",
+    "bidirectional": True,
+    "readout": "maxout",
+}
 
 
 def without_idea(case):
-    """Gate, CAEmbed and L1(exp(Nx)) off, RNNSearch's cell, directions and readout: RNNSearch with the same weights."""
-    kept = [(key, value) for key, value in case.values if key not in WITHOUT_EFFECT]  # these belong to what is off
+    """Gate, CAEmbed and L1(exp(Nx)) off, RNNSearch's cell, directions and readout: RNNSearch
+    with the same weights.
+    """
+    kept = [
+        (key, value) for key, value in case.values if key not in WITHOUT_EFFECT
+    ]  # these belong to what is off
     model = contract.Case(case.variant, (*kept, *RNNSEARCH.items())).build(alignment="additive")
     s = model.settings
-    sizes = {"d_embedding": s.d_embedding, "d_hidden": s.d_hidden, "d_alignment": s.alignment_width, "tie": s.tie, "softmax_bias": s.softmax_bias}
+    sizes = {
+        "d_embedding": s.d_embedding,
+        "d_hidden": s.d_hidden,
+        "d_alignment": s.alignment_width,
+        "tie": s.tie,
+        "softmax_bias": s.softmax_bias,
+    }
     baseline = contract.Case("rnnsearch").build(**sizes)
     with torch.no_grad():
         model.attention.query.bias.zero_()  # RNNSearch has none
@@ -256,8 +361,16 @@ def test_the_ladder_has_the_audited_counts(shared, caatt, caembed, bidirectional
         expected = audit["caru_model"](v, bidirectional, caatt, caembed == "state")
         assert count_parameters(model) == count(model.settings, v) == expected
         if not bidirectional:  # models.md section 4.8
-            printed = {(7850, False, "off"): 21.51, (7850, True, "off"): 25.71, (7850, True, "state"): 29.91}
-            printed |= {(50_000, False, "off"): 86.30, (50_000, True, "off"): 90.49, (50_000, True, "state"): 94.69}
+            printed = {
+                (7850, False, "off"): 21.51,
+                (7850, True, "off"): 25.71,
+                (7850, True, "state"): 29.91,
+            }
+            printed |= {
+                (50_000, False, "off"): 86.30,
+                (50_000, True, "off"): 90.49,
+                (50_000, True, "state"): 94.69,
+            }
             assert expected / 1e6 == pytest.approx(printed[v, caatt, caembed], abs=0.005)
 
 
@@ -275,15 +388,25 @@ def test_presets_of_other_families_are_adapted():
     for preset in ("tiny", "small", "base"):
         sizes = settings.load_preset(preset)["model"]
         for variant, tie in (("caru", "none"), ("gru-inv", sizes["tie"]), ("gatt", sizes["tie"])):
-            s = build_model(variant, load_variant(variant).adapt(sizes | {"d_model": 8}), Vocabularies(20, 20, shared=True)).settings
+            s = build_model(
+                variant,
+                load_variant(variant).adapt(sizes | {"d_model": 8}),
+                Vocabularies(20, 20, shared=True),
+            ).settings
             assert (s.d_embedding, s.d_hidden, s.dropout, s.tie) == (8, 16, sizes["dropout"], tie)
 
 
 def test_the_papers_weights_are_drawn_from_one_normal_distribution():
     torch.manual_seed(2)
-    model = build_model("caru", {"initial_weights": "normal", "d_embedding": 32, "d_hidden": 64}, Vocabularies(100, 100, shared=False))
+    model = build_model(
+        "caru",
+        {"initial_weights": "normal", "d_embedding": 32, "d_hidden": 64},
+        Vocabularies(100, 100, shared=False),
+    )
     numbers = torch.cat([p.detach().flatten() for p in model.parameters()])
-    assert abs(float(numbers.mean())) < 1e-4 and float(numbers.std()) == pytest.approx(0.01, rel=0.01)
+    assert abs(float(numbers.mean())) < 1e-4 and float(numbers.std()) == pytest.approx(
+        0.01, rel=0.01
+    )
     assert all(0.002 < float(p.detach().abs().mean()) < 0.02 for p in model.parameters())
 
 
@@ -306,7 +429,9 @@ def test_a_hundred_words_with_large_scores_stay_finite(values):
     with torch.no_grad():
         for parameter in model.attention.parameters():
             parameter.mul_(200)
-    batch = contract.collate([([3 + i % 20 for i in range(99)] + [2], [4, 5, 6, 2]), ([7, 2], [8, 2])])
+    batch = contract.collate(
+        [([3 + i % 20 for i in range(99)] + [2], [4, 5, 6, 2]), ([7, 2], [8, 2])]
+    )
     logits = contract.full(model, batch)
     logits.square().sum().backward()
     assert logits.isfinite().all() and all(p.grad.isfinite().all() for p in model.parameters())
@@ -315,11 +440,22 @@ def test_a_hundred_words_with_large_scores_stay_finite(values):
 @pytest.mark.parametrize("variant", ["caru", "gatt"])
 def test_a_closed_gate_leaves_the_source_states(variant):
     """l -> 0: g = h, and the model is the one without the gate."""
-    model, plain = small(variant, **({"caatt_first": "gated"} if variant == "caru" else {})), small(variant, caatt=False)
+    model, plain = (
+        small(variant, **({"caatt_first": "gated"} if variant == "caru" else {})),
+        small(variant, caatt=False),
+    )
     with torch.no_grad():
         own = dict(model.named_parameters())
         for name, parameter in plain.named_parameters():
-            parameter.copy_(own[name.replace("attention.", "attention.attention.") if name.startswith("attention.") else name])
+            parameter.copy_(
+                own[
+                    (
+                        name.replace("attention.", "attention.attention.")
+                        if name.startswith("attention.")
+                        else name
+                    )
+                ]
+            )
         gate, w = model.attention.gate, model.attention.gate.width
         gate.state.bias[w : 2 * w] = -1e4  # of z, and of the update gate
     batch = contract.collate(contract.pairs())
@@ -332,12 +468,19 @@ def test_the_first_step_attends_to_everything_alike_and_its_context_is_linear():
     with capture() as seen:
         contract.full(model, batch)
     for row, (src, _) in enumerate(contract.pairs()):
-        torch.testing.assert_close(seen["attention"][0][row, 0, 0, : len(src)].tolist(), [1 / len(src)] * len(src))
-    assert seen["attention_gate"][0][:, 0].isnan().all() and seen["attention_gate"][0][:, 1:].isfinite().all()
+        torch.testing.assert_close(
+            seen["attention"][0][row, 0, 0, : len(src)].tolist(), [1 / len(src)] * len(src)
+        )
+    assert (
+        seen["attention_gate"][0][:, 0].isnan().all()
+        and seen["attention_gate"][0][:, 1:].isfinite().all()
+    )
     changed = contract.collate([([5] * (len(src) - 1) + [2], tgt) for src, tgt in contract.pairs()])
     memory, other = model.encode(batch), model.encode(changed)
     with torch.no_grad():
-        other["initial"] = memory["initial"]  # the same state, other words: the first step sees no difference, the second does
+        other["initial"] = memory[
+            "initial"
+        ]  # the same state, other words: the first step sees no difference, the second does
         a, b = (model.decode(batch.tgt_in, m)[0] for m in (memory, other))
     assert torch.equal(a[:, 0], b[:, 0]) and not torch.allclose(a[:, 1], b[:, 1])
 
@@ -346,9 +489,17 @@ def test_the_first_step_attends_to_everything_alike_and_its_context_is_linear():
 def test_sentences_of_one_word(variant):
     model = small(variant)
     for pair in (([2], [2]), ([2], [5, 6, 2]), ([7, 8, 2], [2])):
-        slow = torch.tensor(slow_logits(weights_of(model), model.settings, pair[0], [1, *pair[1][:-1]]), dtype=torch.float64)
+        slow = torch.tensor(
+            slow_logits(weights_of(model), model.settings, pair[0], [1, *pair[1][:-1]]),
+            dtype=torch.float64,
+        )
         with capture() as seen:
-            torch.testing.assert_close(contract.full(model, contract.collate([pair]))[0].detach(), slow, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(
+                contract.full(model, contract.collate([pair]))[0].detach(),
+                slow,
+                rtol=1e-10,
+                atol=1e-10,
+            )
         if len(pair[0]) == 1:
             assert (seen["attention"][0] == 1).all()
 
@@ -358,11 +509,16 @@ def gradients_of(model, batch):
     logits = contract.full(model, batch)
     real = torch.arange(logits.size(1)) < batch.tgt_lengths[:, None]
     loss = torch.nn.functional.cross_entropy(logits[real], batch.tgt_out[real], reduction="sum")
-    return [g.clone() for g in torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)]
+    return [
+        g.clone()
+        for g in torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+    ]
 
 
 KEEPING = SimpleNamespace(apply=attention._look)
-"""In the place of `attention._Look`: the same step, of which autograd keeps everything for the backward pass."""
+"""In the place of `attention._Look`: the same step, of which autograd keeps everything for the
+backward pass.
+"""
 
 
 @pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
@@ -384,31 +540,62 @@ def test_gradients_of_a_batch_are_the_sum_of_its_sentences(variant, more):
         torch.testing.assert_close(found, sum(parts), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("values", [{}, {"caembed": "embed", "history": 2}, {"caembed": "replace", "caatt_first": "gated"}], ids=str)
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"caembed": "embed", "history": 2}, {"caembed": "replace", "caatt_first": "gated"}],
+    ids=str,
+)
 def test_gradients_are_those_of_finite_differences(values):
     torch.manual_seed(3)
-    model = build_model("caru", {"d_embedding": 2, "d_hidden": 3, "alignment_width": 2, "dropout": 0.2, **values}, Vocabularies(5, 5, shared=True))
+    model = build_model(
+        "caru",
+        {"d_embedding": 2, "d_hidden": 3, "alignment_width": 2, "dropout": 0.2, **values},
+        Vocabularies(5, 5, shared=True),
+    )
     assert whole_gradients_are_right(model)
 
 
-@pytest.mark.parametrize("values", [{"caatt_first": "gated"}, {"caembed": "embed", "history": 2}, {"caembed": "replace"}, {"caatt": False}], ids=str)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"caatt_first": "gated"},
+        {"caembed": "embed", "history": 2},
+        {"caembed": "replace"},
+        {"caatt": False},
+    ],
+    ids=str,
+)
 def test_capture_reads_weights_and_gates(values):
     model, pairs = small(**values), contract.pairs()
     batch = contract.collate(pairs)
     plain = contract.full(model, batch)
     with capture() as seen:
         assert torch.equal(contract.full(model, batch), plain)
-    assert set(seen) == {"attention", "attention_context", "caembed_gate", *(["attention_gate"] if model.settings.caatt else [])}
+    assert set(seen) == {
+        "attention",
+        "attention_context",
+        "caembed_gate",
+        *(["attention_gate"] if model.settings.caatt else []),
+    }
     alpha, opened = seen["attention"][0], seen["caembed_gate"][0]
-    assert alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1)) and opened.shape == batch.tgt_in.shape
+    assert (
+        alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1))
+        and opened.shape == batch.tgt_in.shape
+    )
     assert (opened > 0).all() and (opened < 1).all()
     (context,) = seen["attention_context"]
     assert context.shape[:2] == batch.tgt_in.shape
     if not model.settings.caatt:
-        torch.testing.assert_close(context, alpha[:, 0] @ model.encode(batch)["states"], rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(
+            context, alpha[:, 0] @ model.encode(batch)["states"], rtol=1e-9, atol=1e-11
+        )
     for row, (src, tgt) in enumerate(pairs):
-        _, weights, gates = Slow(weights_of(model), model.settings).write(src, batch.tgt_in[row, : len(tgt)].tolist())
-        torch.testing.assert_close(alpha[row, 0, : len(tgt), : len(src)].tolist(), weights, rtol=1e-9, atol=1e-11)
+        _, weights, gates = Slow(weights_of(model), model.settings).write(
+            src, batch.tgt_in[row, : len(tgt)].tolist()
+        )
+        torch.testing.assert_close(
+            alpha[row, 0, : len(tgt), : len(src)].tolist(), weights, rtol=1e-9, atol=1e-11
+        )
         if model.settings.caatt:
             found = seen["attention_gate"][0][row, : len(tgt), : len(src)]
             for t, gate in enumerate(gates):
@@ -431,8 +618,13 @@ def test_weights_that_are_changed_weigh_at_the_first_step_too():
 
 
 def test_nothing_of_every_pair_of_positions_is_kept_for_backward(monkeypatch):
-    """Numbers for every source position at every step: T times as many as a sentence has, were they not computed again."""
-    model, batch = small(dtype=torch.float32).train(), contract.collate(contract.pairs(count=20, longest=30))
+    """Numbers for every source position at every step: T times as many as a sentence has, were
+    they not computed again.
+    """
+    model, batch = (
+        small(dtype=torch.float32).train(),
+        contract.collate(contract.pairs(count=20, longest=30)),
+    )
     h, (b, s) = model.settings.d_hidden, batch.src.shape
 
     def large():
@@ -483,27 +675,48 @@ def test_compiling_leaves_the_loops_alone():
     compile_training(model, batch, "eager")
     logits = contract.full(model, batch)
     torch.testing.assert_close(logits, plain, rtol=1e-12, atol=1e-12)
-    for found, gradient in zip(torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True):
+    for found, gradient in zip(
+        torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True
+    ):
         torch.testing.assert_close(found, gradient, rtol=1e-10, atol=1e-10)
 
 
 def test_products_are_as_few_as_they_can_be():
-    """Multiply-accumulates of the closed formula: per step and source position only the key of the refined state, its score and its share."""
+    """Multiply-accumulates of the closed formula: per step and source position only the key of
+    the refined state, its score and its share.
+    """
     e, h, a, v, n, m = 6, 10, 8, 37, 5, 4
-    model = build_model("caru", {"d_embedding": e, "d_hidden": h, "alignment_width": a}, Vocabularies(v, v, shared=True))
+    model = build_model(
+        "caru",
+        {"d_embedding": e, "d_hidden": h, "alignment_width": a},
+        Vocabularies(v, v, shared=True),
+    )
     found = macs.count_macs(model, n, m)
-    once = n * 2 * e * h + (n - 1) * 2 * h * h + n * 2 * h * h  # the reader, whose first step needs no state; what CAAtt makes of its states
+    once = (
+        n * 2 * e * h + (n - 1) * 2 * h * h + n * 2 * h * h
+    )  # the reader, whose first step needs no state; what CAAtt makes of its states
     gate, embed, cell = 2 * h * h, h * h + 2 * h * h + 2 * h * h, 2 * e * h + 2 * h * h + 2 * h * h
-    attend = h * a + n * (h * a + a + h)  # not at the first step, where everything is attended to alike
+    attend = h * a + n * (
+        h * a + a + h
+    )  # not at the first step, where everything is attended to alike
     steps = m * (gate + embed + cell + h * v) + (m - 1) * attend
     assert found.encode * n == pytest.approx(once, abs=1e-6)
     assert found.step * m == pytest.approx(steps, abs=1e-6)
-    again = (m - 1) * n * (h * a - a - h)  # the keys, once more in the backward pass; gradients by outer products are no matrix products
+    again = (
+        (m - 1) * n * (h * a - a - h)
+        # the keys, once more in the backward pass; gradients by outer products are no matrix products
+    )
     assert found.train * m == pytest.approx(3 * (once + steps) + again, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"attention_norm": "l1_exp_nx", "n_scale": "const"}, {"attention_norm": "softmax", "bidirectional": True}], ids=str
+    "values",
+    [
+        {},
+        {"attention_norm": "l1_exp_nx", "n_scale": "const"},
+        {"attention_norm": "softmax", "bidirectional": True},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
 def test_a_search_in_pieces_finds_the_same(variant, values, monkeypatch):
@@ -514,13 +727,23 @@ def test_a_search_in_pieces_finds_the_same(variant, values, monkeypatch):
         whole = model.decode(tgt_in, memory)[0]
         calls = []
         look = attention._look
-        monkeypatch.setattr(attention, "_look", lambda *args, **project: calls.append(args) or look(*args, **project))
-        monkeypatch.setattr(attention, "PIECE", 2 * 3 * batch.src.size(1) * model.attention.gate.width)  # two sentences
+        monkeypatch.setattr(
+            attention,
+            "_look",
+            lambda *args, **project: calls.append(args) or look(*args, **project),
+        )
+        monkeypatch.setattr(
+            attention, "PIECE", 2 * 3 * batch.src.size(1) * model.attention.gate.width
+        )  # two sentences
         contract.close(model.decode(tgt_in, memory)[0], whole)
     assert len(calls) == -(-len(batch.src) // 2) * (5 - (model.settings.gate == "caru"))
 
 
-@pytest.mark.parametrize("values", [{}, {"history": 2, "caembed": "replace"}, {"caembed": "embed", "cell": "gru"}], ids=str)
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"history": 2, "caembed": "replace"}, {"caembed": "embed", "cell": "gru"}],
+    ids=str,
+)
 def test_weights_laid_out_for_a_search_give_the_same(values):
     model, batch = small(dtype=torch.float32, **values), contract.collate(contract.pairs())
     with torch.inference_mode():
@@ -529,7 +752,10 @@ def test_weights_laid_out_for_a_search_give_the_same(values):
     torch.set_float32_matmul_precision("medium")
     try:
         pack(model)
-        assert not torch.backends.mkldnn.is_available() or model.attention.attention.key.packed is not None
+        assert (
+            not torch.backends.mkldnn.is_available()
+            or model.attention.attention.key.packed is not None
+        )
         with inference([model]):
             torch.testing.assert_close(contract.full(model, batch), plain, rtol=0, atol=1e-5)
     finally:

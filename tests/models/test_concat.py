@@ -7,7 +7,16 @@ import torch
 from nmtkit.data.context import BREAK
 from nmtkit.models.concat import joined
 from tests.models import contract, test_transformer
-from tests.models.test_memory import BASELINE, ONE, PAIRS, THREE, TWO, batch_of, of, transformer_of  # noqa: F401
+from tests.models.test_memory import (
+    BASELINE,
+    ONE,
+    PAIRS,
+    THREE,
+    TWO,
+    batch_of,
+    of,
+    transformer_of,
+)  # noqa: F401
 
 count = test_transformer.count
 
@@ -18,7 +27,9 @@ def slow_logits(weights, s, src, tgt_in, contexts=()):
 
 
 def without_idea(case):
-    """Without context it is the Transformer of the same weights; with one it is that Transformer on the longer source."""
+    """Without context it is the Transformer of the same weights; with one it is that Transformer
+    on the longer source.
+    """
     model = case.build()
     base, batch = transformer_of(model), contract.batch_for(model)
     has = (batch.context.rows >= 0).any(1)
@@ -40,5 +51,7 @@ def test_what_the_encoder_reads():
     for row, own, (src, _) in zip(found.src.tolist(), (THREE, [], ONE, TWO), PAIRS, strict=True):
         text = own[:-1] + [BREAK] * bool(own) + src
         assert row == text + [0] * (found.src.size(1) - len(text))
-    assert found.src_lengths.tolist() == [len(own) + len(src) for own, (src, _) in zip((THREE, [], ONE, TWO), PAIRS, strict=True)]
+    assert found.src_lengths.tolist() == [
+        len(own) + len(src) for own, (src, _) in zip((THREE, [], ONE, TWO), PAIRS, strict=True)
+    ]
     assert found.context is None and torch.equal(found.tgt_in, batch.tgt_in)

@@ -1,4 +1,6 @@
-"""The context-aware Transformer against models.md section 5: its size, its equations loop by loop, what contexts may and may not change."""
+"""The context-aware Transformer against models.md section 5: its size, its equations loop by
+loop, what contexts may and may not change.
+"""
 
 import contextlib
 import io
@@ -27,11 +29,20 @@ from tests.models.test_memory import (  # noqa: F401
 
 
 def count(s, v):
-    """A layer for the context, the attention to it, the gate; with pre-norm a norm of the context's states."""
+    """A layer for the context, the attention to it, the gate; with pre-norm a norm of the
+    context's states.
+    """
     d, bias = s.d_model, 1 if s.attn_bias else 0
     attention = 4 * d * d + 4 * bias * d
     layer = attention + 2 * d * s.d_ff + s.d_ff + d + 2 * 2 * d
-    return test_transformer.count(s, v) + layer + attention + 2 * d * d + d + (2 * d if s.norm == "pre" else 0)
+    return (
+        test_transformer.count(s, v)
+        + layer
+        + attention
+        + 2 * d * d
+        + d
+        + (2 * d if s.norm == "pre" else 0)
+    )
 
 
 class Slow(test_transformer.Slow):
@@ -40,12 +51,20 @@ class Slow(test_transformer.Slow):
     def layer(self, name, xs, attend=None):
         attend = attend or (lambda hs: self.attend(f"{name}.attention", hs, hs, lambda t, s: True))
         xs = self.sublayer(f"{name}.attention_residual", xs, attend)
-        return self.sublayer(f"{name}.feed_forward_residual", xs, lambda h: self.feed_forward(f"{name}.feed_forward", h))
+        return self.sublayer(
+            f"{name}.feed_forward_residual",
+            xs,
+            lambda h: self.feed_forward(f"{name}.feed_forward", h),
+        )
 
     def encode(self, src, contexts=()):
         if not contexts:
             return super().encode(src)
-        (context,), table, last = contexts, "src_embedder.table.weight", f"encoder.{self.s.encoder_layers - 1}"
+        (context,), table, last = (
+            contexts,
+            "src_embedder.table.weight",
+            f"encoder.{self.s.encoder_layers - 1}",
+        )
         xs, cs = self.embed(table, src), self.embed(table, [BOS, *context])
         for i in range(self.s.encoder_layers - 1):
             xs, cs = self.layer(f"encoder.{i}", xs), self.layer(f"encoder.{i}", cs)
@@ -58,7 +77,11 @@ class Slow(test_transformer.Slow):
             a_c = self.attend(f"{last}.context", hs, cs, lambda t, s: True)
             out = []
             for own, other in zip(a_s, a_c, strict=True):
-                gate = sigmoid(affine(own + other, self.get(f"{last}.gate.weight"), self.get(f"{last}.gate.bias")))
+                gate = sigmoid(
+                    affine(
+                        own + other, self.get(f"{last}.gate.weight"), self.get(f"{last}.gate.bias")
+                    )
+                )
                 out.append([g * a + (1 - g) * b for g, a, b in zip(gate, own, other, strict=True)])
             return out
 
@@ -80,7 +103,9 @@ def test_size_of_the_paper(shared):
     assert round(more / 1e6, 2) == 4.73
 
 
-@pytest.mark.parametrize("values", [{}, {"norm": "pre", "attn_bias": False}, {"encoder_layers": 1}], ids=str)
+@pytest.mark.parametrize(
+    "values", [{}, {"norm": "pre", "attn_bias": False}, {"encoder_layers": 1}], ids=str
+)
 def test_equations_with_and_without_context(values):
     model = contract.Case("context-aware", tuple(values.items())).build()
     texts, rows = [ONE, TWO, THREE], [[2], [], [0], [2]]
@@ -93,11 +118,17 @@ def test_equations_with_and_without_context(values):
 
 def test_each_context_is_encoded_once_and_is_told_apart_from_the_source():
     model, rows = contract.Case("context-aware").build(), []
-    model.context_layer.register_forward_hook(lambda m, args, out: rows.append(tuple(args[0].shape)))
+    model.context_layer.register_forward_hook(
+        lambda m, args, out: rows.append(tuple(args[0].shape))
+    )
     with capture() as seen:
         model.encode(batch_of(of(ONE, TWO, rows=[[0], [1], [], [1]])))
     assert rows == [(2, 5, 16)]  # two contexts of four sentences, <s> before them
-    shapes = {name: [tuple(w.shape) for w in found] for name, found in seen.items() if "_context" not in name}
+    shapes = {
+        name: [tuple(w.shape) for w in found]
+        for name, found in seen.items()
+        if "_context" not in name
+    }
     assert shapes.pop("context.gate") == [(4, 7)]
     assert shapes == {
         "encoder.0.attention": [(4, 4, 7, 7)],
@@ -106,7 +137,12 @@ def test_each_context_is_encoded_once_and_is_told_apart_from_the_source():
         "context.encoder.0.attention": [(2, 4, 5, 5)],
         "context.context_layer.attention": [(2, 4, 5, 5)],
     }
-    assert [bool(row.isnan().all()) for row in seen["context.gate"][0]] == [False, False, True, False]
+    assert [bool(row.isnan().all()) for row in seen["context.gate"][0]] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_gradients_are_finite_and_none_comes_from_sentences_without_context():
@@ -116,9 +152,13 @@ def test_gradients_are_finite_and_none_comes_from_sentences_without_context():
         model.zero_grad()
         batch = batch_of(of(ONE, TWO, rows=[[], [1]]), PAIRS[:2])
         logits = contract.full(model, batch)[chosen]
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.tgt_out[chosen].flatten(), ignore_index=PAD).backward()
+        torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch.tgt_out[chosen].flatten(), ignore_index=PAD
+        ).backward()
         gradients = {name: p.grad for name, p in model.named_parameters() if name.startswith(own)}
-        assert gradients and all(g.isfinite().all() and bool(g.any()) == any_at_all for g in gradients.values())
+        assert gradients and all(
+            g.isfinite().all() and bool(g.any()) == any_at_all for g in gradients.values()
+        )
 
 
 def test_it_needs_an_encoder():

@@ -1,4 +1,6 @@
-"""The contract suite: one parametrised test over the table of variants and over a model outside the package."""
+"""The contract suite: one parametrised test over the table of variants and over a model outside
+the package.
+"""
 
 import importlib
 
@@ -62,7 +64,9 @@ def test_14_contexts_may_come_in_parts(case, monkeypatch):
 
 
 def oracle(case):
-    """The test file of the case's variant, which must hold the formula, the slow implementation and the switched-off idea."""
+    """The test file of the case's variant, which must hold the formula, the slow implementation
+    and the switched-off idea.
+    """
     if case.variant == TOY:
         return importlib.import_module("tests.models.test_toy")
     if case.variant not in VARIANTS:
@@ -77,7 +81,9 @@ def test_09_parameters_are_as_many_as_the_formula_says(case):
 
 
 def test_11_with_its_idea_off_a_variant_is_its_baseline(case):
-    """A variant's test file names the baseline that it is without its idea and checks it; only a baseline has none."""
+    """A variant's test file names the baseline that it is without its idea and checks it; only a
+    baseline has none.
+    """
     facts = oracle(case)
     assert facts.BASELINE in {None, *VARIANTS}
     if facts.BASELINE is None:
@@ -90,8 +96,13 @@ def test_12_equations_equal_the_slow_implementation(case):
     model, facts = case.build(), oracle(case)
     weights = {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
     for src, tgt in contract.pairs(count=3):
-        contexts = () if model.context_rule is None else (contract.contexts_of(src, model.context_rule),)
-        slow = torch.tensor(facts.slow_logits(weights, model.settings, src, [BOS, *tgt[:-1]], *contexts), dtype=torch.float64)
+        contexts = (
+            () if model.context_rule is None else (contract.contexts_of(src, model.context_rule),)
+        )
+        slow = torch.tensor(
+            facts.slow_logits(weights, model.settings, src, [BOS, *tgt[:-1]], *contexts),
+            dtype=torch.float64,
+        )
         for training in (True, False):  # the paths may differ
             with torch.set_grad_enabled(training):
                 fast = contract.full(model, contract.batch_for(model, [(src, tgt)]))[0]

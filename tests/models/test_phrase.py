@@ -1,4 +1,6 @@
-"""Source phrase representations against models.md sections 2 and 10: counts of the paper, and its equations phrase by phrase."""
+"""Source phrase representations against models.md sections 2 and 10: counts of the paper, and
+its equations phrase by phrase.
+"""
 
 import contextlib
 import dataclasses
@@ -25,14 +27,22 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """models.md section 2.7: an attention, a combiner and a norm in every layer; L + 1 generators; the mixtures' weights."""
+    """models.md section 2.7: an attention, a combiner and a norm in every layer; L + 1
+    generators; the mixtures' weights.
+    """
     d, h = s.d_model, s.combiner_hidden or 3 * s.d_model
     bias = 1 if s.attn_bias else 0
     sublayer = 4 * (d * d + bias * d) + 2 * d * h + h + h * d + d + 2 * d
     generators = (s.encoder_layers + 1) * (2 * d * d + d + d) if s.attentive else 0
     mixtures = (s.transparent + s.ta_tokens) * (s.encoder_layers + 1) * s.decoder_layers
     norms = 2 * 2 * d if s.embed_norm else 0
-    return test_transformer.count(s, v) + (s.encoder_layers + s.decoder_layers) * sublayer + generators + mixtures + norms
+    return (
+        test_transformer.count(s, v)
+        + (s.encoder_layers + s.decoder_layers) * sublayer
+        + generators
+        + mixtures
+        + norms
+    )
 
 
 def cut(n):
@@ -58,15 +68,30 @@ class Slow(test_transformer.Slow):
             view = [max(c) if s.glance == "max" else math.fsum(c) / len(c) for c in columns]
             if s.attentive:
                 part = f"generators.{level}"
-                w1 = [a + b for a, b in zip(self.get(f"{part}.token.weight"), self.get(f"{part}.summary.weight"), strict=True)]
+                w1 = [
+                    a + b
+                    for a, b in zip(
+                        self.get(f"{part}.token.weight"),
+                        self.get(f"{part}.summary.weight"),
+                        strict=True,
+                    )
+                ]
                 b1, w2 = self.get(f"{part}.summary.bias"), self.get(f"{part}.score.weight")
                 scores = [affine(sigmoid(affine(token + view, w1, b1)), w2)[0] for token in tokens]
                 if s.generator == "softmax":
-                    view = plus(*([p * a for a in token] for p, token in zip(softmax(scores), tokens, strict=True)))
+                    view = plus(
+                        *(
+                            [p * a for a in token]
+                            for p, token in zip(softmax(scores), tokens, strict=True)
+                        )
+                    )
                 else:
                     gates = [q / len(tokens) for q in sigmoid(scores)]
                     rest = [(1 - math.fsum(gates)) * a for a in view]
-                    view = plus(rest, *([q * a for a in token] for q, token in zip(gates, tokens, strict=True)))
+                    view = plus(
+                        rest,
+                        *([q * a for a in token] for q, token in zip(gates, tokens, strict=True)),
+                    )
             vectors.append(view)
         return vectors
 
@@ -76,9 +101,15 @@ class Slow(test_transformer.Slow):
         found = self.attend(f"{name}.attention", hs, vectors, lambda t, c: True)
         out = []
         for x, h, o in zip(xs, hs, found, strict=True):
-            hidden = sigmoid(affine(h + o, self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias")))
-            combined = affine(hidden, self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias"))
-            out.append(plus(x, combined, o) if self.s.combiner_residual == "x+o" else plus(x, combined))
+            hidden = sigmoid(
+                affine(h + o, self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias"))
+            )
+            combined = affine(
+                hidden, self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias")
+            )
+            out.append(
+                plus(x, combined, o) if self.s.combiner_residual == "x+o" else plus(x, combined)
+            )
         return out if self.s.norm == "pre" else self.norm(f"{name}.residual.norm", out)
 
     def mixed(self, name, levels):
@@ -91,7 +122,17 @@ class Slow(test_transformer.Slow):
                 continue
             shares = softmax([row[j] for row in w])
             places = range(len(levels[0]))
-            mixtures.append([plus(*([share * a for a in level[c]] for share, level in zip(shares, levels, strict=True))) for c in places])
+            mixtures.append(
+                [
+                    plus(
+                        *(
+                            [share * a for a in level[c]]
+                            for share, level in zip(shares, levels, strict=True)
+                        )
+                    )
+                    for c in places
+                ]
+            )
         return mixtures
 
     def encode(self, src):
@@ -102,8 +143,16 @@ class Slow(test_transformer.Slow):
             seen = self.norm(f"{layer}.phrases.residual.norm", xs) if self.s.norm == "pre" else xs
             phrases.append(self.generate(i, seen))
             xs = self.phrase_sublayer(layer, xs, phrases[-1])
-            xs = self.sublayer(f"{layer}.attention_residual", xs, lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: True))
-            xs = self.sublayer(f"{layer}.feed_forward_residual", xs, lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h))
+            xs = self.sublayer(
+                f"{layer}.attention_residual",
+                xs,
+                lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: True),
+            )
+            xs = self.sublayer(
+                f"{layer}.feed_forward_residual",
+                xs,
+                lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h),
+            )
             tokens.append(xs)
         tokens[-1] = self.norm("encoder_norm", xs) if self.s.norm == "pre" else xs
         phrases.append(self.generate(self.s.encoder_layers, tokens[-1]))
@@ -114,11 +163,19 @@ class Slow(test_transformer.Slow):
         xs = self.embed("tgt_embedder.table.weight", tgt_in)
         for i in range(self.s.decoder_layers):
             layer, source = f"decoder.{i}", tokens[i]
-            xs = self.sublayer(f"{layer}.attention_residual", xs, lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: s <= t))
+            xs = self.sublayer(
+                f"{layer}.attention_residual",
+                xs,
+                lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: s <= t),
+            )
             xs = self.phrase_sublayer(layer, xs, phrases[i])
             cross = lambda h, n=layer, m=source: self.attend(f"{n}.cross", h, m, lambda t, s: True)  # noqa: E731
             xs = self.sublayer(f"{layer}.cross_residual", xs, cross)
-            xs = self.sublayer(f"{layer}.feed_forward_residual", xs, lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h))
+            xs = self.sublayer(
+                f"{layer}.feed_forward_residual",
+                xs,
+                lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h),
+            )
         return self.norm("decoder_norm", xs) if self.s.norm == "pre" else xs
 
 
@@ -130,10 +187,16 @@ def slow_logits(weights, s, src, tgt_in):
 
 
 def without_idea(case):
-    """With the phrase sublayers passed by, norm and all (models.md section 10), the rest is a Transformer of the same weights."""
+    """With the phrase sublayers passed by, norm and all (models.md section 10), the rest is a
+    Transformer of the same weights.
+    """
     model = case.build(embed_norm=False, ta_tokens=False)
     shared = {name: getattr(model.settings, name) for name in TransformerSettings.model_fields}
-    base = build_model("transformer", shared, Vocabularies(contract.V, contract.V, shared=True)).double().eval()
+    base = (
+        build_model("transformer", shared, Vocabularies(contract.V, contract.V, shared=True))
+        .double()
+        .eval()
+    )
     own = model.state_dict()
     base.load_state_dict({name: own[name] for name in base.state_dict()})
     for layer in [*model.encoder, *model.decoder]:
@@ -144,11 +207,19 @@ def without_idea(case):
 
 def parameters(variant, preset, size, **more):
     with torch.device("meta"):
-        return count_parameters(build_model(variant, settings.load_preset(preset)["model"] | more, Vocabularies(size, size, shared=True)))
+        return count_parameters(
+            build_model(
+                variant,
+                settings.load_preset(preset)["model"] | more,
+                Vocabularies(size, size, shared=True),
+            )
+        )
 
 
 def test_sizes_of_table_2(shared):
-    """The paper's 88.1 and 129.0 million; its 173.0 cannot follow from Eqs. 3-5, ours is 132.66 (models.md section 2.7)."""
+    """The paper's 88.1 and 129.0 million; its 173.0 cannot follow from Eqs. 3-5, ours is 132.66
+    (models.md section 2.7).
+    """
     v, plain = 42_875, {"attentive": False, "transparent": False}
     rows = [
         parameters("transformer", "pr-base", v),
@@ -167,13 +238,27 @@ def test_sizes_of_table_2(shared):
     assert rows[3] - rows[2] == 7 * audit["gen"](512, 512)
 
 
-GOLDEN = {1: (3, 1), 7: (3, 3), 18: (3, 6), 19: (4, 5), 25: (5, 5), 43: (8, 6), 48: (8, 6), 49: (8, 7), 100: (8, 13)}  # models.md section 10
+GOLDEN = {
+    1: (3, 1),
+    7: (3, 3),
+    18: (3, 6),
+    19: (4, 5),
+    25: (5, 5),
+    43: (8, 6),
+    48: (8, 6),
+    49: (8, 7),
+    100: (8, 13),
+}  # models.md section 10
 
 
 def as_spans(phrases, row):
-    """The phrases of one sentence as (start, end), and a check that all parts of the cut say the same."""
+    """The phrases of one sentence as (start, end), and a check that all parts of the cut say the
+    same.
+    """
     spans = []
-    for members, tokens, real in zip(phrases.members[row], phrases.tokens[row], phrases.real[row], strict=True):
+    for members, tokens, real in zip(
+        phrases.members[row], phrases.tokens[row], phrases.real[row], strict=True
+    ):
         inside = members.nonzero().flatten().tolist()
         assert tokens[real].tolist() == inside
         if inside:
@@ -193,7 +278,9 @@ def test_cuts_of_every_length_in_every_batch():
         for row, n in enumerate(lengths.tolist()):
             assert as_spans(phrases, row) == cut(n)
         assert as_spans(ngrams(torch.tensor([columns]), columns, padded=False), 0) == cut(columns)
-        assert ngrams(torch.tensor([columns]), columns, padded=False).members.size(1) == len(cut(columns))
+        assert ngrams(torch.tensor([columns]), columns, padded=False).members.size(1) == len(
+            cut(columns)
+        )
 
 
 def test_cutting_by_the_batch_as_the_released_code_does():
@@ -202,7 +289,9 @@ def test_cutting_by_the_batch_as_the_released_code_does():
     assert as_spans(phrases, 1) == [(0, 5), (5, 7)]
     model = contract.Case("pr", (("phrase_length", "batch"),)).build()
     short, long = ([3, 4, 5, 6, EOS], [3, EOS]), (list(range(3, 22)) * 2 + [EOS], [4, EOS])
-    alone, together = (contract.full(model, contract.collate(pairs))[0, :2] for pairs in ([short], [short, long]))
+    alone, together = (
+        contract.full(model, contract.collate(pairs))[0, :2] for pairs in ([short], [short, long])
+    )
     assert not torch.allclose(alone, together)
 
 
@@ -239,7 +328,9 @@ PAIRS = [([3 + i % 19 for i in range(n - 1)] + [EOS], [4, 7, 9, EOS]) for n in (
 SPANS = [[4, 1, 2, 4, 3, 3, 1, 2, 1], [], [1, 1, 3], [1]]
 
 
-@pytest.mark.parametrize("values", [(), (("glance", "mean"), ("generator", "sigmoid_residual"), ("ta_tokens", True))])
+@pytest.mark.parametrize(
+    "values", [(), (("glance", "mean"), ("generator", "sigmoid_residual"), ("ta_tokens", True))]
+)
 def test_parsed_sentences_equal_the_slow_way_whatever_their_neighbours(values):
     model = contract.Case("pr", (*values, ("segmentation", "parse"))).build()
     weights = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
@@ -250,12 +341,17 @@ def test_parsed_sentences_equal_the_slow_way_whatever_their_neighbours(values):
             slow = Slow(weights, model.settings)
             if spans:
                 slow.cut = lambda n, s=spans: ends_of(s)
-            expected = torch.tensor(slow.logits(slow.decode(slow.encode(src), batch.tgt_in[row, : len(tgt)].tolist())), dtype=torch.float64)
+            expected = torch.tensor(
+                slow.logits(slow.decode(slow.encode(src), batch.tgt_in[row, : len(tgt)].tolist())),
+                dtype=torch.float64,
+            )
             contract.close(fast[row, : len(tgt)], expected)
 
 
 def test_without_parses_phrases_are_ngrams():
-    parse, ngram = (contract.Case("pr", (("segmentation", name),)).build() for name in ("parse", "ngram"))
+    parse, ngram = (
+        contract.Case("pr", (("segmentation", name),)).build() for name in ("parse", "ngram")
+    )
     plain = contract.collate(PAIRS)
     parsed = dataclasses.replace(plain, spans=padded(SPANS))
     assert torch.equal(contract.full(parse, plain), contract.full(ngram, plain))
@@ -264,7 +360,9 @@ def test_without_parses_phrases_are_ngrams():
     assert (parse.reads_spans, ngram.reads_spans) == (True, False)
 
 
-@pytest.mark.parametrize(("init", "bound"), [("fan_in", (1 / 256) ** 0.5), ("xavier", (6 / (256 + 128)) ** 0.5)])
+@pytest.mark.parametrize(
+    ("init", "bound"), [("fan_in", (1 / 256) ** 0.5), ("xavier", (6 / (256 + 128)) ** 0.5)]
+)
 def test_both_halves_of_w1_are_drawn_as_the_matrix_of_256_inputs_that_it_is(init, bound):
     torch.manual_seed(0)
     sizes = {"d_model": 128, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "init": init}
@@ -294,10 +392,20 @@ def test_attention_without_preference_is_the_mean():
         assert (mean(x, phrases)[row, len(cut(n)) :] == 0).all()
 
 
-@pytest.mark.parametrize("values", [{"attentive": False}, {"attentive": False, "glance": "mean"}, {}, {"generator": "sigmoid_residual"}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"attentive": False},
+        {"attentive": False, "glance": "mean"},
+        {},
+        {"generator": "sigmoid_residual"},
+    ],
+)
 def test_a_phrase_of_one_token_is_the_token(values):
     made, x, *_ = generator(**values)
-    phrases = ngrams(torch.tensor([20, 19, 1]), 20, padded=True)  # 20 tokens in phrases of 4; 19 leave 3 in the last; 1
+    phrases = ngrams(
+        torch.tensor([20, 19, 1]), 20, padded=True
+    )  # 20 tokens in phrases of 4; 19 leave 3 in the last; 1
     torch.testing.assert_close(made(x, phrases)[2, 0], x[2, 0])
     assert (made(x, phrases)[2, 1:] == 0).all()
 
@@ -333,7 +441,11 @@ def test_phrases_are_read_once_a_sentence(monkeypatch):
     model, batch, made = contract.Case("pr").build(), contract.collate(contract.pairs()), []
     for layer in [*model.encoder, *model.decoder]:
         original = layer.phrases.attention.source
-        monkeypatch.setattr(layer.phrases.attention, "source", lambda states, f=original: made.append(states.shape) or f(states))
+        monkeypatch.setattr(
+            layer.phrases.attention,
+            "source",
+            lambda states, f=original: made.append(states.shape) or f(states),
+        )
     memory = model.encode(batch)
     assert len(made) == len(model.encoder) + len(model.decoder)
     state = {}

@@ -1,4 +1,6 @@
-"""RNNSearch against models.md section 5 and Bahdanau et al. 2015: its size, its equations step by step, what it keeps in memory."""
+"""RNNSearch against models.md section 5 and Bahdanau et al. 2015: its size, its equations step
+by step, what it keeps in memory.
+"""
 
 import contextlib
 import io
@@ -22,7 +24,9 @@ BASELINE = None  # it is one itself
 
 
 def count(s, v):
-    """The formula of reference/parameter_counts.py, with the alignment's width and the tying as settings."""
+    """The formula of reference/parameter_counts.py, with the alignment's width and the tying as
+    settings.
+    """
     e, h, a = s.d_embedding, s.d_hidden, s.d_alignment or s.d_hidden
     encoder = 2 * (3 * (e * h + h * h) + h)
     attention = 2 * h * a + h * a + a
@@ -47,27 +51,46 @@ class Slow:
         return plus(self.w[f"{side}_words.table.weight"][i], self.w[f"{side}_words.bias"])
 
     def gru(self, cell, s, *inputs):
-        """r = σ(W_r x + U_r s), u = σ(W_u x + U_u s), s̃ = tanh(W x + U(r⊙s) + b), s' = (1-u)⊙s + u⊙s̃; inputs: (name of W, x)."""
+        """r = σ(W_r x + U_r s), u = σ(W_u x + U_u s), s̃ = tanh(W x + U(r⊙s) + b), s' = (1-u)⊙s
+        + u⊙s̃; inputs: (name of W, x).
+        """
         of = [plus(*(affine(x, self.block(name, i)) for name, x in inputs)) for i in range(3)]
         r = sigmoid(plus(of[0], affine(s, self.block(f"{cell}.gates.weight", 0))))
         u = sigmoid(plus(of[1], affine(s, self.block(f"{cell}.gates.weight", 1))))
-        new = tanh(plus(of[2], affine(times(r, s), self.w[f"{cell}.candidate.weight"]), self.w[f"{cell}.bias"]))
+        new = tanh(
+            plus(
+                of[2],
+                affine(times(r, s), self.w[f"{cell}.candidate.weight"]),
+                self.w[f"{cell}.bias"],
+            )
+        )
         return [(1 - z) * a + z * b for z, a, b in zip(u, s, new, strict=True)]
 
     def read(self, src):
-        """h_i = [forward state after word i | backward state after word i], and the backward reader's last state."""
+        """h_i = [forward state after word i | backward state after word i], and the backward
+        reader's last state.
+        """
         found = {}
         for name, order in (("forwards", range(len(src))), ("backwards", range(len(src))[::-1])):
             h, found[name] = [0.0] * self.s.d_hidden, {}
             for i in order:
-                h = self.gru(f"encoder.{name}", h, (f"encoder.{name}.input.weight", self.word("src", src[i])))
+                h = self.gru(
+                    f"encoder.{name}", h, (f"encoder.{name}.input.weight", self.word("src", src[i]))
+                )
                 found[name][i] = h
-        return [found["forwards"][i] + found["backwards"][i] for i in range(len(src))], found["backwards"][0]
+        return [found["forwards"][i] + found["backwards"][i] for i in range(len(src))], found[
+            "backwards"
+        ][0]
 
     def attend(self, s, states):
         """e_i = vᵀtanh(W s + U h_i), α = softmax(e), c = Σ α_i h_i."""
         query, v = affine(s, self.w["attention.query.weight"]), self.w["attention.score.weight"][0]
-        alpha = softmax([sum(times(v, tanh(plus(query, affine(h, self.w["attention.key.weight"]))))) for h in states])
+        alpha = softmax(
+            [
+                sum(times(v, tanh(plus(query, affine(h, self.w["attention.key.weight"])))))
+                for h in states
+            ]
+        )
         return alpha, plus(*([a * x for x in h] for a, h in zip(alpha, states, strict=True)))
 
     def write(self, src, tgt_in):
@@ -78,10 +101,18 @@ class Slow:
         for y in tgt_in:
             e = self.word("tgt", y)
             alpha, c = self.attend(s, states)
-            units = plus(affine(e + s, self.w["maxout.weight"]), affine(c, self.w["maxout_context.weight"]))
+            units = plus(
+                affine(e + s, self.w["maxout.weight"]), affine(c, self.w["maxout_context.weight"])
+            )
             half = len(units) // 2
             largest = [max(pair) for pair in zip(units[:half], units[half:], strict=True)]
-            logits.append(affine(affine(largest, self.w["readout.weight"]), self.w["output.weight"], self.w.get("output.bias")))
+            logits.append(
+                affine(
+                    affine(largest, self.w["readout.weight"]),
+                    self.w["output.weight"],
+                    self.w.get("output.bias"),
+                )
+            )
             weights.append(alpha)
             s = self.gru("cell", s, ("cell.input.weight", e), ("cell_context.weight", c))
         return logits, weights
@@ -100,15 +131,37 @@ def test_the_paper_sizes_have_the_audited_count(shared):
     with contextlib.redirect_stdout(io.StringIO()):
         audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
     with torch.device("meta"):
-        model = build_model("rnnsearch", settings.load_preset("rnnsearch")["model"], Vocabularies(32_000, 32_000, shared=True))
+        model = build_model(
+            "rnnsearch",
+            settings.load_preset("rnnsearch")["model"],
+            Vocabularies(32_000, 32_000, shared=True),
+        )
     assert count_parameters(model) == audit["rnnsearch"](32_000) == 88_068_240  # "88.1M at V=32k"
-    assert build_model("rnnsearch", {}, Vocabularies(9, 9, shared=False)).settings == model.settings  # the preset states the defaults
+    assert (
+        build_model("rnnsearch", {}, Vocabularies(9, 9, shared=False)).settings == model.settings
+    )  # the preset states the defaults
 
 
 @pytest.mark.parametrize(("tie", "distinct"), [("none", 3), ("target", 2), ("all", 1)])
 def test_tied_tables_are_one_parameter(tie, distinct):
-    model = build_model("rnnsearch", {"d_embedding": 4, "d_hidden": 6, "tie": tie, "d_alignment": 5}, Vocabularies(20, 20, shared=True))
-    assert len({id(p) for p in (model.src_words.table.weight, model.tgt_words.table.weight, model.output.weight)}) == distinct
+    model = build_model(
+        "rnnsearch",
+        {"d_embedding": 4, "d_hidden": 6, "tie": tie, "d_alignment": 5},
+        Vocabularies(20, 20, shared=True),
+    )
+    assert (
+        len(
+            {
+                id(p)
+                for p in (
+                    model.src_words.table.weight,
+                    model.tgt_words.table.weight,
+                    model.output.weight,
+                )
+            }
+        )
+        == distinct
+    )
     assert count_parameters(model) == count(model.settings, 20)
 
 
@@ -120,25 +173,41 @@ def test_settings_that_cannot_be():
 
 
 def test_presets_of_other_families_are_adapted():
-    """A width d: embeddings of d, states of 2d; without embeddings within a third of the Transformer's parameters."""
+    """A width d: embeddings of d, states of 2d; without embeddings within a third of the
+    Transformer's parameters.
+    """
     vocabularies = Vocabularies(1000, 1000, shared=True)
     for preset in ("tiny", "demo", "small", "base", "big"):
         sizes = settings.load_preset(preset)["model"]
         with torch.device("meta"):
-            models = [build_model(name, load_variant(name).adapt(sizes), vocabularies) for name in ("transformer", "rnnsearch")]
+            models = [
+                build_model(name, load_variant(name).adapt(sizes), vocabularies)
+                for name in ("transformer", "rnnsearch")
+            ]
         d, s = sizes["d_model"], models[1].settings
-        assert (s.d_embedding, s.d_hidden, s.dropout, s.tie) == (d, 2 * d, sizes["dropout"], sizes["tie"])
+        assert (s.d_embedding, s.d_hidden, s.dropout, s.tie) == (
+            d,
+            2 * d,
+            sizes["dropout"],
+            sizes["tie"],
+        )
         if preset == "small":
             transformer, own = (macs.count_parameters(model).rest for model in models)
             assert 0.75 < own / transformer < 1.34
-    assert load_variant("rnnsearch").adapt({"d_model": 8, "d_hidden": 6}) == {"d_embedding": 8, "d_hidden": 6}
+    assert load_variant("rnnsearch").adapt({"d_model": 8, "d_hidden": 6}) == {
+        "d_embedding": 8,
+        "d_hidden": 6,
+    }
 
 
 def gradients_of(model, batch):
     logits = contract.full(model, batch)
     real = torch.arange(logits.size(1)) < batch.tgt_lengths[:, None]
     loss = torch.nn.functional.cross_entropy(logits[real], batch.tgt_out[real], reduction="sum")
-    return [g.clone() for g in torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)]
+    return [
+        g.clone()
+        for g in torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+    ]
 
 
 @pytest.mark.parametrize("more", [0, 3])
@@ -164,33 +233,55 @@ def test_capture_reads_the_attention_weights():
     with capture() as seen:
         assert torch.equal(contract.full(model, batch), plain)
     (alpha,) = seen["attention"]
-    assert list(seen) == ["attention", "attention_context"] and alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1))
+    assert list(seen) == ["attention", "attention_context"] and alpha.shape == (
+        len(pairs),
+        1,
+        *batch.tgt_in.shape[1:],
+        batch.src.size(1),
+    )
     weights = {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
     for row, (src, tgt) in enumerate(pairs):
-        slow = torch.tensor(Slow(weights, model.settings).write(src, batch.tgt_in[row, : len(tgt)].tolist())[1], dtype=torch.float64)
-        torch.testing.assert_close(alpha[row, 0, : len(tgt), : len(src)], slow, rtol=1e-10, atol=1e-12)
+        slow = torch.tensor(
+            Slow(weights, model.settings).write(src, batch.tgt_in[row, : len(tgt)].tolist())[1],
+            dtype=torch.float64,
+        )
+        torch.testing.assert_close(
+            alpha[row, 0, : len(tgt), : len(src)], slow, rtol=1e-10, atol=1e-12
+        )
         assert (alpha[row, :, :, len(src) :] == 0).all()
     memory = model.encode(batch)
     assert "states" not in memory
     (context,) = seen["attention_context"]  # W Σα_i h_i = Σα_i W h_i
-    torch.testing.assert_close(model.maxout_context(context), alpha[:, 0] @ memory["to_readout"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        model.maxout_context(context), alpha[:, 0] @ memory["to_readout"], rtol=1e-10, atol=1e-12
+    )
     with capture() as seen:  # three rows a sentence: K·T queries
         model.decode(batch.tgt_in.repeat_interleave(3, dim=0), memory)
     torch.testing.assert_close(seen["attention"][0].unflatten(2, (3, -1)).mean(2), alpha)
 
 
 def test_products_are_as_few_as_they_can_be():
-    """Multiply-accumulates of the closed formula; a decoding step makes no product of a source position's state."""
+    """Multiply-accumulates of the closed formula; a decoding step makes no product of a source
+    position's state.
+    """
     e, h, a, v, n, m = 6, 10, 8, 37, 5, 4
-    model = build_model("rnnsearch", {"d_embedding": e, "d_hidden": h, "d_alignment": a}, Vocabularies(v, v, shared=True))
+    model = build_model(
+        "rnnsearch",
+        {"d_embedding": e, "d_hidden": h, "d_alignment": a},
+        Vocabularies(v, v, shared=True),
+    )
     found = macs.count_macs(model, n, m)
     once = h * h  # the first state
-    read = 2 * 3 * (e * h + h * h) + 2 * h * (a + 3 * h + h)  # both directions; keys, and what goes to the cell and to the readout
+    read = 2 * 3 * (e * h + h * h) + 2 * h * (
+        a + 3 * h + h
+    )  # both directions; keys, and what goes to the cell and to the readout
     cell = 3 * (e * h + h * h) + h * a + n * a + n * 3 * h
     out = (e + h) * h + n * h + (h // 2) * e + e * v
     assert found.encode * n == pytest.approx(n * read + once, abs=1e-6)
     assert found.step == pytest.approx(cell + out, abs=1e-6)
-    forward = n * read + once + m * (cell + out) - (3 * h * h + n * 3 * h)  # the state after the last word is not computed
+    forward = (
+        n * read + once + m * (cell + out) - (3 * h * h + n * 3 * h)
+    )  # the state after the last word is not computed
     no_gradient = 2 * (h * 2 * h)  # the readers begin with zeros, which need none
     assert found.train * m == pytest.approx(3 * forward - no_gradient, abs=1e-6)
 
@@ -203,7 +294,10 @@ def test_bfloat16_autocast_stays_near_float32():
 
 def test_states_are_kept_in_the_parameters_precision_under_autocast():
     """Rounding to 8 bits at every step would add up over a sentence."""
-    model, batch = contract.Case("rnnsearch").build(dtype=torch.float32), contract.collate(contract.pairs())
+    model, batch = (
+        contract.Case("rnnsearch").build(dtype=torch.float32),
+        contract.collate(contract.pairs()),
+    )
     with torch.autocast("cpu", torch.bfloat16):
         memory = model.encode(batch)
         _, state = model.decode(batch.tgt_in, memory, {})
@@ -212,7 +306,9 @@ def test_states_are_kept_in_the_parameters_precision_under_autocast():
 
 
 def test_compiling_leaves_the_loops_alone():
-    """torch.compile would unroll a loop over time anew for every length, and stumbles over what the steps share."""
+    """torch.compile would unroll a loop over time anew for every length, and stumbles over what
+    the steps share.
+    """
     model, batch = small().train(), contract.collate(contract.pairs())
     parameters = list(model.parameters())
     plain = contract.full(model, batch)
@@ -220,5 +316,7 @@ def test_compiling_leaves_the_loops_alone():
     compile_training(model, batch, "eager")
     logits = contract.full(model, batch)
     torch.testing.assert_close(logits, plain, rtol=1e-12, atol=1e-12)
-    for found, gradient in zip(torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True):
+    for found, gradient in zip(
+        torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True
+    ):
         torch.testing.assert_close(found, gradient, rtol=1e-10, atol=1e-10)

@@ -1,4 +1,6 @@
-"""The Transformer against models.md section 0: parameter counts of the papers, and its equations loop by loop."""
+"""The Transformer against models.md section 0: parameter counts of the papers, and its equations
+loop by loop.
+"""
 
 import contextlib
 import io
@@ -36,7 +38,9 @@ def count(s, v):
 
 
 class Slow:
-    """One sentence at a time; vectors are lists of floats. Stacks, layers and sublayers as models.md section 0 words them."""
+    """One sentence at a time; vectors are lists of floats. Stacks, layers and sublayers as
+    models.md section 0 words them.
+    """
 
     def __init__(self, weights, s):
         self.w, self.s = weights, s
@@ -45,21 +49,37 @@ class Slow:
         return self.w.get(name)
 
     def attend(self, name, queries, keys, allowed):
-        """Self-attention keeps its projections in `qkv`, attention to a source in `query` and `kv`; values are read where keys are."""
+        """Self-attention keeps its projections in `qkv`, attention to a source in `query` and
+        `kv`; values are read where keys are.
+        """
         d = self.s.d_model
         if f"{name}.qkv.weight" in self.w:
             w, b = self.get(f"{name}.qkv.weight"), self.get(f"{name}.qkv.bias") or [0.0] * (3 * d)
         else:
             w = self.get(f"{name}.query.weight") + self.get(f"{name}.kv.weight")
-            b = (self.get(f"{name}.query.bias") or [0.0] * d) + (self.get(f"{name}.kv.bias") or [0.0] * (2 * d))
+            b = (self.get(f"{name}.query.bias") or [0.0] * d) + (
+                self.get(f"{name}.kv.bias") or [0.0] * (2 * d)
+            )
         q = [affine(x, w[:d], b[:d]) for x in queries]
         k = [affine(x, w[d : 2 * d], b[d : 2 * d]) for x in keys]
         v = [affine(x, w[2 * d :], b[2 * d :]) for x in keys]
-        return [affine(x, self.get(f"{name}.out.weight"), self.get(f"{name}.out.bias")) for x in multi_head(q, k, v, self.s.heads, allowed)]
+        return [
+            affine(x, self.get(f"{name}.out.weight"), self.get(f"{name}.out.bias"))
+            for x in multi_head(q, k, v, self.s.heads, allowed)
+        ]
 
     def feed_forward(self, name, xs):
-        hidden = [[max(0.0, a) for a in affine(x, self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias"))] for x in xs]
-        return [affine(x, self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias")) for x in hidden]
+        hidden = [
+            [
+                max(0.0, a)
+                for a in affine(x, self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias"))
+            ]
+            for x in xs
+        ]
+        return [
+            affine(x, self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias"))
+            for x in hidden
+        ]
 
     def norm(self, name, xs):
         return [layer_norm(x, self.get(f"{name}.weight"), self.get(f"{name}.bias")) for x in xs]
@@ -67,28 +87,54 @@ class Slow:
     def sublayer(self, name, xs, function):
         """Post-norm LN(x + f(x)); pre-norm x + f(LN(x))."""
         if self.s.norm == "post":
-            return self.norm(f"{name}.norm", [plus(x, y) for x, y in zip(xs, function(xs), strict=True)])
-        return [plus(x, y) for x, y in zip(xs, function(self.norm(f"{name}.norm", xs)), strict=True)]
+            return self.norm(
+                f"{name}.norm", [plus(x, y) for x, y in zip(xs, function(xs), strict=True)]
+            )
+        return [
+            plus(x, y) for x, y in zip(xs, function(self.norm(f"{name}.norm", xs)), strict=True)
+        ]
 
     def embed(self, name, ids):
         d = self.s.d_model
-        return [plus([d**0.5 * a for a in self.get(name)[i]], position(t, d)) for t, i in enumerate(ids)]
+        return [
+            plus([d**0.5 * a for a in self.get(name)[i]], position(t, d)) for t, i in enumerate(ids)
+        ]
 
     def encode(self, src):
         xs = self.embed("src_embedder.table.weight", src)
         for i in range(self.s.encoder_layers):
             layer = f"encoder.{i}"
-            xs = self.sublayer(f"{layer}.attention_residual", xs, lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: True))
-            xs = self.sublayer(f"{layer}.feed_forward_residual", xs, lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h))
+            xs = self.sublayer(
+                f"{layer}.attention_residual",
+                xs,
+                lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: True),
+            )
+            xs = self.sublayer(
+                f"{layer}.feed_forward_residual",
+                xs,
+                lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h),
+            )
         return self.norm("encoder_norm", xs) if self.s.norm == "pre" else xs
 
     def decode(self, memory, tgt_in):
         xs = self.embed("tgt_embedder.table.weight", tgt_in)
         for i in range(self.s.decoder_layers):
             layer = f"decoder.{i}"
-            xs = self.sublayer(f"{layer}.attention_residual", xs, lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: s <= t))
-            xs = self.sublayer(f"{layer}.cross_residual", xs, lambda h, n=layer: self.attend(f"{n}.cross", h, memory, lambda t, s: True))
-            xs = self.sublayer(f"{layer}.feed_forward_residual", xs, lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h))
+            xs = self.sublayer(
+                f"{layer}.attention_residual",
+                xs,
+                lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: s <= t),
+            )
+            xs = self.sublayer(
+                f"{layer}.cross_residual",
+                xs,
+                lambda h, n=layer: self.attend(f"{n}.cross", h, memory, lambda t, s: True),
+            )
+            xs = self.sublayer(
+                f"{layer}.feed_forward_residual",
+                xs,
+                lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h),
+            )
         return self.norm("decoder_norm", xs) if self.s.norm == "pre" else xs
 
     def logits(self, hidden):
@@ -103,7 +149,13 @@ def slow_logits(weights, s, src, tgt_in):
 def parameters(preset, size, **more):
     """Parameters of a preset's Transformer with V = size on each side, counted on shapes alone."""
     with torch.device("meta"):
-        return count_parameters(build_model("transformer", settings.load_preset(preset)["model"] | more, Vocabularies(size, size, shared=True)))
+        return count_parameters(
+            build_model(
+                "transformer",
+                settings.load_preset(preset)["model"] | more,
+                Vocabularies(size, size, shared=True),
+            )
+        )
 
 
 PAPERS = [  # models.md section 10: millions; and the audit's own integers, body + tables (+ bias)
@@ -127,7 +179,9 @@ def test_bodies_have_the_sizes_of_the_audit(shared):
     sizes = {"base": (512, 2048, 6), "big": (1024, 4096, 6), "dc-iwslt": (256, 1024, 4)}
     for preset, (d, d_ff, layers) in sizes.items():
         for bias in (False, True):
-            body = parameters(preset, 1000, attn_bias=bias, softmax_bias=False, tie="all") - 1000 * d
+            body = (
+                parameters(preset, 1000, attn_bias=bias, softmax_bias=False, tie="all") - 1000 * d
+            )
             assert body == audit["body"](d, d_ff, layers, bias)
     assert audit["body"](512, 2048, 6, 0) == 44_101_632
     assert audit["body"](1024, 4096, 6, 1) == 176_357_376
@@ -144,19 +198,44 @@ def test_tying_all_needs_one_vocabulary():
 
 @pytest.mark.parametrize(("tie", "distinct"), [("none", 3), ("target", 2), ("all", 1)])
 def test_tied_tables_are_one_parameter(tie, distinct):
-    model = build_model("transformer", contract.SIZES | {"tie": tie}, Vocabularies(20, 20, shared=True))
-    assert len({id(p) for p in (model.src_embedder.table.weight, model.tgt_embedder.table.weight, model.output.weight)}) == distinct
+    model = build_model(
+        "transformer", contract.SIZES | {"tie": tie}, Vocabularies(20, 20, shared=True)
+    )
+    assert (
+        len(
+            {
+                id(p)
+                for p in (
+                    model.src_embedder.table.weight,
+                    model.tgt_embedder.table.weight,
+                    model.output.weight,
+                )
+            }
+        )
+        == distinct
+    )
 
 
 @pytest.mark.parametrize("init", ["xavier", "fan_in"])
 def test_initial_weights_have_the_scale_of_their_kind(init):
-    """Uniform within Xavier's bound for each of the matrices that share a product, or within 1/sqrt(inputs); N(0, d^-0.5) for embeddings."""
+    """Uniform within Xavier's bound for each of the matrices that share a product, or within
+    1/sqrt(inputs); N(0, d^-0.5) for embeddings.
+    """
     torch.manual_seed(0)
-    sizes = {"d_model": 128, "d_ff": 512, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "init": init}
+    sizes = {
+        "d_model": 128,
+        "d_ff": 512,
+        "heads": 4,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "init": init,
+    }
     model = build_model("transformer", sizes, Vocabularies(999, 999, shared=True))
     limits = dict.fromkeys(("qkv", "query", "kv", "out", "inner"), 128**-0.5) | {"outer": 512**-0.5}
     if init == "xavier":
-        limits = dict.fromkeys(("qkv", "query", "kv", "out"), (6 / 256) ** 0.5) | dict.fromkeys(("inner", "outer"), (6 / 640) ** 0.5)
+        limits = dict.fromkeys(("qkv", "query", "kv", "out"), (6 / 256) ** 0.5) | dict.fromkeys(
+            ("inner", "outer"), (6 / 640) ** 0.5
+        )
     seen = set()
     for name, parameter in model.named_parameters():
         kind = name.split(".")[-2]
@@ -165,7 +244,9 @@ def test_initial_weights_have_the_scale_of_their_kind(init):
         elif kind in limits:
             seen.add(kind)
             assert 0.98 * limits[kind] < parameter.abs().max() <= limits[kind], name
-            for block in parameter.chunk(getattr(model.get_submodule(name.rpartition(".")[0]), "blocks", 1)):
+            for block in parameter.chunk(
+                getattr(model.get_submodule(name.rpartition(".")[0]), "blocks", 1)
+            ):
                 assert abs(float(block.detach().std()) / (limits[kind] / 3**0.5) - 1) < 0.03, name
         elif kind == "table":
             assert abs(float(parameter.detach().std()) - 128**-0.5) < 0.002
@@ -181,33 +262,49 @@ def test_capture_reads_every_attention_and_nothing_changes():
     with capture() as seen:
         torch.testing.assert_close(contract.full(model, batch), plain, rtol=1e-12, atol=1e-12)
     b, s, t = len(batch.src), batch.src.size(1), batch.tgt_in.size(1)
-    shapes = {"encoder.{}.attention": (b, 4, s, s), "decoder.{}.attention": (b, 4, t, t), "decoder.{}.cross": (b, 4, t, s)}
+    shapes = {
+        "encoder.{}.attention": (b, 4, s, s),
+        "decoder.{}.attention": (b, 4, t, t),
+        "decoder.{}.cross": (b, 4, t, s),
+    }
     contexts = {f"{name}_context": (*shape[::2], 16) for name, shape in shapes.items()}
     assert {name: [w.shape for w in found] for name, found in seen.items()} == {
         name.format(i): [shape] for i in range(2) for name, shape in (shapes | contexts).items()
     }
     for found in (found for name, found in seen.items() if not name.endswith("_context")):
-        torch.testing.assert_close(found[0].sum(-1), torch.ones(found[0].shape[:-1], dtype=torch.float64))
+        torch.testing.assert_close(
+            found[0].sum(-1), torch.ones(found[0].shape[:-1], dtype=torch.float64)
+        )
     real = torch.arange(s) < batch.src_lengths[:, None]
     assert (seen["decoder.0.cross"][0].amax((1, 2)) > 0).equal(real)
 
 
 @pytest.mark.parametrize("variant", ["transformer", "full-dc", "amn", "han", "concat"])
 def test_a_search_encodes_rows_of_like_length_together(variant, monkeypatch):
-    """Rows in any order; a part has no more columns than its longest row; nothing changes but the work."""
+    """Rows in any order; a part has no more columns than its longest row; nothing changes but
+    the work.
+    """
     model = contract.Case(variant).build()
     batch = contract.batch_for(model, contract.pairs(count=9))
     whole = contract.full(model, batch)  # with gradients, all rows at once
     shapes, layers = [], model._layers
     monkeypatch.setattr(transformer, "like_length", lambda lengths: like_length(lengths, 1))
-    monkeypatch.setattr(model, "_layers", lambda x, visible: shapes.append(x.shape[:2]) or layers(x, visible))
+    monkeypatch.setattr(
+        model, "_layers", lambda x, visible: shapes.append(x.shape[:2]) or layers(x, visible)
+    )
     with torch.inference_mode():
         torch.testing.assert_close(contract.full(model, batch), whole, rtol=1e-10, atol=1e-10)
     lengths = Counter((joined(batch) if variant == "concat" else batch).src_lengths.tolist())
-    assert shapes[: len(lengths)] == [(lengths[columns], columns) for columns in sorted(lengths, reverse=True)]  # a context's follow
+    assert shapes[: len(lengths)] == [
+        (lengths[columns], columns) for columns in sorted(lengths, reverse=True)
+    ]  # a context's follow
 
 
 def test_bfloat16_autocast_stays_near_float32():
-    model = contract.Case("transformer").build(dtype=torch.float32, dropout=0.1, attention_dropout=0.1).train()
+    model = (
+        contract.Case("transformer")
+        .build(dtype=torch.float32, dropout=0.1, attention_dropout=0.1)
+        .train()
+    )
     batch = contract.collate(contract.pairs())
     assert similarity_in_bfloat16(model, batch) > 0.999

@@ -1,4 +1,6 @@
-"""The table of variants, what it says of itself, and the presets that carry the papers' settings."""
+"""The table of variants, what it says of itself, and the presets that carry the papers'
+settings.
+"""
 
 import json
 import re
@@ -26,7 +28,10 @@ def test_every_variant_says_what_it_is():
         assert load_variant(row["name"]).__doc__
         assert 20 <= len(row["what"]) <= 100
         for field in row["settings"]:
-            assert set(field) == {"name", "type", "default", "allowed", "description"} and field["type"] != "any", field
+            assert (
+                set(field) == {"name", "type", "default", "allowed", "description"}
+                and field["type"] != "any"
+            ), field
             assert field["description"], f"{row['name']}: say what {field['name']} is"
 
 
@@ -59,7 +64,10 @@ def test_presets_fit_the_schemas_and_every_variant(name):
     for variant in VARIANTS:
         cls = load_variant(variant)
         settings.build(cls.Settings, cls.adapt(values["model"]), "model")
-    assert any(values["model"].keys() <= load_variant(variant).Settings.model_fields.keys() for variant in VARIANTS), "a key goes unread"
+    assert any(
+        values["model"].keys() <= load_variant(variant).Settings.model_fields.keys()
+        for variant in VARIANTS
+    ), "a key goes unread"
 
 
 def test_learning_rate_peaks():
@@ -72,7 +80,10 @@ def test_learning_rate_peaks():
 def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
     assert load_variant(TOY).__name__ == "ToyRecurrent"
     assert (default_name("transformer"), default_name(TOY)) == ("transformer", "toy-recurrent")
-    (tmp_path / "mine_here.py").write_text("from tests.toy_recurrent import ToyRecurrent\nclass Mine(ToyRecurrent):\n    pass\n", encoding="utf-8")
+    (tmp_path / "mine_here.py").write_text(
+        "from tests.toy_recurrent import ToyRecurrent\nclass Mine(ToyRecurrent):\n    pass\n",
+        encoding="utf-8",
+    )
     monkeypatch.chdir(tmp_path)
     assert load_variant("mine_here:Mine").__name__ == "Mine"  # the folder one stands in counts
     assert build_model("mine_here:Mine", {"d_model": 8}, Vocabularies(9, 9, shared=True)).width == 8
@@ -99,7 +110,11 @@ def test_a_variant_that_is_not_there(name, message):
         ("x = 1\ndef f(:\n", "SyntaxError: invalid syntax", 2),
         ("\nimport no_such_module_xyz\n", "No module named 'no_such_module_xyz'", 2),
         ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError: division by zero", 4),
-        ("import json\njson.nothing\n", "AttributeError: module 'json' has no attribute 'nothing'", 2),
+        (
+            "import json\njson.nothing\n",
+            "AttributeError: module 'json' has no attribute 'nothing'",
+            2,
+        ),
     ],
 )
 def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp_path):
@@ -115,5 +130,9 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
 
 def test_the_readme_names_every_variant_and_every_preset():
     page = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
-    named = set(" ".join(re.findall("`([^`]+)`", page.partition("\n## Variants\n")[2].partition("\n## ")[0])).split())
+    named = set(
+        " ".join(
+            re.findall("`([^`]+)`", page.partition("\n## Variants\n")[2].partition("\n## ")[0])
+        ).split()
+    )
     assert {*VARIANTS, *preset_names()} <= named

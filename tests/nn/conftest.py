@@ -1,4 +1,5 @@
-"""One thread: these tensors are tiny, and threads that wait for each other on a busy machine cost far more than they save.
+"""One thread: these tensors are tiny, and threads that wait for each other on a busy machine cost
+far more than they save.
 
 And which library multiplies float32.
 """

@@ -1,4 +1,6 @@
-"""Attention: every path against loops over floats, blind queries, dropout, long sentences, capture."""
+"""Attention: every path against loops over floats, blind queries, dropout, long sentences,
+capture.
+"""
 
 import math
 
@@ -19,7 +21,9 @@ H, C = 2, 3
 def tensors(rows, queries, sentences, keys, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     shapes = (rows, queries, H, C), (sentences, H, keys, C), (sentences, H, keys, C + 1)
-    return [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
+    return [
+        torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes
+    ]
 
 
 def slow(q, k, v, allowed):
@@ -32,7 +36,9 @@ def slow(q, k, v, allowed):
             for h in range(H):
                 scores = [torch.exp(q[r, t, h] @ k[r // per, h, s] / math.sqrt(C)) for s in seen]
                 for score, s in zip(scores, seen, strict=True):
-                    out[r, t, h * v.size(3) : (h + 1) * v.size(3)] += score / sum(scores) * v[r // per, h, s]
+                    out[r, t, h * v.size(3) : (h + 1) * v.size(3)] += (
+                        score / sum(scores) * v[r // per, h, s]
+                    )
     return out
 
 
@@ -41,9 +47,24 @@ CASES = {
     "everything": (4, None, False, lambda r, t, s: True),
     "padding": (4, visible_positions(LENGTHS, 4), False, lambda r, t, s: s < LENGTHS[r]),
     "causal": (4, None, True, lambda r, t, s: s <= t),
-    "causal and padding": (4, visible_positions(LENGTHS, 4), True, lambda r, t, s: s <= t and s < LENGTHS[r]),
-    "three rows a sentence": (12, visible_positions(LENGTHS, 4), False, lambda r, t, s: s < LENGTHS[r // 3]),
-    "a mask per query": (4, (torch.arange(64).view(4, 4, 4) % 3 > 0), False, lambda r, t, s: (16 * r + 4 * t + s) % 3 > 0),
+    "causal and padding": (
+        4,
+        visible_positions(LENGTHS, 4),
+        True,
+        lambda r, t, s: s <= t and s < LENGTHS[r],
+    ),
+    "three rows a sentence": (
+        12,
+        visible_positions(LENGTHS, 4),
+        False,
+        lambda r, t, s: s < LENGTHS[r // 3],
+    ),
+    "a mask per query": (
+        4,
+        (torch.arange(64).view(4, 4, 4) % 3 > 0),
+        False,
+        lambda r, t, s: (16 * r + 4 * t + s) % 3 > 0,
+    ),
 }
 
 
@@ -61,33 +82,49 @@ def test_every_path_equals_the_loops(case, path, monkeypatch):
     if path != "search":
         weight = torch.randn_like(expected)
         wanted = torch.autograd.grad((expected * weight).sum(), (q, k, v))
-        for gradient, right in zip(torch.autograd.grad((found * weight).sum(), (q, k, v)), wanted, strict=True):
+        for gradient, right in zip(
+            torch.autograd.grad((found * weight).sum(), (q, k, v)), wanted, strict=True
+        ):
             torch.testing.assert_close(gradient, right, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("path", ["training", "validation", "search"])
 def test_numbers_of_16_bits_are_attended_to_in_32(path):
-    """Scores around 60, which bfloat16 rounds to multiples of a quarter: under autocast, as training has it, the weights are exact all the same."""
+    """Scores around 60, which bfloat16 rounds to multiples of a quarter: under autocast, as
+    training has it, the weights are exact all the same.
+    """
     q, k, v = (t.detach() for t in tensors(2, 6, 2, 6, dtype=torch.bfloat16))
     q[..., 0], k[..., 0] = 10, 10  # what all scores of a query have in common
     exact = attention(q.double(), k.double(), v.double(), causal=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=path != "search"), torch.set_grad_enabled(path == "training"):
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=path != "search"),
+        torch.set_grad_enabled(path == "training"),
+    ):
         found = attention(q.requires_grad_(path == "training"), k, v, causal=True)
     assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-3)  # the rounding of the result alone
+    torch.testing.assert_close(
+        found.double(), exact, rtol=2**-8, atol=1e-3
+    )  # the rounding of the result alone
 
 
 @pytest.mark.parametrize("explicit", [0, 10**6])
 def test_the_last_queries_of_a_causal_target(explicit, monkeypatch):
     monkeypatch.setattr(cpu, "SHORT", explicit)
     q, k, v = tensors(2, 5, 2, 5)
-    torch.testing.assert_close(attention(q[:, 3:], k, v, causal=True), attention(q, k, v, causal=True)[:, 3:])
+    torch.testing.assert_close(
+        attention(q[:, 3:], k, v, causal=True), attention(q, k, v, causal=True)[:, 3:]
+    )
 
 
 def test_additive_masks_are_the_same_masks():
     q, k, v = tensors(4, 4, 4, 4)
     visible = visible_positions(LENGTHS.clamp(min=1), 4)
-    torch.testing.assert_close(attention(q, k, v, additive(visible, q.dtype)), attention(q, k, v, visible), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        attention(q, k, v, additive(visible, q.dtype)),
+        attention(q, k, v, visible),
+        rtol=1e-12,
+        atol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -98,7 +135,11 @@ def test_blind_queries_get_exactly_zero_and_finite_gradients(dtype, explicit, mo
     out = attention(100 * q, k, v, visible_positions(LENGTHS, 4))
     assert (out[2] == 0).all() and (out[[0, 1, 3]] != 0).any()
     out.float().square().sum().backward()
-    assert all(t.grad.isfinite().all() for t in (q, k, v)) and (v.grad[2] == 0).all() and (v.grad[0] != 0).any()
+    assert (
+        all(t.grad.isfinite().all() for t in (q, k, v))
+        and (v.grad[2] == 0).all()
+        and (v.grad[0] != 0).any()
+    )
 
 
 def test_torchs_kernels_are_never_shown_a_blind_query(monkeypatch):
@@ -106,7 +147,11 @@ def test_torchs_kernels_are_never_shown_a_blind_query(monkeypatch):
     shown = []
     kernel = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(cpu, "SHORT", 0)
-    monkeypatch.setattr(module.F, "scaled_dot_product_attention", lambda *a, **k: shown.append(k["attn_mask"]) or kernel(*a, **k))
+    monkeypatch.setattr(
+        module.F,
+        "scaled_dot_product_attention",
+        lambda *a, **k: shown.append(k["attn_mask"]) or kernel(*a, **k),
+    )
     q, k, v = tensors(4, 4, 4, 4)
     attention(q, k, v, visible_positions(LENGTHS, 4))
     attention(q, k, v, visible_positions(LENGTHS, 4), causal=True)
@@ -123,14 +168,18 @@ def test_dropout_on_the_weights_has_the_right_gradient_and_scale():
 
     assert torch.autograd.gradcheck(value, (q, k, v))
     seed_dropout(1, 1, 1)
-    many = torch.stack([attention(q.detach().requires_grad_(), k, v.detach(), p=0.4).detach() for _ in range(1500)])
+    many = torch.stack(
+        [attention(q.detach().requires_grad_(), k, v.detach(), p=0.4).detach() for _ in range(1500)]
+    )
     plain = attention(q, k, v).detach()
     error = (many.mean(0) - plain).abs() / (many.std(0) / 1500**0.5)
     assert error.max() < 5 and (many.std(0) > 0.05).all()
 
 
 def test_flops_are_counted_as_those_of_the_plain_products():
-    """`analyze cost` counts multiply-accumulates by torch's counter; the written-out backward must not hide from it."""
+    """`analyze cost` counts multiply-accumulates by torch's counter; the written-out backward
+    must not hide from it.
+    """
 
     def count(work):
         with FlopCounterMode(display=False) as counter:
@@ -164,7 +213,11 @@ def test_weights_changed_on_their_way_are_those_used_and_recorded(parts):
 
     def second_key_only(name, weights):
         assert name in names
-        return torch.eye(4, dtype=weights.dtype)[1].expand_as(weights) if name == names[-1] else weights
+        return (
+            torch.eye(4, dtype=weights.dtype)[1].expand_as(weights)
+            if name == names[-1]
+            else weights
+        )
 
     plain = attention(q, k, v, name="here", parts=parts)
     with capture(second_key_only) as seen:
@@ -173,4 +226,6 @@ def test_weights_changed_on_their_way_are_those_used_and_recorded(parts):
     wanted[:, :, len(parts) // 2 :] = v[:, :, 1].unsqueeze(1)[:, :, len(parts) // 2 :]
     torch.testing.assert_close(found, wanted.flatten(2), rtol=1e-12, atol=1e-12)
     assert (seen[names[-1]][0][..., 1] == 1).all()
-    assert torch.equal(attention(q, k, v, name="here", parts=parts), plain)  # over, and nothing stays
+    assert torch.equal(
+        attention(q, k, v, name="here", parts=parts), plain
+    )  # over, and nothing stays

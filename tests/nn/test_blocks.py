@@ -23,7 +23,9 @@ def test_dropout_drops_with_its_probability_and_keeps_the_mean(p):
     assert abs(float((~kept).double().mean()) - p) < 5 * math.sqrt(p * (1 - p) / n) + 2**-17
     assert len(out[kept].unique()) == 1  # one factor for all
     level = round(p * 65536) / 65536
-    assert float(out[kept][0]) == 1 / (1 - level)  # the factor fits the probability really used, to the last bit
+    assert float(out[kept][0]) == 1 / (
+        1 - level
+    )  # the factor fits the probability really used, to the last bit
     lagged = np.corrcoef(kept[:-1].numpy(), kept[1:].numpy())[0, 1]
     assert abs(lagged) < 5 / math.sqrt(n)
 
@@ -64,10 +66,15 @@ def test_positions_are_the_papers_and_have_no_end(width):
     for pos in range(50):
         for i in range(width):
             angle = pos / 10000 ** ((i - i % 2) / width)
-            assert abs(float(table[pos, i]) - (math.cos(angle) if i % 2 else math.sin(angle))) < 1e-12
+            assert (
+                abs(float(table[pos, i]) - (math.cos(angle) if i % 2 else math.sin(angle))) < 1e-12
+            )
     positions = Positions(width)
     for start, length in ((0, 3), (250, 20), (5000, 2)):
-        torch.testing.assert_close(positions(start, length, torch.empty(0, dtype=torch.float64)), sinusoids(start + length, width)[start:])
+        torch.testing.assert_close(
+            positions(start, length, torch.empty(0, dtype=torch.float64)),
+            sinusoids(start + length, width)[start:],
+        )
     assert positions(0, 2, torch.empty(0)).dtype == torch.float32 and not positions.state_dict()
     with torch.inference_mode():
         inside = positions(0, 9000, torch.empty(0))
@@ -88,7 +95,10 @@ def test_an_embedder_reads_scaled_vectors_and_positions():
 
 
 def test_masks_say_what_may_be_seen():
-    assert visible_positions(torch.tensor([2, 0]), 3).tolist() == [[[True, True, False]], [[False, False, False]]]
+    assert visible_positions(torch.tensor([2, 0]), 3).tolist() == [
+        [[True, True, False]],
+        [[False, False, False]],
+    ]
     cpu = torch.device("cpu")
     assert future(2, 4, cpu).tolist() == [[False, False, False, True], [False, False, False, False]]
     assert future(3, 3, cpu).tolist() == [[j > i for j in range(3)] for i in range(3)]
@@ -136,7 +146,9 @@ def test_captures_do_not_leak_and_do_not_nest():
             record("b", torch.ones(1, requires_grad=True))
         record("a", torch.zeros(1))
         assert capturing()
-    assert (list(outer), len(outer["a"]), list(inner)) == (["a"], 2, ["b"]) and not inner["b"][0].requires_grad
+    assert (list(outer), len(outer["a"]), list(inner)) == (["a"], 2, ["b"]) and not inner["b"][
+        0
+    ].requires_grad
     with pytest.raises(KeyError), capture():
         raise KeyError
     assert not capturing()

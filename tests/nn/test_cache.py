@@ -20,13 +20,20 @@ class Histories:
         self.rows = [list(self.rows[i]) for i in index.tolist()]
 
     def step(self, k, v):
-        for row, key, value in zip(self.rows, k.unbind(1), v.unbind(1), strict=True):  # (L, R, T, H, C)
+        for row, key, value in zip(
+            self.rows, k.unbind(1), v.unbind(1), strict=True
+        ):  # (L, R, T, H, C)
             row += list(zip(key.unbind(1), value.unbind(1), strict=True))
 
     def attend(self, q, layer, row, t, steps):
         past = self.rows[row][: len(self.rows[row]) - steps + t + 1]
-        keys, values = torch.stack([k[layer] for k, _ in past], 1), torch.stack([v[layer] for _, v in past], 1)  # (H, n, C)
-        return torch.softmax((keys @ q[:, :, None])[..., 0] / C**0.5, -1)[:, None, :].matmul(values)[:, 0]
+        keys, values = (
+            torch.stack([k[layer] for k, _ in past], 1),
+            torch.stack([v[layer] for _, v in past], 1),
+        )  # (H, n, C)
+        return torch.softmax((keys @ q[:, :, None])[..., 0] / C**0.5, -1)[:, None, :].matmul(
+            values
+        )[:, 0]
 
 
 def step(cache, histories, rows, sentences, steps):
@@ -41,7 +48,11 @@ def step(cache, histories, rows, sentences, steps):
         mask = None if cache.visible is None else cache.visible.unsqueeze(1)
         if mask is None and steps > 1:
             mask = torch.ones(steps, keys.size(2), dtype=torch.bool).tril(keys.size(2) - steps)
-        found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask).transpose(1, 2).reshape(rows, steps, H, C)
+        found = (
+            F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+            .transpose(1, 2)
+            .reshape(rows, steps, H, C)
+        )
         for row in range(rows):
             for t in range(steps):
                 expected = histories.attend(q[layer, row, t], layer, row, t, steps)
@@ -63,7 +74,11 @@ def test_a_long_beam_search(beam):
         step(cache, histories, len(rows), sentences, 1)
         sizes.add(cache._capacity)
         offset = torch.arange(sentences)[:, None] * beam
-        pick = torch.randint(0, beam, (sentences, beam)) if i % 3 else torch.randint(0, beam, (sentences, 1)).expand(-1, beam)
+        pick = (
+            torch.randint(0, beam, (sentences, beam))
+            if i % 3
+            else torch.randint(0, beam, (sentences, 1)).expand(-1, beam)
+        )
         rows = (offset + pick).flatten()
         if i == 40:  # a sentence is finished
             rows, sentences = torch.cat([rows[:beam], rows[2 * beam :]]), 2
@@ -104,9 +119,19 @@ def test_reordering_hypotheses_moves_no_keys():
 
 
 def test_trees_keep_their_shape_and_their_other_leaves():
-    tree = {"a": torch.arange(6).view(3, 2), "b": [torch.arange(3), None], "c": (torch.arange(3),), "step": 7}
+    tree = {
+        "a": torch.arange(6).view(3, 2),
+        "b": [torch.arange(3), None],
+        "c": (torch.arange(3),),
+        "step": 7,
+    }
     picked = select_rows(tree, torch.tensor([2, 0, 0, 1]))
-    assert picked["a"].tolist() == [[4, 5], [0, 1], [0, 1], [2, 3]] and picked["b"][0].tolist() == [2, 0, 0, 1]
+    assert picked["a"].tolist() == [[4, 5], [0, 1], [0, 1], [2, 3]] and picked["b"][0].tolist() == [
+        2,
+        0,
+        0,
+        1,
+    ]
     assert picked["b"][1] is None and picked["step"] == 7 and isinstance(picked["c"], tuple)
     cache, histories = Cache(LAYERS), Histories(2)
     step(cache, histories, 2, 2, 1)

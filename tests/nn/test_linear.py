@@ -1,4 +1,6 @@
-"""Products whose rows are filled up: the same results and gradients as the plain product, and few numbers of rows."""
+"""Products whose rows are filled up: the same results and gradients as the plain product, and
+few numbers of rows.
+"""
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ from nmtkit.nn.linear import Linear
 def rows(monkeypatch):
     """The numbers of rows of all affine products from here on."""
     seen, plain = [], F.linear
-    monkeypatch.setattr(F, "linear", lambda x, *others: seen.append(x.shape[:-1].numel()) or plain(x, *others))
+    monkeypatch.setattr(
+        F, "linear", lambda x, *others: seen.append(x.shape[:-1].numel()) or plain(x, *others)
+    )
     return seen
 
 
@@ -56,5 +60,12 @@ def test_what_is_filled_in_adds_nothing():
     assert y.dtype == torch.bfloat16
     rounded, weight = x.detach().bfloat16().double(), layer.weight.detach().bfloat16().double()
     torch.testing.assert_close(y.double(), rounded @ weight.mT, rtol=2**-7, atol=2**-7)
-    torch.testing.assert_close(x.grad.double(), weight.sum(0).expand(5, 9, -1), rtol=2**-7, atol=2**-7)
-    torch.testing.assert_close(layer.weight.grad.double(), rounded.flatten(0, 1).sum(0).expand(24, -1), rtol=2**-7, atol=2**-5)
+    torch.testing.assert_close(
+        x.grad.double(), weight.sum(0).expand(5, 9, -1), rtol=2**-7, atol=2**-7
+    )
+    torch.testing.assert_close(
+        layer.weight.grad.double(),
+        rounded.flatten(0, 1).sum(0).expand(24, -1),
+        rtol=2**-7,
+        atol=2**-5,
+    )

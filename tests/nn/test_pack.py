@@ -1,4 +1,6 @@
-"""Weights laid out for a search give what plain ones give, and never come between a model and its gradients."""
+"""Weights laid out for a search give what plain ones give, and never come between a model and
+its gradients.
+"""
 
 import pytest
 import torch
@@ -26,7 +28,12 @@ def test_packed_equals_plain(onednn, shape, out, bias, relu):
     with inference([layer]):
         torch.testing.assert_close(layer(x, relu).double(), exact, rtol=0, atol=1e-5)
         columns = torch.randn(24, 9).T  # not contiguous
-        torch.testing.assert_close(layer(columns), torch.nn.functional.linear(columns, layer.weight, layer.bias), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            layer(columns),
+            torch.nn.functional.linear(columns, layer.weight, layer.bias),
+            rtol=0,
+            atol=1e-5,
+        )
 
 
 def test_packed_output_layer_keeps_its_tie(onednn):
@@ -58,12 +65,17 @@ def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert layer(x).dtype == torch.bfloat16
             torch.testing.assert_close(layer(x).float(), plain, rtol=0.02, atol=0.2)
-        assert torch.equal(layer.double()(x.double()), torch.nn.functional.linear(x.double(), layer.weight, layer.bias))
+        assert torch.equal(
+            layer.double()(x.double()),
+            torch.nn.functional.linear(x.double(), layer.weight, layer.bias),
+        )
 
 
 @pytest.mark.parametrize("long_vectors", [True, False])
 def test_packed_where_onednn_knows_the_cpu_s_long_vectors(default_path, monkeypatch, long_vectors):
-    """A CPU that multiplies numbers of 16 bits has them; on others plain products are the faster ones."""
+    """A CPU that multiplies numbers of 16 bits has them; on others plain products are the faster
+    ones.
+    """
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: long_vectors)
     layer = Linear(24, 40)
     pack(layer)
@@ -74,7 +86,11 @@ def test_every_product_of_a_transformer_is_packed(onednn):
     settings = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     model = build_model("transformer", settings, Vocabularies(30, 30, True)).eval()
     pack(model)
-    plain = [name for name, module in model.named_modules() if isinstance(module, (Linear, OutputLayer)) and module.packed is None]
+    plain = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, (Linear, OutputLayer)) and module.packed is None
+    ]
     assert plain == []
 
 
@@ -98,7 +114,9 @@ def test_factors_are_rounded_and_sums_are_not_in_bfloat16(default_path, any_cpu,
     with inference([layer]):
         y = layer(x, relu)
         assert y.dtype == (torch.bfloat16 if relu else torch.float32)
-        torch.testing.assert_close(y.double(), exact, rtol=2**-8, atol=1e-5)  # the result is rounded once
+        torch.testing.assert_close(
+            y.double(), exact, rtol=2**-8, atol=1e-5
+        )  # the result is rounded once
         assert torch.equal(layer(x.bfloat16(), relu), y)
 
 
@@ -109,7 +127,9 @@ def test_narrow_layers_and_scores_stay_float32_in_bfloat16(onednn):
         pack(layer, "bfloat16")
         x = torch.randn(6, width)
         with inference([layer]):
-            torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5
+            )
 
 
 def test_a_transformer_in_bfloat16_is_close_to_itself(onednn, any_cpu):

@@ -1,4 +1,6 @@
-"""Recurrent blocks against their equations, one sentence and one step at a time, and their gradients against plain autograd."""
+"""Recurrent blocks against their equations, one sentence and one step at a time, and their
+gradients against plain autograd.
+"""
 
 import contextlib
 import gc
@@ -38,14 +40,22 @@ def slow_gru(cell, v, h):
     w, u = cell.input.weight.tolist(), cell.gates.weight.tolist()
     reset = sigmoid(plus(affine(v, w[:width]), affine(h, u[:width])))
     update = sigmoid(plus(affine(v, w[width : 2 * width]), affine(h, u[width:])))
-    new = slow_tanh(plus(affine(v, w[2 * width :]), affine(times(reset, h), cell.candidate.weight.tolist()), cell.bias.tolist()))
+    new = slow_tanh(
+        plus(
+            affine(v, w[2 * width :]),
+            affine(times(reset, h), cell.candidate.weight.tolist()),
+            cell.bias.tolist(),
+        )
+    )
     return [(1 - z) * a + z * n for z, a, n in zip(update, h, new, strict=True)]
 
 
 def slow_caru(cell, v, h):
     """models.md section 4.1; h = None where there is no history."""
     width = cell.d_hidden
-    w, b, u, c = (p.tolist() for p in (cell.input.weight, cell.input.bias, cell.state.weight, cell.state.bias))
+    w, b, u, c = (
+        p.tolist() for p in (cell.input.weight, cell.input.bias, cell.state.weight, cell.state.bias)
+    )
     x = affine(v, w[:width], b[:width])
     if h is None:
         return slow_tanh(x) if cell.first_step == "tanh" else x
@@ -60,7 +70,12 @@ def slow_mgu(cell, v, h):
     h = h or [0.0] * width
     w, b = cell.input.weight.tolist(), cell.input.bias.tolist()
     forget = sigmoid(plus(affine(v, w[:width], b[:width]), affine(h, cell.forget.weight.tolist())))
-    new = slow_tanh(plus(affine(v, w[width:], b[width:]), affine(times(forget, h), cell.candidate.weight.tolist())))
+    new = slow_tanh(
+        plus(
+            affine(v, w[width:], b[width:]),
+            affine(times(forget, h), cell.candidate.weight.tolist()),
+        )
+    )
     return [(1 - f) * a + f * n for f, a, n in zip(forget, h, new, strict=True)]
 
 
@@ -79,7 +94,13 @@ def linear_caru(d_in, d_hidden):
     return CARUCell(d_in, d_hidden, "linear")
 
 
-KINDS = [(GRU, slow_gru), (CARUCell, slow_caru), (linear_caru, slow_caru), (MGU, slow_mgu), (LSTM, slow_lstm)]
+KINDS = [
+    (GRU, slow_gru),
+    (CARUCell, slow_caru),
+    (linear_caru, slow_caru),
+    (MGU, slow_mgu),
+    (LSTM, slow_lstm),
+]
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -92,36 +113,69 @@ def test_cells_read_sentences_as_their_equations_say(kind, slow, history, bidire
     model = shaken(Recurrent(kind, d_in, width, bidirectional))
     v = torch.randn(len(lengths), steps, d_in, dtype=torch.float64)
     whole = model.forwards.state_blocks * width
-    before = torch.randn(1 + bidirectional, len(lengths), whole, dtype=torch.float64) if history else None
+    before = (
+        torch.randn(1 + bidirectional, len(lengths), whole, dtype=torch.float64)
+        if history
+        else None
+    )
     states, last = model(v, lengths, True, before)
-    assert states.shape == (len(lengths), steps, width * (1 + bidirectional)) and last.shape == (1 + bidirectional, len(lengths), whole)
+    assert states.shape == (len(lengths), steps, width * (1 + bidirectional)) and last.shape == (
+        1 + bidirectional,
+        len(lengths),
+        whole,
+    )
     for row, length in enumerate(lengths.tolist()):
         for side, cell in enumerate([model.forwards] + [model.backwards] * bidirectional):
             h = before[side, row].tolist() if history else None
             for t in range(length)[:: -1 if side else 1]:
                 h = slow(cell, v[row, t].tolist(), h)
-                torch.testing.assert_close(states[row, t, side * width : (side + 1) * width].tolist(), h[:width], rtol=1e-12, atol=1e-12)
-            torch.testing.assert_close(last[side, row].tolist(), h or [0.0] * whole, rtol=1e-12, atol=1e-12)
-            assert (states[row, length:, side * width : (side + 1) * width] == last[side, row, :width]).all(), "padding changed a state"
+                torch.testing.assert_close(
+                    states[row, t, side * width : (side + 1) * width].tolist(),
+                    h[:width],
+                    rtol=1e-12,
+                    atol=1e-12,
+                )
+            torch.testing.assert_close(
+                last[side, row].tolist(), h or [0.0] * whole, rtol=1e-12, atol=1e-12
+            )
+            assert (
+                states[row, length:, side * width : (side + 1) * width] == last[side, row, :width]
+            ).all(), "padding changed a state"
 
 
 @pytest.mark.parametrize(("kind", "slow"), KINDS)
 def test_a_cell_by_itself_is_called_as_torchs(kind, slow):
     cell = shaken(kind(3, 5))
-    v, h = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 5 * cell.state_blocks, dtype=torch.float64)
+    v, h = (
+        torch.randn(2, 3, dtype=torch.float64),
+        torch.randn(2, 5 * cell.state_blocks, dtype=torch.float64),
+    )
     for row in range(2):
         for before in (None, h):
             expected = slow(cell, v[row].tolist(), None if before is None else before[row].tolist())
-            torch.testing.assert_close(cell(v, before)[row].tolist(), expected, rtol=1e-12, atol=1e-12)
-            torch.testing.assert_close(cell(v[row], None if before is None else before[row]).tolist(), expected, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(
+                cell(v, before)[row].tolist(), expected, rtol=1e-12, atol=1e-12
+            )
+            torch.testing.assert_close(
+                cell(v[row], None if before is None else before[row]).tolist(),
+                expected,
+                rtol=1e-12,
+                atol=1e-12,
+            )
 
 
 def test_the_lstm_is_torchs():
     cell, theirs = shaken(LSTM(3, 4)), nn.LSTMCell(3, 4).double()
     v, h = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 8, dtype=torch.float64)
-    order = torch.cat([torch.arange(8), torch.arange(12, 16), torch.arange(8, 12)])  # theirs: i, f, c, o
+    order = torch.cat(
+        [torch.arange(8), torch.arange(12, 16), torch.arange(8, 12)]
+    )  # theirs: i, f, c, o
     with torch.no_grad():
-        for own, other in ((cell.input.weight, theirs.weight_ih), (cell.state.weight, theirs.weight_hh), (cell.input.bias, theirs.bias_ih)):
+        for own, other in (
+            (cell.input.weight, theirs.weight_ih),
+            (cell.state.weight, theirs.weight_hh),
+            (cell.input.bias, theirs.bias_ih),
+        ):
             other.copy_(own[order])
         theirs.bias_hh.zero_()
         torch.testing.assert_close(cell(v, h), torch.cat(theirs(v, (h[:, :4], h[:, 4:])), dim=-1))
@@ -130,14 +184,28 @@ def test_the_lstm_is_torchs():
 def test_the_golden_step_of_a_caru_cell():
     """models.md section 10."""
     cell = CARUCell(input_size=1, hidden_size=1).double()
-    values = {"input.weight": [[0.5], [0.7]], "input.bias": [0.1, 0.05], "state.weight": [[0.3], [-0.4]], "state.bias": [-0.2, 0.0]}
-    cell.load_state_dict({name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()})
+    values = {
+        "input.weight": [[0.5], [0.7]],
+        "input.bias": [0.1, 0.05],
+        "state.weight": [[0.3], [-0.4]],
+        "state.bias": [-0.2, 0.0],
+    }
+    cell.load_state_dict(
+        {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+    )
     x = cell.inputs(torch.ones(1, 1, dtype=torch.float64))
     assert x[0, 0].item() == pytest.approx(0.6)
     h = torch.full((1, 1), 0.8, dtype=torch.float64)
     n, gate = cell.parts(x, h, cell.state)
-    assert (n.item(), gate.item()) == (pytest.approx(0.5649, abs=5e-7), pytest.approx(0.391186, abs=5e-7))
-    assert loop([cell], 1, torch.float64)(x, h).item() == cell(torch.ones(1, 1).double(), h).item() == pytest.approx(0.708032, abs=5e-7)
+    assert (n.item(), gate.item()) == (
+        pytest.approx(0.5649, abs=5e-7),
+        pytest.approx(0.391186, abs=5e-7),
+    )
+    assert (
+        loop([cell], 1, torch.float64)(x, h).item()
+        == cell(torch.ones(1, 1).double(), h).item()
+        == pytest.approx(0.708032, abs=5e-7)
+    )
     assert cell(torch.ones(1, 1).double()).item() == pytest.approx(0.537050, abs=5e-7)
     cell.first_step = "linear"
     assert cell(torch.ones(1, 1).double()).item() == pytest.approx(0.6)
@@ -148,7 +216,10 @@ def test_caru_has_the_audited_number_of_parameters(shared):
     with contextlib.redirect_stdout(io.StringIO()):
         audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
     with torch.device("meta"):
-        found = [sum(p.numel() for p in module.parameters()) for module in (CARUCell(256, 1024), CARU(256, 1024, 2, bidirectional=True))]
+        found = [
+            sum(p.numel() for p in module.parameters())
+            for module in (CARUCell(256, 1024), CARU(256, 1024, 2, bidirectional=True))
+        ]
     assert found[0] == audit["caru"](256, 1024) == 2_625_536
     assert found[1] == 2 * audit["caru"](256, 1024) + 2 * audit["caru"](2048, 1024)
 
@@ -157,16 +228,25 @@ def test_caru_has_the_audited_number_of_parameters(shared):
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_caru_layers_are_called_as_torchs_gru(batch_first, history, bidirectional):
-    """Shapes as nn.GRU's; packed, masked and single sequences give the same, and what the equations say; padding freezes the states."""
+    """Shapes as nn.GRU's; packed, masked and single sequences give the same, and what the
+    equations say; padding freezes the states.
+    """
     d_in, width, layers, n = 3, 4, 2, 1 + bidirectional
     model = shaken(CARU(d_in, width, layers, batch_first=batch_first, bidirectional=bidirectional))
-    theirs = nn.GRU(d_in, width, layers, batch_first=batch_first, bidirectional=bidirectional).double()
+    theirs = nn.GRU(
+        d_in, width, layers, batch_first=batch_first, bidirectional=bidirectional
+    ).double()
     v = torch.randn(len(LENGTHS), 6, d_in, dtype=torch.float64)
     hx = torch.randn(layers * n, len(LENGTHS), width, dtype=torch.float64) if history else None
     mask = torch.arange(6) < LENGTHS[:, None]
     turned = (lambda t: t) if batch_first else (lambda t: t.transpose(0, 1))
     masked, last = model(turned(v), hx, turned(mask))
-    packed, packed_last = model(nn.utils.rnn.pack_padded_sequence(turned(v), LENGTHS, batch_first=batch_first, enforce_sorted=False), hx)
+    packed, packed_last = model(
+        nn.utils.rnn.pack_padded_sequence(
+            turned(v), LENGTHS, batch_first=batch_first, enforce_sorted=False
+        ),
+        hx,
+    )
     unpacked, lengths = nn.utils.rnn.pad_packed_sequence(packed, batch_first=batch_first)
     assert torch.equal(lengths, LENGTHS) and torch.equal(packed_last, last)
     assert torch.equal(turned(unpacked)[mask], turned(masked)[mask])
@@ -182,14 +262,18 @@ def test_caru_layers_are_called_as_torchs_gru(batch_first, history, bidirectiona
                 h, found = hx[index * n + side, row].tolist() if history else None, {}
                 for t in range(length)[:: -1 if side else 1]:
                     h = found[t] = slow_caru(cell, x[t], h)
-                torch.testing.assert_close(last[index * n + side, row].tolist(), h, rtol=1e-12, atol=1e-12)
+                torch.testing.assert_close(
+                    last[index * n + side, row].tolist(), h, rtol=1e-12, atol=1e-12
+                )
                 sides.append([found[t] for t in range(length)])
             x = [sum(parts, []) for parts in zip(*sides, strict=True)]
         torch.testing.assert_close(masked[row, :length].tolist(), x, rtol=1e-12, atol=1e-12)
         single, single_last = model(v[row, :length], None if hx is None else hx[:, row])
         assert single.shape == (length, n * width) and single_last.shape == (layers * n, width)
         torch.testing.assert_close(single, masked[row, :length], rtol=1e-12, atol=1e-12)
-        assert (masked[row, length:, :width] == last[(layers - 1) * n, row]).all(), "padding changed a state"
+        assert (masked[row, length:, :width] == last[(layers - 1) * n, row]).all(), (
+            "padding changed a state"
+        )
 
 
 def test_caru_refuses_masks_that_it_cannot_follow():
@@ -218,7 +302,10 @@ def test_the_gru_is_torchs_where_the_reset_gate_is_open():
         x[:, :4] = 1e3
         bias = torch.zeros(12, dtype=torch.float64)
         bias[:4] = 1e3
-        torch.testing.assert_close(step(x, h), torch.gru_cell(v, h, theirs.weight_ih, theirs.weight_hh, bias, torch.zeros_like(bias)))
+        torch.testing.assert_close(
+            step(x, h),
+            torch.gru_cell(v, h, theirs.weight_ih, theirs.weight_hh, bias, torch.zeros_like(bias)),
+        )
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
@@ -232,7 +319,9 @@ def test_padding_costs_no_gradient_and_batches_equal_their_sentences(kind):
         for row in rows:
             states, last = model(v[row], LENGTHS[row], padded)
             real = torch.arange(states.size(1)) < LENGTHS[row][:, None]
-            total = total + (states * weight[row, : states.size(1)])[real].sum() + last.square().sum()
+            total = (
+                total + (states * weight[row, : states.size(1)])[real].sum() + last.square().sum()
+            )
         return torch.autograd.grad(total, [v, *model.parameters()])
 
     everything = [torch.arange(len(LENGTHS))]
@@ -243,7 +332,9 @@ def test_padding_costs_no_gradient_and_batches_equal_their_sentences(kind):
     for row, length in enumerate(LENGTHS.tolist()):
         states, last = model(v[row : row + 1, :length], LENGTHS[row : row + 1], False)
         total = total + (states * weight[row : row + 1, :length]).sum() + last.square().sum()
-    for found, alone in zip(together, torch.autograd.grad(total, [v, *model.parameters()]), strict=True):
+    for found, alone in zip(
+        together, torch.autograd.grad(total, [v, *model.parameters()]), strict=True
+    ):
         torch.testing.assert_close(found, alone, rtol=1e-11, atol=1e-12)
 
 
@@ -264,11 +355,20 @@ def test_repeated_products_have_the_gradients_of_plain_ones(leading, biased):
 
     fast = states(Repeated(matrix, 7, bias))  # more uses were announced than come
     plain = states(lambda h: h @ matrix + (0 if bias is None else bias))
-    for steps in ([4], [1], [0, 3], [4]):  # of one graph, again and again: nothing of an earlier pass may stay
+    for steps in (
+        [4],
+        [1],
+        [0, 3],
+        [4],
+    ):  # of one graph, again and again: nothing of an earlier pass may stay
         losses = [sum(found[t].square().sum() for t in steps) for found in (fast, plain)]
-        for a, b in zip(*(torch.autograd.grad(loss, leaves, retain_graph=True) for loss in losses), strict=True):
+        for a, b in zip(
+            *(torch.autograd.grad(loss, leaves, retain_graph=True) for loss in losses), strict=True
+        ):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-    (a,), (b,) = (torch.autograd.grad(found[2].sum(), [x], retain_graph=True) for found in (fast, plain))  # the matrix is not asked for
+    (a,), (b,) = (
+        torch.autograd.grad(found[2].sum(), [x], retain_graph=True) for found in (fast, plain)
+    )  # the matrix is not asked for
     torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
     (a,), (b,) = (torch.autograd.grad(found[0].sum(), [matrix]) for found in (fast, plain))
     torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
@@ -283,7 +383,12 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        if function in {torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default, torch.ops.aten.baddbmm.default}:
+        if function in {
+            torch.ops.aten.mm.default,
+            torch.ops.aten.bmm.default,
+            torch.ops.aten.addmm.default,
+            torch.ops.aten.baddbmm.default,
+        }:
             self.shapes.append(tuple(out.shape))
         return out
 
@@ -298,7 +403,10 @@ def test_products_that_are_compiled_have_few_numbers_of_rows_and_the_states_are_
     found = []
     for narrow in (False, True):
         x = v.clone().requires_grad_()
-        with Products() as seen, torch.autocast("cpu", torch.bfloat16, enabled=narrow):  # which leaves 64 bits as they are
+        with (
+            Products() as seen,
+            torch.autocast("cpu", torch.bfloat16, enabled=narrow),
+        ):  # which leaves 64 bits as they are
             states, last = model(x, lengths)
         loss = states.square().sum() + (last * last.detach().cos()).sum()
         found.append([states, last, *torch.autograd.grad(loss, [x, *model.parameters()])])
@@ -314,10 +422,18 @@ def test_a_matrix_has_one_gradient_product_however_long_the_loop():
     model = Recurrent(GRU, 3, width, bidirectional=True)
     with Products() as seen:
         model(torch.randn(2, 10, 3), torch.tensor([4, 9]))[0].sum().backward()
-    assert seen.shapes.count((2, width, 2 * width)) == 1 and seen.shapes.count((2, width, width)) == 1
-    assert seen.shapes.count((3 * width, 3)) == 2  # each direction's input side: one product for the gradient of its matrix
-    assert seen.shapes.count((4 + 9, 3 * width)) == 2  # and one forward, over all words (the inputs need no gradient)
-    assert [shape[1] for shape in seen.shapes if shape[0] == 2 and shape[2] == 2 * width] == [2] * 4 + [1] * 5 + [width]  # of the state, forward
+    assert (
+        seen.shapes.count((2, width, 2 * width)) == 1 and seen.shapes.count((2, width, width)) == 1
+    )
+    assert (
+        seen.shapes.count((3 * width, 3)) == 2
+    )  # each direction's input side: one product for the gradient of its matrix
+    assert (
+        seen.shapes.count((4 + 9, 3 * width)) == 2
+    )  # and one forward, over all words (the inputs need no gradient)
+    assert [shape[1] for shape in seen.shapes if shape[0] == 2 and shape[2] == 2 * width] == [
+        2
+    ] * 4 + [1] * 5 + [width]  # of the state, forward
 
 
 def test_a_loops_graph_is_freed_without_the_garbage_collector():
@@ -338,35 +454,62 @@ def test_a_loops_graph_is_freed_without_the_garbage_collector():
 
 def test_tanh_is_tanh():
     x = torch.linspace(-30, 30, 4001, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(tanh(x), torch.tanh(x), rtol=0, atol=4.5e-16)  # the last bits of 2σ - 1
-    torch.testing.assert_close(tanh(x.detach().float()), torch.tanh(x.detach().float()), rtol=0, atol=3e-7)
+    torch.testing.assert_close(
+        tanh(x), torch.tanh(x), rtol=0, atol=4.5e-16
+    )  # the last bits of 2σ - 1
+    torch.testing.assert_close(
+        tanh(x.detach().float()), torch.tanh(x.detach().float()), rtol=0, atol=3e-7
+    )
     assert torch.autograd.gradcheck(tanh, (x.detach()[1900:2100].requires_grad_(),))
 
 
 def slow_weights(attention, s, states):
     query, v = affine(s, attention.query.weight.tolist()), attention.score.weight[0].tolist()
-    return softmax([sum(times(v, slow_tanh(plus(query, affine(h, attention.key.weight.tolist()))))) for h in states])
+    return softmax(
+        [
+            sum(times(v, slow_tanh(plus(query, affine(h, attention.key.weight.tolist())))))
+            for h in states
+        ]
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_additive_attention_equals_its_equation(rows):
     attention = shaken(AdditiveAttention(5, 4, 6))
-    states, s = torch.randn(len(LENGTHS), 6, 4, dtype=torch.float64), torch.randn(rows * len(LENGTHS), 5, dtype=torch.float64)
-    attend = attention.loop(attention.prepare(states), visible_positions(LENGTHS, 6), 2, torch.float64)
+    states, s = (
+        torch.randn(len(LENGTHS), 6, 4, dtype=torch.float64),
+        torch.randn(rows * len(LENGTHS), 5, dtype=torch.float64),
+    )
+    attend = attention.loop(
+        attention.prepare(states), visible_positions(LENGTHS, 6), 2, torch.float64
+    )
     alpha = attend(s)
     assert alpha.shape == (len(LENGTHS), rows, 6)
     for b, length in enumerate(LENGTHS.tolist()):
         assert (alpha[b, :, length:] == 0).all()
         for k in range(rows):
-            expected = slow_weights(attention, s[b * rows + k].tolist(), states[b, :length].tolist())
-            torch.testing.assert_close(alpha[b, k, :length].tolist(), expected, rtol=1e-12, atol=1e-13)
-    blind = attention.loop(attention.prepare(states), visible_positions(torch.tensor([4, 0, 6, 3]), 6), 1, torch.float64)(s)
+            expected = slow_weights(
+                attention, s[b * rows + k].tolist(), states[b, :length].tolist()
+            )
+            torch.testing.assert_close(
+                alpha[b, k, :length].tolist(), expected, rtol=1e-12, atol=1e-13
+            )
+    blind = attention.loop(
+        attention.prepare(states),
+        visible_positions(torch.tensor([4, 0, 6, 3]), 6),
+        1,
+        torch.float64,
+    )(s)
     torch.testing.assert_close(blind[1], torch.full_like(blind[1], 1 / 6))
 
 
 def test_additive_attention_has_the_gradients_of_its_equation():
     attention = shaken(AdditiveAttention(3, 2, 4))
-    leaves = [torch.randn(2, 5, 2, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64), *(p.detach() for p in attention.parameters())]
+    leaves = [
+        torch.randn(2, 5, 2, dtype=torch.float64),
+        torch.randn(4, 3, dtype=torch.float64),
+        *(p.detach() for p in attention.parameters()),
+    ]
     names = [name for name, _ in attention.named_parameters()]
 
     def twice(states, s, *parameters):
@@ -376,10 +519,17 @@ def test_additive_attention_has_the_gradients_of_its_equation():
                 self.attention = attention
 
             def forward(self):
-                attend = self.attention.loop(self.attention.prepare(states), visible_positions(torch.tensor([5, 3]), 5), 2, torch.float64)
+                attend = self.attention.loop(
+                    self.attention.prepare(states),
+                    visible_positions(torch.tensor([5, 3]), 5),
+                    2,
+                    torch.float64,
+                )
                 return attend(s) + 2 * attend(s.flip(0)).square()
 
-        return torch.func.functional_call(Steps(), {f"attention.{n}": p for n, p in zip(names, parameters, strict=True)}, ())
+        return torch.func.functional_call(
+            Steps(), {f"attention.{n}": p for n, p in zip(names, parameters, strict=True)}, ()
+        )
 
     assert torch.autograd.gradcheck(twice, [leaf.requires_grad_() for leaf in leaves])
 

@@ -10,12 +10,28 @@ from nmtkit.text.tidy import tidy
 from nmtkit.text.truecase import Truecaser, TruecaseTrainer
 from nmtkit.text.vocabulary import Vocabulary
 
-SUBJECTS = [("The dog", "Der Hund"), ("A cat", "Eine Katze"), ("Mr. Miller", "Herr Müller"), ("Berlin", "Berlin"), ("The e-mail", "Die E-Mail")]
+SUBJECTS = [
+    ("The dog", "Der Hund"),
+    ("A cat", "Eine Katze"),
+    ("Mr. Miller", "Herr Müller"),
+    ("Berlin", "Berlin"),
+    ("The e-mail", "Die E-Mail"),
+]
 SUBJECTS += [('"The bus (our bus)"', '"Der Bus (unser Bus)"'), ("[The] dog", "[Der] Hund")]
 VERBS = [("sees", "sieht"), ("loves", "liebt"), ("hears", "hört"), ("doesn't know", "kennt nicht")]
-OBJECTS = [("the house", "das Haus"), ("a tree", "einen Baum"), ("3,000 (three thousand) apples", "3.000 (dreitausend) Äpfel")]
+OBJECTS = [
+    ("the house", "das Haus"),
+    ("a tree", "einen Baum"),
+    ("3,000 (three thousand) apples", "3.000 (dreitausend) Äpfel"),
+]
 OBJECTS += [("it", "es"), ("The Times", "Die Zeit")]
-ENDS = [(".", "."), ("!", "!"), (": who? The dog.", ": wer? Der Hund."), (' "today".', " „heute“."), (" in the park.", " in die Stadt.")]
+ENDS = [
+    (".", "."),
+    ("!", "!"),
+    (": who? The dog.", ": wer? Der Hund."),
+    (' "today".', " „heute“."),
+    (" in the park.", " in die Stadt."),
+]
 
 
 def pairs(count, seed=0):
@@ -33,18 +49,27 @@ def write(folder, name, lines, languages=("en", "de")):
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"{name}.{language}" for language in languages)
     for side, path in enumerate(paths):
-        path.write_bytes(b"".join((line[side] if isinstance(line[side], bytes) else line[side].encode()) + b"\n" for line in lines))
+        path.write_bytes(
+            b"".join(
+                (line[side] if isinstance(line[side], bytes) else line[side].encode()) + b"\n"
+                for line in lines
+            )
+        )
     return paths
 
 
 def slow_prep(lines, settings, folder, languages=("en", "de")):
-    """Prepare training pairs step by step over whole lists, as a person would with the Moses scripts and subword-nmt.
+    """Prepare training pairs step by step over whole lists, as a person would with the Moses
+    scripts and subword-nmt.
 
     Returns: ids (src, tgt) of the pairs kept, and the vocabularies.
     """
     sides = [TextSide(language, settings) for language in languages]
     keep = PairFilter(settings.min_words, settings.max_words, settings.max_ratio)
-    tokenized = [tuple(side.tokens(tidy(line)) for side, line in zip(sides, pair, strict=True)) for pair in lines]
+    tokenized = [
+        tuple(side.tokens(tidy(line)) for side, line in zip(sides, pair, strict=True))
+        for pair in lines
+    ]
     tokenized = [pair for pair in tokenized if keep.reason(len(pair[0]), len(pair[1])) is None]
     text = [[pair[side] for pair in tokenized] for side in (0, 1)]
     for side, name in enumerate(("src", "tgt")):
@@ -59,17 +84,26 @@ def slow_prep(lines, settings, folder, languages=("en", "de")):
     if settings.merges:
         words = [Counter(word for sentence in one for word in sentence) for one in text]
         for side in (0, 1):
-            learn_bpe(words[0] + words[1] if settings.joint_vocab else words[side], settings.merges, folder / f"codes.{side}")
+            learn_bpe(
+                words[0] + words[1] if settings.joint_vocab else words[side],
+                settings.merges,
+                folder / f"codes.{side}",
+            )
             segment = Bpe(folder / f"codes.{side}").segment
             if settings.vocab_threshold:
                 counts = Counter(piece for sentence in text[side] for piece in segment(sentence))
-                allowed = {piece for piece, count in counts.items() if count >= settings.vocab_threshold}
+                allowed = {
+                    piece for piece, count in counts.items() if count >= settings.vocab_threshold
+                }
                 segment = Bpe(folder / f"codes.{side}", allowed).segment
             text[side] = [segment(sentence) for sentence in text[side]]
     counts = [Counter(token for sentence in one for token in sentence) for one in text]
     if settings.joint_vocab:
         counts = [counts[0] + counts[1]] * 2
     vocabularies = [Vocabulary.from_counts(one, settings.min_frequency) for one in counts]
-    ids = [[vocabulary.encode(sentence) for sentence in one] for vocabulary, one in zip(vocabularies, text, strict=True)]
+    ids = [
+        [vocabulary.encode(sentence) for sentence in one]
+        for vocabulary, one in zip(vocabularies, text, strict=True)
+    ]
     longest = settings.max_subwords + 1
     return [pair for pair in zip(*ids, strict=True) if max(map(len, pair)) <= longest], vocabularies

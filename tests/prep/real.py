@@ -7,10 +7,14 @@ from pathlib import Path
 
 
 def lines(path: Path) -> list[str]:
-    """Lines of a file, split at LF only; .gz and .xz (also where only PATH.xz exists) are decompressed."""
+    """Lines of a file, split at LF only; .gz and .xz (also where only PATH.xz exists) are
+    decompressed.
+    """
     if not path.exists():
         path = path.with_name(path.name + ".xz")
-    data = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)(path.read_bytes())
+    data = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)(
+        path.read_bytes()
+    )
     return data.decode("utf-8").split("\n")[:-1]
 
 

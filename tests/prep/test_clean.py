@@ -1,4 +1,6 @@
-"""Cleaning: every nasty character is handled and counted, a line stays a line, and pairs go for the stated reasons."""
+"""Cleaning: every nasty character is handled and counted, a line stays a line, and pairs go for
+the stated reasons.
+"""
 
 import re
 from collections import Counter
@@ -49,7 +51,9 @@ def test_each_kind_is_made_safe_and_counted(raw: str, clean: str, kinds: dict[st
 def slow_tidy(line: str) -> str:
     """The rule said once more, the obvious way."""
     line = line.replace("\ufeff", "").removesuffix("\r")
-    return " ".join(word for word in re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", line).split(" ") if word)
+    return " ".join(
+        word for word in re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", line).split(" ") if word
+    )
 
 
 @settings(deadline=None, max_examples=500)

@@ -1,4 +1,6 @@
-"""Where documents start: told by a file, by lines between them or by markup, carried through cleaning, refused where it can't be right."""
+"""Where documents start: told by a file, by lines between them or by markup, carried through
+cleaning, refused where it can't be right.
+"""
 
 import random
 from dataclasses import replace
@@ -23,14 +25,31 @@ def written(path, lines):
 
 
 def corpus(seed=3):
-    """Three sets, each a list of documents of rows (source, reference, second reference, tree); some training rows do not survive cleaning."""
+    """Three sets, each a list of documents of rows (source, reference, second reference, tree);
+    some training rows do not survive cleaning.
+    """
     draw = random.Random(seed)
     sets = {}
-    for name, sizes in {"train": [3, 1, 7, 2, 12, 1, 9, 4], "dev": [2, 1, 5], "news": [1, 4]}.items():
+    for name, sizes in {
+        "train": [3, 1, 7, 2, 12, 1, 9, 4],
+        "dev": [2, 1, 5],
+        "news": [1, 4],
+    }.items():
         sets[name] = []
         for size in sizes:
-            words = [[f"{draw.choice('abcdefgh')}{draw.choice('xyz')}" for _ in range(draw.randint(2, 6))] for _ in range(size)]
-            sets[name].append([(" ".join(w), " ".join(reversed(w)), " ".join(sorted(w)), f"(S {tree(w)})") for w in words])
+            words = [
+                [
+                    f"{draw.choice('abcdefgh')}{draw.choice('xyz')}"
+                    for _ in range(draw.randint(2, 6))
+                ]
+                for _ in range(size)
+            ]
+            sets[name].append(
+                [
+                    (" ".join(w), " ".join(reversed(w)), " ".join(sorted(w)), f"(S {tree(w)})")
+                    for w in words
+                ]
+            )
     documents = sets["train"]
     documents[1] = [(MANY, "x", "x", "")]  # a whole document
     documents[2][0] = (MANY, "x", "x", "")
@@ -41,7 +60,11 @@ def corpus(seed=3):
 
 def tree(words):
     middle = len(words) // 2
-    return " ".join(f"(X {' '.join(f'(Y {word})' for word in part)})" for part in (words[:middle], words[middle:]) if part)
+    return " ".join(
+        f"(X {' '.join(f'(Y {word})' for word in part)})"
+        for part in (words[:middle], words[middle:])
+        if part
+    )
 
 
 def kept(name, row):
@@ -53,8 +76,15 @@ def write_corpus(folder, sets, form):
     folder.mkdir(parents=True)
     options = {"docs": [], "parses": []}
     for name, documents in sets.items():
-        separator = {"blank": [("", " \t", "\r", "")], "marker": [("<d>", "<d> ", "<d>\r", "")]}.get(form, [])
-        rows = [row for number, document in enumerate(documents) for row in (*(separator * bool(number)), *document)]
+        separator = {
+            "blank": [("", " \t", "\r", "")],
+            "marker": [("<d>", "<d> ", "<d>\r", "")],
+        }.get(form, [])
+        rows = [
+            row
+            for number, document in enumerate(documents)
+            for row in (*(separator * bool(number)), *document)
+        ]
         rows = [*separator, *rows, *separator * 2] if form == "blank" else [*separator, *rows]
         for i, suffix in enumerate(("en", "de", "de2", "trees")):
             written(folder / f"{name}.{suffix}", [row[i] for row in rows])
@@ -63,14 +93,30 @@ def write_corpus(folder, sets, form):
                 (folder / f"{name}.{suffix}.sgm").write_text(marked_up(documents, columns), "utf-8")
         options["parses"].append(f"{name}={folder / name}.trees")
         sizes = list(map(len, documents))
-        lines = {"numbers": [sum(sizes[:i]) for i in range(len(sizes))], "ids": [f"doc {i} " for i, size in enumerate(sizes) for _ in range(size)]}
-        told = form if form in {"blank", "marker"} else written(folder / f"{name}.doc", lines.get(form, []))
+        lines = {
+            "numbers": [sum(sizes[:i]) for i in range(len(sizes))],
+            "ids": [f"doc {i} " for i, size in enumerate(sizes) for _ in range(size)],
+        }
+        told = (
+            form
+            if form in {"blank", "marker"}
+            else written(folder / f"{name}.doc", lines.get(form, []))
+        )
         options["docs"].append(f"{'test' if name == 'news' else name}={told}")
     options |= {name: (folder / f"{name}.en", folder / f"{name}.de") for name in ("train", "dev")}
     if form == "markup":
-        train, dev = (tuple(Path(f"{path}.sgm") for path in options[name]) for name in ("train", "dev"))
-        return options | {"docs": None, "train": train, "dev": dev, "test": [f"{folder}/news.en.sgm,{folder}/news.de.sgm"]}
-    return options | {"test": [",".join(str(folder / f"news.{suffix}") for suffix in ("en", "de", "de2"))]}
+        train, dev = (
+            tuple(Path(f"{path}.sgm") for path in options[name]) for name in ("train", "dev")
+        )
+        return options | {
+            "docs": None,
+            "train": train,
+            "dev": dev,
+            "test": [f"{folder}/news.en.sgm,{folder}/news.de.sgm"],
+        }
+    return options | {
+        "test": [",".join(str(folder / f"news.{suffix}") for suffix in ("en", "de", "de2"))]
+    }
 
 
 def marked_up(documents, columns):
@@ -79,12 +125,22 @@ def marked_up(documents, columns):
     for column in columns:
         for number, document in enumerate(documents):
             lines += [f'<DOC docid="{number}" sysid="r{column}">', "<hl>"]
-            lines += [f"<seg id={i}> {row[column]}  </seg>" for i, row in enumerate(document, 1)] + ["</hl>", "</DOC>"]
+            lines += [
+                f"<seg id={i}> {row[column]}  </seg>" for i, row in enumerate(document, 1)
+            ] + ["</hl>", "</DOC>"]
     return "\n".join([*lines, "</refset>\n"])
 
 
 def prepared(folder, options, name="run", **more):
-    return prep("mine", **options, assignments=["prep.merges=10", "prep.max_words=30"], preset="tiny", run_dir=folder / name, jobs=1, **more)
+    return prep(
+        "mine",
+        **options,
+        assignments=["prep.merges=10", "prep.max_words=30"],
+        preset="tiny",
+        run_dir=folder / name,
+        jobs=1,
+        **more,
+    )
 
 
 @pytest.fixture
@@ -93,17 +149,31 @@ def small_chunks(monkeypatch):
 
 
 def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
-    """The prep folders are the same byte for byte, parses and references included, and the boundaries those of the rows that are left."""
+    """The prep folders are the same byte for byte, parses and references included, and the
+    boundaries those of the rows that are left.
+    """
     sets = corpus()
     runs = {
-        form: prepared(tmp_path, write_corpus(tmp_path / form, sets, form), f"run-{form}") for form in ("numbers", "ids", "blank", "marker", "markup")
+        form: prepared(tmp_path, write_corpus(tmp_path / form, sets, form), f"run-{form}")
+        for form in ("numbers", "ids", "blank", "marker", "markup")
     }
     manifests = {form: run.manifest().model_dump() for form, run in runs.items()}
     for manifest in manifests.values():
-        assert (manifest["files"], manifest["fingerprint"]) == (manifests["blank"]["files"], manifests["blank"]["fingerprint"])
-    assert {"train.spans.idx", "news.spans.idx", "text/news.ref1", "docs/news.txt"} <= {*manifests["blank"]["files"]}
-    assert manifests["blank"]["sets"][0]["parses"]["parsed"] == manifests["blank"]["sets"][0]["lines"] == 35
-    assert [path.name for path in runs["blank"].path.iterdir() if path.name.startswith("prep.")] == []
+        assert (manifest["files"], manifest["fingerprint"]) == (
+            manifests["blank"]["files"],
+            manifests["blank"]["fingerprint"],
+        )
+    assert {"train.spans.idx", "news.spans.idx", "text/news.ref1", "docs/news.txt"} <= {
+        *manifests["blank"]["files"]
+    }
+    assert (
+        manifests["blank"]["sets"][0]["parses"]["parsed"]
+        == manifests["blank"]["sets"][0]["lines"]
+        == 35
+    )
+    assert [
+        path.name for path in runs["blank"].path.iterdir() if path.name.startswith("prep.")
+    ] == []
     for name, documents in sets.items():
         starts, rows = [], 0
         for document in documents:
@@ -123,16 +193,23 @@ def test_documents_are_renumbered_by_the_lines_kept(tmp_path, monkeypatch):
     lines = pairs(30)
     for i in (0, 1, 2, 12, 20, 29):  # document 0-2 vanishes, lines of others too
         lines[i] = ("", "x")
-    lines[25] = (" ".join(f"{i}qz{i}vw" for i in range(40)), lines[25][1] * 4)  # goes only once it is segmented
+    lines[25] = (
+        " ".join(f"{i}qz{i}vw" for i in range(40)),
+        lines[25][1] * 4,
+    )  # goes only once it is segmented
     train, dev = write(tmp_path / "in", "train", lines), write(tmp_path / "in", "dev", pairs(5))
     (tmp_path / "in" / "starts").write_text("0\n3\n12\n21\n25\n26\n29\n")
     (tmp_path / "in" / "dev.starts").write_text("0\n2\n")
     corpus = own_files("mine", train, dev, [], None, None, "tiny")
     docs = [tmp_path / "in" / "starts", tmp_path / "in" / "dev.starts"]
-    corpus = replace(corpus, sets=[replace(one, docs=path) for one, path in zip(corpus.sets, docs, strict=True)])
+    corpus = replace(
+        corpus, sets=[replace(one, docs=path) for one, path in zip(corpus.sets, docs, strict=True)]
+    )
     (tmp_path / "prep").mkdir()
     settings = stage.PrepSettings(merges=10, max_ratio=40, max_words=80, max_subwords=150)
-    work = pipeline.Pipeline(tmp_path / "prep", corpus, check.check_sets(corpus.sets, True), settings, 1)
+    work = pipeline.Pipeline(
+        tmp_path / "prep", corpus, check.check_sets(corpus.sets, True), settings, 1
+    )
     manifest = work.run()
     assert manifest.cleaning.dropped["too many subwords"]["pairs"] == 1
     kept = [i for i in range(30) if i not in (0, 1, 2, 12, 20, 29, 25)]
@@ -144,18 +221,39 @@ def test_documents_are_renumbered_by_the_lines_kept(tmp_path, monkeypatch):
 def test_line_numbers_and_ids(tmp_path):
     assert read_starts(written(tmp_path / "numbers", [0, 2, 4]), 5) == [0, 2, 4]
     assert read_starts(written(tmp_path / "one", [0]), 5) == [0]
-    assert read_starts(written(tmp_path / "ids", ["b 1\r", " b 1", "a", "a", "b 2"]), 5) == [0, 2, 4]
+    assert read_starts(written(tmp_path / "ids", ["b 1\r", " b 1", "a", "a", "b 2"]), 5) == [
+        0,
+        2,
+        4,
+    ]
     assert read_starts(written(tmp_path / "same", [7, 7, 7, 7, 7]), 5) == [0]
     assert read_starts(written(tmp_path / "both", range(5)), 5) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("text", ["x\n", "1\n1\n", "0\n0\n", "5\n", "0\n5\n", "-1\n", "0\n3\n1\n", "0.5\n", "1\n3\n", "a\na\nb\nb\n", "0\n\n3\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x\n",
+        "1\n1\n",
+        "0\n0\n",
+        "5\n",
+        "0\n5\n",
+        "-1\n",
+        "0\n3\n1\n",
+        "0.5\n",
+        "1\n3\n",
+        "a\na\nb\nb\n",
+        "0\n\n3\n",
+    ],
+)
 def test_line_numbers_that_are_none(tmp_path, text):
     (tmp_path / "starts").write_text(text)
     with pytest.raises(DataError, match="cannot start a document in a text of 5 lines") as caught:
         read_starts(tmp_path / "starts", 5)
     lines = {1: "1 line", 2: "2 lines", 3: "3 lines", 4: "4 lines"}[text.count("\n")]
-    assert f"it has {lines}: give a document id for each of the 5, or the lines" in caught.value.hint
+    assert (
+        f"it has {lines}: give a document id for each of the 5, or the lines" in caught.value.hint
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +301,12 @@ def test_blank_lines_that_cannot_separate(tmp_path, name, suffix, how, message):
 
 
 @pytest.mark.parametrize(
-    ("form", "message"), [("numbers", "cannot start a document"), ("ids", "cannot start a document"), ("missing", "no such file")]
+    ("form", "message"),
+    [
+        ("numbers", "cannot start a document"),
+        ("ids", "cannot start a document"),
+        ("missing", "no such file"),
+    ],
 )
 def test_a_file_of_documents_that_does_not_fit(tmp_path, form, message):
     options = write_corpus(tmp_path / "in", corpus(), "ids" if form == "missing" else form)
@@ -222,21 +325,28 @@ def test_other_documents_are_another_corpus(tmp_path, capsys):
     options = write_corpus(tmp_path / "in", corpus(), "numbers")
     first = prepared(tmp_path, options).manifest().fingerprint
     prepared(tmp_path, options)
-    prepared(tmp_path, options | {"docs": [told.replace("test=", "news=") for told in options["docs"]]})
+    prepared(
+        tmp_path, options | {"docs": [told.replace("test=", "news=") for told in options["docs"]]}
+    )
     assert capsys.readouterr().err.count("up to date") == 2
 
     written(tmp_path / "in" / "news.doc", [0, 2])
     with pytest.raises(ConfigError, match="prepared differently [(]1 difference:") as caught:
         prepared(tmp_path, options)
     assert "source.sets.news.docs" in caught.value.where
-    assert prepared(tmp_path, options, force=True).manifest().fingerprint == first  # of a test set: no system depends on it
+    assert (
+        prepared(tmp_path, options, force=True).manifest().fingerprint == first
+    )  # of a test set: no system depends on it
     written(tmp_path / "in" / "dev.doc", [0, 4])
     assert prepared(tmp_path, options, force=True).manifest().fingerprint != first
     with pytest.raises(ConfigError) as caught:
         prepared(tmp_path, options | {"docs": []})
     assert "source.sets.dev.docs" in caught.value.where and "-> -" in caught.value.where
     without = prepared(tmp_path, options | {"docs": []}, force=True)
-    assert not (without.prep / "docs").exists() and "documents" not in without.manifest().model_dump()["sets"][0]
+    assert (
+        not (without.prep / "docs").exists()
+        and "documents" not in without.manifest().model_dump()["sets"][0]
+    )
 
 
 def test_blank_lines_are_up_to_date_and_noticed(tmp_path, capsys):
@@ -268,8 +378,14 @@ def test_what_separates_documents_is_on_every_side(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("<seg id=5>", "", 1), r"dev.de.sgm has 7 lines but dev.en.sgm has more \(dev set\)"),
-        (lambda text: text.replace('</DOC>\n<DOC docid="1" sysid="r1">', "", 1), "documents start at different lines of dev.en.sgm and dev.de.sgm"),
+        (
+            lambda text: text.replace("<seg id=5>", "", 1),
+            r"dev.de.sgm has 7 lines but dev.en.sgm has more \(dev set\)",
+        ),
+        (
+            lambda text: text.replace('</DOC>\n<DOC docid="1" sysid="r1">', "", 1),
+            "documents start at different lines of dev.en.sgm and dev.de.sgm",
+        ),
         (lambda text: "no markup", "has no segments"),
     ],
 )
@@ -284,12 +400,17 @@ def test_markup_that_is_not_parallel(tmp_path, change, message):
 
 def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(tmp_path, capsys):
     options = write_corpus(tmp_path / "markup", corpus(), "markup")
-    with pytest.raises(ConfigError, match="the markup of the dev set says where its documents start"):
+    with pytest.raises(
+        ConfigError, match="the markup of the dev set says where its documents start"
+    ):
         prepared(tmp_path, options | {"docs": ["dev=blank"]})
     options = write_corpus(tmp_path / "marker", corpus(), "marker")
     prepared(tmp_path, options | {"docs": options["docs"][1:], "parses": []})
     said = capsys.readouterr().err
-    assert f"{tmp_path}/marker/train.en begins with <d>: if such lines separate documents, say --docs train=marker" in said
+    assert (
+        f"{tmp_path}/marker/train.en begins with <d>: if such lines separate documents, say --docs"
+        " train=marker" in said
+    )
     assert "dev.en begins" not in said
 
 
@@ -299,7 +420,9 @@ def test_an_empty_file_tells_of_no_documents(tmp_path):
 
 
 def test_starts_that_fall_are_told_after_which(tmp_path):
-    with pytest.raises(DataError, match="'3' cannot start a document in a text of 9 lines, after 5") as error:
+    with pytest.raises(
+        DataError, match="'3' cannot start a document in a text of 9 lines, after 5"
+    ) as error:
         read_starts(written(tmp_path / "starts", ["0", "5", "3"]), 9)
     assert error.value.where == f"{tmp_path / 'starts'}, line 3"
 
@@ -307,16 +430,24 @@ def test_starts_that_fall_are_told_after_which(tmp_path):
 def test_documents_of_one_line_each_are_doubted(tmp_path, capsys):
     """As where the text itself is given for the file that says where documents start."""
     options = write_corpus(tmp_path / "in", corpus(), "ids")
-    prepared(tmp_path, options | {"docs": [*options["docs"][:1], f"dev={tmp_path / 'in' / 'dev.en'}"]})
+    prepared(
+        tmp_path, options | {"docs": [*options["docs"][:1], f"dev={tmp_path / 'in' / 'dev.en'}"]}
+    )
     said = capsys.readouterr().err
-    assert "every line of dev is a document of its own" in said and "every line of train" not in said
+    assert (
+        "every line of dev is a document of its own" in said and "every line of train" not in said
+    )
 
 
 def test_a_set_of_which_nothing_is_said_beside_others_is_named(tmp_path, capsys):
     options = write_corpus(tmp_path / "in", corpus(), "ids")
     prepared(tmp_path, options | {"docs": options["docs"][:1]})
     said = capsys.readouterr().err.replace("\n", " ")
-    assert "nothing says where the documents of dev start" in said and "of train start" not in said and "documents: nothing says" not in said
+    assert (
+        "nothing says where the documents of dev start" in said
+        and "of train start" not in said
+        and "documents: nothing says" not in said
+    )
 
 
 @pytest.mark.parametrize("form", ["numbers", "blank", "marker", "markup"])

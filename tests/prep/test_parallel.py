@@ -1,4 +1,6 @@
-"""The ordered map: order, bounded memory, errors as they were, and workers that don't outlive their parent."""
+"""The ordered map: order, bounded memory, errors as they were, and workers that don't outlive
+their parent.
+"""
 
 import functools
 import os
@@ -52,9 +54,15 @@ def killed() -> Callable[[int], int]:
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
 def test_order_is_kept(jobs: int) -> None:
-    assert list(ordered_map(slow_first, range(50), jobs)) == [number * number for number in range(50)]
+    assert list(ordered_map(slow_first, range(50), jobs)) == [
+        number * number for number in range(50)
+    ]
     text = [str(number).encode() * 3 for number in range(999)]
-    assert [line for part in ordered_map(upper, (text[i : i + 7] for i in range(0, 999, 7)), jobs) for line in part] == text
+    assert [
+        line
+        for part in ordered_map(upper, (text[i : i + 7] for i in range(0, 999, 7)), jobs)
+        for line in part
+    ] == text
     assert list(ordered_map(slow_first, [], jobs)) == []
 
 
@@ -78,7 +86,11 @@ def test_an_error_comes_back_as_it_was(jobs: int) -> None:
         for value in ordered_map(functools.partial(failing, 7), range(100), jobs):
             seen.append(value)
     assert seen == list(range(7))
-    assert (caught.value.message, caught.value.where, caught.value.hint) == ("bad line", "line 7", "mend it")
+    assert (caught.value.message, caught.value.where, caught.value.hint) == (
+        "bad line",
+        "line 7",
+        "mend it",
+    )
     with pytest.raises(DataError, match="no codes"):
         list(ordered_map(bad_start, range(3), jobs))
 
@@ -114,15 +126,27 @@ for value in ordered_map(make, range(10000), 2):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_their_parent(number: int) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert parent.stdout is not None and parent.stdout.readline() == "0\n"
     workers = children(parent.pid)
     assert len(workers) == 2
-    (os.killpg if number == signal.SIGINT else os.kill)(parent.pid, number)  # Ctrl-C reaches the whole group
+    (os.killpg if number == signal.SIGINT else os.kill)(
+        parent.pid, number
+    )  # Ctrl-C reaches the whole group
     _, errors = parent.communicate(timeout=20)
     assert parent.returncode == -number
     assert errors.count("Traceback") <= 1  # the parent's KeyboardInterrupt alone
     deadline = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{worker}/stat") and " Z " not in open(f"/proc/{worker}/stat", encoding="ascii").read() for worker in workers):
+    while any(
+        os.path.exists(f"/proc/{worker}/stat")
+        and " Z " not in open(f"/proc/{worker}/stat", encoding="ascii").read()
+        for worker in workers
+    ):
         assert time.monotonic() < deadline, "a worker outlived its parent"
         time.sleep(0.1)

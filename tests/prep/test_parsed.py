@@ -1,4 +1,6 @@
-"""Parses from the command to the translation: rows that cleaning drops lose theirs, fallbacks are counted, workers change nothing."""
+"""Parses from the command to the translation: rows that cleaning drops lose theirs, fallbacks
+are counted, workers change nothing.
+"""
 
 import dataclasses
 import json
@@ -27,8 +29,21 @@ from nmtkit.translate.chosen import choose
 from nmtkit.translate.stage import translate
 from tests.prep.test_parses import plain, treebank
 
-SMALL = ["model.d_model=16", "model.d_ff=32", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1", "model.combiner_hidden=16"]
-TRAIN = ["train.max_steps=20", "train.batch_size=300", "train.validate_every=20", "train.log_every=10", "train.warmup=5"]
+SMALL = [
+    "model.d_model=16",
+    "model.d_ff=32",
+    "model.heads=2",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.combiner_hidden=16",
+]
+TRAIN = [
+    "train.max_steps=20",
+    "train.batch_size=300",
+    "train.validate_every=20",
+    "train.log_every=10",
+    "train.warmup=5",
+]
 
 
 @pytest.fixture
@@ -44,7 +59,9 @@ def sentences(shared):
 
 
 def corpus(folder, sentences):
-    """Files of three sets and the options that name them; some trees are missing, broken, or of another sentence, some pairs are dropped."""
+    """Files of three sets and the options that name them; some trees are missing, broken, or of
+    another sentence, some pairs are dropped.
+    """
     rows = [(text, text.upper(), tree) for text, tree in sentences]
     train_rows = rows[:300]
     train_rows[7] = (*train_rows[7][:2], "")
@@ -66,11 +83,21 @@ def corpus(folder, sentences):
 
 def prepared(folder, options, name="run", **more):
     chosen = ["prep.merges=200", "prep.max_words=100", "prep.max_subwords=120"]
-    return prep("mine", **options, assignments=chosen, preset="tiny", run_dir=folder / name, **{"jobs": 1} | more)
+    return prep(
+        "mine",
+        **options,
+        assignments=chosen,
+        preset="tiny",
+        run_dir=folder / name,
+        **{"jobs": 1} | more,
+    )
 
 
 def scores(group, batch):
-    return [hypotheses[0].log_prob for hypotheses in search(group.load(torch.device("cpu")), batch, group.settings)]
+    return [
+        hypotheses[0].log_prob
+        for hypotheses in search(group.load(torch.device("cpu")), batch, group.settings)
+    ]
 
 
 def expected_spans(run, rows):
@@ -80,7 +107,12 @@ def expected_spans(run, rows):
     for text, target, tree in rows:
         words = side.tokens(text)
         sizes = [len(side.bpe.segment([word])) for word in words]
-        if not words or len(words) > 100 or sum(sizes) > 120 or len(TextSide.load(run.prep, "tgt").encode(target)) > 120:
+        if (
+            not words
+            or len(words) > 100
+            or sum(sizes) > 120
+            or len(TextSide.load(run.prep, "tgt").encode(target)) > 120
+        ):
             continue
         try:
             found.append(parse_phrases(tree, words, sizes))
@@ -101,35 +133,68 @@ def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
         assert [store.spans[i].tolist() for i in range(len(store))] == found
         assert entries[name]["parses"] == dict(reasons)
         assert all(sum(cut) in {0, n} for cut, n in zip(found, store.src_lengths, strict=True))
-    assert entries["train"]["lines"] < 300 and entries["train"]["parses"]["blank"] == entries["train"]["parses"]["not a tree"] == 1
+    assert (
+        entries["train"]["lines"] < 300
+        and entries["train"]["parses"]["blank"] == entries["train"]["parses"]["not a tree"] == 1
+    )
     assert entries["train"]["parses"]["parsed"] > 0.97 * entries["train"]["lines"]
     assert f"parses of train: {entries['train']['parses']['parsed']}" in capsys.readouterr().err
 
-    train(run, variant="pr", assignments=[*SMALL, *TRAIN, "model.segmentation=parse"], device="cpu", preset="tiny")
+    train(
+        run,
+        variant="pr",
+        assignments=[*SMALL, *TRAIN, "model.segmentation=parse"],
+        device="cpu",
+        preset="tiny",
+    )
     short = {"max_length_a": 0, "max_length_b": 8, "beam": 2, "nbest": 2}
-    translate(run, device="cpu", jobs=1, assignments=[f"search.{key}={value}" for key, value in short.items()])
+    translate(
+        run,
+        device="cpu",
+        jobs=1,
+        assignments=[f"search.{key}={value}" for key, value in short.items()],
+    )
     folder = run.system("pr").translation("news")
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
-    missing = sum(count for reason, count in entries["news"]["parses"].items() if reason != "parsed")
+    missing = sum(
+        count for reason, count in entries["news"]["parses"].items() if reason != "parsed"
+    )
     assert (meta["counts"]["lines"], meta["counts"]["no_spans"]) == (15, missing)
     group = choose(run, [], False, short, single=False)[0]
     batch = collate(Store(run.prep / "news"), np.arange(15))
-    with_trees, without = (scores(group, dataclasses.replace(batch, spans=spans)) for spans in (batch.spans, None))
-    written = [json.loads(line)["nbest"][0]["log_prob"] for line in (folder / "nbest.jsonl").read_text("utf-8").splitlines()]
-    assert written == pytest.approx(with_trees, abs=1e-4) and written != pytest.approx(without, abs=1e-4)
+    with_trees, without = (
+        scores(group, dataclasses.replace(batch, spans=spans)) for spans in (batch.spans, None)
+    )
+    written = [
+        json.loads(line)["nbest"][0]["log_prob"]
+        for line in (folder / "nbest.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert written == pytest.approx(with_trees, abs=1e-4) and written != pytest.approx(
+        without, abs=1e-4
+    )
     capsys.readouterr()
-    translate(run, source=str(tmp_path / "in" / "news.en"), device="cpu", jobs=1, assignments=["search.max_length_a=0", "search.max_length_b=8"])
+    translate(
+        run,
+        source=str(tmp_path / "in" / "news.en"),
+        device="cpu",
+        jobs=1,
+        assignments=["search.max_length_a=0", "search.max_length_b=8"],
+    )
     out = capsys.readouterr()
     assert out.err.count("15 read without a parse") == 1
 
 
 def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_chunks, capsys):
-    """Half of the trees with a bracket missing: sentences cut otherwise than their system is named for. The lines are those of the file."""
+    """Half of the trees with a bracket missing: sentences cut otherwise than their system is
+    named for. The lines are those of the file.
+    """
     _, options = corpus(tmp_path / "in", sentences)
     file = tmp_path / "in" / "train.trees"
     prepared(tmp_path, options)
     said = capsys.readouterr().err
-    assert "warning" not in "".join(line for line in said.splitlines() if "parses" in line)  # what does not fit is far below 5%
+    assert "warning" not in "".join(
+        line for line in said.splitlines() if "parses" in line
+    )  # what does not fit is far below 5%
     trees = file.read_text("utf-8").split("\n")[:-1]
     broken = [i for i in range(60, len(trees), 2) if trees[i]]
     for i in broken:
@@ -138,17 +203,37 @@ def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_ch
     run = prepared(tmp_path, options, "broken")
     said = [line for line in capsys.readouterr().err.splitlines() if "parses of" in line]
     first = trees.index("(S (NP broken") + 1
-    assert len([line for line in said if "parses of train" in line and "warning" in line and f"not a tree, first line {first}" in line]) == 1
-    assert not any("warning" in line for line in said if "parses of news" in line or "parses of dev" in line)
+    assert (
+        len(
+            [
+                line
+                for line in said
+                if "parses of train" in line
+                and "warning" in line
+                and f"not a tree, first line {first}" in line
+            ]
+        )
+        == 1
+    )
+    assert not any(
+        "warning" in line for line in said if "parses of news" in line or "parses of dev" in line
+    )
     (report,) = (line for line in said if "parses of train" in line and "warning" not in line)
     counts = run.manifest().sets[0].parses
-    assert f"{counts['not a tree']:,} not a tree (first: line {first})" in report and "1 blank (first: line 9)" in report
-    assert f"{counts['other text']:,} other text (first: line" in report and counts["not a tree"] > 100
+    assert (
+        f"{counts['not a tree']:,} not a tree (first: line {first})" in report
+        and "1 blank (first: line 9)" in report
+    )
+    assert (
+        f"{counts['other text']:,} other text (first: line" in report and counts["not a tree"] > 100
+    )
 
 
 def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, sentences, capsys):
     sets, options = corpus(tmp_path / "in", sentences)
-    (tmp_path / "in" / "news.trees").write_text(sets["news"][0][2] + "\n" * len(sets["news"]), "utf-8")
+    (tmp_path / "in" / "news.trees").write_text(
+        sets["news"][0][2] + "\n" * len(sets["news"]), "utf-8"
+    )
     prepared(tmp_path, options)
     said = [line for line in capsys.readouterr().err.splitlines() if "parses of news" in line]
     assert len(said) == 1 and "14 blank (first: line 2)" in said[0]
@@ -156,8 +241,15 @@ def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, sentences, capsys):
 
 def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_chunks):
     _, options = corpus(tmp_path / "in", sentences)
-    one, three = (prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest().model_dump() for jobs in (1, 3))
-    assert one["files"] == three["files"] and one["sets"] == three["sets"] and one["fingerprint"] == three["fingerprint"]
+    one, three = (
+        prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest().model_dump()
+        for jobs in (1, 3)
+    )
+    assert (
+        one["files"] == three["files"]
+        and one["sets"] == three["sets"]
+        and one["fingerprint"] == three["fingerprint"]
+    )
     assert "train.spans.bin" in one["files"]
 
 
@@ -188,11 +280,20 @@ def test_mistakes_are_named(tmp_path, sentences):
         prepared(tmp_path, options, parses=[f"train={short}"])
     run = prepared(tmp_path, options)
     with pytest.raises(ConfigError, match="reads parses"):
-        train(run, variant="pr", assignments=[*SMALL, *TRAIN, "model.segmentation=parse"], device="cpu", preset="tiny")
+        train(
+            run,
+            variant="pr",
+            assignments=[*SMALL, *TRAIN, "model.segmentation=parse"],
+            device="cpu",
+            preset="tiny",
+        )
     assert Store(run.prep / "train").spans is None
 
 
-@pytest.mark.parametrize(("spoilt", "reason"), [("news", "15 not a tree"), ("dev", "15 other text"), ("news", "15 blank")])
+@pytest.mark.parametrize(
+    ("spoilt", "reason"),
+    [("news", "15 not a tree"), ("dev", "15 other text"), ("news", "15 blank")],
+)
 def test_parses_of_which_none_fits_are_refused(tmp_path, sentences, spoilt, reason):
     sets, options = corpus(tmp_path / "in", sentences)
     line = {"15 not a tree": "17", "15 other text": sentences[-1][1], "15 blank": ""}[reason]
@@ -200,7 +301,11 @@ def test_parses_of_which_none_fits_are_refused(tmp_path, sentences, spoilt, reas
     file.write_text((line + "\n") * len(sets[spoilt]), "utf-8")
     with pytest.raises(DataError, match=f"'{spoilt}'.*none") as caught:
         prepared(tmp_path, options)
-    assert (reason in str(caught.value), caught.value.where, caught.value.exit_code) == (True, str(file), 2)
+    assert (reason in str(caught.value), caught.value.where, caught.value.exit_code) == (
+        True,
+        str(file),
+        2,
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -235,23 +340,37 @@ class FakePipeline:
         self.made.append((lang, options))
 
     def __call__(self, sentences):
-        trees = [FakeTree("ROOT", FakeTree("S", *(FakeTree("X", FakeTree(word)) for word in words))) for words in sentences]
-        return types.SimpleNamespace(sentences=[types.SimpleNamespace(constituency=tree) for tree in trees])
+        trees = [
+            FakeTree("ROOT", FakeTree("S", *(FakeTree("X", FakeTree(word)) for word in words)))
+            for words in sentences
+        ]
+        return types.SimpleNamespace(
+            sentences=[types.SimpleNamespace(constituency=tree) for tree in trees]
+        )
 
 
 def test_a_parser_parses_what_has_no_file(tmp_path, sentences, monkeypatch):
-    monkeypatch.setitem(sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9"))
+    monkeypatch.setitem(
+        sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9")
+    )
     sets, options = corpus(tmp_path / "in", sentences)
     options["parses"] = options["parses"][1:]
     run = prepared(tmp_path, options, parser="stanza")
-    assert FakePipeline.made[-1][1]["tokenize_pretokenized"] and FakePipeline.made[-1][1]["download_method"] is None
+    assert (
+        FakePipeline.made[-1][1]["tokenize_pretokenized"]
+        and FakePipeline.made[-1][1]["download_method"] is None
+    )
     assert run.manifest().tools["stanza"] == "9.9"
     entry = run.manifest().model_dump()["sets"][0]
     assert entry["parses"] == {"parsed": entry["lines"]}
     trees = (run.prep / "parses" / "train.txt").read_text("utf-8").split("\n")[:-1]
     assert len(trees) == len(sets["train"]) and trees[0] == trees[36] == ""
     assert not (run.prep / "parses" / "dev.txt").exists()
-    again = prepared(tmp_path, options | {"parses": [*options["parses"], f"train={run.prep / 'parses' / 'train.txt'}"]}, "again")
+    again = prepared(
+        tmp_path,
+        options | {"parses": [*options["parses"], f"train={run.prep / 'parses' / 'train.txt'}"]},
+        "again",
+    )
     assert again.manifest().files["train.spans.bin"] == run.manifest().files["train.spans.bin"]
 
 
@@ -260,9 +379,13 @@ def test_an_absent_parser_says_how_to_get_it(monkeypatch):
     with pytest.raises(EnvironmentProblem) as caught:
         parser.load_parser("stanza", "en")
     assert "pip install -e '.[parse]'" in caught.value.hint
-    monkeypatch.setitem(sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9"))
+    monkeypatch.setitem(
+        sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9")
+    )
     with pytest.raises(EnvironmentProblem, match="'cs' here: resources.json") as caught:
         parser.load_parser("stanza", "cs")
     assert "stanza.download('cs'" in caught.value.hint
-    assert parser.load_parser("stanza", "en")([["(", "a", "@-@", "&apos;s"]]) == ["(ROOT (S (X -LRB-) (X a) (X -) (X 's)))"]
+    assert parser.load_parser("stanza", "en")([["(", "a", "@-@", "&apos;s"]]) == [
+        "(ROOT (S (X -LRB-) (X a) (X -) (X 's)))"
+    ]
     assert parser.load_parser("stanza", "en")([]) == []

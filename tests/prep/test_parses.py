@@ -1,4 +1,6 @@
-"""Phrases from constituency trees: Algorithm 1 against models.md section 2.6 and a slow version, on worked examples and on real trees."""
+"""Phrases from constituency trees: Algorithm 1 against models.md section 2.6 and a slow version,
+on worked examples and on real trees.
+"""
 
 import math
 import random
@@ -18,12 +20,20 @@ from nmtkit.prep.trees import (
 )
 from nmtkit.text.moses import Moses
 
-FOX = "(S (NP (DT the) (JJ quick) (NN fox)) (VP (VBD jumped) (PP (IN over) (NP (DT the) (JJ lazy) (NN dog)))) (. .))"
-SINGS = "(S (NP (PRP he)) (ADVP (RB often)) (VP (VBZ says) (SBAR (IN that) (S (NP (PRP she)) (VP (VBZ sings))))) (. .))"
+FOX = (
+    "(S (NP (DT the) (JJ quick) (NN fox)) (VP (VBD jumped) (PP (IN over) (NP (DT the) (JJ lazy) (NN"
+    " dog)))) (. .))"
+)
+SINGS = (
+    "(S (NP (PRP he)) (ADVP (RB often)) (VP (VBZ says) (SBAR (IN that) (S (NP (PRP she)) (VP (VBZ"
+    " sings))))) (. .))"
+)
 
 
 class Slow:
-    """Algorithm 1 as section 2.6 words it: nodes are marked as gone, and whoever asks for tokens collects them anew."""
+    """Algorithm 1 as section 2.6 words it: nodes are marked as gone, and whoever asks for tokens
+    collects them anew.
+    """
 
     def __init__(self, tree):
         self.children = [Slow(child) for child in tree.children]
@@ -31,18 +41,26 @@ class Slow:
         self.gone = False
 
     def tokens(self):
-        return [] if self.gone else self.own + [token for child in self.children for token in child.tokens()]
+        return (
+            []
+            if self.gone
+            else self.own + [token for child in self.children for token in child.tokens()]
+        )
 
     def right_edge(self):
         edge = [self]
-        while last := next((child for child in reversed(edge[-1].children) if child.tokens()), None):
+        while last := next(
+            (child for child in reversed(edge[-1].children) if child.tokens()), None
+        ):
             edge.append(last)
         return edge
 
     def phrases(self, n):
         found = []
         while self.tokens():
-            depth, st = next((d, node) for d, node in enumerate(self.right_edge()) if len(node.tokens()) <= n)
+            depth, st = next(
+                (d, node) for d, node in enumerate(self.right_edge()) if len(node.tokens()) <= n
+            )
             p = st.tokens()
             st.gone = True
             mt = n - len(p)
@@ -99,33 +117,66 @@ def test_as_the_reference_computes_them(shared):
     exec(text[start : text.index('T = "(S')], space)
     for tree in (FOX, SINGS):
         for n in range(1, 13):
-            assert as_text(tree, n) == [" ".join(p) for p in space["phrases"](space["parse"](tree), n)]
+            assert as_text(tree, n) == [
+                " ".join(p) for p in space["phrases"](space["parse"](tree), n)
+            ]
 
 
 def test_end_of_sentence_is_a_leaf_below_the_root():
-    """9 words and </s>: 10 tokens, at most 3 in a phrase; </s> and the full stop are both at depth 1."""
+    """9 words and </s>: 10 tokens, at most 3 in a phrase; </s> and the full stop are both at
+    depth 1.
+    """
     words = ["the", "quick", "fox", "jumped", "over", "the", "lazy", "dog", "."]
     assert parse_phrases(FOX, words, [1] * 9) == [3, 2, 3, 2]
-    for wrapped in (f"( {FOX} )", f"(ROOT {FOX})", f"(TOP (S1 {FOX}))", FOX.replace("(S ", "(S(", 1).replace("(NP", "NP", 1)):
+    for wrapped in (
+        f"( {FOX} )",
+        f"(ROOT {FOX})",
+        f"(TOP (S1 {FOX}))",
+        FOX.replace("(S ", "(S(", 1).replace("(NP", "NP", 1),
+    ):
         assert parse_phrases(wrapped, words, [1] * 9) == [3, 2, 3, 2]
     assert parse_phrases("(NN fox)", ["fox"], [1]) == [2]
-    assert parse_phrases("(ROOT fox)", ["fox"], [4]) == [3, 1, 1]  # a word of 4 pieces is a node at the depth of </s>, too long to join it
+    assert parse_phrases("(ROOT fox)", ["fox"], [4]) == [
+        3,
+        1,
+        1,
+    ]  # a word of 4 pieces is a node at the depth of </s>, too long to join it
 
 
 def test_subwords_are_carried_by_their_word():
     words = ["the", "quick", "fox", "jumped", "over", "the", "lazy", "dog", "."]
-    assert as_text(FOX, 3, [1, 1, 2, 1, 1, 1, 1, 2, 1]) == ["the", "quick fox fox", "jumped over the", "lazy dog dog", "."]
+    assert as_text(FOX, 3, [1, 1, 2, 1, 1, 1, 1, 2, 1]) == [
+        "the",
+        "quick fox fox",
+        "jumped over the",
+        "lazy dog dog",
+        ".",
+    ]
     sizes = [1, 1, 7, 1, 1, 1, 1, 1, 1]
-    assert as_text(FOX, 3, sizes) == ["the quick", "fox fox fox", "fox fox fox", "fox", "jumped over", "the lazy dog", "."]
+    assert as_text(FOX, 3, sizes) == [
+        "the quick",
+        "fox fox fox",
+        "fox fox fox",
+        "fox",
+        "jumped over",
+        "the lazy dog",
+        ".",
+    ]
     found = parse_phrases(FOX, words, sizes)
     assert sum(found) == sum(sizes) + 1 and max(found) <= 3
 
 
-TREES = ["( (S (NP-SBJ (-NONE- *-1) ) (VP (TO to) (VP (VB go) (NP (-NONE- *T*-2))))))", "(S(NP(PRP I))(VP(VBD went)))"]
+TREES = [
+    "( (S (NP-SBJ (-NONE- *-1) ) (VP (TO to) (VP (VB go) (NP (-NONE- *T*-2))))))",
+    "(S(NP(PRP I))(VP(VBD went)))",
+]
 
 
 def test_traces_and_what_holds_only_them_are_left_out():
-    assert [[leaf.text for leaf in read_tree(tree).leaves()] for tree in TREES] == [["to", "go"], ["I", "went"]]
+    assert [[leaf.text for leaf in read_tree(tree).leaves()] for tree in TREES] == [
+        ["to", "go"],
+        ["I", "went"],
+    ]
     tree = read_tree(TREES[0])
     assert (tree.label, [child.label for child in tree.children]) == ("S", ["VP"])
 
@@ -175,7 +226,9 @@ def test_words_find_their_leaves_by_characters(leaves, words, expected):
     carry_words(tree, words.split(), list(range(1, len(words.split()) + 1)), 99)
     sizes = {id(node): node.size for node in tree.children}
     for i, node in enumerate(before):
-        assert sizes.get(id(node), 0) == sum(size for size, leaf in enumerate(expected, 1) if leaf == i)
+        assert sizes.get(id(node), 0) == sum(
+            size for size, leaf in enumerate(expected, 1) if leaf == i
+        )
     assert tree.size == sum(range(1, len(words.split()) + 1))
 
 
@@ -186,7 +239,14 @@ def test_letters_keep_what_differs():
 
 def random_tree(draw, depth=0):
     count = draw.randint(1, 4)
-    return "(X " + " ".join("(Y w)" if depth > 4 or draw.random() < 0.45 else random_tree(draw, depth + 1) for _ in range(count)) + ")"
+    return (
+        "(X "
+        + " ".join(
+            "(Y w)" if depth > 4 or draw.random() < 0.45 else random_tree(draw, depth + 1)
+            for _ in range(count)
+        )
+        + ")"
+    )
 
 
 def test_equals_the_slow_algorithm_on_drawn_trees():
@@ -217,7 +277,9 @@ def treebank(shared):
 
 
 def test_real_trees(shared):
-    """All trees of the sample: equal to the slow algorithm with random subwords, and aligned with our tokenization but for one."""
+    """All trees of the sample: equal to the slow algorithm with random subwords, and aligned
+    with our tokenization but for one.
+    """
     trees = treebank(shared)
     assert len(trees) == 3914
     draw, moses, missed = random.Random(1), Moses("en", True, True, False), []
@@ -254,7 +316,9 @@ def shape(tree):
 
 
 def test_sentences_of_one_line_stand_under_one_root():
-    """Lines of real corpora have two sentences; the brackets around each that have no category of their own go, as they do around one."""
+    """Lines of real corpora have two sentences; the brackets around each that have no category
+    of their own go, as they do around one.
+    """
     expected = ("", ("S", ("X", "a"), ("Y", "b")), ("S", ("X", "c")))
     for line in (
         "(S (X a) (Y b)) (S (X c))",
@@ -265,4 +329,6 @@ def test_sentences_of_one_line_stand_under_one_root():
         assert shape(read_tree(line)) == expected
     words = [f"w{i}" for i in range(9)]
     first, second = (" ".join(f"(X {word})" for word in own) for own in (words[:4], words[4:]))
-    assert parse_phrases(f"(S {first}) (S {second})", words, [1] * 9) == parse_phrases(f"(T (S {first}) (S {second}))", words, [1] * 9)
+    assert parse_phrases(f"(S {first}) (S {second})", words, [1] * 9) == parse_phrases(
+        f"(T (S {first}) (S {second}))", words, [1] * 9
+    )

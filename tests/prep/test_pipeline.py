@@ -1,4 +1,6 @@
-"""Prep as a whole: equal to the slow way, the same for any number of workers, every line accounted for."""
+"""Prep as a whole: equal to the slow way, the same for any number of workers, every line
+accounted for.
+"""
 
 import functools
 import gzip
@@ -45,7 +47,17 @@ def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, force=False
     dev = write(folder / "in", "dev", dev or pairs(20, 7))
     tests = [",".join(map(str, write(folder / "in", "news", test)))] if test else []
     chosen = [f"prep.{key}={json.dumps(value)}" for key, value in values.items()]
-    return prep("mine", train=train, dev=dev, test=tests, jobs=jobs, assignments=chosen, run_dir=folder / name, preset="tiny", force=force)
+    return prep(
+        "mine",
+        train=train,
+        dev=dev,
+        test=tests,
+        jobs=jobs,
+        assignments=chosen,
+        run_dir=folder / name,
+        preset="tiny",
+        force=force,
+    )
 
 
 VARIED = [
@@ -54,7 +66,13 @@ VARIED = [
     {"merges": 60, "vocab_threshold": 30, "min_frequency": 3},
     {"merges": 30, "joint_vocab": False, "vocab_threshold": 10, "truecase": "tgt"},
     {"merges": 0, "truecase": "src", "min_frequency": 40},
-    {"merges": 40, "lowercase": True, "escape": True, "aggressive_hyphens": False, "normalize": False},
+    {
+        "merges": 40,
+        "lowercase": True,
+        "escape": True,
+        "aggressive_hyphens": False,
+        "normalize": False,
+    },
     {"merges": 20, "max_words": 12, "max_ratio": 1.2, "min_words": 6, "max_subwords": 30},
 ]
 
@@ -68,7 +86,9 @@ def test_equals_the_slow_way(tmp_path, small_chunks, values):
     store = Store(run.prep / "train")
     assert 0 < len(expected) <= 300
     if "max_subwords" in values:
-        assert max(len(side) for pair in expected for side in pair) == settings.max_subwords + 1  # with </s>: the limit itself is kept
+        assert (
+            max(len(side) for pair in expected for side in pair) == settings.max_subwords + 1
+        )  # with </s>: the limit itself is kept
     assert [(store.src(i).tolist(), store.tgt(i).tolist()) for i in range(len(store))] == expected
     loaded = load_vocabularies(run.prep)
     assert [list(one) for one in loaded] == [list(one) for one in vocabularies]
@@ -77,26 +97,46 @@ def test_equals_the_slow_way(tmp_path, small_chunks, values):
         not settings.lowercase and settings.truecase in ("both", side) for side in ("src", "tgt")
     ]
     manifest = run.manifest().model_dump()
-    assert manifest["vocabulary"] == {"shared": settings.joint_vocab, "src": len(vocabularies[0]), "tgt": len(vocabularies[1])}
+    assert manifest["vocabulary"] == {
+        "shared": settings.joint_vocab,
+        "src": len(vocabularies[0]),
+        "tgt": len(vocabularies[1]),
+    }
     train = manifest["sets"][0]
     assert train["lines"] == len(expected) == manifest["cleaning"]["pairs_kept"]
     assert train["src_tokens"] == sum(len(src) - 1 for src, _ in expected)
     assert train["tgt_unknown"] == sum(tgt.count(3) for _, tgt in expected)
     assert manifest["cleaning"]["pairs_in"] == 300
-    assert sum(reason["pairs"] for reason in manifest["cleaning"]["dropped"].values()) == 300 - len(expected)
+    assert sum(reason["pairs"] for reason in manifest["cleaning"]["dropped"].values()) == 300 - len(
+        expected
+    )
 
 
 def test_dev_and_test_go_the_way_of_translation_and_keep_every_line(tmp_path, small_chunks):
-    test = [("", "Der Hund."), ("The dog.", ""), ("\ufeffThe  cat\tsees\u2028it.\r", " ein Baum "), ("a " * 600, "b"), ("Xylophon ✓", "Ω"), ("", "")]
+    test = [
+        ("", "Der Hund."),
+        ("The dog.", ""),
+        ("\ufeffThe  cat\tsees\u2028it.\r", " ein Baum "),
+        ("a " * 600, "b"),
+        ("Xylophon ✓", "Ω"),
+        ("", ""),
+    ]
     run = prepared(tmp_path, pairs(200), test=test, merges=50, max_words=5, truecase="both")
-    assert [(s.name, s.split, s.lines) for s in run.sets()][1:] == [("dev", "dev", 20), ("news", "test", 6)]
+    assert [(s.name, s.split, s.lines) for s in run.sets()][1:] == [
+        ("dev", "dev", 20),
+        ("news", "test", 6),
+    ]
     store, vocabularies = Store(run.prep / "news"), load_vocabularies(run.prep)
     assert len(store) == 6
     for side, (name, suffix) in enumerate((("src", "src"), ("tgt", "ref"))):
         text_side = TextSide.load(run.prep, name)
-        assert (run.prep / "text" / f"news.{suffix}").read_text("utf-8") == "".join(tidy(pair[side]) + "\n" for pair in test)
+        assert (run.prep / "text" / f"news.{suffix}").read_text("utf-8") == "".join(
+            tidy(pair[side]) + "\n" for pair in test
+        )
         for i, pair in enumerate(test):
-            assert getattr(store, name)(i).tolist() == vocabularies[side].encode(text_side.encode(pair[side]))
+            assert getattr(store, name)(i).tolist() == vocabularies[side].encode(
+                text_side.encode(pair[side])
+            )
     assert store.src(0).tolist() == [EOS]
     assert run.manifest().sets[2].src_unknown > 0
 
@@ -106,20 +146,36 @@ SEPARATE = {"merges": 60, "joint_vocab": False, "vocab_threshold": 20, "max_word
 
 @pytest.mark.parametrize("values", [{"merges": 60}, SEPARATE], ids=["joint", "separate"])
 def test_the_output_does_not_depend_on_the_number_of_workers(tmp_path, small_chunks, values):
-    runs = [prepared(tmp_path, pairs(400), f"run{jobs}", test=pairs(50, 9), jobs=jobs, **values) for jobs in (1, 3)]
+    runs = [
+        prepared(tmp_path, pairs(400), f"run{jobs}", test=pairs(50, 9), jobs=jobs, **values)
+        for jobs in (1, 3)
+    ]
     manifests = [run.manifest().model_dump() for run in runs]
     for manifest in manifests:
         del manifest["speed"], manifest["jobs"], manifest["inputs"]
     assert manifests[0] == manifests[1]
-    names = [sorted(p.relative_to(run.prep).as_posix() for p in run.prep.rglob("*") if p.is_file()) for run in runs]
+    names = [
+        sorted(p.relative_to(run.prep).as_posix() for p in run.prep.rglob("*") if p.is_file())
+        for run in runs
+    ]
     assert names[0] == names[1] == sorted([*manifests[0]["files"], "manifest.json"])
     for run in runs:
-        assert {name: sha256(run.prep / name) for name in manifests[0]["files"]} == manifests[0]["files"]
+        assert {name: sha256(run.prep / name) for name in manifests[0]["files"]} == manifests[0][
+            "files"
+        ]
 
 
 def test_every_drop_is_counted_by_reason_and_side(tmp_path):
     good = pairs(50)
-    bad = [("", "Hund"), ("Hund", " "), ("", ""), ("a", "b " * 10 + "b"), ("c " * 31, "d " * 31), ("e " * 31, "f " * 30), ("g", "h" * 1500)]
+    bad = [
+        ("", "Hund"),
+        ("Hund", " "),
+        ("", ""),
+        ("a", "b " * 10 + "b"),
+        ("c " * 31, "d " * 31),
+        ("e " * 31, "f " * 30),
+        ("g", "h" * 1500),
+    ]
     lines = [*good, *bad]
     random.Random(1).shuffle(lines)
     run = prepared(tmp_path, lines, merges=10, max_words=30)
@@ -138,7 +194,11 @@ def test_what_was_changed_is_counted_for_each_set(tmp_path, capsys):
     manifest = run.manifest().model_dump()
     assert manifest["cleaning"]["changed"] == {"src": {"BOM": 1}, "tgt": {}}
     news = {"src": {"BOM": 1, "spaces": 1}, "tgt": {"joiner @@ in the text": 1}}
-    assert [entry.get("changed") for entry in manifest["sets"]] == [None, {"src": {}, "tgt": {}}, news]
+    assert [entry.get("changed") for entry in manifest["sets"]] == [
+        None,
+        {"src": {}, "tgt": {}},
+        news,
+    ]
     said = capsys.readouterr().err
     assert re.search(r"^nmtkit:   changed: BOM +1  in the source$", said, re.M)
     assert re.search(r"^nmtkit:   changed in news: BOM +1  in the source$", said, re.M)
@@ -155,9 +215,20 @@ def test_nasty_text_is_handled_and_counted(tmp_path):
     run = prepared(tmp_path, [*pairs(100), *nasty], merges=50, truecase="none")
     cleaning = run.manifest().model_dump()["cleaning"]
     assert cleaning["dropped"] == {"too long": {"pairs": 1, "src": 1, "tgt": 0}}
-    assert cleaning["changed"]["src"] | {"spaces": 0} == {"BOM": 1, "CR at the end": 1, "line separator U+2028": 1, "tab": 1, "spaces": 0}
+    assert cleaning["changed"]["src"] | {"spaces": 0} == {
+        "BOM": 1,
+        "CR at the end": 1,
+        "line separator U+2028": 1,
+        "tab": 1,
+        "spaces": 0,
+    }
     assert cleaning["changed"]["tgt"]["joiner @@ in the text"] == 3
-    assert cleaning["changed"]["tgt"]["NUL"] == cleaning["changed"]["tgt"]["next line U+0085"] == cleaning["changed"]["tgt"]["form feed"] == 1
+    assert (
+        cleaning["changed"]["tgt"]["NUL"]
+        == cleaning["changed"]["tgt"]["next line U+0085"]
+        == cleaning["changed"]["tgt"]["form feed"]
+        == 1
+    )
     store, (vocabulary, _) = Store(run.prep / "train"), load_vocabularies(run.prep)
     assert len(store) == 104
     side = TextSide.load(run.prep, "tgt")
@@ -168,44 +239,98 @@ def test_nasty_text_is_handled_and_counted(tmp_path):
 
 
 def test_compressed_files_are_read_as_they_are(tmp_path):
-    train, dev = write(tmp_path / "in", "train", pairs(60)), write(tmp_path / "in", "dev", pairs(20, 7))
+    train, dev = (
+        write(tmp_path / "in", "train", pairs(60)),
+        write(tmp_path / "in", "dev", pairs(20, 7)),
+    )
     plain = prep("mine", train=train, dev=dev, run_dir=tmp_path / "a", preset="tiny", jobs=1)
     packed = [tmp_path / "in" / name for name in ("t.en.gz", "t.de.xz", "d.en.zst", "d.de.gz")]
     for path, source, compress in zip(
-        packed, (*train, *dev), (gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress, gzip.compress), strict=True
+        packed,
+        (*train, *dev),
+        (gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress, gzip.compress),
+        strict=True,
     ):
         path.write_bytes(compress(source.read_bytes()))
-    run = prep("mine", train=tuple(packed[:2]), dev=tuple(packed[2:]), run_dir=tmp_path / "b", preset="tiny", jobs=1)
+    run = prep(
+        "mine",
+        train=tuple(packed[:2]),
+        dev=tuple(packed[2:]),
+        run_dir=tmp_path / "b",
+        preset="tiny",
+        jobs=1,
+    )
     assert run.manifest().fingerprint == plain.manifest().fingerprint
     assert run.manifest().inputs[str(packed[0])]["sha256"] == sha256(packed[0])
     assert run.manifest().inputs[str(packed[0])]["lines"] == 60
 
 
 def test_bad_utf8_can_be_replaced_or_dropped(tmp_path):
-    lines = [*pairs(40), (b"The d\xffg.", b"Der Hund."), (b"The dog.", b"\xc3"), (b"\xe2\x82", b"\xe2\x82")]
+    lines = [
+        *pairs(40),
+        (b"The d\xffg.", b"Der Hund."),
+        (b"The dog.", b"\xc3"),
+        (b"\xe2\x82", b"\xe2\x82"),
+    ]
     dev = [*pairs(5), (b"The d\xffg.", b"Der Hund.")]
-    dropped = prepared(tmp_path, lines, "drop", dev, merges=10, on_bad_utf8="drop").manifest().model_dump()
+    dropped = (
+        prepared(tmp_path, lines, "drop", dev, merges=10, on_bad_utf8="drop")
+        .manifest()
+        .model_dump()
+    )
     assert dropped["cleaning"]["dropped"]["not UTF-8"] == {"pairs": 3, "src": 2, "tgt": 1}
     assert dropped["sets"][1]["lines"] == 6
-    replaced = prepared(tmp_path, lines, "replace", dev, merges=10, on_bad_utf8="replace").manifest().model_dump()
+    replaced = (
+        prepared(tmp_path, lines, "replace", dev, merges=10, on_bad_utf8="replace")
+        .manifest()
+        .model_dump()
+    )
     assert replaced["cleaning"]["pairs_kept"] == 43
     assert replaced["cleaning"]["changed"]["src"]["lines not UTF-8"] == 2
     assert replaced["sets"][1]["changed"] == {"src": {"lines not UTF-8": 1}, "tgt": {}}
-    assert "The d\ufffdg." in (tmp_path / "replace" / "prep" / "text" / "dev.src").read_text("utf-8")
+    assert "The d\ufffdg." in (tmp_path / "replace" / "prep" / "text" / "dev.src").read_text(
+        "utf-8"
+    )
 
 
 def test_several_references(tmp_path):
     write(tmp_path / "in", "news", pairs(5, 4))
     (tmp_path / "in" / "other.de").write_text("eins\nzwei\n\nvier\nfünf\n", "utf-8")
     names = ",".join(str(tmp_path / "in" / name) for name in ("news.en", "news.de", "other.de"))
-    train, dev = write(tmp_path / "in", "train", pairs(60)), write(tmp_path / "in", "dev", pairs(20, 7))
-    run = prep("mine", train=train, dev=dev, test=[names], run_dir=tmp_path / "run", preset="tiny", jobs=1)
+    train, dev = (
+        write(tmp_path / "in", "train", pairs(60)),
+        write(tmp_path / "in", "dev", pairs(20, 7)),
+    )
+    run = prep(
+        "mine", train=train, dev=dev, test=[names], run_dir=tmp_path / "run", preset="tiny", jobs=1
+    )
     assert run.text_set("test").references == 2
     assert run.references("news")[1].read_text("utf-8") == "eins\nzwei\n\nvier\nfünf\n"
 
 
 SENTENCES = st.lists(
-    st.lists(st.sampled_from(["Der", "der", "DER", "hund", "Hund", ".", "?", "(", '"', ":", "x", "U-Bahn", "&quot;", "<b>"]), min_size=1, max_size=9),
+    st.lists(
+        st.sampled_from(
+            [
+                "Der",
+                "der",
+                "DER",
+                "hund",
+                "Hund",
+                ".",
+                "?",
+                "(",
+                '"',
+                ":",
+                "x",
+                "U-Bahn",
+                "&quot;",
+                "<b>",
+            ]
+        ),
+        min_size=1,
+        max_size=9,
+    ),
     min_size=1,
     max_size=12,
 )
@@ -214,22 +339,35 @@ SENTENCES = st.lists(
 @given(SENTENCES)
 @hypothesis_settings(max_examples=300, deadline=None)
 def test_word_counts_equal_those_of_the_truecased_text(sentences):
-    """The counts BPE is learnt from come without a pass over the truecased text, and lead from each word of the text to its truecased form."""
+    """The counts BPE is learnt from come without a pass over the truecased text, and lead from
+    each word of the text to its truecased form.
+    """
     counts, trainer = SideCounts(), TruecaseTrainer()
     for sentence in sentences:
         trainer.add(sentence)
     counts.add([" ".join(sentence) for sentence in sentences])
     assert list(counts.trainer.counts.items()) == list(trainer.counts.items())
-    assert counts.at_start + counts.elsewhere == Counter(word for sentence in sentences for word in sentence)
-    caser = Truecaser({"der": "der", "hund": "Hund", "x": "X"}, frozenset({"der", "Der", "Hund", "X"}))
+    assert counts.at_start + counts.elsewhere == Counter(
+        word for sentence in sentences for word in sentence
+    )
+    caser = Truecaser(
+        {"der": "der", "hund": "Hund", "x": "X"}, frozenset({"der", "Der", "Hund", "X"})
+    )
     for shared in (True, False):
-        words = models.numbered({"src": SideCounts(False), "tgt": counts}, {"src": None, "tgt": caser}, shared)["tgt"]
+        words = models.numbered(
+            {"src": SideCounts(False), "tgt": counts}, {"src": None, "tgt": caser}, shared
+        )["tgt"]
         expected = [word for sentence in sentences for word in caser.truecase(sentence)]
         assert dict(zip(words.words, words.counts.tolist(), strict=True)) == Counter(expected)
         first = [starts for sentence in sentences for starts in sentence_starts(sentence)]
         tokens = [word for sentence in sentences for word in sentence]
-        numbers = [(words.numbers.at_start if starts else words.numbers.elsewhere)[token] for token, starts in zip(tokens, first, strict=True)]
-        assert [words.words[number - (len(words.words) if shared else 0)] for number in numbers] == expected
+        numbers = [
+            (words.numbers.at_start if starts else words.numbers.elsewhere)[token]
+            for token, starts in zip(tokens, first, strict=True)
+        ]
+        assert [
+            words.words[number - (len(words.words) if shared else 0)] for number in numbers
+        ] == expected
     plain = SideCounts(truecase=False)
     plain.add([" ".join(sentence) for sentence in sentences])
     assert plain.elsewhere == Counter(tokens) and not plain.at_start
@@ -246,7 +384,9 @@ def test_counts_do_not_depend_on_who_counted_what(sentences, jobs, random):
         worker = random.choice(workers)
         for side in worker.sides.values():
             side.add([" ".join(sentence) for sentence in sentences[number : number + 3]])
-        worker.seen.append((number, tuple(len(side.trainer.counts) for side in worker.sides.values())))
+        worker.seen.append(
+            (number, tuple(len(side.trainer.counts) for side in worker.sides.values()))
+        )
     for side in Counts.together(workers).values():
         assert list(side.trainer.counts.items()) == list(whole.trainer.counts.items())
         assert (side.at_start, side.elsewhere) == (whole.at_start, whole.elsewhere)
@@ -257,7 +397,10 @@ def test_chunks_are_bounded_by_rows_and_bytes():
     others = [b"%d" % i for i in range(14)]
     chunks = list(row_chunks([iter(rows), iter(others)], max_rows=4, max_bytes=50, step=2))
     assert [len(chunk[0]) for chunk in chunks] == [4, 4, 4, 2]
-    assert [len(chunk[0]) for chunk in row_chunks([iter(rows), iter(others)], max_rows=4, max_bytes=50, step=1)] == [4, 4, 3, 3]
+    assert [
+        len(chunk[0])
+        for chunk in row_chunks([iter(rows), iter(others)], max_rows=4, max_bytes=50, step=1)
+    ] == [4, 4, 3, 3]
     assert [line for chunk in chunks for line in chunk[0]] == rows
     assert [line for chunk in chunks for line in chunk[1]] == others
     assert list(row_chunks([iter([]), iter([])])) == []
@@ -277,7 +420,15 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
         train = write(tmp_path / str(lines), "train", pairs(500, 5) * (lines // 500))
         dev = write(tmp_path / str(lines), "dev", pairs(10, 5))
         tracemalloc.start()
-        prep("mine", train=train, dev=dev, run_dir=tmp_path / f"run{lines}", preset="tiny", jobs=1, assignments=["prep.merges=30"])
+        prep(
+            "mine",
+            train=train,
+            dev=dev,
+            run_dir=tmp_path / f"run{lines}",
+            preset="tiny",
+            jobs=1,
+            assignments=["prep.merges=30"],
+        )
         top = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return top
@@ -289,7 +440,9 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_everything_dropped_is_an_error_that_says_why(tmp_path, jobs):
-    with pytest.raises(DataError, match="dropped all 30 training pairs: ratio 20, empty 10") as caught:
+    with pytest.raises(
+        DataError, match="dropped all 30 training pairs: ratio 20, empty 10"
+    ) as caught:
         prepared(tmp_path, [("x", "y " * 60)] * 20 + [("", "y")] * 10, jobs=jobs)
     assert "train.en" in caught.value.where
     assert "max_ratio" in caught.value.hint
@@ -306,27 +459,45 @@ def test_a_vocabulary_with_nothing_in_it_is_an_error(tmp_path):
 def test_no_torch_in_a_whole_prep(tmp_path):
     write(tmp_path, "train", pairs(40))
     code = (
-        "import sys; from pathlib import Path; from nmtkit.prep.stage import prep; f = (Path('train.en'), Path('train.de'));"
-        "prep('mine', train=f, dev=f, jobs=2, preset='tiny'); sys.exit('torch' in sys.modules)"
+        "import sys; from pathlib import Path; from nmtkit.prep.stage import prep; f ="
+        " (Path('train.en'), Path('train.de'));prep('mine', train=f, dev=f, jobs=2, preset='tiny');"
+        " sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
     assert (tmp_path / "runs" / "mine" / "prep" / "manifest.json").is_file()
 
 
 def test_multi30k(multi30k_run, shared):
-    """Real text: the counts of the published files, the scored text untouched, and subwords that spell the words."""
+    """Real text: the counts of the published files, the scored text untouched, and subwords that
+    spell the words.
+    """
     manifest = multi30k_run.manifest().model_dump()
-    assert {s.name: s.lines for s in multi30k_run.sets()} == {"train": 29000, "dev": 1014, "test_2016_flickr": 1000, "test_2017_flickr": 1000}
+    assert {s.name: s.lines for s in multi30k_run.sets()} == {
+        "train": 29000,
+        "dev": 1014,
+        "test_2016_flickr": 1000,
+        "test_2017_flickr": 1000,
+    }
     assert manifest["cleaning"]["dropped"] == {}
     assert manifest["preset"] == "small"
     raw = shared / "data" / "multi30k" / "raw"
-    for name, lang, suffix in (("test_2016_flickr", "en", "src"), ("test_2016_flickr", "de", "ref"), ("test_2017_flickr", "de", "ref")):
-        published = gzip.decompress((raw / f"{name}.{lang}.gz").read_bytes()).decode().split("\n")[:-1]
-        assert (multi30k_run.prep / "text" / f"{name}.{suffix}").read_text("utf-8").split("\n")[:-1] == [tidy(line) for line in published]
+    for name, lang, suffix in (
+        ("test_2016_flickr", "en", "src"),
+        ("test_2016_flickr", "de", "ref"),
+        ("test_2017_flickr", "de", "ref"),
+    ):
+        published = (
+            gzip.decompress((raw / f"{name}.{lang}.gz").read_bytes()).decode().split("\n")[:-1]
+        )
+        assert (multi30k_run.prep / "text" / f"{name}.{suffix}").read_text("utf-8").split("\n")[
+            :-1
+        ] == [tidy(line) for line in published]
     store, vocabularies = Store(multi30k_run.prep / "train"), load_vocabularies(multi30k_run.prep)
     lines = gzip.decompress((raw / "train.de.gz").read_bytes()).decode().split("\n")
     side = TextSide.load(multi30k_run.prep, "tgt")
     for i in range(0, 29000, 487):
         assert store.tgt(i).tolist() == vocabularies[1].encode(side.encode(lines[i]))
-        assert side.surface(vocabularies[1].decode(store.tgt(i).tolist())) == " ".join(side.tokens(lines[i]))
+        assert side.surface(vocabularies[1].decode(store.tgt(i).tolist())) == " ".join(
+            side.tokens(lines[i])
+        )
     assert manifest["sets"][0]["src_unknown"] == manifest["sets"][0]["tgt_unknown"] == 0

@@ -1,4 +1,6 @@
-"""Only the first pairs of a training text: as if the files held no more, whole documents, and another corpus than the whole."""
+"""Only the first pairs of a training text: as if the files held no more, whole documents, and
+another corpus than the whole.
+"""
 
 import gzip
 import tomllib
@@ -25,19 +27,40 @@ def said_of(capsys):
     return said.partition("training text: ")[2]
 
 
-@pytest.mark.parametrize(("form", "size", "jobs"), [("numbers", 1, 1), ("numbers", 4, 2), ("ids", 25, 1), ("blank", 13, 1)])
+@pytest.mark.parametrize(
+    ("form", "size", "jobs"),
+    [("numbers", 1, 1), ("numbers", 4, 2), ("ids", 25, 1), ("blank", 13, 1)],
+)
 def test_the_text_ends_with_the_document_of_the_last_pair(tmp_path, capsys, form, size, jobs):
-    """Stores, documents, phrases, and the sets that are not shortened: byte for byte those of files that hold no more."""
+    """Stores, documents, phrases, and the sets that are not shortened: byte for byte those of
+    files that hold no more.
+    """
     sets = corpus()
     less, documents, lines = by_hand(sets, size)
     options = write_corpus(tmp_path / "whole", sets, form) | {"jobs": jobs}
     expected = prepared(tmp_path, write_corpus(tmp_path / "less", less, "numbers"), "expected")
     capsys.readouterr()
-    run = prep("mine", **options, assignments=["prep.merges=10", "prep.max_words=30"], preset="tiny", run_dir=tmp_path / "run", size=size)
-    assert said_of(capsys) == f"the first {lines} of 39 pairs ({documents} document{'s' * (documents > 1)})"
+    run = prep(
+        "mine",
+        **options,
+        assignments=["prep.merges=10", "prep.max_words=30"],
+        preset="tiny",
+        run_dir=tmp_path / "run",
+        size=size,
+    )
+    assert (
+        said_of(capsys)
+        == f"the first {lines} of 39 pairs ({documents} document{'s' * (documents > 1)})"
+    )
     manifest = run.manifest().model_dump()
-    assert manifest["files"] == expected.manifest().files and manifest["fingerprint"] == expected.manifest().fingerprint
-    assert (manifest["sets"], manifest["cleaning"]) == (expected.manifest().model_dump()["sets"], expected.manifest().model_dump()["cleaning"])
+    assert (
+        manifest["files"] == expected.manifest().files
+        and manifest["fingerprint"] == expected.manifest().fingerprint
+    )
+    assert (manifest["sets"], manifest["cleaning"]) == (
+        expected.manifest().model_dump()["sets"],
+        expected.manifest().model_dump()["cleaning"],
+    )
     assert {"train.spans.idx", "docs/train.txt"} <= {*manifest["files"]}
     assert [path.name for path in run.path.iterdir() if path.name.startswith("prep.")] == []
 
@@ -53,7 +76,12 @@ def test_without_documents_it_ends_after_so_many_pairs(tmp_path, capsys):
     options = {"dev": dev, "preset": "tiny", "jobs": 1, "assignments": ["prep.merges=20"]}
     run = prep("mine", train=packed, size=20, run_dir=tmp_path / "run", **options)
     assert said_of(capsys) == "the first 20 of 50 pairs"
-    expected = prep("mine", train=write(tmp_path / "in", "less", lines[:20]), run_dir=tmp_path / "less", **options)
+    expected = prep(
+        "mine",
+        train=write(tmp_path / "in", "less", lines[:20]),
+        run_dir=tmp_path / "less",
+        **options,
+    )
     assert run.manifest().files == expected.manifest().files
     assert (run.manifest().cleaning.pairs_in, run.manifest().cleaning.pairs_kept) == (20, 19)
     whole = prep("mine", train=train, run_dir=tmp_path / "whole", **options)
@@ -67,7 +95,11 @@ def test_without_documents_it_ends_after_so_many_pairs(tmp_path, capsys):
 def test_another_size_is_another_corpus(tmp_path, capsys):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
     run = prepared(tmp_path, options, size=5)
-    assert run.manifest().source["size"] == tomllib.loads((run.path / "run.toml").read_text("utf-8"))["size"] == 5
+    assert (
+        run.manifest().source["size"]
+        == tomllib.loads((run.path / "run.toml").read_text("utf-8"))["size"]
+        == 5
+    )
     prepared(tmp_path, options, size=5)
     assert "up to date" in capsys.readouterr().err
     for size, change in ((6, "5 -> 6"), (None, "5 -> -")):
@@ -86,6 +118,8 @@ def test_parses_may_be_of_the_lines_taken_only(tmp_path):
     assert prepared(tmp_path, options, "taken", size=5).manifest().files == whole
     for size, source in ((5, 11), (99, 39)):
         written(trees, lines[:10])
-        with pytest.raises(DataError, match=f"train.trees has 10 lines but the source has {source} [(]train set[)]"):
+        with pytest.raises(
+            DataError, match=f"train.trees has 10 lines but the source has {source} [(]train set[)]"
+        ):
             prepared(tmp_path, options, "wrong", size=size)
         assert not (tmp_path / "wrong").exists()

@@ -1,4 +1,6 @@
-"""The stage: bad input is one clear error, nothing is ever half there, and a run is not prepared twice by accident."""
+"""The stage: bad input is one clear error, nothing is ever half there, and a run is not prepared
+twice by accident.
+"""
 
 import gzip
 import json
@@ -30,12 +32,23 @@ from tests.prep.corpora import pairs, write
 @pytest.fixture
 def files(tmp_path):
     """Own files: training 60 pairs, dev 20."""
-    return {"train": write(tmp_path / "in", "train", pairs(60)), "dev": write(tmp_path / "in", "dev", pairs(20, 7))}
+    return {
+        "train": write(tmp_path / "in", "train", pairs(60)),
+        "dev": write(tmp_path / "in", "dev", pairs(20, 7)),
+    }
 
 
 def run_prep(folder, files, name="run", **options):
     assignments = ["prep.merges=20", *options.pop("assignments", [])]
-    return prep("mine", **files, run_dir=folder / name, preset="tiny", jobs=1, assignments=assignments, **options)
+    return prep(
+        "mine",
+        **files,
+        run_dir=folder / name,
+        preset="tiny",
+        jobs=1,
+        assignments=assignments,
+        **options,
+    )
 
 
 def names(folder):
@@ -43,7 +56,11 @@ def names(folder):
 
 
 def snapshot(folder):
-    return {p.relative_to(folder).as_posix(): (sha256(p), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): (sha256(p), p.stat().st_mtime_ns)
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
 
 
 # bad input
@@ -90,16 +107,28 @@ def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how,
 
 
 @pytest.mark.parametrize(("which", "side"), [("dev", 0), ("dev", 1), ("test", 1), ("test", 2)])
-def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(tmp_path, files, which, side):
+def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(
+    tmp_path, files, which, side
+):
     test = write(tmp_path / "in", "test", pairs(10, 3))
     second = tmp_path / "in" / "test.de1"
     second.write_bytes(test[1].read_bytes())
     path = {"dev": files["dev"], "test": (*test, second)}[which][side]
     blanks = ["", " ", "\r", "\ufeff", "\u2028\x85", "\x00\t"]
-    path.write_text("".join(blanks[i % 6] + "\n" for i in range(20 if which == "dev" else 10)), "utf-8", newline="\n")
-    with pytest.raises(DataError, match=f"^{which} has no line with text: all of {path.name} is blank") as caught:
+    path.write_text(
+        "".join(blanks[i % 6] + "\n" for i in range(20 if which == "dev" else 10)),
+        "utf-8",
+        newline="\n",
+    )
+    with pytest.raises(
+        DataError, match=f"^{which} has no line with text: all of {path.name} is blank"
+    ) as caught:
         run_prep(tmp_path, files, test=[",".join(map(str, (*test, second)))])
-    assert caught.value.exit_code == 2 and str(path) in caught.value.where and "one sentence a line" in caught.value.hint
+    assert (
+        caught.value.exit_code == 2
+        and str(path) in caught.value.where
+        and "one sentence a line" in caught.value.hint
+    )
     assert names(tmp_path) == ["in"]
 
 
@@ -107,12 +136,29 @@ def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, fi
     test = write(tmp_path / "in", "test", pairs(10, 3))
     second = tmp_path / "in" / "test.de1"
     second.write_text("Ein Hund.\n" * 9 + "\u2028\n", "utf-8")
-    files["dev"] = write(tmp_path / "in", "dev", [("", ""), ("A dog.", "\t"), ("\u2028", "Ein Hund."), (b"\xef\xbb\xbf \r", "ja"), ("yes", "ja")])
+    files["dev"] = write(
+        tmp_path / "in",
+        "dev",
+        [
+            ("", ""),
+            ("A dog.", "\t"),
+            ("\u2028", "Ein Hund."),
+            (b"\xef\xbb\xbf \r", "ja"),
+            ("yes", "ja"),
+        ],
+    )
     run = run_prep(tmp_path, files, test=[",".join(map(str, (*test, second)))])
-    assert [entry.get("blank") for entry in run.manifest().model_dump()["sets"]] == [None, {"src": 3, "ref": 2}, {"ref1": 1}]
+    assert [entry.get("blank") for entry in run.manifest().model_dump()["sets"]] == [
+        None,
+        {"src": 3, "ref": 2},
+        {"ref1": 1},
+    ]
     said = [line for line in capsys.readouterr().err.splitlines() if "has blank lines" in line]
     assert len(said) == 2 and all("warning: " in line for line in said)
-    assert "dev has blank lines (3 of .src, 2 of .ref; 5 lines each)" in said[0] and "test has blank lines (1 of .ref1; 10 lines each)" in said[1]
+    assert (
+        "dev has blank lines (3 of .src, 2 of .ref; 5 lines each)" in said[0]
+        and "test has blank lines (1 of .ref1; 10 lines each)" in said[1]
+    )
 
 
 def test_bad_utf8_has_line_and_byte_offset(tmp_path, files):
@@ -136,7 +182,10 @@ def test_a_gz_cut_short(tmp_path, files):
 
 @pytest.mark.parametrize(("side", "at"), [(0, 7), (1, 41), (0, 0), (1, 59)])
 def test_counts_that_differ_name_the_first_suspicious_line(tmp_path, side, at):
-    lines = [[f"{'word ' * (1 + (i * 7) % 23)}end", f"{'Wort ' * (1 + (i * 7) % 23)}Ende"] for i in range(60)]
+    lines = [
+        [f"{'word ' * (1 + (i * 7) % 23)}end", f"{'Wort ' * (1 + (i * 7) % 23)}Ende"]
+        for i in range(60)
+    ]
     columns = [[pair[0] for pair in lines], [pair[1] for pair in lines]]
     columns[side].insert(at, "x " * 40 if at % 2 else "x")
     folder = tmp_path / "in"
@@ -145,7 +194,9 @@ def test_counts_that_differ_name_the_first_suspicious_line(tmp_path, side, at):
         (folder / name).write_text("\n".join(column) + "\n", "utf-8")
     train = (folder / "train.en", folder / "train.de")
     counts = ("61", "60") if side == 0 else ("60", "61")
-    with pytest.raises(DataError, match=f"train.en has {counts[0]} lines but train.de has {counts[1]}") as caught:
+    with pytest.raises(
+        DataError, match=f"train.en has {counts[0]} lines but train.de has {counts[1]}"
+    ) as caught:
         run_prep(tmp_path, {"train": train, "dev": train})
     assert f"line {at + 1} " in caught.value.where
     assert "nothing was written" in caught.value.hint
@@ -155,9 +206,24 @@ def test_counts_that_differ_name_the_first_suspicious_line(tmp_path, side, at):
 @pytest.mark.parametrize(
     ("src", "tgt", "message", "where"),
     [
-        (["a b c"], ["a b c", "d e f g"], "en has 1 line but train.de has 2 (", "line 2 (no line vs 4 words)"),
-        (["a b c", "d"], ["a b c"], "en has 2 lines but train.de has 1 (", "line 2 (1 word vs no line)"),
-        (["a", *["b b b"] * 9], ["b b b"] * 9, "en has 10 lines but train.de has 9 (", "line 1 (1 word vs 3)"),
+        (
+            ["a b c"],
+            ["a b c", "d e f g"],
+            "en has 1 line but train.de has 2 (",
+            "line 2 (no line vs 4 words)",
+        ),
+        (
+            ["a b c", "d"],
+            ["a b c"],
+            "en has 2 lines but train.de has 1 (",
+            "line 2 (1 word vs no line)",
+        ),
+        (
+            ["a", *["b b b"] * 9],
+            ["b b b"] * 9,
+            "en has 10 lines but train.de has 9 (",
+            "line 1 (1 word vs 3)",
+        ),
     ],
 )
 def test_counts_that_differ_are_said_in_words_that_fit(tmp_path, src, tgt, message, where):
@@ -176,10 +242,18 @@ def test_the_suspicious_line_of_a_file_cut_short_is_the_first_that_is_missing():
 
 def test_the_suspicious_line_in_real_text(shared):
     raw = shared / "data" / "multi30k" / "raw"
-    src, tgt = ([len(line) for line in gzip.decompress((raw / f"val.{lang}.gz").read_bytes()).split(b"\n")[:-1]] for lang in ("en", "de"))
+    src, tgt = (
+        [
+            len(line)
+            for line in gzip.decompress((raw / f"val.{lang}.gz").read_bytes()).split(b"\n")[:-1]
+        ]
+        for lang in ("en", "de")
+    )
     for line in (100, 500, 900):
         for extra in (1, 3):
-            assert abs(check.first_odd_line(src[:line] + [60] * extra + src[line:], tgt) - line) <= 10
+            assert (
+                abs(check.first_odd_line(src[:line] + [60] * extra + src[line:], tgt) - line) <= 10
+            )
             assert abs(check.first_odd_line(src, tgt[:line] + tgt[line + extra :]) - line) <= 10
 
 
@@ -195,23 +269,67 @@ def test_a_last_line_without_line_feed_counts(tmp_path, files):
         ({"dataset": "mutli30k-frde"}, "unknown data set", "multi30k-frde"),
         ({"dataset": None}, "nothing to prepare", "nmtkit datasets"),
         ({"dataset": "multi30k-ende", "seed": 2}, "is not generated: --seed has no effect", "demo"),
-        ({"dataset": "multi30k-ende", "docs": ["train=blank"]}, "is a registered data set: --docs has no effect", "own files"),
-        ({"dataset": "demo", "docs": ["train=x.doc"]}, "is a registered data set: --docs has no effect", "own files"),
-        ({"train": "own", "docs": ["x.doc"]}, "'x.doc' names no set and file", "--docs train=train.doc"),
+        (
+            {"dataset": "multi30k-ende", "docs": ["train=blank"]},
+            "is a registered data set: --docs has no effect",
+            "own files",
+        ),
+        (
+            {"dataset": "demo", "docs": ["train=x.doc"]},
+            "is a registered data set: --docs has no effect",
+            "own files",
+        ),
+        (
+            {"train": "own", "docs": ["x.doc"]},
+            "'x.doc' names no set and file",
+            "--docs train=train.doc",
+        ),
         ({"train": "own", "docs": ["blank"]}, "'blank' names no set and file", "--docs dev=blank"),
         ({"train": "own", "docs": ["dev=blank", "dev=x.doc"]}, "'dev' has two", "one for each set"),
         ({"train": "own", "docs": ["test=blank"]}, "has no set 'test'", "dev"),
         ({"train": "own", "docs": ["tain=blank"]}, "has no set 'tain'", "train"),
-        ({"dataset": "demo", "from_dir": Path("x")}, "is generated: --from-dir has no effect", "downloaded"),
+        (
+            {"dataset": "demo", "from_dir": Path("x")},
+            "is generated: --from-dir has no effect",
+            "downloaded",
+        ),
         ({"train": "own", "seed": 2}, "own files .* --seed has no effect", "demo"),
-        ({"train": "own", "from_dir": Path("x")}, "own files .* --from-dir has no effect", "downloaded"),
-        ({"dataset": "demo", "test": ["dev.en,dev.de"]}, "'demo' has a set 'dev' already", "give dev.en and dev.de other names"),
-        ({"dataset": "demo", "test": ["a.en,b.de"]}, "'demo' has a set 'test' already", "what the names of its files share"),
-        ({"dataset": "wmt14-ende", "test": ["newstest2014.en,newstest2014.de"]}, "has a set 'newstest2014' already", "other names"),
-        ({"dataset": "demo", "test": ["news.en,news.de"], "docs": ["dev=blank"]}, "'dev' is none of your test sets", "news"),
-        ({"dataset": "demo", "test": ["news.en,news.de"], "docs": ["test=blank"]}, "'test' is none of your test sets", "news"),
+        (
+            {"train": "own", "from_dir": Path("x")},
+            "own files .* --from-dir has no effect",
+            "downloaded",
+        ),
+        (
+            {"dataset": "demo", "test": ["dev.en,dev.de"]},
+            "'demo' has a set 'dev' already",
+            "give dev.en and dev.de other names",
+        ),
+        (
+            {"dataset": "demo", "test": ["a.en,b.de"]},
+            "'demo' has a set 'test' already",
+            "what the names of its files share",
+        ),
+        (
+            {"dataset": "wmt14-ende", "test": ["newstest2014.en,newstest2014.de"]},
+            "has a set 'newstest2014' already",
+            "other names",
+        ),
+        (
+            {"dataset": "demo", "test": ["news.en,news.de"], "docs": ["dev=blank"]},
+            "'dev' is none of your test sets",
+            "news",
+        ),
+        (
+            {"dataset": "demo", "test": ["news.en,news.de"], "docs": ["test=blank"]},
+            "'test' is none of your test sets",
+            "news",
+        ),
         ({"dataset": "demo", "test": ["news.de"]}, "a source and a reference", "news.de,news.en"),
-        ({"dataset": "mutli30k-frde", "test": ["news.en,news.de"]}, "unknown data set", "multi30k-frde"),
+        (
+            {"dataset": "mutli30k-frde", "test": ["news.en,news.de"]},
+            "unknown data set",
+            "multi30k-frde",
+        ),
         ({"dataset": "demo", "dev": "own"}, "is a registered data set", "--test adds"),
         ({"dataset": "multi30k-ende", "src": "de"}, "is en-de", "own files"),
         ({"dataset": "multi30k-ende", "train": "own"}, "is a registered data set", "another name"),
@@ -226,9 +344,21 @@ def test_a_last_line_without_line_feed_counts(tmp_path, files):
         ({"train": "own", "dataset": ".hidden"}, "'.hidden' cannot name a corpus", "--run"),
         ({"train": "own", "dataset": ""}, "'' cannot name a corpus", "--run"),
         ({"train": "own", "preset": "tinny"}, "unknown preset", "tiny"),
-        ({"train": "own", "assignments": ["prep.merge=3"]}, "unknown setting 'prep.merge'", "merges"),
-        ({"train": "own", "assignments": ["prep.merges=many"]}, "bad value for 'prep.merges'", "BPE"),
-        ({"train": "own", "assignments": ["train.max_steps=3"]}, "prep doesn't read train.max_steps", "train"),
+        (
+            {"train": "own", "assignments": ["prep.merge=3"]},
+            "unknown setting 'prep.merge'",
+            "merges",
+        ),
+        (
+            {"train": "own", "assignments": ["prep.merges=many"]},
+            "bad value for 'prep.merges'",
+            "BPE",
+        ),
+        (
+            {"train": "own", "assignments": ["train.max_steps=3"]},
+            "prep doesn't read train.max_steps",
+            "train",
+        ),
     ],
 )
 def test_a_wrong_request_is_one_clear_error(tmp_path, files, arguments, message, hint):
@@ -244,7 +374,16 @@ def test_a_wrong_request_is_one_clear_error(tmp_path, files, arguments, message,
     assert names(tmp_path) == ["in"]
 
 
-@pytest.mark.parametrize(("name", "language"), [("news.de", "de"), ("a.b.en.gz", "en"), ("x.zho.xz", "zho"), ("train.txt", None), ("train", None)])
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        ("news.de", "de"),
+        ("a.b.en.gz", "en"),
+        ("x.zho.xz", "zho"),
+        ("train.txt", None),
+        ("train", None),
+    ],
+)
 def test_languages_from_suffixes(name, language):
     if language is None:
         with pytest.raises(ConfigError, match="cannot tell the language"):
@@ -262,21 +401,42 @@ def test_a_folder_is_no_text(tmp_path, files, given, monkeypatch):
 
 def test_names_of_own_test_sets():
     own = (Path("a.de"), Path("a.en"))
-    tests = ["x/news.2014.de.gz,x/news.2014.en", "dev.de,dev.en", "source.txt,ref.txt,ref2.txt", "x/dev.de,y/dev.en", "ö b.de,ö b.en"]
+    tests = [
+        "x/news.2014.de.gz,x/news.2014.en",
+        "dev.de,dev.en",
+        "source.txt,ref.txt,ref2.txt",
+        "x/dev.de,y/dev.en",
+        "ö b.de,ö b.en",
+    ]
     corpus = own_files(None, own, own, tests, None, None, "base")
-    assert [one.name for one in corpus.sets] == ["train", "dev", "news.2014", "dev-2", "test", "dev-3", "ö_b"]
+    assert [one.name for one in corpus.sets] == [
+        "train",
+        "dev",
+        "news.2014",
+        "dev-2",
+        "test",
+        "dev-3",
+        "ö_b",
+    ]
     assert corpus.name == "de-en"
     assert corpus.sets[4].references == ((Path("ref2.txt"),),)
 
 
 def warnings_of(capsys):
-    return [line.removeprefix("nmtkit: warning: ") for line in capsys.readouterr().err.split("\n") if "warning" in line]
+    return [
+        line.removeprefix("nmtkit: warning: ")
+        for line in capsys.readouterr().err.split("\n")
+        if "warning" in line
+    ]
 
 
 def test_a_language_without_rules_is_said(tmp_path, files, capsys):
     run_prep(tmp_path, files, src="xx", tgt="de")
     (said,) = [one for one in warnings_of(capsys) if "Moses" in one]
-    assert said.startswith("Moses has no rules for 'xx': English abbreviations are taken") and "--src" in said
+    assert (
+        said.startswith("Moses has no rules for 'xx': English abbreviations are taken")
+        and "--src" in said
+    )
     run_prep(tmp_path, files, src="xx", tgt="de")  # up to date
     run_prep(tmp_path, files, "plain")
     run_prep(tmp_path, files, "chinese", src="en", tgt="zh-TW")
@@ -289,8 +449,15 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
     said = capsys.readouterr().err
     assert "(preset tiny, fingerprint" in said and "--preset" not in said
     run = prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
-    assert "nmtkit: preset small, for fewer than 500,000 training pairs; another one: --preset NAME\n" in capsys.readouterr().err
-    assert tomllib.loads((run.path / "run.toml").read_text("utf-8"))["preset"] == run.manifest().preset == "small"
+    assert (
+        "nmtkit: preset small, for fewer than 500,000 training pairs; another one: --preset NAME\n"
+        in capsys.readouterr().err
+    )
+    assert (
+        tomllib.loads((run.path / "run.toml").read_text("utf-8"))["preset"]
+        == run.manifest().preset
+        == "small"
+    )
     assert make_plan(run, "transformer", None, None, [], None).preset == "small"
     prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
     assert "up to date" in capsys.readouterr().err
@@ -299,16 +466,39 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
 
 
 @pytest.mark.parametrize(
-    ("limit", "size", "preset"), [(60, None, "base"), (61, None, "small"), (60, 60, "base"), (60, 59, "small"), (60, 99, "base"), (62, None, "small")]
+    ("limit", "size", "preset"),
+    [
+        (60, None, "base"),
+        (61, None, "small"),
+        (60, 60, "base"),
+        (60, 59, "small"),
+        (60, 99, "base"),
+        (62, None, "small"),
+    ],
 )
 @pytest.mark.parametrize("blank", [False, True])
-def test_training_pairs_are_counted_before_the_preset_is_chosen(files, monkeypatch, limit, size, preset, blank):
+def test_training_pairs_are_counted_before_the_preset_is_chosen(
+    files, monkeypatch, limit, size, preset, blank
+):
     """Those of which --size is, and no lines that only separate documents."""
     for path in files["train"]:
         path.write_bytes(path.read_bytes().replace(b"\n", b"\n \n" if blank else b"\n", 5))
     monkeypatch.setattr(request, "MANY_PAIRS", limit)
     documents = {"train": "blank"} if blank else {}
-    asked = request.own_request("mine", files["train"], files["dev"], [], None, None, None, size, request.SEED, None, documents, {})
+    asked = request.own_request(
+        "mine",
+        files["train"],
+        files["dev"],
+        [],
+        None,
+        None,
+        None,
+        size,
+        request.SEED,
+        None,
+        documents,
+        {},
+    )
     assert asked.preset == preset and asked.note.startswith(f"preset {preset}, for ")
     assert asked.settings(None, []).merges == {"small": 8000, "base": 32000}[preset]
 
@@ -318,13 +508,28 @@ def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, cap
     other = test[1].with_suffix(".fr.gz")
     other.write_bytes(gzip.compress(test[1].read_bytes()))
     run_prep(tmp_path, files, test=[",".join(map(str, (*test, other)))])
-    assert warnings_of(capsys) == [f"{other} is taken for 'de' (reference 2 of 'test'), though its suffix says 'fr'"]
+    assert warnings_of(capsys) == [
+        f"{other} is taken for 'de' (reference 2 of 'test'), though its suffix says 'fr'"
+    ]
     run_prep(tmp_path, files, "swapped", src="de", tgt="en")
     said = warnings_of(capsys)
-    assert len(said) == 4 and said[0] == f"{files['train'][0]} is taken for 'de' (source of 'train'), though its suffix says 'en'"
+    assert (
+        len(said) == 4
+        and said[0]
+        == f"{files['train'][0]} is taken for 'de' (source of 'train'), though its suffix says 'en'"
+    )
     for name in ("x.1", "x.ref", "x.tok", "x"):
         test[1].with_name(name).write_bytes(test[1].read_bytes())
-    run_prep(tmp_path, files, "others", test=[",".join(str(test[0].with_name(name)) for name in ("test.en", "x.1", "x.ref", "x.tok", "x"))])
+    run_prep(
+        tmp_path,
+        files,
+        "others",
+        test=[
+            ",".join(
+                str(test[0].with_name(name)) for name in ("test.en", "x.1", "x.ref", "x.tok", "x")
+            )
+        ],
+    )
     assert warnings_of(capsys) == []
 
 
@@ -356,7 +561,12 @@ def test_other_settings_are_refused_with_old_and_new(tmp_path, files):
     assert "prep.joint_vocab: True -> False" in caught.value.where
     assert "--force" in caught.value.hint and "--run" in caught.value.hint
     assert snapshot(run.path) == before
-    assert run_prep(tmp_path, files, assignments=["prep.truecase=none"], force=True).manifest().settings.truecase == "none"
+    assert (
+        run_prep(tmp_path, files, assignments=["prep.truecase=none"], force=True)
+        .manifest()
+        .settings.truecase
+        == "none"
+    )
 
 
 def test_another_text_is_refused(tmp_path, files):
@@ -384,7 +594,9 @@ def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys):
     (run.path / "systems" / "mine" / "config.toml").write_text("")
     test = write(tmp_path / "in", "news", pairs(10, 3))
     run_prep(tmp_path, files, test=[",".join(map(str, test))], force=True)
-    assert "belong to the old one" not in capsys.readouterr().err  # a further test set leaves the systems valid
+    assert (
+        "belong to the old one" not in capsys.readouterr().err
+    )  # a further test set leaves the systems valid
     run_prep(tmp_path, files, assignments=["prep.truecase=none"], force=True)
     said = capsys.readouterr().err
     assert "the systems mine" in said and "--force" in said
@@ -393,7 +605,10 @@ def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys):
 def test_the_fingerprint_is_that_of_the_training_side(tmp_path, files):
     first = run_prep(tmp_path, files, "a").manifest().fingerprint
     assert run_prep(tmp_path, files, "b").manifest().fingerprint == first
-    assert run_prep(tmp_path, files, "c", assignments=["prep.max_words=249"]).manifest().fingerprint != first
+    assert (
+        run_prep(tmp_path, files, "c", assignments=["prep.max_words=249"]).manifest().fingerprint
+        != first
+    )
     write(tmp_path / "in", "train", pairs(60, 1))
     assert run_prep(tmp_path, files, "d").manifest().fingerprint != first
 
@@ -401,7 +616,12 @@ def test_the_fingerprint_is_that_of_the_training_side(tmp_path, files):
 def test_run_toml_and_history(tmp_path, files):
     run = run_prep(tmp_path, files)
     said = tomllib.loads((run.path / "run.toml").read_text("utf-8"))
-    assert (said["dataset"], said["src"], said["tgt"], said["preset"]) == ("mine", "en", "de", "tiny")
+    assert (said["dataset"], said["src"], said["tgt"], said["preset"]) == (
+        "mine",
+        "en",
+        "de",
+        "tiny",
+    )
     assert said["prep"]["merges"] == 20
     assert said["fingerprint"] == run.manifest().fingerprint
     record = json.loads((run.path / "history.jsonl").read_text("utf-8"))
@@ -414,7 +634,11 @@ def test_run_toml_and_history(tmp_path, files):
 def test_a_failure_leaves_the_old_corpus_alone(tmp_path, files, monkeypatch):
     run = run_prep(tmp_path, files)
     before = snapshot(run.prep)
-    monkeypatch.setattr(pipeline.Pipeline, "_encode_train", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        pipeline.Pipeline,
+        "_encode_train",
+        lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
     with pytest.raises(EnvironmentProblem, match="No space left") as caught:
         run_prep(tmp_path, files, force=True)
     assert caught.value.exit_code == 3
@@ -423,7 +647,9 @@ def test_a_failure_leaves_the_old_corpus_alone(tmp_path, files, monkeypatch):
 
 
 def test_a_failure_in_a_fresh_run_leaves_nothing(tmp_path, files, monkeypatch):
-    monkeypatch.setattr(pipeline.Pipeline, "_encode_set", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        pipeline.Pipeline, "_encode_set", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         run_prep(tmp_path, files)
     assert names(tmp_path) == ["in"]
@@ -443,18 +669,37 @@ def test_killed_between_two_renames(tmp_path, files):
     run.prep.rename(run.path / "prep.old-99")
     run_prep(tmp_path, files)
     after = snapshot(run.prep)
-    assert {name: after[name][0] for name in after if name != "manifest.json"} == {n: s for n, (s, _) in before.items() if n != "manifest.json"}
+    assert {name: after[name][0] for name in after if name != "manifest.json"} == {
+        n: s for n, (s, _) in before.items() if n != "manifest.json"
+    }
     assert names(run.path) == [".lock", "history.jsonl", "prep", "run.toml"]
 
 
 def test_kill_at_any_time_leaves_no_half_prep(tmp_path, files):
-    """SIGKILL after delays that fall into every step; whatever is there is whole, and the same command finishes the work."""
+    """SIGKILL after delays that fall into every step; whatever is there is whole, and the same
+    command finishes the work.
+    """
     write(tmp_path / "in", "train", pairs(3000, 2))
     code = "import sys; from nmtkit.cli import main; sys.argv[0] = 'nmtkit'; sys.exit(main())"
-    options = ["--train", *map(str, files["train"]), "--dev", *map(str, files["dev"]), "--run", "run", "--preset", "tiny", "--jobs", "2"]
+    options = [
+        "--train",
+        *map(str, files["train"]),
+        "--dev",
+        *map(str, files["dev"]),
+        "--run",
+        "run",
+        "--preset",
+        "tiny",
+        "--jobs",
+        "2",
+    ]
     run, killed = Run(tmp_path / "run"), 0
     for _ in range(4):
-        process = subprocess.Popen([sys.executable, "-c", code, "prep", "mine", *options], cwd=tmp_path, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "prep", "mine", *options],
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+        )
         while process.poll() is None and not list(tmp_path.glob("run/prep.tmp-*")):
             time.sleep(0.01)
         time.sleep(0.12 * killed)
@@ -462,22 +707,44 @@ def test_kill_at_any_time_leaves_no_half_prep(tmp_path, files):
         killed += process.wait() == -signal.SIGKILL
         if run.prep.exists():
             manifest = run.manifest().model_dump()
-            assert {name: sha256(run.prep / name) for name in manifest["files"]} == manifest["files"]
+            assert {name: sha256(run.prep / name) for name in manifest["files"]} == manifest[
+                "files"
+            ]
     assert killed
     run_prep(tmp_path, files, force=True)
     assert names(run.path) == [".lock", "history.jsonl", "prep", "run.toml"]
     assert len(Store(run.prep / "train")) == 3000
 
 
-@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGTERM, 1), (signal.SIGTERM, 2), (signal.SIGINT, 2)])
+@pytest.mark.parametrize(
+    ("number", "jobs"), [(signal.SIGTERM, 1), (signal.SIGTERM, 2), (signal.SIGINT, 2)]
+)
 @pytest.mark.parametrize("before", ["fresh", "prepared"])
 def test_a_signal_stops_prep_and_nothing_is_left(tmp_path, files, number, jobs, before):
     kept = snapshot(run_prep(tmp_path, files).prep) if before == "prepared" else None
     write(tmp_path / "in", "train", pairs(100_000, 2))
-    options = ["--train", *map(str, files["train"]), "--dev", *map(str, files["dev"]), "--run", "run", "--preset", "tiny", "--jobs", str(jobs)]
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell's background jobs do not hear it
+    options = [
+        "--train",
+        *map(str, files["train"]),
+        "--dev",
+        *map(str, files["dev"]),
+        "--run",
+        "run",
+        "--preset",
+        "tiny",
+        "--jobs",
+        str(jobs),
+    ]
+    heard = (  # a shell's background jobs do not hear it
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    )
     code = heard + "from nmtkit.cli import main; main()"
-    process = subprocess.Popen([sys.executable, "-c", code, "prep", "mine", "--force", *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "prep", "mine", "--force", *options],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     while process.poll() is None and not list(tmp_path.glob("run/prep.tmp-*/train.tok*")):
         time.sleep(0.01)
     process.send_signal(number)
@@ -521,12 +788,17 @@ def test_a_file_is_not_a_run_folder(tmp_path, files, name):
 
 def test_demo(tmp_path):
     """The embedded corpus: sets, documents and evaluation files, the same for the same seed."""
-    runs = [prep("demo", size=300, seed=seed, run_dir=tmp_path / name, jobs=2) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    runs = [
+        prep("demo", size=300, seed=seed, run_dir=tmp_path / name, jobs=2)
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
     run = runs[0]
     assert {s.name: s.lines for s in run.sets()} == {"train": 300, "dev": 500, "test": 500}
     assert runs[1].manifest().files == run.manifest().files
     assert runs[2].manifest().fingerprint != run.manifest().fingerprint
-    assert {"eval/agreement.json", "eval/pronouns.json", "docs/train.txt", "docs/test.txt"} <= set(run.manifest().files)
+    assert {"eval/agreement.json", "eval/pronouns.json", "docs/train.txt", "docs/test.txt"} <= set(
+        run.manifest().files
+    )
     assert list((run.prep / "eval" / "probing").glob("*.txt"))
     assert names(run.path) == [".lock", "history.jsonl", "prep", "run.toml"]
     with pytest.raises(ConfigError) as caught:
@@ -535,25 +807,45 @@ def test_demo(tmp_path):
 
 
 def test_own_test_sets_beside_those_of_a_data_set(tmp_path, capsys, monkeypatch):
-    """They are prepared as those of own files are; the data set's are as without them, and no system depends on them."""
+    """They are prepared as those of own files are; the data set's are as without them, and no
+    system depends on them.
+    """
     generate = demo.generate
-    monkeypatch.setattr(demo, "generate", lambda folder, size, seed: generate(folder, size=size, dev=12, test=12, seed=seed))
+    monkeypatch.setattr(
+        demo,
+        "generate",
+        lambda folder, size, seed: generate(folder, size=size, dev=12, test=12, seed=seed),
+    )
     news, other = (write(tmp_path / "in", name, pairs(10, 3)) for name in ("news", "other"))
     (tmp_path / "in" / "news.doc").write_text("0\n4\n")
     for path in other:
         path.write_bytes(path.read_bytes().replace(b"\n", b"\n\n", 3))
     tests = [f"{news[0]},{news[1]},{news[1]}", ",".join(map(str, other))]
-    options = {"size": 50, "run_dir": tmp_path / "run", "jobs": 1, "assignments": ["prep.merges=20"]}
+    options = {
+        "size": 50,
+        "run_dir": tmp_path / "run",
+        "jobs": 1,
+        "assignments": ["prep.merges=20"],
+    }
     told = {"test": tests, "docs": [f"news={tmp_path / 'in' / 'news.doc'}", "other=blank"]}
     plain = prep("demo", **options | {"run_dir": tmp_path / "plain"}).manifest().model_dump()
     run = prep("demo", **options, **told)
-    assert [(one.name, one.lines, one.references) for one in run.sets("test")] == [("test", 12, 1), ("news", 10, 2), ("other", 10, 1)]
-    assert [(run.prep / "docs" / f"{name}.txt").read_text().split() for name in ("news", "other")] == [["0", "4"], ["0", "1", "2", "3"]]
-    assert run.source("news").read_bytes() == news[0].read_bytes() and run.references("other")[0].read_bytes() == other[1].read_bytes().replace(
-        b"\n\n", b"\n"
-    )
+    assert [(one.name, one.lines, one.references) for one in run.sets("test")] == [
+        ("test", 12, 1),
+        ("news", 10, 2),
+        ("other", 10, 1),
+    ]
+    assert [
+        (run.prep / "docs" / f"{name}.txt").read_text().split() for name in ("news", "other")
+    ] == [["0", "4"], ["0", "1", "2", "3"]]
+    assert run.source("news").read_bytes() == news[0].read_bytes() and run.references("other")[
+        0
+    ].read_bytes() == other[1].read_bytes().replace(b"\n\n", b"\n")
     manifest = run.manifest().model_dump()
-    assert plain["files"].items() <= manifest["files"].items() and manifest["fingerprint"] == plain["fingerprint"]
+    assert (
+        plain["files"].items() <= manifest["files"].items()
+        and manifest["fingerprint"] == plain["fingerprint"]
+    )
     capsys.readouterr()
     prep("demo", **options, **told)
     assert "up to date" in capsys.readouterr().err
@@ -563,12 +855,20 @@ def test_own_test_sets_beside_those_of_a_data_set(tmp_path, capsys, monkeypatch)
     assert "source.sets.news.src: " in caught.value.where
     with pytest.raises(ConfigError) as caught:
         prep("demo", **options)
-    assert "source.sets.news.docs: " in caught.value.where and "source.sets.other.docs: blank -> -" in caught.value.where
+    assert (
+        "source.sets.news.docs: " in caught.value.where
+        and "source.sets.other.docs: blank -> -" in caught.value.where
+    )
 
 
 def test_a_bad_test_set_beside_a_data_set_is_found_before_anything_is_written(tmp_path):
     news = write(tmp_path / "in", "news", pairs(10, 3))
-    prep_demo = {"size": 50, "run_dir": tmp_path / "run", "jobs": 1, "test": [f"{news[0]},{news[1]}"]}
+    prep_demo = {
+        "size": 50,
+        "run_dir": tmp_path / "run",
+        "jobs": 1,
+        "test": [f"{news[0]},{news[1]}"],
+    }
     news[1].write_bytes(news[1].read_bytes() + b"mehr\n")
     with pytest.raises(DataError, match="news.en has 10 lines but news.de has 11"):
         prep("demo", **prep_demo)

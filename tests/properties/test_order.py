@@ -1,4 +1,6 @@
-"""The order of training: every pair once an epoch, and from any place on the same as if never stopped."""
+"""The order of training: every pair once an epoch, and from any place on the same as if never
+stopped.
+"""
 
 import numpy as np
 from hypothesis import given
@@ -9,7 +11,9 @@ from nmtkit.data.batches import batch_list
 from nmtkit.settings import TrainSettings
 from nmtkit.train.order import Order
 
-LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60).map(lambda pairs: np.array(pairs, dtype=np.int64).T)
+LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60).map(
+    lambda pairs: np.array(pairs, dtype=np.int64).T
+)
 SETTINGS = st.builds(
     lambda **values: settings.build(TrainSettings, values, "train"),
     batch_size=st.integers(1, 120),
@@ -45,7 +49,9 @@ def test_updates_are_the_epochs_batches_one_after_the_other(lengths, chosen, upd
 @given(LENGTHS, SETTINGS, st.integers(1, 12))
 def test_an_update_holds_what_is_asked_for_and_no_batch_more(lengths, chosen, updates):
     src, tgt = lengths
-    counted = {"src_tokens": src, "tgt_tokens": tgt, "sentences": np.ones_like(src)}[chosen.batch_unit]
+    counted = {"src_tokens": src, "tgt_tokens": tgt, "sentences": np.ones_like(src)}[
+        chosen.batch_unit
+    ]
     for update in walk(Order(src, tgt, chosen), updates)[0]:
         sizes = [int(counted[rows].sum()) for rows in update]
         assert sum(sizes) >= chosen.update_size
@@ -65,5 +71,7 @@ def test_from_any_place_on_the_rest_is_the_same(lengths, chosen, updates, data):
 def test_the_padded_batch_never_holds_more_than_its_budget(lengths, chosen, epoch):
     src, tgt = lengths
     for rows in batch_list(src, tgt, chosen.batch_size, chosen.batch_unit, chosen.seed, epoch):
-        width = {"src_tokens": src[rows].max(), "tgt_tokens": tgt[rows].max(), "sentences": 1}[chosen.batch_unit]
+        width = {"src_tokens": src[rows].max(), "tgt_tokens": tgt[rows].max(), "sentences": 1}[
+            chosen.batch_unit
+        ]
         assert len(rows) == 1 or len(rows) * width <= chosen.batch_size

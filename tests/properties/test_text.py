@@ -1,4 +1,6 @@
-"""Text of any kind, there and back: no character is lost, no token is read as a control symbol, no line becomes two."""
+"""Text of any kind, there and back: no character is lost, no token is read as a control symbol,
+no line becomes two.
+"""
 
 import json
 import unicodedata
@@ -17,23 +19,49 @@ from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 SETTINGS = {"normalize": False, "aggressive_hyphens": True, "escape": False, "lowercase": False}
 WORDS = ["@@", "a@@", "@-@", "<unk>", "</s>", "&apos;", "&amp;amp;", "&#124;"]
 WORDS += ["Der", "hund", "Hund", "U-Bahn", "don't", "rug,", "8'", "...", "Mr.", "1,000"]
-# Separators, joiners, combining and zero-width marks, private and unassigned code points, letters whose case has another length.
-ODD = "\x00\t\r\x0b\x0c\x1c\x85\u2028\u2029\ufeff \u00a0\u3000\u200b\u200d\u0301@-&;<>|[]'\".,!?#ßŉǰİıſﬀ\ue000\uffff日我，。"
-CHARACTERS = st.one_of(st.sampled_from(ODD), st.characters(exclude_categories=["Cs"], exclude_characters="\n"))
-TEXT = st.lists(st.one_of(st.text(CHARACTERS, max_size=8), st.sampled_from(WORDS)), max_size=8).map(" ".join)
+# Separators, joiners, combining and zero-width marks, private and unassigned code points, letters
+# whose case has another length.
+ODD = (
+    "\x00\t\r\x0b\x0c\x1c\x85\u2028\u2029\ufeff"
+    " \u00a0\u3000\u200b\u200d\u0301@-&;<>|[]'\".,!?#ßŉǰİıſﬀ\ue000\uffff日我，。"
+)
+CHARACTERS = st.one_of(
+    st.sampled_from(ODD), st.characters(exclude_categories=["Cs"], exclude_characters="\n")
+)
+TEXT = st.lists(st.one_of(st.text(CHARACTERS, max_size=8), st.sampled_from(WORDS)), max_size=8).map(
+    " ".join
+)
 SPELLED = st.text(CHARACTERS.filter(lambda c: not c.isspace()), min_size=1, max_size=12)
-WORD = st.one_of(SPELLED, st.sampled_from(WORDS), st.tuples(SPELLED, st.sampled_from(WORDS)).map("".join))
+WORD = st.one_of(
+    SPELLED, st.sampled_from(WORDS), st.tuples(SPELLED, st.sampled_from(WORDS)).map("".join)
+)
 
 
 def visible(text):
     """What must survive: everything but white space and what `tidy` takes for it."""
-    return "".join(c for c in text if not c.isspace() and c != "\ufeff" and unicodedata.category(c) not in {"Cc", "Zl", "Zp"})
+    return "".join(
+        c
+        for c in text
+        if not c.isspace() and c != "\ufeff" and unicodedata.category(c) not in {"Cc", "Zl", "Zp"}
+    )
 
 
 @pytest.fixture(scope="module")
 def codes(tmp_path_factory):
     path = tmp_path_factory.mktemp("properties") / "codes"
-    counts = {"der": 9, "den": 7, "Hund": 5, "hunde": 5, "a@@": 4, "@@": 4, "@-@": 3, "<unk>": 2, "我们": 3, "日我": 2, "e\u0301e\u0301": 3}
+    counts = {
+        "der": 9,
+        "den": 7,
+        "Hund": 5,
+        "hunde": 5,
+        "a@@": 4,
+        "@@": 4,
+        "@-@": 3,
+        "<unk>": 2,
+        "我们": 3,
+        "日我": 2,
+        "e\u0301e\u0301": 3,
+    }
     learn_bpe(counts, 40, path)
     return path
 
@@ -59,7 +87,9 @@ def test_tidy_keeps_every_visible_character_in_one_line(line):
 def test_tokens_spell_the_text(side, data):
     line = data.draw(TEXT)
     tokens = side.tokenized(tidy(line)).split(" ")
-    assert "".join(tokens).replace("@-@", "-") == visible(line).replace("@-@", "-")  # Moses' mark of a split hyphen, also where a text has it
+    assert "".join(tokens).replace("@-@", "-") == visible(line).replace(
+        "@-@", "-"
+    )  # Moses' mark of a split hyphen, also where a text has it
 
 
 @given(st.lists(WORD, max_size=8))
@@ -86,7 +116,9 @@ def test_a_side_brings_every_line_back_but_for_case_and_spaces(side, data):
     assert side.surface(subwords) == " ".join(side.tokens(line))
     text = side.decode(subwords)
     assert len(text.splitlines()) <= 1
-    assert visible(text).replace("@-@", "-").casefold() == visible(line).replace("@-@", "-").casefold()
+    assert (
+        visible(text).replace("@-@", "-").casefold() == visible(line).replace("@-@", "-").casefold()
+    )
 
 
 @given(st.lists(st.lists(WORD, max_size=6), max_size=5))

@@ -1,4 +1,5 @@
-"""Recipes run as a person runs them, but that the program `nmtkit` which they find passes its arguments on to this process.
+"""Recipes run as a person runs them, but that the program `nmtkit` which they find passes its
+arguments on to this process.
 
 torch is loaded here already, so that a call costs what it does, and not seconds of importing.
 """
@@ -17,8 +18,12 @@ from nmtkit.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {path: path.read_text("utf-8") for path in (ROOT / "recipes").rglob("*.sh")}
-RECIPES = sorted(path for path, text in SCRIPTS.items() if text.startswith("#!") and "common.sh" in text)
-ASKED = {name for text in SCRIPTS.values() for name in re.findall(r"\$\{([A-Z][A-Z_]+):?[-+?]", text)}
+RECIPES = sorted(
+    path for path, text in SCRIPTS.items() if text.startswith("#!") and "common.sh" in text
+)
+ASKED = {
+    name for text in SCRIPTS.values() for name in re.findall(r"\$\{([A-Z][A-Z_]+):?[-+?]", text)
+}
 """The variables that recipes take, which a person who runs the tests may have set."""
 CLIENT = """#!/usr/bin/env bash
 # In bash, whose start costs a tenth of Python's.
@@ -44,7 +49,13 @@ class Done:
 
     def options(self, command: str, option: str) -> list[str]:
         """The values of an option in all calls of a command."""
-        return [value for call in self.calls if call[0] == command for key, value in zip(call, call[1:], strict=False) if key == option]
+        return [
+            value
+            for call in self.calls
+            if call[0] == command
+            for key, value in zip(call, call[1:], strict=False)
+            if key == option
+        ]
 
 
 def in_this_process(arguments: list[str]) -> tuple[int, str, str]:
@@ -54,11 +65,15 @@ def in_this_process(arguments: list[str]) -> tuple[int, str, str]:
 
 
 def nothing(arguments: list[str]) -> tuple[int, str, str]:
-    """What recipes need of nmtkit, and no more: the folders of which they keep a copy, and a sign of parses where some were given."""
+    """What recipes need of nmtkit, and no more: the folders of which they keep a copy, and a
+    sign of parses where some were given.
+    """
     run = Path(arguments[arguments.index("--run") + 1])
     parsed = ["prep/train.spans.bin"] if {"--parses", "--parser"} & set(arguments) else []
     made = {"prep": parsed, "score": ["score/test/table.md"], "report": ["report/index.html"]}
-    for name in made.get(arguments[0], []) + ([f"analyze/{arguments[1]}/table.md"] if arguments[0] == "analyze" else []):
+    for name in made.get(arguments[0], []) + (
+        [f"analyze/{arguments[1]}/table.md"] if arguments[0] == "analyze" else []
+    ):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).touch()
     return 0, "", ""
@@ -76,8 +91,13 @@ def run_recipe(recipe: Path, folder: Path, answer=in_this_process, **environment
     program = folder / "bin" / "nmtkit"
     program.write_text(CLIENT, "utf-8")
     program.chmod(0o755)
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "recipes" / "requirements.lock").read_bytes()).hexdigest()
-    (folder / ".installed").write_text(wanted + "\n", "utf-8")  # the environment is there: nothing is to be installed
+    wanted = hashlib.sha256(
+        (ROOT / "pyproject.toml").read_bytes()
+        + (ROOT / "recipes" / "requirements.lock").read_bytes()
+    ).hexdigest()
+    (folder / ".installed").write_text(
+        wanted + "\n", "utf-8"
+    )  # the environment is there: nothing is to be installed
     variables = {key: value for key, value in os.environ.items() if key not in ASKED}
     variables |= {key: str(value) for key, value in environment.items()}
     calls = []
@@ -87,8 +107,14 @@ def run_recipe(recipe: Path, folder: Path, answer=in_this_process, **environment
         open(folder / "err", "w+", encoding="utf-8") as err,
     ):
         door.settimeout(0.05)
-        variables |= {"DOOR": str(door.getsockname()[1]), "ANSWER": str(folder / "answer"), "NMTKIT_VENV": str(folder)}
-        with subprocess.Popen(["bash", str(recipe)], env=variables, stdout=out, stderr=err, cwd=folder) as process:
+        variables |= {
+            "DOOR": str(door.getsockname()[1]),
+            "ANSWER": str(folder / "answer"),
+            "NMTKIT_VENV": str(folder),
+        }
+        with subprocess.Popen(
+            ["bash", str(recipe)], env=variables, stdout=out, stderr=err, cwd=folder
+        ) as process:
             while process.poll() is None:
                 try:
                     connection, _ = door.accept()

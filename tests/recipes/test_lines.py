@@ -1,4 +1,6 @@
-"""The lines of the recipes at the scales that no test can afford: what they ask of nmtkit exists, and has the papers' sizes and updates."""
+"""The lines of the recipes at the scales that no test can afford: what they ask of nmtkit
+exists, and has the papers' sizes and updates.
+"""
 
 import functools
 from types import SimpleNamespace
@@ -18,21 +20,35 @@ from nmtkit.train.plan import make_plan
 from nmtkit.train.schedules import learning_rate
 from tests.recipes.door import ROOT, nothing, run_recipe
 
-DC_WMT, DC_TED, PR = Vocabularies(33432, 33432, True), Vocabularies(32000, 32000, True), Vocabularies(42875, 42875, True)
+DC_WMT, DC_TED, PR = (
+    Vocabularies(33432, 33432, True),
+    Vocabularies(32000, 32000, True),
+    Vocabularies(42875, 42875, True),
+)
 CARU_WMT, CARU_CAPTIONS = Vocabularies(50_000, 50_000, False), Vocabularies(7850, 7850, False)
 LADDER, LADDER_CAPTIONS = [86.30, 90.49, 94.69, 94.69], [21.51, 25.71, 29.91, 29.91]
 BOTH_WAYS = [25.84, 38.43, 42.63, 42.63]
-"""By hand from the ladder with one direction and linear readout: a second cell of 2(EH + H²), the first state's H², alignment, cell's context and
-maxout of twice the context (H² + 2H² + (E + 3H)H), HE/2, and V(E - H) less of the output layer; the gate 2(2H² + 4H²); CAEmbed 6H², the cell's
-context 2H² less."""
+"""By hand from the ladder with one direction and linear readout: a second cell of 2(EH + H²), the
+first state's H², alignment, cell's context and maxout of twice the context (H² + 2H² + (E + 3H)H),
+HE/2, and V(E - H) less of the output layer; the gate 2(2H² + 4H²); CAEmbed 6H², the cell's context
+2H² less.
+"""
 AMN = Vocabularies(32000, 32000, False)
 ABLATIONS = [83.21, 81.64, 81.11, 98.45]
 EIGHT_TIMES = [15.565, 17.67, 17.67, 19.77] * 8
 FULL = {
     "dual_context/table1": (DC_WMT, [61.26, 73.86, 73.86, 86.46], [160_000] * 4),
     "dual_context/table2": (DC_TED, EIGHT_TIMES, [200_000] * 32),
-    "dual_context/table5": (DC_WMT, [61.26, 73.86, 63.36, 65.46, 67.56, 69.66, 71.76, 65.46, 67.56, 69.66], [160_000] * 10),
-    "dual_context/kernel_size": (DC_WMT, [61.26, 73.86, 77.01, 80.15, 83.30, 86.44, 89.59, 92.73], [160_000] * 8),
+    "dual_context/table5": (
+        DC_WMT,
+        [61.26, 73.86, 63.36, 65.46, 67.56, 69.66, 71.76, 65.46, 67.56, 69.66],
+        [160_000] * 10,
+    ),
+    "dual_context/kernel_size": (
+        DC_WMT,
+        [61.26, 73.86, 77.01, 80.15, 83.30, 86.44, 89.59, 92.73],
+        [160_000] * 8,
+    ),
     "dual_context/agreement": (DC_WMT, [61.26, 73.86], [160_000] * 2),
     "dual_context/probing": (DC_WMT, [61.26, 73.86], [160_000] * 2),
     "memory/table2": (AMN, [76.91, 81.63, 81.64, 83.21, 76.91] * 4, [100_000] * 20),
@@ -40,8 +56,16 @@ FULL = {
     "memory/table4": (AMN, [76.91, *[83.21] * 27], [100_000] * 28),
     "memory/context_use": (AMN, [76.91, 81.63, 81.64, 83.21, 76.91], [100_000] * 5),
     "memory/subtitles": (AMN, [76.91, 83.21, 81.63], [100_000] * 3),
-    "phrase/table1": (PR, [88.05, 132.66, 264.13, 442.48] * 2, [100_000, 100_000, 300_000, 300_000] * 2),
-    "phrase/table2": (PR, [88.05, 128.98, 128.98, 132.66, 132.66, 132.66, 264.13], [100_000] * 6 + [300_000]),
+    "phrase/table1": (
+        PR,
+        [88.05, 132.66, 264.13, 442.48] * 2,
+        [100_000, 100_000, 300_000, 300_000] * 2,
+    ),
+    "phrase/table2": (
+        PR,
+        [88.05, 128.98, 128.98, 132.66, 132.66, 132.66, 264.13],
+        [100_000] * 6 + [300_000],
+    ),
     "phrase/length": (PR, [88.05, 132.66, 264.13], [100_000, 100_000, 300_000]),
     "phrase/agreement": (PR, [88.05, 132.66, 264.13], [100_000, 100_000, 300_000]),
     "caru/table1": (CARU_WMT, [64.28, 68.47, 83.16, *LADDER] * 4, [450_000] * 28),
@@ -53,13 +77,21 @@ FULL = {
     "caru/both_ways": (CARU_CAPTIONS, [31.86, 36.06, *BOTH_WAYS], [5_800] * 6),
     "caru/phrases": (CARU_WMT, [64.28, 68.47, *LADDER], [450_000] * 6),
 }
-"""Vocabulary, millions of parameters and updates of each training, in order: models.md 1.5 (2.1 million a layer with the module), 1.6, 2.7, 2.8,
-3.11 and 5 (the memory 6.30 million, the others 4.73; without attention 2.10 less, without both six layers of 3.15 and no RNN), 4.7, 4.8 (the
-paper's ladder; those beside it are counted in `test_sizes_of_the_comparators`)."""
+"""Vocabulary, millions of parameters and updates of each training, in order: models.md 1.5 (2.1
+million a layer with the module), 1.6, 2.7, 2.8, 3.11 and 5 (the memory 6.30 million, the others
+4.73; without attention 2.10 less, without both six layers of 3.15 and no RNN), 4.7, 4.8 (the
+paper's ladder; those beside it are counted in `test_sizes_of_the_comparators`).
+"""
 
 
 MEASURING = ("score", "analyze")
-STAGES = {"score": "score", "task": "probing", "cost": "cost", "group": "lengths", "sentence": "examples"}
+STAGES = {
+    "score": "score",
+    "task": "probing",
+    "cost": "cost",
+    "group": "lengths",
+    "sentence": "examples",
+}
 """What measures the columns of a kind."""
 COMMANDS = get_command(app).commands
 ABLATED = ("context_encoder", "inter_attention", "context", "context_size")
@@ -88,13 +120,22 @@ def with_parses(parses, tmp_path_factory):
 
 
 def asked(name, folder, **variables):
-    return run_recipe(ROOT / "recipes" / f"{name}.sh", folder, nothing, RUNS=folder / "runs", **variables)
+    return run_recipe(
+        ROOT / "recipes" / f"{name}.sh", folder, nothing, RUNS=folder / "runs", **variables
+    )
 
 
 def planned(values):
     """What a call of train resolves to."""
     run = SimpleNamespace(manifest=lambda: {"preset": "", "fingerprint": ""})
-    return make_plan(run, values["variant"], values["preset"], values["config"], values["assignments"] or [], values["seed"])
+    return make_plan(
+        run,
+        values["variant"],
+        values["preset"],
+        values["config"],
+        values["assignments"] or [],
+        values["seed"],
+    )
 
 
 def understood(call):
@@ -108,8 +149,23 @@ def understood(call):
         lengths.groups(values["buckets"] or "dc")
         check_test(values["test"])
     elif call[0] == "analyze":
-        options = ("buckets", "measure", "pairs", "context", "levels", "expressions", "probes", "sentence", "paper", "table")
-        stage.own_options(values["analysis"], stage.find(values["analysis"]), {name: values[name] for name in options})
+        options = (
+            "buckets",
+            "measure",
+            "pairs",
+            "context",
+            "levels",
+            "expressions",
+            "probes",
+            "sentence",
+            "paper",
+            "table",
+        )
+        stage.own_options(
+            values["analysis"],
+            stage.find(values["analysis"]),
+            {name: values[name] for name in options},
+        )
     return values
 
 
@@ -123,10 +179,16 @@ def test_every_call_is_understood(name, scale, with_parses):
     own = trained[-len(last["score"]["systems"]) :]
     assert (
         last["translate"]["systems"] == last["score"]["systems"] == own
-        and last["score"]["against"] == own[0] == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
+        and last["score"]["against"]
+        == own[0]
+        == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
     )
     assert all(values["systems"] == own for command, values in calls if command == "analyze")
-    assert all(values["measure"] for command, values in calls if command == "analyze" and values["analysis"] == "cost")
+    assert all(
+        values["measure"]
+        for command, values in calls
+        if command == "analyze" and values["analysis"] == "cost"
+    )
 
 
 @pytest.mark.parametrize("name", FULL)
@@ -139,14 +201,20 @@ def test_full_has_the_papers_sizes_and_updates(name, with_parses):
     for plan in plans:
         if (plan.variant, repr(plan.model)) not in counted:
             with torch.device("meta"):
-                counted[plan.variant, repr(plan.model)] = count_parameters(build_model(plan.variant, plan.model, vocabularies))
-    assert [counted[plan.variant, repr(plan.model)] / 1e6 for plan in plans] == pytest.approx(sizes, abs=0.0051)
+                counted[plan.variant, repr(plan.model)] = count_parameters(
+                    build_model(plan.variant, plan.model, vocabularies)
+                )
+    assert [counted[plan.variant, repr(plan.model)] / 1e6 for plan in plans] == pytest.approx(
+        sizes, abs=0.0051
+    )
     assert [plan.train.max_steps for plan in plans] == updates
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_parses):
-    """By the stage that measures them; and that has the paper's corpora, and a system for every row that names one."""
+    """By the stage that measures them; and that has the paper's corpora, and a system for every
+    row that names one.
+    """
     done = with_parses(name, "full")
     calls = [(call[0], understood(call)) for call in done.calls if call[0] in MEASURING]
     file = ROOT / "recipes" / name.split("/")[0] / "paper.toml"
@@ -157,20 +225,37 @@ def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_pars
     for kind, stage_name in STAGES.items():
         own = [column for column in columns if column.kind == kind]
         values = asked.get(stage_name, {"paper": None, "table": None})
-        assert (str(values["paper"] or ""), values["table"] or "") == ((str(file), name.split("/")[1]) if own else ("", ""))
+        assert (str(values["paper"] or ""), values["table"] or "") == (
+            (str(file), name.split("/")[1]) if own else ("", "")
+        )
         if own:
-            assert list(dict.fromkeys(column.dataset for column in own)) == (prepared if kind != "sentence" else [""])
-            assert {f"{row.system}-s1" for row in table.rows if row.system} <= set(values["systems"])
+            assert list(dict.fromkeys(column.dataset for column in own)) == (
+                prepared if kind != "sentence" else [""]
+            )
+            assert {f"{row.system}-s1" for row in table.rows if row.system} <= set(
+                values["systems"]
+            )
 
 
-@pytest.mark.parametrize("name", [name for name in FULL if not name.startswith(("caru/", "memory/"))])
+@pytest.mark.parametrize(
+    "name", [name for name in FULL if not name.startswith(("caru/", "memory/"))]
+)
 def test_a_system_is_what_its_name_says(name, with_parses):
     for call in with_parses(name, "full").calls:
         if call[0] == "train":
             values = understood(call)
             system = values["name"].removesuffix("-s1")
-            module = next((variant for variant in ("enc-dc", "dec-dc", "full-dc") if system.startswith(variant)), "pr")
-            assert values["variant"] == ("transformer" if system in {"transformer", "big"} else module)
+            module = next(
+                (
+                    variant
+                    for variant in ("enc-dc", "dec-dc", "full-dc")
+                    if system.startswith(variant)
+                ),
+                "pr",
+            )
+            assert values["variant"] == (
+                "transformer" if system in {"transformer", "big"} else module
+            )
             model = planned(values).model
             if module == "enc-dc":
                 size, layers = system.partition("-f")[2] or "2", system.partition("-layers-")[2]
@@ -178,8 +263,15 @@ def test_a_system_is_what_its_name_says(name, with_parses):
 
 
 def test_the_ladder_of_phrases(with_parses):
-    plans = {call[call.index("--name") + 1]: planned(understood(call)) for call in with_parses("phrase/table2", "full").calls if call[0] == "train"}
-    rungs = [tuple(plans[f"{name}-s1"].model[key] for key in KEYS) for name in ("mean", "max", "max-attn", "pr", "parse")]
+    plans = {
+        call[call.index("--name") + 1]: planned(understood(call))
+        for call in with_parses("phrase/table2", "full").calls
+        if call[0] == "train"
+    }
+    rungs = [
+        tuple(plans[f"{name}-s1"].model[key] for key in KEYS)
+        for name in ("mean", "max", "max-attn", "pr", "parse")
+    ]
     assert rungs == [
         ("mean", False, False, "ngram"),
         ("max", False, False, "ngram"),
@@ -194,24 +286,49 @@ def test_the_rows_of_the_memory(with_parses):
 
     def read(name):
         calls = [call for call in with_parses(name, "full").calls if call[0] == "train"]
-        return {call[call.index("--name") + 1].removesuffix("-s1"): planned(understood(call)) for call in calls}
+        return {
+            call[call.index("--name") + 1].removesuffix("-s1"): planned(understood(call))
+            for call in calls
+        }
 
     found = read("memory/table3")
     assert {plan.variant for name, plan in found.items() if name != "transformer"} == {"amn"}
-    assert {name: tuple(plan.model[key] for key in ABLATED) for name, plan in found.items() if name != "transformer"} == {
+    assert {
+        name: tuple(plan.model[key] for key in ABLATED)
+        for name, plan in found.items()
+        if name != "transformer"
+    } == {
         "amn": ("gru", True, "previous", 1),
         "amn-wo-rnn": ("none", True, "previous", 1),
         "amn-wo-attention": ("gru", False, "foreign", 1),
         "amn-wo-both": ("transformer", False, "foreign", 1),
     }
-    sweep = {name: plan.model for name, plan in read("memory/table4").items() if name != "transformer"}
-    wanted = {("previous", 1, "concatenate")} | {(kind, k, "concatenate") for kind in ("previous", "next", "random") for k in range(1, 6)}
-    wanted |= {(kind, k, "parallel") for kind in ("previous", "next", "random") for k in range(2, 6)}
-    assert {(m["context"], m["context_size"], m["context_join"]) for m in sweep.values()} == wanted and len(sweep) == len(wanted)
+    sweep = {
+        name: plan.model for name, plan in read("memory/table4").items() if name != "transformer"
+    }
+    wanted = {("previous", 1, "concatenate")} | {
+        (kind, k, "concatenate") for kind in ("previous", "next", "random") for k in range(1, 6)
+    }
+    wanted |= {
+        (kind, k, "parallel") for kind in ("previous", "next", "random") for k in range(2, 6)
+    }
+    assert {
+        (m["context"], m["context_size"], m["context_join"]) for m in sweep.values()
+    } == wanted and len(sweep) == len(wanted)
     for name, model in sweep.items():
         kind, size, *join = name.split("-")[1:] or ("previous", 1)
-        assert (model["context"], model["context_size"], model["context_join"]) == (kind, int(size), *(join or ["concatenate"]))
-    assert [plan.variant for plan in read("memory/table2").values()] == ["transformer", "context-aware", "han", "amn", "concat"]
+        assert (model["context"], model["context_size"], model["context_join"]) == (
+            kind,
+            int(size),
+            *(join or ["concatenate"]),
+        )
+    assert [plan.variant for plan in read("memory/table2").values()] == [
+        "transformer",
+        "context-aware",
+        "han",
+        "amn",
+        "concat",
+    ]
 
 
 @pytest.mark.parametrize("name", ["table2", "table3", "table4", "context_use"])
@@ -219,19 +336,34 @@ def test_small_trains_on_the_demo_corpus_until_its_contexts_are_learnt(name, tmp
     for variables, steps in (({}, 5000), ({"STEPS": 70}, 70)):
         done = asked(f"memory/{name}", tmp_path, SCALE="small", **variables)
         plans = [planned(understood(call)) for call in done.calls if call[0] == "train"]
-        assert {plan.train.max_steps for plan in plans} == {steps} and f"small-demo-demo-{steps}" in done.options("prep", "--run")[0]
+        assert {plan.train.max_steps for plan in plans} == {
+            steps
+        } and f"small-demo-demo-{steps}" in done.options("prep", "--run")[0]
 
 
 def test_pairs_of_the_use_of_context(tmp_path):
-    assert asked("memory/context_use", tmp_path / "a", SCALE="small").options("analyze", "--pairs") == ["pronouns"]
-    assert asked("memory/context_use", tmp_path / "b", SCALE="full").options("analyze", "--pairs") == []
-    assert asked("memory/context_use", tmp_path / "c", SCALE="full", PAIRS="x.json").options("analyze", "--context") == ["true,none,foreign"]
+    assert asked("memory/context_use", tmp_path / "a", SCALE="small").options(
+        "analyze", "--pairs"
+    ) == ["pronouns"]
+    assert (
+        asked("memory/context_use", tmp_path / "b", SCALE="full").options("analyze", "--pairs")
+        == []
+    )
+    assert asked("memory/context_use", tmp_path / "c", SCALE="full", PAIRS="x.json").options(
+        "analyze", "--context"
+    ) == ["true,none,foreign"]
 
 
 def test_files_of_probing(tmp_path):
-    assert asked("dual_context/probing", tmp_path / "a", SCALE="small").options("analyze", "--probes") == [""]
-    assert asked("dual_context/probing", tmp_path / "b", SCALE="full").options("analyze", "--probes") == ["senteval"]
-    assert asked("dual_context/probing", tmp_path / "c", SCALE="small", PROBES="xprobe").options("analyze", "--probes") == ["xprobe"]
+    assert asked("dual_context/probing", tmp_path / "a", SCALE="small").options(
+        "analyze", "--probes"
+    ) == [""]
+    assert asked("dual_context/probing", tmp_path / "b", SCALE="full").options(
+        "analyze", "--probes"
+    ) == ["senteval"]
+    assert asked("dual_context/probing", tmp_path / "c", SCALE="small", PROBES="xprobe").options(
+        "analyze", "--probes"
+    ) == ["xprobe"]
 
 
 RUNGS = ("caatt", "caembed", "attention_norm")
@@ -240,42 +372,71 @@ RUNGS = ("caatt", "caembed", "attention_norm")
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_the_ladder_of_gates(scale, with_parses):
     calls = [call for call in with_parses("caru/table1", scale).calls if call[0] == "train"]
-    plans = {call[call.index("--name") + 1].removesuffix("-s1"): planned(understood(call)) for call in calls}
-    assert [plan.variant for plan in plans.values()] == ["rnnsearch", "gru-inv", "gatt", *["caru"] * 4]
+    plans = {
+        call[call.index("--name") + 1].removesuffix("-s1"): planned(understood(call))
+        for call in calls
+    }
+    assert [plan.variant for plan in plans.values()] == [
+        "rnnsearch",
+        "gru-inv",
+        "gatt",
+        *["caru"] * 4,
+    ]
     assert {name: tuple(plans[name].model[key] for key in RUNGS) for name in list(plans)[3:]} == {
         "plain": (False, "off", "softmax"),
         "caatt": (True, "off", "softmax"),
         "caembed": (True, "state", "softmax"),
         "caru": (True, "state", "l1_exp_nx"),
     }
-    assert {plan.model["d_hidden"] for plan in plans.values()} == {512 if scale == "small" else 1024}
+    assert {plan.model["d_hidden"] for plan in plans.values()} == {
+        512 if scale == "small" else 1024
+    }
     assert {plan.model["d_embedding"] for plan in plans.values()} == {256}
-    widths = [plan.model["d_alignment" if plan.variant == "rnnsearch" else "alignment_width"] for plan in plans.values()]
+    widths = [
+        plan.model["d_alignment" if plan.variant == "rnnsearch" else "alignment_width"]
+        for plan in plans.values()
+    ]
     assert set(widths) == {256 if scale == "small" else 0}  # 0: as wide as the state
 
 
 @pytest.mark.parametrize(
     ("gate", "context", "size"),
-    [(0, 2048, 64.28), (3 * (2048 + 1024) * 1024, 1024, 68.47), (3 * (1024 + 2048) * 2048, 2048, 83.16)],
+    [
+        (0, 2048, 64.28),
+        (3 * (2048 + 1024) * 1024, 1024, 68.47),
+        (3 * (1024 + 2048) * 2048, 2048, 83.16),
+    ],
     ids=["rnnsearch", "gru-inv", "gatt"],
 )
 def test_sizes_of_the_comparators(gate, context, size):
-    """Counted by hand from models.md 5 (E=256, H=1024, source states of 2H, V=50,000 a side): the gate, a GRU from one width to another, and what
-    its width changes."""
+    """Counted by hand from models.md 5 (E=256, H=1024, source states of 2H, V=50,000 a side): the
+    gate, a GRU from one width to another, and what its width changes.
+    """
     e, h, v = 256, 1024, 50_000
     encoder, initial = 2 * 3 * (e * h + h * h), h * h
     alignment = h * (h + context) + h
     decoder = 3 * ((e + context) * h + h * h)
     readout = (e + h + context) * h + h // 2 * e
     words = 2 * v * e + (e + 1) * v
-    assert (gate + encoder + initial + alignment + decoder + readout + words) / 1e6 == pytest.approx(size, abs=0.04)  # biases are left out
+    assert (
+        gate + encoder + initial + alignment + decoder + readout + words
+    ) / 1e6 == pytest.approx(size, abs=0.04)  # biases are left out
 
 
 def test_big_french_has_the_smaller_dropout(tmp_path):
     done = asked("phrase/table1", tmp_path, SCALE="full")
     plans = [planned(understood(call)) for call in done.calls if call[0] == "train"]
     assert [plan.model["dropout"] for plan in plans] == [0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
-    assert [plan.model["attention_dropout"] for plan in plans] == [0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
+    assert [plan.model["attention_dropout"] for plan in plans] == [
+        0.1,
+        0.1,
+        0.3,
+        0.3,
+        0.1,
+        0.1,
+        0.1,
+        0.1,
+    ]
     assert [call[1] for call in done.calls if call[0] == "prep"] == ["wmt14-ende", "wmt14-enfr"]
 
 
@@ -283,10 +444,17 @@ def test_big_french_has_the_smaller_dropout(tmp_path):
 def test_big_at_small_is_twice_as_wide_and_learns_half_as_fast(name, tmp_path):
     """Captions and the demo corpus have presets of their own, with other sizes and schedules."""
     done = asked(f"phrase/{name}", tmp_path, SCALE="small")
-    plans = {values["name"]: planned(values) for call in done.calls if call[0] == "train" for values in [understood(call)]}
+    plans = {
+        values["name"]: planned(values)
+        for call in done.calls
+        if call[0] == "train"
+        for values in [understood(call)]
+    }
     base, big = plans["transformer-s1"], plans["big-s1"]
     assert [big.model[key] / base.model[key] for key in ("d_model", "d_ff", "heads")] == [2, 2, 2]
-    peaks = [learning_rate(plan.train, plan.model["d_model"], plan.train.warmup) for plan in (base, big)]
+    peaks = [
+        learning_rate(plan.train, plan.model["d_model"], plan.train.warmup) for plan in (base, big)
+    ]
     assert peaks[1] == pytest.approx(peaks[0] / 2, rel=0.02)
 
 
@@ -295,22 +463,44 @@ def test_the_rung_of_parses_needs_parses(parses, tmp_path):
     assert without.code == 0 and "the row +Parsing is left out" in without.stderr
     assert "parse-s1" not in without.options("train", "--name")
     given = asked("phrase/table2", tmp_path, SCALE="small", PARSES=parses)
-    assert given.options("prep", "--parses") == [f"{name}={parses / name}.trees" for name in ("dev", "train")]
+    assert given.options("prep", "--parses") == [
+        f"{name}={parses / name}.trees" for name in ("dev", "train")
+    ]
     assert given.options("prep", "--run") != without.options("prep", "--run")
     assert "parse-s1" in given.options("train", "--name")
-    assert "parse-s1" in asked("phrase/table2", tmp_path, SCALE="small", PARSER="stanza").options("train", "--name")
+    assert "parse-s1" in asked("phrase/table2", tmp_path, SCALE="small", PARSER="stanza").options(
+        "train", "--name"
+    )
 
 
 def test_what_the_caller_may_choose(tmp_path):
     chosen = {"SEEDS": "3 5", "STEPS": 70, "PRESET": "tiny", "FROM_DIR": "/data", "PAIRS": "a,b,c"}
     done = asked("phrase/agreement", tmp_path, SCALE="full", **chosen)
-    assert done.options("train", "--name") == ["transformer-s3", "transformer-s5", "pr-s3", "pr-s5", "big-s3", "big-s5"]
-    assert [planned(understood(call)).train.seed for call in done.calls if call[0] == "train"] == [3, 5] * 3
-    assert {planned(understood(call)).train.max_steps for call in done.calls if call[0] == "train"} == {70}
-    assert done.options("prep", "--from-dir") == ["/data"] and done.options("prep", "--preset") == ["tiny"]
-    assert all(run.endswith("-tiny-70") for run in done.options("prep", "--run"))  # systems of other budgets have other runs
+    assert done.options("train", "--name") == [
+        "transformer-s3",
+        "transformer-s5",
+        "pr-s3",
+        "pr-s5",
+        "big-s3",
+        "big-s5",
+    ]
+    assert [planned(understood(call)).train.seed for call in done.calls if call[0] == "train"] == [
+        3,
+        5,
+    ] * 3
+    assert {
+        planned(understood(call)).train.max_steps for call in done.calls if call[0] == "train"
+    } == {70}
+    assert done.options("prep", "--from-dir") == ["/data"] and done.options("prep", "--preset") == [
+        "tiny"
+    ]
+    assert all(
+        run.endswith("-tiny-70") for run in done.options("prep", "--run")
+    )  # systems of other budgets have other runs
     assert done.options("analyze", "--pairs") == ["a,b,c"]
-    assert done.options("score", "--group-by") == ["seed"] and done.options("score", "--against") == ["transformer-s3"]
+    assert done.options("score", "--group-by") == ["seed"] and done.options(
+        "score", "--against"
+    ) == ["transformer-s3"]
 
 
 def test_of_several_seeds_the_first_is_looked_into(tmp_path):
@@ -325,7 +515,12 @@ def test_a_prepared_run_keeps_its_corpus(tmp_path):
     (tmp_path / "mine" / "prep" / "manifest.json").touch()
     done = asked("dual_context/table1", tmp_path, SCALE="small", RUN=tmp_path / "mine")
     assert done.code == 0 and "prep" not in {call[0] for call in done.calls}
-    assert {value for call in done.calls for key, value in zip(call, call[1:], strict=False) if key == "--run"} == {str(tmp_path / "mine")}
+    assert {
+        value
+        for call in done.calls
+        for key, value in zip(call, call[1:], strict=False)
+        if key == "--run"
+    } == {str(tmp_path / "mine")}
     several = asked("dual_context/table2", tmp_path, SCALE="small", RUN=tmp_path / "mine")
     assert several.code == 2 and "leave RUN out" in several.stderr
 
@@ -342,10 +537,15 @@ def test_a_recipe_stops_where_nmtkit_does(tmp_path):
 def test_a_preset_has_its_own_sizes(tmp_path):
     """Also of the recurrent models, which small gives others."""
     done = asked("compare_all", tmp_path, SCALE="small", PRESET="demo")
-    found = {values["name"]: planned(values).model for values in map(understood, done.calls) if "variant" in values}
-    assert {name: found[f"{name}-s1"]["d_hidden"] for name in ("rnnsearch", "gru-inv", "caru", "caru-bi")} == dict.fromkeys(
-        ("rnnsearch", "gru-inv", "caru", "caru-bi"), 256
-    )
+    found = {
+        values["name"]: planned(values).model
+        for values in map(understood, done.calls)
+        if "variant" in values
+    }
+    assert {
+        name: found[f"{name}-s1"]["d_hidden"]
+        for name in ("rnnsearch", "gru-inv", "caru", "caru-bi")
+    } == dict.fromkeys(("rnnsearch", "gru-inv", "caru", "caru-bi"), 256)
 
 
 def test_each_half_of_the_comparison_has_a_run_of_its_own(tmp_path):
@@ -363,7 +563,14 @@ def test_each_half_of_the_comparison_has_a_run_of_its_own(tmp_path):
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_all_models_have_one_budget(scale, tmp_path):
     """In each half of the comparison that no paper has; at full the halves are of one size, too."""
-    done = asked("compare_all", tmp_path, SCALE=scale, SEEDS="1 2", STEPS=70, **({"DOCUMENT_STEPS": 90} if scale == "small" else {}))
+    done = asked(
+        "compare_all",
+        tmp_path,
+        SCALE=scale,
+        SEEDS="1 2",
+        STEPS=70,
+        **({"DOCUMENT_STEPS": 90} if scale == "small" else {}),
+    )
     assert done.code == 0, done.stderr
     halves = {}
     for call in done.calls:
@@ -371,28 +578,60 @@ def test_all_models_have_one_budget(scale, tmp_path):
         if call[0] == "train":
             halves.setdefault(values["run"], []).append(planned(values))
     assert [[plan.variant for plan in plans[::2]] for plans in halves.values()] == [
-        ["transformer", "enc-dc", "dec-dc", "full-dc", "pr", "rnnsearch", "gru-inv", "caru", "caru"],
+        [
+            "transformer",
+            "enc-dc",
+            "dec-dc",
+            "full-dc",
+            "pr",
+            "rnnsearch",
+            "gru-inv",
+            "caru",
+            "caru",
+        ],
         ["transformer", "amn", "context-aware", "han", "concat"],
     ]
     budgets = (70, 90 if scale == "small" else 70)
     for plans, steps in zip(halves.values(), budgets, strict=True):
         assert [plan.train.seed for plan in plans] == [1, 2] * (len(plans) // 2)
-        assert len({plan.train.model_copy(update={"seed": 0}).model_dump_json() for plan in plans}) == 1
+        assert (
+            len({plan.train.model_copy(update={"seed": 0}).model_dump_json() for plan in plans})
+            == 1
+        )
         assert plans[0].train.max_steps == steps
-    assert [call[1] for call in done.calls if call[0] == "prep"] == [*(["multi30k-ende", "demo"] if scale == "small" else ["wmt14-ende", "ted-zhen"])]
-    assert [call[1] for call in done.calls if call[0] == "analyze"] == ["cost", "cost", *(["agreement"] if scale == "small" else [])]
+    assert [call[1] for call in done.calls if call[0] == "prep"] == [
+        *(["multi30k-ende", "demo"] if scale == "small" else ["wmt14-ende", "ted-zhen"])
+    ]
+    assert [call[1] for call in done.calls if call[0] == "analyze"] == [
+        "cost",
+        "cost",
+        *(["agreement"] if scale == "small" else []),
+    ]
     (page,) = [understood(call) for call in done.calls if call[0] == "report"]
-    assert [page["run"], *page["also"]] == [*halves] and [f"{steps} updates" in page["title"] for steps in budgets] == [True, True]
+    assert [page["run"], *page["also"]] == [*halves] and [
+        f"{steps} updates" in page["title"] for steps in budgets
+    ] == [True, True]
 
 
-@pytest.mark.parametrize(("name", "more"), [("table3", ["context"]), ("table4", []), ("context_use", ["context"])])
+@pytest.mark.parametrize(
+    ("name", "more"), [("table3", ["context"]), ("table4", []), ("context_use", ["context"])]
+)
 def test_small_says_who_uses_the_context(name, more, tmp_path):
-    """By the demo corpus's pronouns; of a corpus of one's own by the pairs that are named, or none."""
-    for pairs, expected in ({}, "pronouns"), ({"PAIRS": "a,b,c,d"}, "a,b,c,d"), ({"PAIRS": ""}, None):
+    """By the demo corpus's pronouns; of a corpus of one's own by the pairs that are named, or
+    none.
+    """
+    for pairs, expected in (
+        ({}, "pronouns"),
+        ({"PAIRS": "a,b,c,d"}, "a,b,c,d"),
+        ({"PAIRS": ""}, None),
+    ):
         done = asked(f"memory/{name}", tmp_path, SCALE="small", **pairs)
         assert done.code == 0, done.stderr
         found = [understood(call) for call in done.calls if call[0] == "analyze"]
-        assert [values["analysis"] for values in found] == [*more, *(["agreement"] if expected else [])]
+        assert [values["analysis"] for values in found] == [
+            *more,
+            *(["agreement"] if expected else []),
+        ]
         if expected:
             assert (found[-1]["pairs"], found[-1]["context"]) == (expected, "true,none,foreign")
 
@@ -401,7 +640,9 @@ def test_small_says_who_uses_the_context(name, more, tmp_path):
 def test_a_line_that_is_no_number_is_refused_before_any_work(line, tmp_path):
     done = asked("caru/table2", tmp_path, SCALE="small", LINE=line)
     assert (done.code, done.calls) == (2, []) and f"not '{line}'" in done.stderr
-    assert asked("caru/table3", tmp_path, SCALE="small", LINE="12").options("analyze", "--sentence") == ["12"]
+    assert asked("caru/table3", tmp_path, SCALE="small", LINE="12").options(
+        "analyze", "--sentence"
+    ) == ["12"]
 
 
 @pytest.mark.parametrize("scale", ["", "tiny"])

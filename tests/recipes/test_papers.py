@@ -1,4 +1,6 @@
-"""The numbers that the papers print: those in their READMEs are those in paper.toml, and what the recipes train has their names."""
+"""The numbers that the papers print: those in their READMEs are those in paper.toml, and what
+the recipes train has their names.
+"""
 
 import re
 
@@ -24,15 +26,26 @@ def cell(text):
 
 
 def tables_of(readme):
-    """The Markdown tables of the section "The paper's numbers": rows of cells, without head and rule."""
+    """The Markdown tables of the section "The paper's numbers": rows of cells, without head and
+    rule.
+    """
     section = readme.partition("## The paper's numbers\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"(?:^\|.*\n)+", section, re.M)
-    lines = [[[part.strip() for part in line.strip().strip("|").split("|")] for line in block.splitlines()] for block in blocks]
+    lines = [
+        [
+            [part.strip() for part in line.strip().strip("|").split("|")]
+            for line in block.splitlines()
+        ]
+        for block in blocks
+    ]
     return [rows[2:] for rows in lines], section
 
 
 def as_rows(table):
-    return [(row.printed, [row.numbers.get(column.name) for column in table.columns]) for row in table.rows]
+    return [
+        (row.printed, [row.numbers.get(column.name) for column in table.columns])
+        for row in table.rows
+    ]
 
 
 def test_every_paper_has_its_file():
@@ -48,7 +61,11 @@ def test_the_readme_has_the_numbers_of_the_file_and_no_others(name):
     in_text = [table for table in tables if as_rows(table) not in shown]
     for table in in_text:
         section = " ".join(section.split())
-        missing = [row.printed for row in table.rows if not all(f"{row.printed} {number}" in section for number in row.numbers.values())]
+        missing = [
+            row.printed
+            for row in table.rows
+            if not all(f"{row.printed} {number}" in section for number in row.numbers.values())
+        ]
         assert not missing, f"{table.title}: {missing} is otherwise in README.md"
     assert shown == [as_rows(table) for table in tables if table not in in_text]
 
@@ -61,9 +78,15 @@ def test_the_columns_name_corpora_and_their_test_sets(name):
                 assert column.set in corpora.find(column.dataset).entry.test
             elif column.kind == "task":
                 known = {*CATEGORIES, *(task for tasks in CATEGORIES.values() for task in tasks)}
-                assert corpora.find(column.dataset) and corpora.find(column.set).entry.evaluation and column.task in known
+                assert (
+                    corpora.find(column.dataset)
+                    and corpora.find(column.set).entry.evaluation
+                    and column.task in known
+                )
             elif column.kind == "cost":
                 assert corpora.find(column.dataset) and not column.set
             else:  # of a sentence that the paper does not name
                 assert column.kind == "sentence" and not column.dataset and not column.set
-            assert not column.group or column.group in [group.label for spec in ("dc", "pr") for group in lengths.groups(spec)]
+            assert not column.group or column.group in [
+                group.label for spec in ("dc", "pr") for group in lengths.groups(spec)
+            ]

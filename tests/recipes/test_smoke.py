@@ -1,4 +1,6 @@
-"""Every recipe of the papers' tables at SCALE=smoke: the lines of shell that larger scales run too, on one prepared demo corpus."""
+"""Every recipe of the papers' tables at SCALE=smoke: the lines of shell that larger scales run
+too, on one prepared demo corpus.
+"""
 
 import json
 import re
@@ -35,7 +37,10 @@ TABLES = {
     "memory/table3": (["transformer", "amn", "amn-wo-rnn", "amn-wo-attention", "amn-wo-both"], []),
     "memory/table4": (["transformer", "amn", "amn-next-2", "amn-next-2-parallel"], []),
     "phrase/table1": (["transformer", "pr", "big", "big-pr"], []),
-    "phrase/table2": (["transformer", "mean", "max", "max-attn", "pr", "parse", "big"], ["cost", "layers"]),
+    "phrase/table2": (
+        ["transformer", "mean", "max", "max-attn", "pr", "parse", "big"],
+        ["cost", "layers"],
+    ),
     "phrase/length": (["transformer", "pr", "big"], ["lengths"]),
     "phrase/agreement": (["transformer", "pr", "big"], ["agreement"]),
 }
@@ -46,7 +51,13 @@ HALVES = {
     }
 }
 """The comparison of no paper, in two parts."""
-PRINTED = ("caru/table1", *(f"dual_context/table{i}" for i in (1, 2, 5)), *(f"memory/table{i}" for i in (2, 3, 4)), "phrase/table1", "phrase/table2")
+PRINTED = (
+    "caru/table1",
+    *(f"dual_context/table{i}" for i in (1, 2, 5)),
+    *(f"memory/table{i}" for i in (2, 3, 4)),
+    "phrase/table1",
+    "phrase/table2",
+)
 """Those of which the papers print scores."""
 BESIDE = {
     "caru/table2": ["examples"],
@@ -76,7 +87,9 @@ def two_rounds(monkeypatch):
 
 @pytest.fixture(scope="module")
 def shared_run(tmp_path_factory):
-    """The variables that give all recipes one run, with a tree for each of its sentences: right-branching, as the grammar has none."""
+    """The variables that give all recipes one run, with a tree for each of its sentences:
+    right-branching, as the grammar has none.
+    """
     folder = tmp_path_factory.mktemp("recipes")
     generate(folder / "demo", size=300, seed=1)
     (folder / "trees").mkdir()
@@ -96,7 +109,9 @@ def smoke(name, folder, variables, **more):
 
 
 def test_every_recipe_is_here():
-    assert sorted(str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in RECIPES) == sorted([*TABLES, *HALVES])
+    assert sorted(
+        str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in RECIPES
+    ) == sorted([*TABLES, *HALVES])
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -108,18 +123,26 @@ def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
     assert sorted(path.name for path in kept.iterdir()) == sorted(["score", *analyses])
     scores = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))
     assert {row["name"] for row in scores["systems"]} == set(systems)
-    assert scores["made_from"]["baseline"] == systems[0] == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
+    assert (
+        scores["made_from"]["baseline"]
+        == systems[0]
+        == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
+    )
     assert first_column(kept / "score" / "test" / "table.md") == {"system", *systems}
     assert set(systems) <= {line.split(" ")[0] for line in done.stdout.splitlines()}
     forms = {
-        path.name for path in (kept / "score").rglob("*.*") if path.stem in {"table", "significance", "lengths", "paper"} and path.suffix != ".svg"
+        path.name
+        for path in (kept / "score").rglob("*.*")
+        if path.stem in {"table", "significance", "lengths", "paper"} and path.suffix != ".svg"
     }
     assert {f"{Path(form).stem}.{suffix}" for form in forms for suffix in SUFFIXES} == forms
     assert ("paper.md" in forms) == (name in PRINTED)
     beside = {str(path.relative_to(kept)) for path in kept.glob("*/paper.md")}
     assert beside == {f"{analysis}/paper.md" for analysis in BESIDE.get(name, ())}
     if name in PRINTED:
-        assert "(another corpus than the paper's)" in (kept / "score" / "test" / "paper.md").read_text("utf-8")
+        assert "(another corpus than the paper's)" in (
+            kept / "score" / "test" / "paper.md"
+        ).read_text("utf-8")
     for analysis in analyses:
         finding = json.loads((kept / analysis / "finding.json").read_text("utf-8"))
         assert finding["name"] == analysis and (kept / analysis / "table.md").is_file()
@@ -130,7 +153,11 @@ def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
 
 def first_column(table):
     """What stands in the first column of a table in Markdown, its head included."""
-    return {line.split(" | ")[0].removeprefix("| ") for line in table.read_text("utf-8").splitlines() if line.startswith("| ")}
+    return {
+        line.split(" | ")[0].removeprefix("| ")
+        for line in table.read_text("utf-8").splitlines()
+        if line.startswith("| ")
+    }
 
 
 def rows(kept, analysis):
@@ -139,25 +166,36 @@ def rows(kept, analysis):
 
 def by_length_of_dc(kept):
     lengths = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))["by_length"]
-    assert lengths["buckets"] == "dc" and {row["system"] for row in lengths["groups"]} == {f"{system}-s1" for system in DC}
+    assert lengths["buckets"] == "dc" and {row["system"] for row in lengths["groups"]} == {
+        f"{system}-s1" for system in DC
+    }
 
 
 def kernels(kept):
-    found = {(row["system"], row["settings"], row["layer"]) for row in rows(kept, "divergence") if row["stack"] == "encoder"}
+    found = {
+        (row["system"], row["settings"], row["layer"])
+        for row in rows(kept, "divergence")
+        if row["stack"] == "encoder"
+    }
     both = (("enc-dc-s1", "kernel_size=2"), ("enc-dc-f3-s1", "kernel_size=3"))
     assert found == {(*system, layer) for system in both for layer in ("1", "2", "E_d")}
 
 
 def ten_tasks(kept):
     found = rows(kept, "probing")
-    assert sum(row["classes"] is not None for row in found) == 10 and [row["task"] for row in found[-1:]] == ["average of 5"]
+    assert sum(row["classes"] is not None for row in found) == 10 and [
+        row["task"] for row in found[-1:]
+    ] == ["average of 5"]
     assert {"majority", "transformer-s1", "enc-dc-s1", "enc-dc-s1, embeddings"} <= found[0].keys()
     assert not list(kept.rglob("*.npy"))  # the vectors stay where they are
     assert {"Transformer", "Enc-DC"} < first_column(kept / "probing" / "paper.md")
 
 
 def mixtures(kept):
-    assert {row["system"] for row in rows(kept, "layers")} == {"pr-s1", "parse-s1"}  # the rungs with transparent attention
+    assert {row["system"] for row in rows(kept, "layers")} == {
+        "pr-s1",
+        "parse-s1",
+    }  # the rungs with transparent attention
 
 
 def groups_of_pr(kept):
@@ -169,14 +207,18 @@ def groups_of_pr(kept):
 
 def distances(kept):
     found = rows(kept, "agreement")
-    assert {str(distance) for distance in range(1, 16)} <= {row["label"] for row in found if row["section"] == "distance, subject-verb"}
+    assert {str(distance) for distance in range(1, 16)} <= {
+        row["label"] for row in found if row["section"] == "distance, subject-verb"
+    }
     assert {"transformer-s1", "pr-s1", "big-s1"} <= found[0].keys()
     assert (kept / "agreement" / "pr-s1.scores").is_file()
 
 
 def losses(kept):
     found = rows(kept, "convergence")  # two updates without dev BLEU
-    assert {(row["point"], row["system"]) for row in found} == {("best", f"{system}-s1") for system in ("rnnsearch", "gru-inv", *CARU)}
+    assert {(row["point"], row["system"]) for row in found} == {
+        ("best", f"{system}-s1") for system in ("rnnsearch", "gru-inv", *CARU)
+    }
     assert (kept / "convergence" / "curves.csv").is_file()
 
 
@@ -187,35 +229,50 @@ def separable_verbs(kept):
 
 
 def differences(kept):
-    assert {row["system"] for row in rows(kept, "importance")} == {f"{system}-s1" for system in ("rnnsearch", "gru-inv", *CARU[1:])}
+    assert {row["system"] for row in rows(kept, "importance")} == {
+        f"{system}-s1" for system in ("rnnsearch", "gru-inv", *CARU[1:])
+    }
 
 
 def one_sentence(kept):
     found = {row["system"]: row for row in rows(kept, "examples")}
-    assert set(found) == {"rnnsearch-s1", "gru-inv-s1", "caru-s1"} and found["rnnsearch-s1"]["p"] is None and found["caru-s1"]["ahead"] is not None
+    assert (
+        set(found) == {"rnnsearch-s1", "gru-inv-s1", "caru-s1"}
+        and found["rnnsearch-s1"]["p"] is None
+        and found["caru-s1"]["ahead"] is not None
+    )
     assert "0.403" in (kept / "examples" / "paper.md").read_text("utf-8")
 
 
 def words_weighed(kept):
     *words, total = rows(kept, "weights")
     assert [row["word"] for row in words][-1] == "</s>" and total["word"] == "sum"
-    assert {f"{system}-s1_weighted" for system in CARU[1:]} <= total.keys() and "rnnsearch-s1_weighted" not in total
+    assert {
+        f"{system}-s1_weighted" for system in CARU[1:]
+    } <= total.keys() and "rnnsearch-s1_weighted" not in total
 
 
 def gated(kept):
     found = rows(kept, "gates")
     assert len({row["gate"] for row in found}) == 2  # of attention and of CAEmbed
-    assert {f"{system}-s1" for system in CARU[1:]} <= found[0].keys() and "rnnsearch-s1" not in found[0]
+    assert {f"{system}-s1" for system in CARU[1:]} <= found[
+        0
+    ].keys() and "rnnsearch-s1" not in found[0]
 
 
 def context_used(kept):
     assert [(row["system"], row["context"]) for row in rows(kept, "context")] == [
         ("amn-s1", name) for name in ("own", "none", "same document", "other documents")
     ]
-    assert (kept / "context" / "examples.html").is_file() and (kept / "context" / "gates.md").is_file()
+    assert (kept / "context" / "examples.html").is_file() and (
+        kept / "context" / "gates.md"
+    ).is_file()
     found = rows(kept, "agreement")
     assert {"transformer-s1", "amn-s1", "amn-s1, none", "amn-s1, foreign"} <= found[0].keys()
-    assert [(row["section"], row["label"]) for row in found[:2]] == [("all", "all"), ("sentence", "better than every wrong one")]
+    assert [(row["section"], row["label"]) for row in found[:2]] == [
+        ("all", "all"),
+        ("sentence", "better than every wrong one"),
+    ]
     assert "masculine_for_neuter" in [row["label"] for row in found if row["section"] == "type"]
 
 
@@ -239,9 +296,14 @@ FURTHER = {
 
 @pytest.mark.parametrize("name", HALVES)
 def test_all_models_are_compared_in_two_parts_and_one_page(name, shared_run, tmp_path):
-    runs = {"sentences": tmp_path / "smoke-demo-tiny-parsed", "documents": tmp_path / "smoke-demo-demo-parsed"}
+    runs = {
+        "sentences": tmp_path / "smoke-demo-tiny-parsed",
+        "documents": tmp_path / "smoke-demo-demo-parsed",
+    }
     shared_run["RUN"].mkdir(exist_ok=True)
-    runs["sentences"].symlink_to(shared_run["RUN"])  # where the other recipes have trained its systems
+    runs["sentences"].symlink_to(
+        shared_run["RUN"]
+    )  # where the other recipes have trained its systems
     smoke(name, tmp_path, {"RUNS": tmp_path, "PARSES": shared_run["PARSES"]})
     page = (runs["sentences"] / "recipes" / name / "report" / "index.html").read_text("utf-8")
     parts = dict(zip(runs, page.split('<section id="run2"'), strict=True))
@@ -249,7 +311,11 @@ def test_all_models_are_compared_in_two_parts_and_one_page(name, shared_run, tmp
         kept = runs[half] / "recipes" / name / half
         scores = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))
         assert scores["made_from"]["baseline"] == "transformer-s1" and scores["by_length"]["groups"]
-        assert {row["name"] for row in scores["systems"]} == {row["system"] for row in rows(kept, "cost")} == {f"{system}-s1" for system in systems}
+        assert (
+            {row["name"] for row in scores["systems"]}
+            == {row["system"] for row in rows(kept, "cost")}
+            == {f"{system}-s1" for system in systems}
+        )
         assert all(f'data-key="{system}-s1"' in parts[half] for system in systems)
 
 
@@ -265,7 +331,9 @@ def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_
     assert [record["steps"] for record in records if record["stage"] == "train"] == [[2, 2]] * 3
     assert again.stderr.count("has translated test already") == 3
     assert {path: path.read_bytes() for path in kept.rglob("table.*")} == before
-    assert "is prepared, its corpus is taken" in again.stderr and "prep" not in {call[0] for call in again.calls}
+    assert "is prepared, its corpus is taken" in again.stderr and "prep" not in {
+        call[0] for call in again.calls
+    }
 
 
 def test_seeds_become_one_row(shared_run, tmp_path):

@@ -1,4 +1,6 @@
-"""A headless Chromium driven through its DevTools pipe: JSON messages with a zero byte behind, by the standard library alone."""
+"""A headless Chromium driven through its DevTools pipe: JSON messages with a zero byte behind,
+by the standard library alone.
+"""
 
 import base64
 import contextlib
@@ -12,8 +14,21 @@ import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run"),
-    *("--disable-background-networking", "--disable-extensions", "--disable-sync", "--disable-component-update", "--no-default-browser-check"),
+    *(
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        "--no-first-run",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-extensions",
+        "--disable-sync",
+        "--disable-component-update",
+        "--no-default-browser-check",
+    ),
     "--remote-debugging-pipe",
 )
 
@@ -24,11 +39,14 @@ def find():
 
 
 class Browser:
-    """One page of a Chromium. `errors` are what its console complained of and exceptions; `requests` are the addresses it asked for."""
+    """One page of a Chromium. `errors` are what its console complained of and exceptions;
+    `requests` are the addresses it asked for.
+    """
 
     def __init__(self, profile, program=None):
         ours, theirs = os.pipe(), os.pipe()
-        # Numbers that neither 3 nor 4 takes away, which are the descriptors Chromium reads and writes.
+        # Numbers that neither 3 nor 4 takes away, which are the descriptors Chromium reads and
+        # writes.
         read_end, write_end = (fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (ours[0], theirs[1]))
         command = [
             "bash",
@@ -39,23 +57,38 @@ class Browser:
             f"--user-data-dir={profile}",
             "about:blank",
         ]
-        environment = {**os.environ, "HOME": str(profile), "XDG_CONFIG_HOME": str(profile), "XDG_CACHE_HOME": str(profile)}
+        environment = {
+            **os.environ,
+            "HOME": str(profile),
+            "XDG_CONFIG_HOME": str(profile),
+            "XDG_CACHE_HOME": str(profile),
+        }
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, pass_fds=(read_end, write_end), env=environment, start_new_session=True, **quiet)
+        self.process = subprocess.Popen(
+            command,
+            pass_fds=(read_end, write_end),
+            env=environment,
+            start_new_session=True,
+            **quiet,
+        )
         for fd in (ours[0], theirs[1], read_end, write_end):
             os.close(fd)
         self._to, self._from, self._left, self._count = ours[1], theirs[0], b"", 0
         self.errors, self.requests, self._events = [], [], []
         self._session = None
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
 
     def close(self):
         """End the browser."""
         with contextlib.suppress(OSError):
-            os.write(self._to, json.dumps({"id": 10**9, "method": "Browser.close"}).encode() + b"\0")
+            os.write(
+                self._to, json.dumps({"id": 10**9, "method": "Browser.close"}).encode() + b"\0"
+            )
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -73,23 +106,50 @@ class Browser:
 
     def look(self, width=1200, height=900, dark=False, media=""):
         """Another size, colour scheme, or medium ("print")."""
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._call("Emulation.setEmulatedMedia", media=media, features=scheme)
 
     def run(self, expression):
         """The value of a JavaScript expression, promises awaited."""
-        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = self._call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in found:
-            raise AssertionError(found["exceptionDetails"].get("exception", {}).get("description", found["exceptionDetails"]["text"]))
+            raise AssertionError(
+                found["exceptionDetails"]
+                .get("exception", {})
+                .get("description", found["exceptionDetails"]["text"])
+            )
         return found["result"].get("value")
 
     def click(self, selector):
-        """Press the left button of the mouse in the middle of an element, as a person would: what lies above it gets the click."""
-        find_it = f"const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
-        box = self.run(f"(() => {{ {find_it} const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()")
+        """Press the left button of the mouse in the middle of an element, as a person would:
+        what lies above it gets the click.
+        """
+        find_it = (
+            f"const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block:"
+            " 'center', behavior: 'instant'});"
+        )
+        box = self.run(
+            f"(() => {{ {find_it} const r = e.getBoundingClientRect(); return [r.x + r.width / 2,"
+            " r.y + r.height / 2]; })()"
+        )
         for kind in ("mousePressed", "mouseReleased"):
-            self._call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+            self._call(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=box[0],
+                y=box[1],
+                button="left",
+                clickCount=1,
+            )
 
     def press(self, key, code=None, text=""):
         """Press a key on the keyboard."""
@@ -109,16 +169,29 @@ class Browser:
 
     def screenshot(self, path, whole=True):
         """A PNG of the page, or of what the window shows."""
-        found = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **({} if not whole else {"clip": self._clip()}))
+        found = self._call(
+            "Page.captureScreenshot",
+            format="png",
+            captureBeyondViewport=whole,
+            **({} if not whole else {"clip": self._clip()}),
+        )
         path.write_bytes(base64.b64decode(found["data"]))
 
     def pdf(self, path):
         """The page as it is printed."""
-        path.write_bytes(base64.b64decode(self._call("Page.printToPDF", printBackground=True)["data"]))
+        path.write_bytes(
+            base64.b64decode(self._call("Page.printToPDF", printBackground=True)["data"])
+        )
 
     def _clip(self):
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
-        return {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 12000), "scale": 1}
+        return {
+            "x": 0,
+            "y": 0,
+            "width": size["width"],
+            "height": min(size["height"], 12000),
+            "scale": 1,
+        }
 
     def _call(self, method, **parameters):
         self._count += 1
@@ -128,7 +201,10 @@ class Browser:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         wanted = self._count
         answers = []
-        self._until(lambda: bool(answers), lambda found: answers.append(found) if found.get("id") == wanted else None)
+        self._until(
+            lambda: bool(answers),
+            lambda found: answers.append(found) if found.get("id") == wanted else None,
+        )
         if "error" in answers[0]:
             raise AssertionError(f"{method}: {answers[0]['error']}")
         return answers[0]["result"]
@@ -153,10 +229,17 @@ class Browser:
             return
         self._events.append(message)
         if method == "Runtime.exceptionThrown":
-            self.errors.append(given["exceptionDetails"].get("exception", {}).get("description") or given["exceptionDetails"]["text"])
+            self.errors.append(
+                given["exceptionDetails"].get("exception", {}).get("description")
+                or given["exceptionDetails"]["text"]
+            )
         elif method == "Log.entryAdded" and given["entry"]["level"] in {"error", "warning"}:
             self.errors.append(given["entry"]["text"])
-        elif method == "Runtime.consoleAPICalled" and given["type"] in {"error", "warning", "assert"}:
+        elif method == "Runtime.consoleAPICalled" and given["type"] in {
+            "error",
+            "warning",
+            "assert",
+        }:
             self.errors.append(str(given["args"]))
         elif method == "Network.requestWillBeSent":
             self.requests.append(given["request"]["url"])

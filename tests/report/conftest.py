@@ -1,4 +1,6 @@
-"""A small run as the other stages leave it: two systems translated and scored, a log, findings, texts with markup in them."""
+"""A small run as the other stages leave it: two systems translated and scored, a log, findings,
+texts with markup in them.
+"""
 
 import copy
 import json
@@ -16,11 +18,16 @@ from nmtkit.tables.table import Column, Estimate, Table
 from tests.score.conftest import FakeRun, write
 
 SCRIPT = "<script>alert('x')</script> & </script> <!-- \"ein\" <b>Hund</b>"
-FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" width="90pt" height="50pt" viewBox="0 0 90 50"><g id="a"><path id="m" d="M 0 0 L 9 9"/></g></svg>'
+FIGURE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="90pt" height="50pt" viewBox="0 0 90 50"><g'
+    ' id="a"><path id="m" d="M 0 0 L 9 9"/></g></svg>'
+)
 
 
 class Page(HTMLParser):
-    """What a page says, read as a browser reads it: text outside scripts, elements with their attributes, the data of each run's explorer."""
+    """What a page says, read as a browser reads it: text outside scripts, elements with their
+    attributes, the data of each run's explorer.
+    """
 
     def __init__(self, html):
         super().__init__()
@@ -60,15 +67,47 @@ class ReportedRun(FakeRun):
     def log(self, system, bleus=(10.0, 20.0)):
         lines = []
         for i, bleu in enumerate(bleus, 1):
-            lines.append({"step": 5 * i, "kind": "train", "nll": 5.0 - i, "seconds": 30.0, "updates": 5, "epoch": float(i)})
-            lines.append({"step": 5 * i, "kind": "dev", "dev_loss": 4.0 - i, "dev_bleu": bleu, "signature": "s"})
+            lines.append(
+                {
+                    "step": 5 * i,
+                    "kind": "train",
+                    "nll": 5.0 - i,
+                    "seconds": 30.0,
+                    "updates": 5,
+                    "epoch": float(i),
+                }
+            )
+            lines.append(
+                {
+                    "step": 5 * i,
+                    "kind": "dev",
+                    "dev_loss": 4.0 - i,
+                    "dev_bleu": bleu,
+                    "signature": "s",
+                }
+            )
         write(self.run.path / "systems" / system / "metrics.jsonl", map(json.dumps, lines))
 
     def finding(self, name, title, figure=FIGURE, rows=3, made_from=None, facts=None):
         columns = [Column("system", "system", left=True), Column("value", "value", interval=True)]
-        table = Table(name, f"The table of {name}", columns, [[f"s{i}", Estimate(float(i), i - 0.5, i + 0.5)] for i in range(rows)], ["a note"])
-        found = Finding(table, f"How {name} is read.", figure, facts=facts or {"seed": 1}, name=name, title=title)
-        found.write(self.run.path / "analyze" / name, made_from or {"systems": ["base", "own"], "files": {}})
+        table = Table(
+            name,
+            f"The table of {name}",
+            columns,
+            [[f"s{i}", Estimate(float(i), i - 0.5, i + 0.5)] for i in range(rows)],
+            ["a note"],
+        )
+        found = Finding(
+            table,
+            f"How {name} is read.",
+            figure,
+            facts=facts or {"seed": 1},
+            name=name,
+            title=title,
+        )
+        found.write(
+            self.run.path / "analyze" / name, made_from or {"systems": ["base", "own"], "files": {}}
+        )
 
     def page(self, **options):
         """Make the page and read it."""
@@ -76,18 +115,36 @@ class ReportedRun(FakeRun):
 
 
 def make(path, sets=("test",), systems=(("base", 0.3), ("own", 0.1)), markup=True):
-    """A run with systems, scored; the third line of the last system's translation, and of the source, are full of markup."""
+    """A run with systems, scored; the third line of the last system's translation, and of the
+    source, are full of markup.
+    """
     made = ReportedRun(path, sets=sets)
     for number, (name, share) in enumerate(systems):
         folder = made.add(name, share, seed=1, variant=name)
         made.log(name)
         os.utime(folder / "config.toml", (number + 1, number + 1))
     if markup:
-        for text in (folder / "translate" / sets[0] / "hyp.txt", path / "prep" / "text" / f"{sets[0]}.src"):
+        for text in (
+            folder / "translate" / sets[0] / "hyp.txt",
+            path / "prep" / "text" / f"{sets[0]}.src",
+        ):
             lines = text.read_text("utf-8").splitlines()
             lines[2] = SCRIPT
             write(text, lines)
-    write(path / "history.jsonl", [json.dumps({"stage": "train", "argv": ["train"], "commit": "abc1234-dirty", "exit": 0, "seed": 1})])
+    write(
+        path / "history.jsonl",
+        [
+            json.dumps(
+                {
+                    "stage": "train",
+                    "argv": ["train"],
+                    "commit": "abc1234-dirty",
+                    "exit": 0,
+                    "seed": 1,
+                }
+            )
+        ],
+    )
     score(made.run, by_length=True, buckets="10", resamples=20, trials=20)
     return made
 

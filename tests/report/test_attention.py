@@ -24,7 +24,9 @@ from .conftest import Page
 
 @pytest.fixture
 def analysed(tmp_path):
-    """A Transformer with two layers whose outputs are of one to five subwords, the first of them empty."""
+    """A Transformer with two layers whose outputs are of one to five subwords, the first of them
+    empty.
+    """
     made = AnalysedRun(tmp_path / "run")
     made.system("base", "transformer", {**SMALL, "decoder_layers": 2})
     made.subwords = [[f"w{i % 50 + k}" for k in range(i % 6)] for i in range(40)]
@@ -55,16 +57,24 @@ def test_it_is_that_of_each_sentence_by_itself(analysed):
     site = found.what.removesuffix(", mean over heads")
     for line, one in found.sentences.items():
         target = vocabulary.encode(analysed.subwords[line])
-        weights = recording.look(model, pair_batch([store.src(line).tolist()], [target]))["decoder"][site][0].mean(0)
+        weights = recording.look(model, pair_batch([store.src(line).tolist()], [target]))[
+            "decoder"
+        ][site][0].mean(0)
         assert torch.allclose(torch.tensor(one.weights), weights, rtol=0, atol=1e-5)
-        assert one.tgt == [*analysed.subwords[line], "</s>"] and len(one.src) == weights.size(1) and one.src[-1] == "</s>"
+        assert (
+            one.tgt == [*analysed.subwords[line], "</s>"]
+            and len(one.src) == weights.size(1)
+            and one.src[-1] == "</s>"
+        )
 
 
 def test_in_the_page(analysed, capsys):
     score(analysed.run, resamples=20, trials=20)
     html = stage.report(analysed.run, attention=["base"], sentences=5).read_text("utf-8")
     (attention,) = json.loads(Page(html).data)["sets"][0]["attention"]
-    assert attention["system"] == "base" and len(attention["of"]) == 4  # the first of the five is empty
+    assert (
+        attention["system"] == "base" and len(attention["of"]) == 4
+    )  # the first of the five is empty
     one = attention["of"]["1"]
     assert [len(row) for row in one["rows"]] == [len(one["src"])] * len(one["tgt"])
     assert all(abs(sum(int(digit, 36) for digit in row) / 35 - 1) < 0.35 for row in one["rows"])
@@ -77,6 +87,9 @@ def test_what_cannot_be_shown_is_refused(analysed):
         attention_of(study(analysed), "base", [0])
     assert "nmtkit translate --force --system base --set-name test" in error.value.hint
     analysed.system("own", "tests.toy_recurrent:ToyRecurrent", {})
-    write(analysed.run.path / "systems/own/translate/test/hyp.subwords.txt", map(" ".join, analysed.subwords))
+    write(
+        analysed.run.path / "systems/own/translate/test/hyp.subwords.txt",
+        map(" ".join, analysed.subwords),
+    )
     with pytest.raises(LeftOut, match="does not attend to the source"):
         attention_of(study(analysed), "own", [1])

@@ -1,4 +1,6 @@
-"""The page in a real browser: nothing loaded, nothing complained of; sorting, filters, keyboard, contrast, phone, print, and life without scripts."""
+"""The page in a real browser: nothing loaded, nothing complained of; sorting, filters, keyboard,
+contrast, phone, print, and life without scripts.
+"""
 
 import dataclasses
 import json
@@ -52,18 +54,38 @@ def written(tmp_path_factory):
     found = gather(made.run)
     texts = [read_texts(found, name) for name in found.scores]
     kept, step = explorer.kept_lines(texts)
-    weights = {4: SentenceAttention(["ein", "</s>"], ["a", "<b>", "</s>"], [[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]])}
-    again = {4: SentenceAttention(["ein", "</s>"], ["c", "</s>"], [[0.2, 0.8], [0.3, 0.7]]), 6: weights[4]}
-    attention = [SystemAttention("own", "last but one", "test", weights), SystemAttention("base", "last but one", "test", again)]
+    weights = {
+        4: SentenceAttention(
+            ["ein", "</s>"], ["a", "<b>", "</s>"], [[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]]
+        )
+    }
+    again = {
+        4: SentenceAttention(["ein", "</s>"], ["c", "</s>"], [[0.2, 0.8], [0.3, 0.7]]),
+        6: weights[4],
+    }
+    attention = [
+        SystemAttention("own", "last but one", "test", weights),
+        SystemAttention("base", "last but one", "test", again),
+    ]
     path = made.run.path / "index.html"
-    path.write_text(page.render([page.Part(found, texts, kept, step, [dataclasses.asdict(one) for one in attention])], **ABOUT), "utf-8")
+    path.write_text(
+        page.render(
+            [page.Part(found, texts, kept, step, [dataclasses.asdict(one) for one in attention])],
+            **ABOUT,
+        ),
+        "utf-8",
+    )
     return path
 
 
 @pytest.fixture(scope="module")
 def of_two(written):
     """The page of that run and of another, without attention."""
-    made = make(written.parents[1] / "other-run", systems=(("base", 0.3), ("a-system-with-a-long-name-of-its-own", 0.05)), markup=False)
+    made = make(
+        written.parents[1] / "other-run",
+        systems=(("base", 0.3), ("a-system-with-a-long-name-of-its-own", 0.05)),
+        markup=False,
+    )
     parts = []
     for number, run in enumerate((Run(written.parent), made.run), 1):
         found = gather(run)
@@ -97,19 +119,27 @@ def browser(chromium, written):
 
 
 def column(browser, place, table="#comparison table"):
-    return browser.run(f"[...document.querySelector('{table}').tBodies[0].rows].map((r) => r.cells[{place}].textContent)")
+    return browser.run(
+        f"[...document.querySelector('{table}').tBodies[0].rows].map((r) =>"
+        f" r.cells[{place}].textContent)"
+    )
 
 
 def set_field(browser, name, value, form=0):
     """As a person's choice: the value, then the event."""
     given = json.dumps(value)
-    code = f"const f = document.forms[{form}].elements[{json.dumps(name)}]; f.type === 'checkbox' ? (f.checked = {given}) : (f.value = {given});"
+    code = (
+        f"const f = document.forms[{form}].elements[{json.dumps(name)}]; f.type === 'checkbox' ?"
+        f" (f.checked = {given}) : (f.value = {given});"
+    )
     code += "f.dispatchEvent(new Event('input', {bubbles: true}));"
     browser.run(f"(() => {{ {code} }})()")
 
 
 def count(browser, prefix=""):
-    return int(browser.run(f"document.getElementById('{prefix}count').textContent").split(" of ")[0])
+    return int(
+        browser.run(f"document.getElementById('{prefix}count').textContent").split(" of ")[0]
+    )
 
 
 def test_nothing_is_loaded_and_nothing_complained_of(browser, written):
@@ -121,10 +151,16 @@ def test_nothing_is_loaded_and_nothing_complained_of(browser, written):
 def test_tables_sort_by_a_click(browser):
     state = "document.querySelectorAll('#comparison th')[1].getAttribute('aria-sort')"
     assert column(browser, 0) == ["base", "own"]
-    for expected, order in (("descending", ["own", "base"]), ("ascending", ["base", "own"]), (None, ["base", "own"])):
+    for expected, order in (
+        ("descending", ["own", "base"]),
+        ("ascending", ["base", "own"]),
+        (None, ["base", "own"]),
+    ):
         browser.click("#comparison th:nth-child(2) button")
         assert (browser.run(state), column(browser, 0)) == (expected, order)
-    browser.click("#comparison th:nth-child(3) button")  # the baseline has no difference: last, whichever way
+    browser.click(
+        "#comparison th:nth-child(3) button"
+    )  # the baseline has no difference: last, whichever way
     assert column(browser, 0) == ["own", "base"]
     browser.click("#comparison th:nth-child(3) button")
     assert column(browser, 0) == ["own", "base"]
@@ -151,9 +187,13 @@ def test_filters(browser):
     assert first == f"Line {1 + deltas.index(max(deltas))}"
     browser.click("[name=words]")
     browser.type("ALERT('X')")
-    assert count(browser) == 1 and "Line 3" in browser.run("document.getElementById('results').textContent")
+    assert count(browser) == 1 and "Line 3" in browser.run(
+        "document.getElementById('results').textContent"
+    )
     set_field(browser, "words", "")
-    chosen = "['a', 'b'].map((name) => document.forms[0].elements[name].selectedOptions[0].textContent)"
+    chosen = (
+        "['a', 'b'].map((name) => document.forms[0].elements[name].selectedOptions[0].textContent)"
+    )
     set_field(browser, "a", "0")
     set_field(browser, "b", "")
     before = browser.run(chosen)
@@ -161,7 +201,10 @@ def test_filters(browser):
     assert before[1] == "nothing" and browser.run(chosen) == before  # what was compared stays
     set_field(browser, "a", "1")
     set_field(browser, "b", "0")
-    assert browser.run("document.querySelector('#results dd').textContent") != data["src"][0] and count(browser) == 40
+    assert (
+        browser.run("document.querySelector('#results dd').textContent") != data["src"][0]
+        and count(browser) == 40
+    )
 
 
 def test_more_sentences_by_a_click(browser):
@@ -179,25 +222,46 @@ def test_markup_in_texts_stays_text(browser):
     assert browser.run("document.querySelectorAll('main script, main b').length") == 0
     for how in ("ref", "none", "other"):
         set_field(browser, "mark", how)
-        assert browser.run("[...document.querySelectorAll('#results dd')].at(-1).textContent") == SCRIPT
-        assert (browser.run("document.querySelectorAll('#results mark').length") > 0) == (how != "none")
+        assert (
+            browser.run("[...document.querySelectorAll('#results dd')].at(-1).textContent")
+            == SCRIPT
+        )
+        assert (browser.run("document.querySelectorAll('#results mark').length") > 0) == (
+            how != "none"
+        )
 
 
 def test_attention_on_a_click(browser):
     """Each system's beside a button of its own; a sentence has those that read it."""
     set_field(browser, "attended", True)
     assert count(browser) == 2
-    assert browser.run("[...document.querySelectorAll('#results > li')].map((e) => e.querySelectorAll('.look').length)") == [2, 1]
+    assert browser.run(
+        "[...document.querySelectorAll('#results > li')].map((e) =>"
+        " e.querySelectorAll('.look').length)"
+    ) == [2, 1]
     browser.click(".look + .look")
-    cells = browser.run("[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+    cells = browser.run(
+        "[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) =>"
+        " c.textContent))"
+    )
     assert cells == [["", "ein", "</s>"], ["c", "20", "80"], ["</s>", "29", "69"]]
-    assert browser.run("document.querySelector('.attention caption').textContent").startswith("Attention of base in per cent")
+    assert browser.run("document.querySelector('.attention caption').textContent").startswith(
+        "Attention of base in per cent"
+    )
     browser.click(".look + .look")
     browser.run("document.querySelectorAll('.attention').forEach((e) => e.remove())")
     browser.click(".look")
     assert browser.run("document.querySelector('.look').getAttribute('aria-expanded')") == "true"
-    cells = browser.run("[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) => c.textContent))")
-    assert cells == [["", "ein", "</s>"], ["a", "91", "11"], ["<b>", "51", "51"], ["</s>", "", "100"]]
+    cells = browser.run(
+        "[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) =>"
+        " c.textContent))"
+    )
+    assert cells == [
+        ["", "ein", "</s>"],
+        ["a", "91", "11"],
+        ["<b>", "51", "51"],
+        ["</s>", "", "100"],
+    ]
     assert min(browser.run(CONTRAST))[0] >= 4.5
     browser.click(".look")
     assert browser.run("document.querySelector('.look').getAttribute('aria-expanded')") == "false"
@@ -206,14 +270,18 @@ def test_attention_on_a_click(browser):
 
 def test_everything_is_reached_by_keyboard(browser):
     browser.run("document.querySelectorAll('[data-stop]').forEach((e) => delete e.dataset.stop)")
-    code = f"[...document.querySelectorAll({json.dumps(STOPS)})].filter((e) => e.checkVisibility() && !e.disabled)"
+    code = (
+        f"[...document.querySelectorAll({json.dumps(STOPS)})].filter((e) => e.checkVisibility() &&"
+        " !e.disabled)"
+    )
     wanted = browser.run(f"{code}.map((e, i) => (e.dataset.stop = i)).length")
     reached, unseen = [], []
     for _ in range(wanted):
         browser.press("Tab")
         found = browser.run(
-            "(() => { const e = document.activeElement, s = getComputedStyle(e);"
-            "return [Number(e.dataset.stop), s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2, e.outerHTML.slice(0, 80)]; })()"
+            "(() => { const e = document.activeElement, s = getComputedStyle(e);return"
+            " [Number(e.dataset.stop), s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >="
+            " 2, e.outerHTML.slice(0, 80)]; })()"
         )
         reached.append(found[0])
         unseen += [] if found[1] else [found[2]]
@@ -221,7 +289,10 @@ def test_everything_is_reached_by_keyboard(browser):
     assert unseen == []
     browser.run("document.querySelector('#comparison th button').focus()")
     browser.press("Enter")
-    assert browser.run("document.querySelector('#comparison th').getAttribute('aria-sort')") == "ascending"
+    assert (
+        browser.run("document.querySelector('#comparison th').getAttribute('aria-sort')")
+        == "ascending"
+    )
     browser.run("document.querySelector('#finding-gates summary').focus()")
     browser.press(" ", "Space")
     assert browser.run("document.querySelector('#finding-gates details').open")
@@ -243,7 +314,9 @@ def test_a_phone_scrolls_one_way(browser, written):
     browser.open(written, 390, 844)
     browser.run("document.querySelectorAll('details').forEach((e) => (e.open = true))")
     assert browser.run("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
-    assert browser.run("document.querySelector('#comparison .scroll').tabIndex") == 0  # a wide table moves inside its own frame
+    assert (
+        browser.run("document.querySelector('#comparison .scroll').tabIndex") == 0
+    )  # a wide table moves inside its own frame
 
 
 def test_without_scripts_all_but_the_explorer_is_there(browser, written):
@@ -254,7 +327,13 @@ def test_without_scripts_all_but_the_explorer_is_there(browser, written):
         assert browser.run("document.querySelectorAll('button:not([hidden])').length") == 0
         assert browser.run("document.querySelector('noscript p').checkVisibility()")
         assert not browser.run("document.getElementById('controls').checkVisibility()")
-        for shown in ("#comparison table", "#learning svg", "#finding-gates svg", "#translations mark", "#provenance table"):
+        for shown in (
+            "#comparison table",
+            "#learning svg",
+            "#finding-gates svg",
+            "#translations mark",
+            "#provenance table",
+        ):
             assert browser.run(f"document.querySelector('{shown}').checkVisibility()"), shown
     finally:
         browser.scripting(True)
@@ -264,9 +343,15 @@ def test_print(browser, tmp_path):
     browser.look(media="print", dark=True)
     assert not browser.run("document.getElementById('explorer').checkVisibility()")
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    torn = "[...document.querySelectorAll('tbody th')].filter((t) => getComputedStyle(t).overflowWrap !== 'normal').length"
+    torn = (
+        "[...document.querySelectorAll('tbody th')].filter((t) => getComputedStyle(t).overflowWrap"
+        " !== 'normal').length"
+    )
     assert browser.run(torn) == 0  # names of settings are torn after their dots alone
-    assert browser.run("[...document.querySelectorAll('thead')].every((t) => getComputedStyle(t).breakInside === 'avoid')")
+    assert browser.run(
+        "[...document.querySelectorAll('thead')].every((t) => getComputedStyle(t).breakInside ==="
+        " 'avoid')"
+    )
     browser.pdf(tmp_path / "page.pdf")
     assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
 
@@ -284,9 +369,17 @@ STRUCTURE = """({
 
 
 def check_structure(found):
-    assert (found["untitled"], found["unscoped"], found["unlabelled"], found["figures"], found["names"]) == (0, 0, 0, 0, 0)
+    assert (
+        found["untitled"],
+        found["unscoped"],
+        found["unlabelled"],
+        found["figures"],
+        found["names"],
+    ) == (0, 0, 0, 0, 0)
     assert len(found["ids"]) == len(set(found["ids"])) and all(found["links"])
-    assert found["levels"].count(1) == 1 and all(b - a <= 1 for a, b in zip(found["levels"], found["levels"][1:], strict=False))
+    assert found["levels"].count(1) == 1 and all(
+        b - a <= 1 for a, b in zip(found["levels"], found["levels"][1:], strict=False)
+    )
 
 
 def test_structure(browser):
@@ -300,20 +393,43 @@ def test_runs_of_one_page_keep_apart(browser, of_two):
     assert browser.run("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
     found = browser.run(STRUCTURE)
     check_structure(found)
-    assert len(found["links"]) == 1 + 2 * 8 and {"run1", "run2", "run1-comparison", "run2-comparison"} <= set(found["ids"])
+    assert len(found["links"]) == 1 + 2 * 8 and {
+        "run1",
+        "run2",
+        "run1-comparison",
+        "run2-comparison",
+    } <= set(found["ids"])
     named = "a-system-with-a-long-name-of-its-own"
     browser.click("#run2-comparison th:nth-child(2) button")
-    assert column(browser, 0, "#run2-comparison table") == [named, "base"] and column(browser, 0, "#run1-comparison table") == ["base", "own"]
+    assert column(browser, 0, "#run2-comparison table") == [named, "base"] and column(
+        browser, 0, "#run1-comparison table"
+    ) == ["base", "own"]
     first, second = (
-        [one["scores"]["bleu"] for one in json.loads(browser.run(f"document.getElementById('run{n}-data').textContent"))["sets"]] for n in (1, 2)
+        [
+            one["scores"]["bleu"]
+            for one in json.loads(
+                browser.run(f"document.getElementById('run{n}-data').textContent")
+            )["sets"]
+        ]
+        for n in (1, 2)
     )
-    assert (len(first), len(second)) == (2, 1) and count(browser, "run1-") == count(browser, "run2-") == 40
+    assert (len(first), len(second)) == (2, 1) and count(browser, "run1-") == count(
+        browser, "run2-"
+    ) == 40
     for form, (bleus, prefix) in enumerate(((first, "run1-"), (second, "run2-"))):
         set_field(browser, "way", "down", form)
-        assert 0 < count(browser, prefix) == sum(own < base for base, own in zip(*bleus[0], strict=True)) < 40
+        assert (
+            0
+            < count(browser, prefix)
+            == sum(own < base for base, own in zip(*bleus[0], strict=True))
+            < 40
+        )
     assert browser.run("document.forms[1].elements.a.selectedOptions[0].textContent") == named
     set_field(browser, "way", "both", 1)
-    shown = "['run1-', 'run2-'].map((prefix) => document.getElementById(prefix + 'results').children.length)"
+    shown = (
+        "['run1-', 'run2-'].map((prefix) => document.getElementById(prefix +"
+        " 'results').children.length)"
+    )
     before = browser.run(shown)
     browser.click("#run2-more")
     assert browser.run(shown) == [before[0], 40]

@@ -1,4 +1,6 @@
-"""The report of a small run: all that the stages wrote is in the page, nothing in it is markup, and what is missing is said."""
+"""The report of a small run: all that the stages wrote is in the page, nothing in it is markup,
+and what is missing is said.
+"""
 
 import dataclasses
 import json
@@ -26,7 +28,10 @@ from nmtkit.tables.table import Column, Estimate, Table
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
-OUTSIDE = re.compile(r"""(?:src|href|srcset|action|data)\s*=\s*["']?\s*(?:https?:|//)|url\(\s*["']?(?:https?:|//)|@import""", re.I)
+OUTSIDE = re.compile(
+    r"""(?:src|href|srcset|action|data)\s*=\s*["']?\s*(?:https?:|//)|url\(\s*["']?(?:https?:|//)|@import""",
+    re.I,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +49,11 @@ def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys, undrawn):
     capsys.readouterr()
     page = made.page()
     for name in [*ANALYSES, "of_somebody_else"]:
-        assert f"hat {name} shows" in page.text and f"How {name} is read." in page.text and f"The table of {name}" in page.text
+        assert (
+            f"hat {name} shows" in page.text
+            and f"How {name} is read." in page.text
+            and f"The table of {name}" in page.text
+        )
     assert len(page.all("article")) == len(ANALYSES) + 1
     labels = [one["aria-label"] for one in page.all("svg")]
     assert len([label for label in labels if "figure; its numbers" in label]) == len(ANALYSES) + 1
@@ -64,21 +73,42 @@ def test_numbers_are_those_of_the_scores(reported, undrawn):
         assert system["scores"]["bleu"]["signature"] in page.text
     delta = own["differences"]["bleu"]
     assert "One training a system" in page.text
-    assert f"own is better than base: {delta['value']:+.2f} BLEU [{delta['low']:+.2f}, {delta['high']:+.2f}]" in page.text
-    assert {"Loss and dev BLEU of each training", "BLEU by source length on test"} == {one["aria-label"] for one in page.all("svg")}
+    assert (
+        f"own is better than base: {delta['value']:+.2f} BLEU [{delta['low']:+.2f},"
+        f" {delta['high']:+.2f}]" in page.text
+    )
+    assert {"Loss and dev BLEU of each training", "BLEU by source length on test"} == {
+        one["aria-label"] for one in page.all("svg")
+    }
     assert f"nmtkit analyze convergence --run {reported.run.path}" in page.text
     assert "abc1234-dirty" in page.text and "the checkout had changes" in page.text
-    assert "Settings in which the systems differ" in page.text and "test test 40" in page.text  # the corpus: set, split, lines
+    assert (
+        "Settings in which the systems differ" in page.text and "test test 40" in page.text
+    )  # the corpus: set, split, lines
 
 
 @pytest.mark.parametrize(
-    ("low", "p", "said"), [(0.5, 0.01, "own is better than base"), (-0.1, 0.04, "own is perhaps better"), (-0.1, 0.2, "not clearly different from")]
+    ("low", "p", "said"),
+    [
+        (0.5, 0.01, "own is better than base"),
+        (-0.1, 0.04, "own is perhaps better"),
+        (-0.1, 0.2, "not clearly different from"),
+    ],
 )
 def test_a_verdict_needs_p_and_interval(low, p, said):
     bleus = [{"bleu": MetricScore("BLEU", value, None, None, "", {})} for value in (20.0, 21.0)]
     base = SystemScores("base", bleus[0], Estimate(1.0), 0, {}, {})
-    own = SystemScores("own", bleus[1], Estimate(1.0), 0, {"bleu": Estimate(1.0, low, 2.0)}, {"t": {"bleu": Comparison(p, "")}})
-    result = Scores.model_construct(baseline="base", test="t", tests={"t": SignificanceTest("", "", 0.001)}, systems=[base, own])
+    own = SystemScores(
+        "own",
+        bleus[1],
+        Estimate(1.0),
+        0,
+        {"bleu": Estimate(1.0, low, 2.0)},
+        {"t": {"bleu": Comparison(p, "")}},
+    )
+    result = Scores.model_construct(
+        baseline="base", test="t", tests={"t": SignificanceTest("", "", 0.001)}, systems=[base, own]
+    )
     assert said in comparison.verdicts(result)[0]
     own.differences["bleu"] = Estimate(-1.0, -2.0, -low)
     assert said.replace("better", "worse") in comparison.verdicts(result)[0]
@@ -87,24 +117,47 @@ def test_a_verdict_needs_p_and_interval(low, p, said):
 def test_cost_of_training_and_decoding(reported):
     meta = reported.run.path / "systems/own/translate/test/meta.json"
     meta.write_text(
-        json.dumps({"format": 1, "settings": {"beam": 4}, "speed": {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": 123.4}}),
+        json.dumps(
+            {
+                "format": 1,
+                "settings": {"beam": 4},
+                "speed": {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": 123.4},
+            }
+        ),
         "utf-8",
     )
     base = reported.run.path / "systems/base/metrics.jsonl"
     base.write_text(base.read_text("utf-8").replace('"seconds": 30.0', '"seconds": 15.0'), "utf-8")
     found = gather(reported.run)
-    row = dict(zip([c.key for c in comparison.table(found, "test").columns], comparison.table(found, "test").rows[1], strict=True))
+    row = dict(
+        zip(
+            [c.key for c in comparison.table(found, "test").columns],
+            comparison.table(found, "test").rows[1],
+            strict=True,
+        )
+    )
     assert (row["updates"], row["seed"], row["parameters"], row["decoding"]) == (10, 1, None, 123.4)
     assert row["minutes"] == pytest.approx(1.0) and row["update_ratio"] == pytest.approx(2.0)
-    ratios = {"train_ratio": {"value": 1.2, "low": 1.1, "high": 1.3}, "decode_ratio": {"value": 1.5, "low": 1.4, "high": 1.6}}
-    for baseline, expected in (("own", 123.4), ("base", 1.5)):  # measured beside another baseline they say nothing here
+    ratios = {
+        "train_ratio": {"value": 1.2, "low": 1.1, "high": 1.3},
+        "decode_ratio": {"value": 1.5, "low": 1.4, "high": 1.6},
+    }
+    for baseline, expected in (
+        ("own", 123.4),
+        ("base", 1.5),
+    ):  # measured beside another baseline they say nothing here
         reported.finding("cost", "cost", facts={"baseline": baseline, "measured": {"own": ratios}})
         table = comparison.table(gather(reported.run), "test")
         row = dict(zip([c.key for c in table.columns], table.rows[1], strict=True))
-        assert row["decoding"] == expected and ("× (measured)" in table.columns[-2].header) == (baseline == "base")
+        assert row["decoding"] == expected and ("× (measured)" in table.columns[-2].header) == (
+            baseline == "base"
+        )
     assert row["update_ratio"] == 1.2
     stale = {"systems": ["base", "own"], "files": {"systems/own/config.toml": "another"}}
-    for change in ({"facts": {"baseline": "base", "measured": {"own": ratios}}, "made_from": stale}, {"facts": {"baseline": "base", "measured": 3}}):
+    for change in (
+        {"facts": {"baseline": "base", "measured": {"own": ratios}}, "made_from": stale},
+        {"facts": {"baseline": "base", "measured": 3}},
+    ):
         reported.finding("cost", "cost", **change)
         assert "logged" in comparison.table(gather(reported.run), "test").columns[-2].header
 
@@ -113,13 +166,33 @@ def test_cost_of_training_and_decoding(reported):
     ("made_from", "expected"),
     [
         ({}, "nmtkit analyze agreement"),
-        ({"systems": ["a", "b"], "options": {"pairs": "", "scores": [], "measure": False}}, "nmtkit analyze agreement"),
-        ({"systems": ["b"], "options": {"set_names": ["dev"]}}, "nmtkit analyze agreement --system b --set-name dev"),
         (
-            {"options": {"pairs": "a b,c", "scores": ["x", "y"], "score_kind": "nll", "measure": True, "head": 3}},
-            "nmtkit analyze agreement --pairs 'a b,c' --scores x --scores y --score-kind nll --measure --head 3",
+            {"systems": ["a", "b"], "options": {"pairs": "", "scores": [], "measure": False}},
+            "nmtkit analyze agreement",
         ),
-        ({"options": {"pairs": "x", "score_kind": "auto"}, "words": ["--pairs", "x"]}, "nmtkit analyze agreement --pairs x"),
+        (
+            {"systems": ["b"], "options": {"set_names": ["dev"]}},
+            "nmtkit analyze agreement --system b --set-name dev",
+        ),
+        (
+            {
+                "options": {
+                    "pairs": "a b,c",
+                    "scores": ["x", "y"],
+                    "score_kind": "nll",
+                    "measure": True,
+                    "head": 3,
+                }
+            },
+            (
+                "nmtkit analyze agreement --pairs 'a b,c' --scores x --scores y --score-kind nll"
+                " --measure --head 3"
+            ),
+        ),
+        (
+            {"options": {"pairs": "x", "score_kind": "auto"}, "words": ["--pairs", "x"]},
+            "nmtkit analyze agreement --pairs x",
+        ),
     ],
 )
 def test_a_finding_is_made_again_as_it_was_made(made_from, expected):
@@ -129,14 +202,27 @@ def test_a_finding_is_made_again_as_it_was_made(made_from, expected):
 def test_the_next_seed_is_one_that_is_not_in_use(reported):
     config = reported.run.path / "systems/own/config.toml"
     config.write_text(config.read_text("utf-8").replace("seed = 1", "seed = 2"), "utf-8")
-    assert any("nmtkit train --seed 3" in remark.command for remark in comparison.cautions(gather(reported.run)))
+    assert any(
+        "nmtkit train --seed 3" in remark.command
+        for remark in comparison.cautions(gather(reported.run))
+    )
 
 
 def test_markup_in_a_hypothesis_stays_text(reported):
-    reported.finding("lengths", SCRIPT, FIGURE.replace("</g>", "</g><script>alert(1)</script><a href='https://e.org' onclick='x()'>a</a>"))
-    (reported.run.path / "systems/own/config.toml").write_text(f"variant = {json.dumps(SCRIPT)}\n", "utf-8")
+    reported.finding(
+        "lengths",
+        SCRIPT,
+        FIGURE.replace(
+            "</g>", "</g><script>alert(1)</script><a href='https://e.org' onclick='x()'>a</a>"
+        ),
+    )
+    (reported.run.path / "systems/own/config.toml").write_text(
+        f"variant = {json.dumps(SCRIPT)}\n", "utf-8"
+    )
     page = reported.page(title=SCRIPT)
-    assert len(page.all("script")) == 2 and not page.all("b") and not page.all("a")[-1].get("onclick")
+    assert (
+        len(page.all("script")) == 2 and not page.all("b") and not page.all("a")[-1].get("onclick")
+    )
     assert page.text.count("<script>alert('x')</script>") >= 4
     data = json.loads(page.data)
     assert data["sets"][0]["hyps"][1][2] == SCRIPT == data["sets"][0]["src"][2]
@@ -148,30 +234,52 @@ def test_the_page_needs_nothing_from_elsewhere(reported):
     html = stage.report(reported.run).read_text("utf-8")
     assert not OUTSIDE.search(html)
     assert "default-src 'none'" in html
-    for bad in ("<img src=https://e.org>", "<link href='//e.org/x.css'>", "@import 'x'", "url(http://e.org)"):
+    for bad in (
+        "<img src=https://e.org>",
+        "<link href='//e.org/x.css'>",
+        "@import 'x'",
+        "url(http://e.org)",
+    ):
         assert OUTSIDE.search(bad)
 
 
 def test_a_papers_numbers_stand_on_the_page_as_tables(reported, tmp_path):
     """Those beside scores, and those beside a finding; and what stands in backticks is code."""
-    beside = Table("paper", "Table 7, printed and measured", [Column("row", "row", left=True)], [["<b>Ours</b>"]], [])
+    beside = Table(
+        "paper",
+        "Table 7, printed and measured",
+        [Column("row", "row", left=True)],
+        [["<b>Ours</b>"]],
+        [],
+    )
     own = Table("cost", "Cost", [Column("system", "system", left=True)], [["base"]], [])
     made = Finding(own, "Then `nmtkit analyze <x>` it.", name="cost", title="cost").beside(beside)
     made.write(reported.run.path / "analyze" / "cost", {"systems": ["base", "own"], "files": {}})
     scores = reported.run.path / "score" / "test" / "scores.json"
-    scores.write_text(json.dumps(json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}), "utf-8")
+    scores.write_text(
+        json.dumps(json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}), "utf-8"
+    )
     html = stage.report(reported.run).read_text("utf-8")
-    assert html.count("<caption><span>Table 7, printed and measured</span></caption>") == 2 and html.count(">&lt;b&gt;Ours&lt;/b&gt;<") == 2
+    assert (
+        html.count("<caption><span>Table 7, printed and measured</span></caption>") == 2
+        and html.count(">&lt;b&gt;Ours&lt;/b&gt;<") == 2
+    )
     assert "<code>nmtkit analyze &lt;x&gt;</code> it." in html
 
 
 def test_figures_keep_apart_and_run_nothing():
-    text = FIGURE.replace("</svg>", '<use xlink:href="#m" style="fill: url(#a)" xmlns:xlink="http://www.w3.org/1999/xlink"/></svg>')
+    text = FIGURE.replace(
+        "</svg>",
+        '<use xlink:href="#m" style="fill: url(#a)"'
+        ' xmlns:xlink="http://www.w3.org/1999/xlink"/></svg>',
+    )
     one, two = (svg.inline(text, prefix, 'a "label"') for prefix in ("f1-", "f2-"))
     assert 'id="f1-m"' in one and 'href="#f1-m"' in one and "url(#f1-a)" in one and "f1-" not in two
     assert "width: 90pt; min-width: 76.5pt" in one and "&quot;label&quot;" in one
     hostile = FIGURE.replace("<g ", '<g onclick="x()" style="fill: url(https://e.org/a)" ').replace(
-        "</svg>", '<foreignObject><p>x</p></foreignObject><style>*{}</style><image href="https://e.org/a.png"/></svg>'
+        "</svg>",
+        "<foreignObject><p>x</p></foreignObject><style>*{}</style><image"
+        ' href="https://e.org/a.png"/></svg>',
     )
     cleaned = svg.inline(hostile, "f-", "")
     assert not re.search("onclick|e.org|foreignObject|<style", cleaned)
@@ -180,8 +288,14 @@ def test_figures_keep_apart_and_run_nothing():
 
 def test_a_figure_has_the_ground_and_the_ink_of_the_page():
     """But for what is white or black because of its value, as in a heat map."""
-    ground = '<g id="patch_2"><path d="M 0 0" style="fill: #ffffff"/><path d="M 1 1" style="fill: #1f77b4; stroke: #000000"/></g>'
-    heat = '<g id="QuadMesh_1"><path d="M 2 2" style="fill: #ffffff"/><path d="M 3 3" style="fill: #000000"/></g>'
+    ground = (
+        '<g id="patch_2"><path d="M 0 0" style="fill: #ffffff"/><path d="M 1 1" style="fill:'
+        ' #1f77b4; stroke: #000000"/></g>'
+    )
+    heat = (
+        '<g id="QuadMesh_1"><path d="M 2 2" style="fill: #ffffff"/><path d="M 3 3" style="fill:'
+        ' #000000"/></g>'
+    )
     found = svg.inline(FIGURE.replace("</svg>", ground + heat + "</svg>"), "f-", "")
     assert re.findall('style="((?:fill|stroke)[^"]*)"', found) == [
         "fill: none",
@@ -238,15 +352,25 @@ def test_what_is_missing_is_said(reported):
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
-    reported.finding("weights", "weights", made_from={"systems": ["base"], "files": {}, "weights": {"../base": {}}})
-    reported.finding("alignment", "alignment", made_from={"systems": ["base"], "files": {"systems/own/metrics.jsonl": "0"}})
+    reported.finding(
+        "weights",
+        "weights",
+        made_from={"systems": ["base"], "files": {}, "weights": {"../base": {}}},
+    )
+    reported.finding(
+        "alignment",
+        "alignment",
+        made_from={"systems": ["base"], "files": {"systems/own/metrics.jsonl": "0"}},
+    )
     reported.add("later", 0.5, sets=[])
     (run / "systems/later/config.toml").write_text("variant = ", "utf-8")
     reported.add("unscored", 0.5)
     (run / "score/test/sentences.tsv").unlink()
     (run / "systems/own/metrics.jsonl").write_text("not JSON\n", "utf-8")
     for name, beam in (("base", 5), ("own", 4)):
-        (run / "systems" / name / "translate/test/meta.json").write_text(json.dumps({"format": 1, "settings": {"beam": beam}}), "utf-8")
+        (run / "systems" / name / "translate/test/meta.json").write_text(
+            json.dumps({"format": 1, "settings": {"beam": beam}}), "utf-8"
+        )
     page = reported.page()
     for said in (
         *(
@@ -257,9 +381,20 @@ def test_what_is_missing_is_said(reported):
             "not among the scores: unscored",
         ),
         "systems/later: its settings cannot be read (the settings of 'later' are damaged: ",
-        *("not translated: later", "Of base alone, without own", "Made before these changed: systems/own/metrics.jsonl"),
-        *("searched with the same search.beam (5: base; 4: own).", "--force --set-name test --set search.beam=…"),
-        *("No figure: there was none to draw", "nmtkit analyze convergence", "Analyses that were not made of this run"),
+        *(
+            "not translated: later",
+            "Of base alone, without own",
+            "Made before these changed: systems/own/metrics.jsonl",
+        ),
+        *(
+            "searched with the same search.beam (5: base; 4: own).",
+            "--force --set-name test --set search.beam=…",
+        ),
+        *(
+            "No figure: there was none to draw",
+            "nmtkit analyze convergence",
+            "Analyses that were not made of this run",
+        ),
     ):
         assert said in page.text, said
     assert "without own, later" not in page.text  # what is in no table is not compared
@@ -285,7 +420,12 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     own = next(system for system in systems if system.tests)
     for tested, said in ((4, False), (5, True)):
         systems[:] = [system for system in systems if not system.tests] + [own] * tested
-        assert any(f"{tested} differences are tested" in one.text for one in comparison.cautions(found)) is said
+        assert (
+            any(
+                f"{tested} differences are tested" in one.text for one in comparison.cautions(found)
+            )
+            is said
+        )
 
 
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):
@@ -299,7 +439,9 @@ def test_a_p_of_nought_is_below_what_can_be_shown(reported):
 def test_texts_that_are_gone_are_said(reported):
     shutil.rmtree(reported.run.path / "systems/own/translate")
     page = reported.page()
-    assert "the translation by own is gone" in page.text and json.loads(page.data)["sets"][0]["systems"] == ["base"]
+    assert "the translation by own is gone" in page.text and json.loads(page.data)["sets"][0][
+        "systems"
+    ] == ["base"]
     shutil.rmtree(reported.run.path / "systems")
     page = reported.page()
     assert "its texts cannot be shown" in page.text and "There are no texts to explore" in page.text
@@ -325,9 +467,18 @@ def test_seeds_are_put_together(tmp_path):
     group = next(one for one in result.seeds.groups if one.name == "b")
     against = group.against["bleu"]
     better = sum(pair.better and pair.p < 0.05 for pair in against.pairs)
-    said = f"b (2 seeds): {against.difference:+.2f} BLEU to a in the mean, better in {better} and worse in 0 of 2 pairs of equal seeds (p < 0.05); p"
-    assert comparison.verdicts(result) == [f"{said} of the seeds {against.p_seeds:.3f}."] and said in page.text
-    assert [table.name for table in comparison.tables(gather(made.run), "test")] == ["seeds", "comparison"]
+    said = (
+        f"b (2 seeds): {against.difference:+.2f} BLEU to a in the mean, better in {better} and"
+        " worse in 0 of 2 pairs of equal seeds (p < 0.05); p"
+    )
+    assert (
+        comparison.verdicts(result) == [f"{said} of the seeds {against.p_seeds:.3f}."]
+        and said in page.text
+    )
+    assert [table.name for table in comparison.tables(gather(made.run), "test")] == [
+        "seeds",
+        "comparison",
+    ]
 
 
 def test_up_to_date_until_something_changes(reported, capsys):
@@ -348,8 +499,12 @@ def test_up_to_date_until_something_changes(reported, capsys):
 
 @pytest.fixture
 def second(tmp_path, reported, capsys):
-    """Another run, whose findings and systems have names of the first one's; some of it is missing."""
-    made = make(tmp_path / "second run", systems=(("base", 0.3), ("own", 0.2), ("third", 0.1)), markup=False)
+    """Another run, whose findings and systems have names of the first one's; some of it is
+    missing.
+    """
+    made = make(
+        tmp_path / "second run", systems=(("base", 0.3), ("own", 0.2), ("third", 0.1)), markup=False
+    )
     made.add("later", 0.5, sets=[])
     for one in (made, reported):
         one.finding("cost", "cost")
@@ -361,23 +516,40 @@ def test_a_page_of_two_runs(reported, second, capsys):
     page = reported.page(also=[second.run])
     said = capsys.readouterr()
     assert (
-        said.out == f"{reported.run.path}/report/index.html\n" and "not translated: later" in said.err and not (second.run.path / "report").exists()
+        said.out == f"{reported.run.path}/report/index.html\n"
+        and "not translated: later" in said.err
+        and not (second.run.path / "report").exists()
     )
     ids = [one["id"] for _, one in page.elements if "id" in one]
-    assert len(ids) == len(set(ids)) and {"run1-finding-cost", "run2-finding-cost", "run1-h-lengths", "run2-h-lengths"} <= set(ids)
+    assert len(ids) == len(set(ids)) and {
+        "run1-finding-cost",
+        "run2-finding-cost",
+        "run1-h-lengths",
+        "run2-h-lengths",
+    } <= set(ids)
     first = "2 systems on run, en to de"
-    assert page.all("title") and f"{first}; 3 systems on second run, en to de" in page.text and f"1. {first} run run" in page.text
+    assert (
+        page.all("title")
+        and f"{first}; 3 systems on second run, en to de" in page.text
+        and f"1. {first} run run" in page.text
+    )
     own, other = (f"--run {shlex.quote(str(one.run.path))}" for one in (reported, second))
     assert f"nmtkit translate --set-name test {other}" in said.err
     for command in (
         f"nmtkit analyze cost {own}",
         f"nmtkit analyze cost --system base --system own {other}",  # as it was made, of two of four
-        f"nmtkit translate --set-name test {other} && nmtkit score --set-name test --test paired_bootstrap --against base --buckets 10 {other}",
+        (
+            f"nmtkit translate --set-name test {other} && nmtkit score --set-name test --test"
+            f" paired_bootstrap --against base --buckets 10 {other}"
+        ),
     ):
         assert command in page.text, command
     assert f"nmtkit report {own} {other.replace('run', 'also', 1)} --attention SYSTEM" in page.text
     systems = [json.loads(data)["sets"][0]["systems"] for data in page.datas]
-    assert systems == [["base", "own"], ["base", "own", "third"]] and "third is better than base" in page.text
+    assert (
+        systems == [["base", "own"], ["base", "own", "third"]]
+        and "third is better than base" in page.text
+    )
     path = stage.report(reported.run, also=[second.run])
     assert "up to date" in capsys.readouterr().err
     second.finding("cost", "a new finding")
@@ -400,17 +572,25 @@ def test_runs_that_make_no_page_together(reported, second):
 
 def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeypatch):
     one = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[0.9, 0.1], [0.0, 1.0]])
-    monkeypatch.setattr(attention, "attention_of", lambda study, name, lines: SystemAttention(name, "layer", study.set_name, {lines[0]: one}))
+    monkeypatch.setattr(
+        attention,
+        "attention_of",
+        lambda study, name, lines: SystemAttention(name, "layer", study.set_name, {lines[0]: one}),
+    )
     for system, expected in (("third", [False, True]), ("own", [True, True])):
         page = reported.page(also=[second.run], attention=[system])
         assert ["attention" in json.loads(data)["sets"][0] for data in page.datas] == expected
-        assert page.text.count("only with attention") == sum(expected) and page.text.count("no attention of this run") == 2 - sum(expected)
+        assert page.text.count("only with attention") == sum(expected) and page.text.count(
+            "no attention of this run"
+        ) == 2 - sum(expected)
 
 
 def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
     path = stage.report(reported.run)
     before = path.read_bytes()
-    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        "os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(Exception, match="cannot write"):
         stage.report(reported.run, title="new")
     assert path.read_bytes() == before
@@ -420,34 +600,69 @@ def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
 def long_texts(lines, words, systems, name="test"):
     """Texts of so many lines and words, all different."""
     text = [" ".join(f"Wort{(i * 7 + k * 13) % 997}" for k in range(words)) for i in range(lines)]
-    scores = {key: {f"s{k}": [(i * 37 + k * 11) % 1000 / 10 for i in range(lines)] for k in range(systems)} for key in ("bleu", "chrf")}
-    return Texts(name, "s0", text, [text], {f"s{k}": text for k in range(systems)}, scores, [words] * lines)
+    scores = {
+        key: {
+            f"s{k}": [(i * 37 + k * 11) % 1000 / 10 for i in range(lines)] for k in range(systems)
+        }
+        for key in ("bleu", "chrf")
+    }
+    return Texts(
+        name, "s0", text, [text], {f"s{k}": text for k in range(systems)}, scores, [words] * lines
+    )
 
 
 def test_the_page_stays_small():
     texts = long_texts(1000, 25, 6)
     kept, step = explorer.kept_lines([texts])
     weights = [[1 / 40] * 40 for _ in range(40)]
-    looks = SystemAttention("s1", "layer", "test", {i: SentenceAttention(["w"] * 40, ["w"] * 40, weights) for i in range(200)})
-    assert step == 1 and len(explorer.script_text(explorer.data([texts], kept, ("en", "de"), [dataclasses.asdict(looks)]))) < 3_500_000
+    looks = SystemAttention(
+        "s1",
+        "layer",
+        "test",
+        {i: SentenceAttention(["w"] * 40, ["w"] * 40, weights) for i in range(200)},
+    )
+    assert (
+        step == 1
+        and len(
+            explorer.script_text(
+                explorer.data([texts], kept, ("en", "de"), [dataclasses.asdict(looks)])
+            )
+        )
+        < 3_500_000
+    )
     many = [long_texts(8000, 25, 6), long_texts(8000, 25, 6, "other")]
     kept, step = explorer.kept_lines(many)
-    assert step > 1 and len(explorer.script_text(explorer.data(many, kept, ("en", "de"), []))) < 1.1 * explorer.MOST
+    assert (
+        step > 1
+        and len(explorer.script_text(explorer.data(many, kept, ("en", "de"), [])))
+        < 1.1 * explorer.MOST
+    )
     assert kept["other"][:2] == [0, step]
 
 
 def test_differences_are_marked():
     assert differences("ein Hund läuft.", "ein Hund läuft.") == [("ein Hund läuft.", False)]
-    assert differences("ein Hund schläft.", "ein Hund läuft.") == [("ein Hund ", False), ("schläft", True), (".", False)]
+    assert differences("ein Hund schläft.", "ein Hund läuft.") == [
+        ("ein Hund ", False),
+        ("schläft", True),
+        (".", False),
+    ]
     assert differences("", "x") == [] and differences("x", "") == [("x", True)]
     assert differences("我爱狗", "我爱猫") == [("我爱", False), ("狗", True)]
 
 
 def test_side_by_side_shows_the_largest_gains_and_losses(reported):
     texts = read_texts(gather(reported.run), "test")
-    deltas = [own - base for own, base in zip(texts.scores["bleu"]["own"], texts.scores["bleu"]["base"], strict=True)]
+    deltas = [
+        own - base
+        for own, base in zip(texts.scores["bleu"]["own"], texts.scores["bleu"]["base"], strict=True)
+    ]
     lines = [one.line - 1 for one in side_by_side(texts)]
-    assert deltas.index(max(deltas)) in lines and deltas.index(min(deltas)) in lines and lines == sorted(lines)
+    assert (
+        deltas.index(max(deltas)) in lines
+        and deltas.index(min(deltas)) in lines
+        and lines == sorted(lines)
+    )
 
 
 def test_an_unknown_system_of_attention(reported):
@@ -457,6 +672,12 @@ def test_an_unknown_system_of_attention(reported):
 
 
 def test_no_torch_without_attention(reported):
-    code = "import sys; from nmtkit.run import Run; from nmtkit.report import stage; from pathlib import Path; "
+    code = (
+        "import sys; from nmtkit.run import Run; from nmtkit.report import stage; from pathlib"
+        " import Path; "
+    )
     code += f"stage.report(Run(Path({str(reported.run.path)!r}))); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode
+        == 0
+    )

@@ -8,13 +8,32 @@ from nmtkit.data.store import StoreWriter
 from nmtkit.run import Run, write_toml
 from tests.manifests import write_manifest
 
-WORDS = ["ein", "der", "Hund", "die", "Katze", "läuft", "schläft", "heute", "hier", "dort", "schnell", "langsam", "und", "Haus", "Straße"]
+WORDS = [
+    "ein",
+    "der",
+    "Hund",
+    "die",
+    "Katze",
+    "läuft",
+    "schläft",
+    "heute",
+    "hier",
+    "dort",
+    "schnell",
+    "langsam",
+    "und",
+    "Haus",
+    "Straße",
+]
 
 
 def spoil(lines, share, seed):
     """The lines with this share of words replaced."""
     rng = random.Random(seed)
-    return [" ".join(w if rng.random() > share else rng.choice(WORDS) for w in line.split(" ")) for line in lines]
+    return [
+        " ".join(w if rng.random() > share else rng.choice(WORDS) for w in line.split(" "))
+        for line in lines
+    ]
 
 
 def write(path, lines):
@@ -30,10 +49,15 @@ class FakeRun:
         rng = random.Random(11)
         self.lines = {}
         for name in sets:
-            self.lines[name] = [" ".join(rng.choices(WORDS, k=rng.randint(3, 26))) for _ in range(count)]
+            self.lines[name] = [
+                " ".join(rng.choices(WORDS, k=rng.randint(3, 26))) for _ in range(count)
+            ]
             write(path / "prep" / "text" / f"{name}.src", self.lines[name])
             for i in range(references):
-                write(path / "prep" / "text" / f"{name}.ref{i or ''}", spoil(self.lines[name], 0.2 * i, i))
+                write(
+                    path / "prep" / "text" / f"{name}.ref{i or ''}",
+                    spoil(self.lines[name], 0.2 * i, i),
+                )
             with StoreWriter(path / "prep" / name, 100) as store:
                 for line in self.lines[name]:
                     ids = [5] * len(line.split()) + [2]
@@ -42,13 +66,17 @@ class FakeRun:
         write_manifest(path / "prep", entries, {"lowercase": lowercase}, tgt=tgt, dataset=path.name)
 
     def add(self, system, share, sets=None, trained=True, seed=None, **settings):
-        """A system that gets `share` of the words wrong, trained with this seed and these other settings."""
+        """A system that gets `share` of the words wrong, trained with this seed and these other
+        settings.
+        """
         folder = self.run.path / "systems" / system
         if trained:
             train = {} if seed is None else {"train": {"max_steps": 10, "seed": seed}}
             write_toml(folder / "config.toml", {"variant": "toy", **settings, **train})
         for name in self.lines if sets is None else sets:
-            write(folder / "translate" / name / "hyp.txt", spoil(self.lines[name], share, len(system)))
+            write(
+                folder / "translate" / name / "hyp.txt", spoil(self.lines[name], share, len(system))
+            )
         return folder
 
 

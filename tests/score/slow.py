@@ -19,7 +19,9 @@ def closest(length, ref_lengths):
 
 
 def counts(hyps, refs, orders=4):
-    """(matches, n-grams, hypothesis length, reference length) of words: clipped at the most that one reference has."""
+    """(matches, n-grams, hypothesis length, reference length) of words: clipped at the most that
+    one reference has.
+    """
     match, total, hyp_len, ref_len = Counter(), Counter(), 0, 0
     for i, words in enumerate(hyps):
         others = [ref[i] for ref in refs]
@@ -37,7 +39,10 @@ def counts(hyps, refs, orders=4):
 
 def multi_bleu(hyps, refs, lowercase=False):
     """Moses' multi-bleu.perl: bytes, split at ASCII white space; -lc lowers bytes."""
-    read = [[line.encode().lower() if lowercase else line.encode() for line in stream] for stream in (hyps, *refs)]
+    read = [
+        [line.encode().lower() if lowercase else line.encode() for line in stream]
+        for stream in (hyps, *refs)
+    ]
     words = [[line.split() for line in stream] for stream in read]
     match, total, hyp_len, ref_len = counts(words[0], words[1:])
     if any(match[n] == 0 for n in range(1, 5)):
@@ -47,7 +52,9 @@ def multi_bleu(hyps, refs, lowercase=False):
 
 
 def moses_tokens(lines, lang):
-    """Moses' normalize-punctuation.perl and tokenizer.perl -a -no-escape, as sacremoses has them."""
+    """Moses' normalize-punctuation.perl and tokenizer.perl -a -no-escape, as sacremoses has
+    them.
+    """
     normalizer, tokenizer = sacremoses.MosesPunctNormalizer(lang), sacremoses.MosesTokenizer(lang)
     options = {"aggressive_dash_splits": True, "escape": False, "return_str": True}
     return [tokenizer.tokenize(normalizer.normalize(line), **options) for line in lines]
@@ -56,19 +63,26 @@ def moses_tokens(lines, lang):
 def cased_tokens(subword_lines):
     """The tokens of truecased subwords: BPE joined, then Moses' detruecase.perl."""
     detruecaser = sacremoses.MosesDetruecaser()
-    return [detruecaser.detruecase(re.sub("@@( |$)", "", line), return_str=True) for line in subword_lines]
+    return [
+        detruecaser.detruecase(re.sub("@@( |$)", "", line), return_str=True)
+        for line in subword_lines
+    ]
 
 
 def bleu_of_tokens(hyps, refs):
     """sacreBLEU of tokens as they are, without smoothing."""
-    return sacrebleu.corpus_bleu(hyps, refs, tokenize="none", smooth_method="none", force=True).score
+    return sacrebleu.corpus_bleu(
+        hyps, refs, tokenize="none", smooth_method="none", force=True
+    ).score
 
 
 PERL_SPACE = " \t\n\v\f\r\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 def mteval_words(line, lowercase):
-    """mteval-v13a.pl, sub tokenization (11b's rules; --international-tokenization is off), on a segment with its white space joined."""
+    """mteval-v13a.pl, sub tokenization (11b's rules; --international-tokenization is off), on a
+    segment with its white space joined.
+    """
     line = re.sub(f"[{PERL_SPACE}]+", " ", line)
     line = line.replace("<skipped>", "")
     for entity, character in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")):
@@ -102,7 +116,9 @@ def mteval(hyps, refs, lowercase=False):
 
 
 def nltk_bleu(hyps, refs):
-    """NLTK's corpus_bleu, on which compare-mt rests: a sentence too short for an n-gram counts as one without a match."""
+    """NLTK's corpus_bleu, on which compare-mt rests: a sentence too short for an n-gram counts
+    as one without a match.
+    """
     words = [[line.split() for line in stream] for stream in (hyps, *refs)]
     match, total, hyp_len, ref_len = counts(words[0], words[1:])
     for n in range(1, 5):
@@ -111,8 +127,12 @@ def nltk_bleu(hyps, refs):
     return 100 * brevity * math.exp(sum(math.log(match[n] / total[n]) for n in range(1, 5)) / 4)
 
 
-def sign_test(better, baseline, refs, score=lambda hyps, refs: sacrebleu.corpus_bleu(hyps, refs).score):
-    """Collins, Koehn, Kučerová 2005: (+, -, ties, p); each sentence is put into the baseline's output and the whole scored again."""
+def sign_test(
+    better, baseline, refs, score=lambda hyps, refs: sacrebleu.corpus_bleu(hyps, refs).score
+):
+    """Collins, Koehn, Kučerová 2005: (+, -, ties, p); each sentence is put into the baseline's
+    output and the whole scored again.
+    """
     whole = score(baseline, refs)
     plus = minus = 0
     for i, line in enumerate(better):

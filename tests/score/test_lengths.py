@@ -1,4 +1,6 @@
-"""Length groups: every sentence in exactly one, each group's BLEU that of sacreBLEU on those lines."""
+"""Length groups: every sentence in exactly one, each group's BLEU that of sacreBLEU on those
+lines.
+"""
 
 import random
 
@@ -19,8 +21,25 @@ def label(spec, length):
 
 
 def test_borders_as_in_the_two_papers():
-    assert [label("dc", n) for n in (0, 9, 10, 19, 20, 49, 50, 400)] == ["<10", "<10", "[10,20)", "[10,20)", "[20,30)", "[40,50)", "≥50", "≥50"]
-    assert [label("pr", n) for n in (0, 15, 16, 30, 31, 45, 46)] == ["≤15", "≤15", "(15,30]", "(15,30]", "(30,45]", "(30,45]", ">45"]
+    assert [label("dc", n) for n in (0, 9, 10, 19, 20, 49, 50, 400)] == [
+        "<10",
+        "<10",
+        "[10,20)",
+        "[10,20)",
+        "[20,30)",
+        "[40,50)",
+        "≥50",
+        "≥50",
+    ]
+    assert [label("pr", n) for n in (0, 15, 16, 30, 31, 45, 46)] == [
+        "≤15",
+        "≤15",
+        "(15,30]",
+        "(15,30]",
+        "(30,45]",
+        "(30,45]",
+        ">45",
+    ]
     assert [label("4,8", n) for n in (3, 4, 7, 8)] == ["<4", "[4,8)", "[4,8)", "≥8"]
 
 
@@ -38,17 +57,31 @@ def test_groups_that_make_no_sense_are_refused(spec):
 
 def test_each_group_is_sacrebleu_on_its_lines():
     rng = random.Random(4)
-    ref = [" ".join(rng.choices(["a", "b", "c", "d", "e", "f"], k=rng.randint(4, 35))) for _ in range(80)]
-    hyps = {n: [" ".join(w if rng.random() > s else "x" for w in line.split()) for line in ref] for n, s in (("one", 0.1), ("two", 0.3))}
+    ref = [
+        " ".join(rng.choices(["a", "b", "c", "d", "e", "f"], k=rng.randint(4, 35)))
+        for _ in range(80)
+    ]
+    hyps = {
+        n: [" ".join(w if rng.random() > s else "x" for w in line.split()) for line in ref]
+        for n, s in (("one", 0.1), ("two", 0.3))
+    }
     sizes = np.array([len(line.split()) for line in ref])
-    found = lengths.by_length({n: metrics.bleu(h, [ref]) for n, h in hyps.items()}, sizes, "dc", Draws(80, 50))
-    assert [(f.group, f.system) for f in found[:3]] == [("<10", "one"), ("<10", "two"), ("[10,20)", "one")]
+    found = lengths.by_length(
+        {n: metrics.bleu(h, [ref]) for n, h in hyps.items()}, sizes, "dc", Draws(80, 50)
+    )
+    assert [(f.group, f.system) for f in found[:3]] == [
+        ("<10", "one"),
+        ("<10", "two"),
+        ("[10,20)", "one"),
+    ]
     borders = {"<10": (0, 9), "[10,20)": (10, 19), "[20,30)": (20, 29), "[30,40)": (30, 39)}
     for score in found:
         if score.group in borders:
             low, high = borders[score.group]
             rows = [i for i in range(80) if low <= sizes[i] <= high]
-            expected = sacrebleu.corpus_bleu([hyps[score.system][i] for i in rows], [[ref[i] for i in rows]])
+            expected = sacrebleu.corpus_bleu(
+                [hyps[score.system][i] for i in rows], [[ref[i] for i in rows]]
+            )
             assert score.sentences == len(rows) > 0
             assert score.bleu.value == pytest.approx(expected.score, abs=1e-9)
             assert score.length_ratio.value == pytest.approx(expected.ratio, abs=1e-12)
@@ -57,14 +90,22 @@ def test_each_group_is_sacrebleu_on_its_lines():
             assert (score.sentences, score.bleu.value, score.length_ratio.value) == (0, None, None)
     drawn = lengths.bars(found).splitlines()
     assert drawn[0].startswith("<10")
-    assert max(drawn, key=lambda line: line.count("█")).endswith(f"{max(f.bleu.value or 0 for f in found):.1f}")
+    assert max(drawn, key=lambda line: line.count("█")).endswith(
+        f"{max(f.bleu.value or 0 for f in found):.1f}"
+    )
     assert lengths.table(found, "title", []).cells()[-1] == ["≥50", "0", "two", "–", "–"]
 
 
 def systems(count=120):
     rng = random.Random(4)
-    ref = [" ".join(rng.choices(["a", "b", "c", "d", "e", "f"], k=rng.randint(4, 35))) for _ in range(count)]
-    hyps = {n: [" ".join(w if rng.random() > s else "x" for w in line.split()) for line in ref] for n, s in (("one", 0.2), ("two", 0.22))}
+    ref = [
+        " ".join(rng.choices(["a", "b", "c", "d", "e", "f"], k=rng.randint(4, 35)))
+        for _ in range(count)
+    ]
+    hyps = {
+        n: [" ".join(w if rng.random() > s else "x" for w in line.split()) for line in ref]
+        for n, s in (("one", 0.2), ("two", 0.22))
+    }
     return ref, hyps, np.array([len(line.split()) for line in ref])
 
 
@@ -72,17 +113,38 @@ def systems(count=120):
 def test_significance_inside_a_group_is_that_of_its_lines_alone(references):
     ref, hyps, sizes = systems()
     refs = [ref, hyps["two"][::-1]][:references]
-    found = lengths.by_length({n: metrics.bleu(h, refs) for n, h in hyps.items()}, sizes, "10,20", Draws(120, 40, seed=7), "one")
-    for base, system, (low, high) in zip(found[::2], found[1::2], [(0, 9), (10, 19), (20, 99)], strict=True):
+    found = lengths.by_length(
+        {n: metrics.bleu(h, refs) for n, h in hyps.items()},
+        sizes,
+        "10,20",
+        Draws(120, 40, seed=7),
+        "one",
+    )
+    for base, system, (low, high) in zip(
+        found[::2], found[1::2], [(0, 9), (10, 19), (20, 99)], strict=True
+    ):
         rows = [i for i in range(120) if low <= sizes[i] <= high]
-        ours, theirs, own = [hyps["two"][i] for i in rows], [hyps["one"][i] for i in rows], [[one[i] for i in rows] for one in refs]
+        ours, theirs, own = (
+            [hyps["two"][i] for i in rows],
+            [hyps["one"][i] for i in rows],
+            [[one[i] for i in rows] for one in refs],
+        )
         gaps = []
         for draw in np.random.default_rng(7).integers(0, len(rows), (40, len(rows))):
-            a, b = (sacrebleu.corpus_bleu([h[i] for i in draw], [[r[i] for i in draw] for r in own]).score for h in (ours, theirs))
+            a, b = (
+                sacrebleu.corpus_bleu(
+                    [h[i] for i in draw], [[r[i] for i in draw] for r in own]
+                ).score
+                for h in (ours, theirs)
+            )
             gaps.append(a - b)
         assert (base.p, base.difference.value) == (None, None)
-        assert system.difference.value == pytest.approx(sacrebleu.corpus_bleu(ours, own).score - sacrebleu.corpus_bleu(theirs, own).score)
-        assert (system.difference.low, system.difference.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=1e-9)
+        assert system.difference.value == pytest.approx(
+            sacrebleu.corpus_bleu(ours, own).score - sacrebleu.corpus_bleu(theirs, own).score
+        )
+        assert (system.difference.low, system.difference.high) == pytest.approx(
+            tuple(np.quantile(gaps, [0.025, 0.975])), abs=1e-9
+        )
         better = sum(gap * system.difference.value > 0 for gap in gaps)
         assert system.sentences == len(rows)
         if len(rows) < lengths.FEWEST:
@@ -100,13 +162,17 @@ def test_the_sign_test_inside_a_group_and_every_other_test():
         found = lengths.by_length(scores, sizes, "20", Draws(120, 20, 20), "one", test)
         assert [score.p is not None for score in found] == [False, True, False, True]
     rows = [i for i in range(120) if sizes[i] >= 20]
-    *_, p = slow.sign_test([hyps["two"][i] for i in rows], [hyps["one"][i] for i in rows], [[ref[i] for i in rows]])
+    *_, p = slow.sign_test(
+        [hyps["two"][i] for i in rows], [hyps["one"][i] for i in rows], [[ref[i] for i in rows]]
+    )
     assert found[-1].p == pytest.approx(p, abs=1e-12)
 
 
 def test_a_group_of_one_sentence_makes_no_difference_significant():
     ref = ["a b c d e f", "a b c d e f g h i j k l"]
-    scores = {n: metrics.bleu(h, [ref]) for n, h in {"one": ["a b c d x f", ref[1]], "two": ref}.items()}
+    scores = {
+        n: metrics.bleu(h, [ref]) for n, h in {"one": ["a b c d x f", ref[1]], "two": ref}.items()
+    }
     found = lengths.by_length(scores, np.array([6, 12]), "10", Draws(2, 10), "one")
     assert (found[1].sentences, found[1].p) == (1, None)
     assert found[1].difference.value > 0

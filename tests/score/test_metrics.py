@@ -16,13 +16,30 @@ from . import slow
 
 
 def sentences(seed, count=40, words=9, noise=0.3):
-    """Random hypotheses and two references that share much with them, with empty lines and nasty spaces."""
+    """Random hypotheses and two references that share much with them, with empty lines and nasty
+    spaces.
+    """
     rng = random.Random(seed)
-    vocabulary = ["der", "Hund", "läuft", ",", "schnell", "heute", "Straße", "und\u00a0so", "«a\u3000b»", "."]
+    vocabulary = [
+        "der",
+        "Hund",
+        "läuft",
+        ",",
+        "schnell",
+        "heute",
+        "Straße",
+        "und\u00a0so",
+        "«a\u3000b»",
+        ".",
+    ]
     first = [" ".join(rng.choices(vocabulary, k=rng.randint(0, words))) for _ in range(count)]
 
     def spoil(line):
-        return " ".join(w if rng.random() > noise else rng.choice(vocabulary) for w in line.split(" ") if rng.random() > 0.1)
+        return " ".join(
+            w if rng.random() > noise else rng.choice(vocabulary)
+            for w in line.split(" ")
+            if rng.random() > 0.1
+        )
 
     return [spoil(r) for r in first], [first, [spoil(r) for r in first]]
 
@@ -31,9 +48,14 @@ def sentences(seed, count=40, words=9, noise=0.3):
 def test_every_metric_is_exactly_sacrebleu(seed):
     hyps, refs = sentences(seed)
     assert metrics.bleu(hyps, refs, "de").value == sacrebleu.corpus_bleu(hyps, refs).score
-    assert metrics.bleu(hyps, refs, "de", lowercase=True).value == sacrebleu.corpus_bleu(hyps, refs, lowercase=True).score
+    assert (
+        metrics.bleu(hyps, refs, "de", lowercase=True).value
+        == sacrebleu.corpus_bleu(hyps, refs, lowercase=True).score
+    )
     assert metrics.chrf(hyps, refs).value == sacrebleu.corpus_chrf(hyps, refs).score
-    assert metrics.ter(hyps, refs).value == sacrebleu.corpus_ter(hyps, refs, case_sensitive=True).score
+    assert (
+        metrics.ter(hyps, refs).value == sacrebleu.corpus_ter(hyps, refs, case_sensitive=True).score
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -42,7 +64,9 @@ def test_formulas_equal_the_metric_on_the_whole_and_on_every_sentence(seed):
     scorer = metrics.Scorer(refs, "de", tokenized_refs=refs)
     assert scorer.keys == list(metrics.METRICS)
     for metric in (scorer.score(key, hyps) for key in scorer.keys):
-        assert metric.on(np.arange(len(hyps))) == pytest.approx(metric.value, abs=1e-10), metric.name
+        assert metric.on(np.arange(len(hyps))) == pytest.approx(metric.value, abs=1e-10), (
+            metric.name
+        )
         assert metric.part(np.arange(3, 9)).value == metric.on(np.arange(3, 9))
     streams = [list(column) for column in zip(*refs, strict=True)]
     logging.getLogger("sacrebleu").setLevel(logging.ERROR)
@@ -51,18 +75,31 @@ def test_formulas_equal_the_metric_on_the_whole_and_on_every_sentence(seed):
     assert scorer.score("bleu", hyps).sentence_scores() == pytest.approx(expected, abs=1e-10)
     expected = [sacrebleu.sentence_chrf(h, r).score for h, r in zip(hyps, streams, strict=True)]
     assert scorer.score("chrf", hyps).sentence_scores() == pytest.approx(expected, abs=1e-10)
-    expected = [sacrebleu.TER(case_sensitive=True).sentence_score(h, r).score for h, r in zip(hyps, streams, strict=True)]
+    expected = [
+        sacrebleu.TER(case_sensitive=True).sentence_score(h, r).score
+        for h, r in zip(hyps, streams, strict=True)
+    ]
     assert scorer.score("ter", hyps).sentence_scores() == pytest.approx(expected, abs=1e-10)
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.integers(0, 6), min_size=8, max_size=8), st.integers(0, 20), st.integers(0, 20), st.booleans(), st.sampled_from(["exp", "none"]))
+@given(
+    st.lists(st.integers(0, 6), min_size=8, max_size=8),
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.booleans(),
+    st.sampled_from(["exp", "none"]),
+)
 def test_the_bleu_formula_is_sacrebleus_on_any_counts(counts, hyp_len, ref_len, effective, smooth):
     total = sorted(counts[4:], reverse=True)
     correct = [min(a, b) for a, b in zip(sorted(counts[:4], reverse=True), total, strict=True)]
-    expected = sacrebleu.BLEU.compute_bleu(list(correct), list(total), hyp_len, ref_len, smooth, effective_order=effective).score
+    expected = sacrebleu.BLEU.compute_bleu(
+        list(correct), list(total), hyp_len, ref_len, smooth, effective_order=effective
+    ).score
     sums = np.array([[hyp_len, ref_len, *correct, *total]] * 2)
-    assert formulas.bleu(sums, smooth=smooth, effective_order=effective) == pytest.approx([expected] * 2, abs=1e-10)
+    assert formulas.bleu(sums, smooth=smooth, effective_order=effective) == pytest.approx(
+        [expected] * 2, abs=1e-10
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -71,21 +108,65 @@ def test_tokenized_bleu_is_multi_bleu_also_where_unicode_has_spaces_perl_does_no
     for own in (refs, refs[:1]):
         for lowercase in (False, True):
             expected = slow.multi_bleu(hyps, own, lowercase)
-            assert metrics.tokenized_bleu(hyps, own, lowercase).value == pytest.approx(expected, abs=1e-9)
+            assert metrics.tokenized_bleu(hyps, own, lowercase).value == pytest.approx(
+                expected, abs=1e-9
+            )
             assert expected > 0
 
 
 NASTY = [
-    *("Ein", "ein", "Übung", "übung", "İ", "ẞ", "3,5", "a,b", "5-3", "12.", "U.S.", "$5.00", "{x}", "'s", "«so»", "…", "-", "<skipped>"),
-    *("&amp;lt;", "&quot;", "&QUOT;", "&apos;", "x\u00a0y", "a\x1cb", "a\u3000b", "\t", "\x0b", "\x85", "\u2028", "\u200b", "\ufeff", "\x1f"),
+    *(
+        "Ein",
+        "ein",
+        "Übung",
+        "übung",
+        "İ",
+        "ẞ",
+        "3,5",
+        "a,b",
+        "5-3",
+        "12.",
+        "U.S.",
+        "$5.00",
+        "{x}",
+        "'s",
+        "«so»",
+        "…",
+        "-",
+        "<skipped>",
+    ),
+    *(
+        "&amp;lt;",
+        "&quot;",
+        "&QUOT;",
+        "&apos;",
+        "x\u00a0y",
+        "a\x1cb",
+        "a\u3000b",
+        "\t",
+        "\x0b",
+        "\x85",
+        "\u2028",
+        "\u200b",
+        "\ufeff",
+        "\x1f",
+    ),
 ]
 
 
 def nasty(seed, words=9, noise=0.3):
-    """Text with whatever tokenization, case and white space may get wrong; one to three references."""
+    """Text with whatever tokenization, case and white space may get wrong; one to three
+    references.
+    """
     rng = random.Random(seed)
-    refs = [[" ".join(rng.choices(NASTY, k=rng.randint(0, words))) for _ in range(30)] for _ in range(rng.randint(1, 3))]
-    return [" ".join(w if rng.random() > noise else rng.choice(NASTY) for w in line.split(" ")) for line in refs[0]], refs
+    refs = [
+        [" ".join(rng.choices(NASTY, k=rng.randint(0, words))) for _ in range(30)]
+        for _ in range(rng.randint(1, 3))
+    ]
+    return [
+        " ".join(w if rng.random() > noise else rng.choice(NASTY) for w in line.split(" "))
+        for line in refs[0]
+    ], refs
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -95,12 +176,16 @@ def test_nist_bleu_is_mteval_v13a_cased_and_uncased(seed, lowercase):
     metric = metrics.mteval(hyps, refs, lowercase)
     assert metric.value == pytest.approx(slow.mteval(hyps, refs, lowercase), abs=1e-9)
     assert metric.value > 0
-    singles = [slow.mteval([h], [[r] for r in rs], lowercase) for h, *rs in zip(hyps, *refs, strict=True)]
+    singles = [
+        slow.mteval([h], [[r] for r in rs], lowercase) for h, *rs in zip(hyps, *refs, strict=True)
+    ]
     assert metric.sentence_scores() == pytest.approx(singles, abs=1e-9)  # its segment scores (-d 2)
 
 
 def test_nist_bleu_differs_from_sacrebleus_only_where_it_should():
-    """Values that the script itself printed (its two subs, run by Perl): a text too short for a 4-gram, one without any match, umlauts."""
+    """Values that the script itself printed (its two subs, run by Perl): a text too short for a
+    4-gram, one without any match, umlauts.
+    """
     for hyps, refs, script, ours in [
         (["a b"], [["a b"]], 100.0, 0.0),
         (["x y z"], [["a b c d"]], 16.186478197092, 0.0),
@@ -132,36 +217,71 @@ def test_metrics_that_make_no_sense_are_left_out():
 def test_ter_of_a_language_without_spaces_counts_its_characters(lang):
     refs, hyps = ["我们今天去学校。", "他昨天没有来这里"], ["我们明天去学校。", "他昨天来这里"]
     metric = metrics.Scorer([refs], lang).score("ter", hyps)
-    assert metric.value == pytest.approx(100 * (1 + 2) / (8 + 8))  # 今 for 明; 没 and 有 are missing
-    assert metric.value == sacrebleu.corpus_ter(hyps, [refs], normalized=True, asian_support=True, case_sensitive=True).score
+    assert metric.value == pytest.approx(
+        100 * (1 + 2) / (8 + 8)
+    )  # 今 for 明; 没 and 有 are missing
+    assert (
+        metric.value
+        == sacrebleu.corpus_ter(
+            hyps, [refs], normalized=True, asian_support=True, case_sensitive=True
+        ).score
+    )
     assert "norm:yes" in metric.signature and "asian:yes" in metric.signature
     for spaced in ("de", "ko", ""):
         metric = metrics.Scorer([refs], spaced).score("ter", hyps)
-        assert metric.value == 100.0 and "norm:no" in metric.signature and "asian:no" in metric.signature
+        assert (
+            metric.value == 100.0
+            and "norm:no" in metric.signature
+            and "asian:no" in metric.signature
+        )
 
 
 def test_tokenised_bleu_needs_tokens():
-    plain, tokens = ["我们今天去学校。", "OK 他昨天没有来这里"], ["我们 今天 去 学校 。", "OK 他 昨天 没有 来 这里"]
-    for lang, stream, present in (("zh", plain, False), ("zh", tokens, True), ("ja", plain, False), ("de", ["Donaudampfschifffahrt"] * 2, True)):
+    plain, tokens = (
+        ["我们今天去学校。", "OK 他昨天没有来这里"],
+        [
+            "我们 今天 去 学校 。",
+            "OK 他 昨天 没有 来 这里",
+        ],
+    )
+    for lang, stream, present in (
+        ("zh", plain, False),
+        ("zh", tokens, True),
+        ("ja", plain, False),
+        ("de", ["Donaudampfschifffahrt"] * 2, True),
+    ):
         scorer = metrics.Scorer([stream], lang, tokenized_refs=[stream])
         assert ("tokenized_bleu" in scorer.keys) is present
         assert ("tokenised BLEU is left out" in (scorer.remark or "")) is not present
-    assert metrics.Scorer([["", " "]], "zh", tokenized_refs=[["", " "]]).score("tokenized_bleu", ["", ""]).value == 0.0
+    assert (
+        metrics.Scorer([["", " "]], "zh", tokenized_refs=[["", " "]])
+        .score("tokenized_bleu", ["", ""])
+        .value
+        == 0.0
+    )
 
 
 def test_the_signature_always_travels_with_the_value():
     metric = metrics.bleu(["Ein Hund ."], [["Ein Hund ."], ["Der Hund ."]], "de")
-    assert metric.signature == f"nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    assert (
+        metric.signature
+        == f"nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    )
     assert metric.signature in str(metric)
     assert "tok:none|smooth:none" in metrics.tokenized_bleu(["a"], [["a"]]).signature
     assert "case:lc|" in metrics.bleu(["A"], [["a"]], lowercase=True).signature
-    assert "case:mixed|eff:no|tok:mteval-v13a|smooth:mteval-v13a" in metrics.mteval(["A"], [["a"]]).signature
+    assert (
+        "case:mixed|eff:no|tok:mteval-v13a|smooth:mteval-v13a"
+        in metrics.mteval(["A"], [["a"]]).signature
+    )
     assert "case:lc-ascii" in metrics.mteval(["A"], [["a"]], lowercase=True).signature
     assert "case:lc-ascii" in metrics.tokenized_bleu(["A"], [["a"]], lowercase=True).signature
     assert metrics.ter(["Ein Hund"], [["ein Hund"]]).value == 50.0
 
 
-@pytest.mark.parametrize("score", [metrics.bleu, metrics.tokenized_bleu, metrics.mteval, metrics.chrf, metrics.ter])
+@pytest.mark.parametrize(
+    "score", [metrics.bleu, metrics.tokenized_bleu, metrics.mteval, metrics.chrf, metrics.ter]
+)
 def test_line_counts_are_checked_before_sacrebleu_cuts(score):
     with pytest.raises(DataError, match=r"3 lines, but reference 0 has 1"):
         score(["a", "b", "c"], [["a"]])
@@ -185,7 +305,9 @@ def test_empty_lines_are_scored_and_counted():
 
 def test_the_tokenizer_follows_the_target_language():
     assert metrics.tokenizer_for("de") == ("13a", None)
-    assert {metrics.tokenizer_for(code)[0] for code in ("zh", "zh_Hans", "zh-TW", "zho", "cmn_Hant")} == {"zh"}
+    assert {
+        metrics.tokenizer_for(code)[0] for code in ("zh", "zh_Hans", "zh-TW", "zho", "cmn_Hant")
+    } == {"zh"}
     assert "zh" in metrics.tokenizer_for("zh")[1]
     name, remark = metrics.tokenizer_for("ja")
     assert (name, "sacrebleu[ja]" in remark) in {("ja-mecab", False), ("char", True)}

@@ -1,4 +1,6 @@
-"""A paper's printed numbers: what its file may hold, and the table that has them beside measured ones."""
+"""A paper's printed numbers: what its file may hold, and the table that has them beside measured
+ones.
+"""
 
 import csv
 import io
@@ -37,7 +39,12 @@ metric = "millions"
 columns = [{ name = "size" }]
 rows = [{ printed = "Base", numbers = { size = 60 } }]
 """
-SCORES = {"base-s1": (26.0, 31.0), "base-s2": (27.0, 32.0), "base-new-s1": (28.5, 33.5), "base-newer": (90.0, 90.0)}
+SCORES = {
+    "base-s1": (26.0, 31.0),
+    "base-s2": (27.0, 32.0),
+    "base-new-s1": (28.5, 33.5),
+    "base-newer": (90.0, 90.0),
+}
 
 
 def scored(value):
@@ -48,7 +55,12 @@ RESULT = Scores.model_construct(
     set="news",
     baseline="base-s1",
     signatures={"bleu": "nrefs:1|tok:13a", "tokenized_bleu": "nrefs:1|tok:none"},
-    systems=[SystemScores(name, {"tokenized_bleu": scored(a), "bleu": scored(b)}, Estimate(1.0), 0, {}, {}) for name, (a, b) in SCORES.items()],
+    systems=[
+        SystemScores(
+            name, {"tokenized_bleu": scored(a), "bleu": scored(b)}, Estimate(1.0), 0, {}, {}
+        )
+        for name, (a, b) in SCORES.items()
+    ],
 )
 
 
@@ -76,30 +88,57 @@ def test_the_column_of_the_same_test_set_is_compared(file):
         ["T5", "not trained here", "En-De", 30.75, None, None, None, None],
     ]
     assert "paper_spread" not in found.csv() and "another corpus" not in found.title
-    assert "tok. BLEU" in found.markdown() and "Somebody 2020" in found.markdown() and "read with care" in found.markdown()
+    assert (
+        "tok. BLEU" in found.markdown()
+        and "Somebody 2020" in found.markdown()
+        and "read with care" in found.markdown()
+    )
     spread = paper.beside(paper.printed(file, "one"), RESULT, "toy-deen")
-    assert [(row["paper"], row["paper_spread"], row["measured"], row["difference"]) for row in spread.as_json()["rows"]] == [
-        (30.1, 0.25, 31.5, pytest.approx(1.4))
-    ]
+    assert [
+        (row["paper"], row["paper_spread"], row["measured"], row["difference"])
+        for row in spread.as_json()["rows"]
+    ] == [(30.1, 0.25, 31.5, pytest.approx(1.4))]
 
 
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
 def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, file):
-    found = paper.beside(paper.printed(file, "one"), RESULT.model_copy(update={"set": name}), dataset)
+    found = paper.beside(
+        paper.printed(file, "one"), RESULT.model_copy(update={"set": name}), dataset
+    )
     assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
         *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
-        *(("Base + New", "Δ", 2.0, None), ("Base + New", "En-De", 28.5, None), ("T5", "En-De", None, None)),
+        *(
+            ("Base + New", "Δ", 2.0, None),
+            ("Base + New", "En-De", 28.5, None),
+            ("T5", "En-De", None, None),
+        ),
     ]
     assert "another corpus than the paper's" in found.title
-    one = paper.Printed("", paper.PaperTable(title="", metric="", columns=[{"name": n, "score": "bleu"} for n in "ab"], rows=[TWICE, ELSEWHERE]))
-    assert [(row[1], row[2], row[5]) for row in rows(paper.beside(one, RESULT.model_copy(update={"set": name}), dataset))] == [
+    one = paper.Printed(
+        "",
+        paper.PaperTable(
+            title="",
+            metric="",
+            columns=[{"name": n, "score": "bleu"} for n in "ab"],
+            rows=[TWICE, ELSEWHERE],
+        ),
+    )
+    assert [
+        (row[1], row[2], row[5])
+        for row in rows(paper.beside(one, RESULT.model_copy(update={"set": name}), dataset))
+    ] == [
         *(("base", "a", 31.5), ("base", "b", None), ("not in this comparison", "a", None)),
     ]
-    said = f"measured on {dataset} {name}, printed of toy-ende news, toy-deen news: a difference would be one of corpora and mean nothing"
+    said = (
+        f"measured on {dataset} {name}, printed of toy-ende news, toy-deen news: a difference would"
+        " be one of corpora and mean nothing"
+    )
     assert any(said in note for note in found.notes)
 
 
-def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away(file, fake_run, capsys):
+def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away(
+    file, fake_run, capsys
+):
     fake = fake_run()
     fake.add("base", 0.2)
     fake.add("base-new-s3", 0.1)
@@ -109,14 +148,24 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
     assert "Table 1, printed and measured (another corpus" in capsys.readouterr().out
     assert {path.suffix for path in kept.glob("paper.*")} == {".md", ".tex", ".csv"}
     scores = json.loads((kept / "scores.json").read_text("utf-8"))
-    measured = [row["measured"] for row in csv.DictReader((kept / "paper.csv").read_text("utf-8").splitlines())]
-    assert measured[:2] == [str(scores["systems"][0]["scores"][key]["value"]) for key in ("tokenized_bleu", "bleu")]
+    measured = [
+        row["measured"]
+        for row in csv.DictReader((kept / "paper.csv").read_text("utf-8").splitlines())
+    ]
+    assert measured[:2] == [
+        str(scores["systems"][0]["scores"][key]["value"]) for key in ("tokenized_bleu", "bleu")
+    ]
     score(fake.run, paper_file=file, paper_table="one", output_format="csv", **options)
     captured = capsys.readouterr()
     last = captured.out.split("\n\n")[-1]
-    assert "up to date" in captured.err and [row["set"] for row in csv.DictReader(io.StringIO(last))] == ["test"] * 5
+    assert (
+        "up to date" in captured.err
+        and [row["set"] for row in csv.DictReader(io.StringIO(last))] == ["test"] * 5
+    )
     score(fake.run, paper_file=file, paper_table="one", output_format="json", **options)
-    assert json.loads(capsys.readouterr().out)[0]["paper"]["rows"][4]["system"] == "not trained here"
+    assert (
+        json.loads(capsys.readouterr().out)[0]["paper"]["rows"][4]["system"] == "not trained here"
+    )
     score(fake.run, **options)
     assert not list(kept.glob("paper.*")) and "printed" not in capsys.readouterr().out
 
@@ -125,16 +174,46 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
     ("old", "new", "message", "hint"),
     [
         ('citation = "Somebody', 'citatoin = "Somebody', "citation", ""),
-        ('score = "bleu"', 'score = "blue"', "unknown score 'blue' of the column 'De-En'", "did you mean 'bleu'"),
-        ("numbers = { En-De = 30.75 }", "numbers = { En-Du = 30.75 }", "the row 'T5' has a number of no column: 'En-Du'", "did you mean 'En-De'"),
+        (
+            'score = "bleu"',
+            'score = "blue"',
+            "unknown score 'blue' of the column 'De-En'",
+            "did you mean 'bleu'",
+        ),
+        (
+            "numbers = { En-De = 30.75 }",
+            "numbers = { En-Du = 30.75 }",
+            "the row 'T5' has a number of no column: 'En-Du'",
+            "did you mean 'En-De'",
+        ),
         ('system = "base-new"', 'system = "base"', "more than one entry", "once"),
         ("En-De = 27.5", 'En-De = "27.5 BLEU"', "rows.0.numbers.En-De", ""),
-        ('cost = "parameters"', 'cost = "parameter"', "unknown cost 'parameter' of the column 'size'", "did you mean 'parameters'"),
-        ('cost = "parameters"', 'cost = "parameters", task = "x"', "the column 'size' is several things at once", "one of: score, task, cost"),
-        ('score = "tokenized_bleu", gain = true', "gain = true", "the column 'Δ' is a gain of no score", "name it"),
+        (
+            'cost = "parameters"',
+            'cost = "parameter"',
+            "unknown cost 'parameter' of the column 'size'",
+            "did you mean 'parameters'",
+        ),
+        (
+            'cost = "parameters"',
+            'cost = "parameters", task = "x"',
+            "the column 'size' is several things at once",
+            "one of: score, task, cost",
+        ),
+        (
+            'score = "tokenized_bleu", gain = true',
+            "gain = true",
+            "the column 'Δ' is a gain of no score",
+            "name it",
+        ),
         ("columns = [{", "columns = {", "not valid TOML", ""),
         ('citation = "Somebody 2020, Something"', "", "citation", "(required)"),
-        ('score = "bleu" }', 'scoer = "bleu" }', "tables.one.columns.3.scoer", "did you mean 'score'"),
+        (
+            'score = "bleu" }',
+            'scoer = "bleu" }',
+            "tables.one.columns.3.scoer",
+            "did you mean 'score'",
+        ),
         ('system = "base",', 'sytem = "base",', "tables.one.rows.0.sytem", "did you mean 'system'"),
     ],
 )
@@ -143,7 +222,11 @@ def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
     file.write_text(FILE.replace(old, new), "utf-8")
     with pytest.raises(ConfigError) as caught:
         paper.printed(file, "one")
-    assert message in caught.value.message and hint in (caught.value.hint or "") and str(caught.value.where).startswith(str(file))
+    assert (
+        message in caught.value.message
+        and hint in (caught.value.hint or "")
+        and str(caught.value.where).startswith(str(file))
+    )
 
 
 def test_which_table_is_asked_for(file):
@@ -160,9 +243,15 @@ def test_which_table_is_asked_for(file):
 
 
 def test_numbers_of_an_analysis(file):
-    """Of the same corpus with a difference, but of what tells of the machine; a mean over seeds; of another corpus once and without one."""
+    """Of the same corpus with a difference, but of what tells of the machine; a mean over seeds;
+    of another corpus once and without one.
+    """
     told = paper.printed(file, "one", "cost")
-    known = {"base-s1": {"parameters": 61.0}, "base-s2": {"parameters": 63.0}, "other": {"parameters": 1.0}}
+    known = {
+        "base-s1": {"parameters": 61.0},
+        "base-s2": {"parameters": 63.0},
+        "other": {"parameters": 1.0},
+    }
     same = paper.numbers_beside(told, "cost", known, "toy-ende", "", "counted", ["by hand"])
     assert rows(same) == [
         ["Base", "base", "size", 60.0, 2, 62.0, 2.0, "counted"],
@@ -170,10 +259,22 @@ def test_numbers_of_an_analysis(file):
     ]
     assert "by hand" in same.notes and "another corpus" not in same.title
     elsewhere = paper.numbers_beside(told, "cost", known, "mine", "", "counted")
-    assert [row[6] for row in rows(elsewhere)] == [None, None] and "measured on mine, printed of toy-ende" in "\n".join(elsewhere.notes)
+    assert [row[6] for row in rows(elsewhere)] == [
+        None,
+        None,
+    ] and "measured on mine, printed of toy-ende" in "\n".join(elsewhere.notes)
     speeds = paper.PaperColumn(name="steps/s", cost=paper.OF_MACHINES)
-    table = paper.PaperTable(title="", metric="", columns=[speeds], rows=[{"printed": "Base", "system": "base", "numbers": {"steps/s": 3.66}}])
-    (row,) = rows(paper.numbers_beside(paper.Printed("", table), "cost", {"base": {paper.OF_MACHINES: 1.5}}, "", "", "here"))
+    table = paper.PaperTable(
+        title="",
+        metric="",
+        columns=[speeds],
+        rows=[{"printed": "Base", "system": "base", "numbers": {"steps/s": 3.66}}],
+    )
+    (row,) = rows(
+        paper.numbers_beside(
+            paper.Printed("", table), "cost", {"base": {paper.OF_MACHINES: 1.5}}, "", "", "here"
+        )
+    )
     assert (row[3], row[5], row[6]) == (3.66, 1.5, None)
 
 
@@ -181,24 +282,43 @@ def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
     assert paper.asked("", "", "cost") is None
     with pytest.raises(ConfigError, match="a table of which paper"):
         paper.asked("", "one", "cost")
-    for kind, what in (("task", "accuracies of probing tasks"), ("group", "gains by length"), ("sentence", "scores of a sentence")):
+    for kind, what in (
+        ("task", "accuracies of probing tasks"),
+        ("group", "gains by length"),
+        ("sentence", "scores of a sentence"),
+    ):
         with pytest.raises(ConfigError, match=f"the paper's table 'one' has no {what}") as caught:
             paper.asked(str(file), "one", kind)
         assert caught.value.hint == "these have: none"
 
 
 def test_gains_are_over_the_mean_of_the_baselines_seeds():
-    """Difference of the means that stand in the same table, whichever seed is the baseline of the call."""
+    """Difference of the means that stand in the same table, whichever seed is the baseline of
+    the call.
+    """
     columns = [{"name": "BLEU", "score": "bleu"}, {"name": "Δ", "score": "bleu", "gain": True}]
     numbers = [
         {"printed": "New", "system": "new", "numbers": {"BLEU": 29.0, "Δ": 0.89}},
         {"printed": "Base", "system": "base", "numbers": {"BLEU": 28}},
     ]
     told = paper.Printed("", paper.PaperTable(title="", metric="", columns=columns, rows=numbers))
-    values = {"base-s1": 27.0, "base-s2": 28.0, "base-s3": 29.0, "new-s1": 28.0, "new-s2": 29.0, "new-s3": 30.0, "base-large": 99.0}
-    systems = [SystemScores(name, {"bleu": scored(value)}, Estimate(1.0), 0, {}, {}) for name, value in values.items()]
+    values = {
+        "base-s1": 27.0,
+        "base-s2": 28.0,
+        "base-s3": 29.0,
+        "new-s1": 28.0,
+        "new-s2": 29.0,
+        "new-s3": 30.0,
+        "base-large": 99.0,
+    }
+    systems = [
+        SystemScores(name, {"bleu": scored(value)}, Estimate(1.0), 0, {}, {})
+        for name, value in values.items()
+    ]
     for baseline in ("base-s1", "base-s3"):
-        result = Scores.model_construct(set="", baseline=baseline, signatures={"bleu": "s"}, systems=systems)
+        result = Scores.model_construct(
+            set="", baseline=baseline, signatures={"bleu": "s"}, systems=systems
+        )
         found = paper.beside(told, result, "")
         assert [(row[2], row[5], row[6]) for row in rows(found)] == [
             ("BLEU", 29.0, 0.0),
@@ -217,6 +337,9 @@ def test_what_a_call_drops_of_the_one_before_is_said(fake_run, capsys):
     assert "give way" not in capsys.readouterr().err
     score(fake.run, **options)
     err = capsys.readouterr().err
-    assert "test: scores against new give way to those against base (--against), the groups of length are dropped (--by-length)" in err
+    assert (
+        "test: scores against new give way to those against base (--against), the groups of length"
+        " are dropped (--by-length)" in err
+    )
     score(fake.run, by_length=True, **options)
     assert "dropped" not in capsys.readouterr().err

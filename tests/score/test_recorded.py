@@ -1,6 +1,8 @@
-"""Values that others recorded for real system outputs: every one reproduced, or its difference explained and counted.
+"""Values that others recorded for real system outputs: every one reproduced, or its difference
+explained and counted.
 
-The outputs are in ../shared/data; what its folders hold no line of is quoted from the files' origin, which each test names.
+The outputs are in ../shared/data; what its folders hold no line of is quoted from the files'
+origin, which each test names.
 """
 
 import statistics
@@ -35,7 +37,9 @@ SYSTEMS = ["baseline", "cache", "HA-enc", "HA-dec", "HA-enc-dec"]
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_recorded_multi_bleu_lines_of_twenty_published_outputs(shared, folder, system):
     path = shared / "data" / "han_outputs" / folder
-    (line,) = [file for file in path.glob("*.bleu") if file.name.split(".")[0] == f"{folder}_{system}"]
+    (line,) = [
+        file for file in path.glob("*.bleu") if file.name.split(".")[0] == f"{folder}_{system}"
+    ]
     refs = [read(path / name) for name in HAN[folder]]
     metric = metrics.tokenized_bleu(read(path / f"{folder}_{system}.en"), refs)
     assert metrics.multi_bleu_line(metric) == line.read_text("utf-8").strip()
@@ -44,7 +48,9 @@ def test_recorded_multi_bleu_lines_of_twenty_published_outputs(shared, folder, s
 def test_no_recorded_line_is_left_out(shared):
     found = {path.name.split(".")[0] for path in (shared / "data" / "han_outputs").glob("*/*.bleu")}
     assert found == {f"{folder}_{system}" for folder in HAN for system in SYSTEMS}
-    holders = {path.parent.parent.name for path in (shared / "data").glob("*/*/*.bleu")} | {p.parent.name for p in (shared / "data").glob("*/*.bleu")}
+    holders = {path.parent.parent.name for path in (shared / "data").glob("*/*/*.bleu")} | {
+        p.parent.name for p in (shared / "data").glob("*/*.bleu")
+    }
     assert holders == {"han_outputs"}
 
 
@@ -53,26 +59,44 @@ def test_no_recorded_line_is_left_out(shared):
 
 def test_recorded_bleu_of_newstest2013_against_both_segmentations_of_the_reference(shared):
     path = shared / "data" / "metrics_tfnmt"
-    hyps, bpe = ([line.replace("@@ ", "") for line in read(path / name)] for name in ("deen_output", "deen_ref_bpe"))
-    pieces = ["".join(line.split(" ")).replace("\u2581", " ").strip() for line in read(path / "deen_ref_spm")]
+    hyps, bpe = (
+        [line.replace("@@ ", "") for line in read(path / name)]
+        for name in ("deen_output", "deen_ref_bpe")
+    )
+    pieces = [
+        "".join(line.split(" ")).replace("\u2581", " ").strip()
+        for line in read(path / "deen_ref_spm")
+    ]
     for ref in (bpe, pieces):
         metric = metrics.tokenized_bleu(hyps, [ref])
-        assert metrics.multi_bleu_line(metric) == "BLEU = 22.58, 56.9/29.0/17.0/10.3 (BP=0.975, ratio=0.975, hyp_len=63211, ref_len=64807)"
-        # The origin's own script, which recorded 22.5855084573, splits an empty line into one empty word: in 3 lines, a difference of 0.0009.
+        assert (
+            metrics.multi_bleu_line(metric)
+            == "BLEU = 22.58, 56.9/29.0/17.0/10.3 (BP=0.975, ratio=0.975, hyp_len=63211,"
+            " ref_len=64807)"
+        )
+        # The origin's own script, which recorded 22.5855084573, splits an empty line into one empty
+        # word: in 3 lines, a difference of 0.0009.
         assert metric.empty_hypotheses == 3
-        assert metrics.tokenized_bleu([line or "EMPTY" for line in hyps], [ref]).value == pytest.approx(22.5855084573, abs=1e-9)
+        assert metrics.tokenized_bleu(
+            [line or "EMPTY" for line in hyps], [ref]
+        ).value == pytest.approx(22.5855084573, abs=1e-9)
         assert 22.5855084573 - metric.value == pytest.approx(0.0009, abs=1e-4)
 
 
-# --- metrics_multeval: jhclark/multeval, the data README's values, reg-test/hyps.baseline.opt0.bleu.gold, and the table in its README ---
-# (The table's TER, 65.7 (0.2) and 64.8 (0.6), comes out too; sacreBLEU needs three minutes for it, so it was done once, by hand.)
+# --- metrics_multeval: jhclark/multeval, the data README's values,
+# reg-test/hyps.baseline.opt0.bleu.gold, and the table in its README --- (The table's TER, 65.7
+# (0.2) and 64.8 (0.6), comes out too; sacreBLEU needs three minutes for it, so it was done once, by
+# hand.)
 
 
 @pytest.fixture(scope="module")
 def multeval(shared):
     path = shared / "data" / "metrics_multeval"
     refs = [read(path / "refs.test2010.lc.tok.en.0")]
-    return refs, {s: [read(path / f"hyps.lc.tok.en.{s}.opt{i}") for i in range(3)] for s in ("baseline", "sys1", "sys2")}
+    return refs, {
+        s: [read(path / f"hyps.lc.tok.en.{s}.opt{i}") for i in range(3)]
+        for s in ("baseline", "sys1", "sys2")
+    }
 
 
 def test_recorded_bleu_of_nine_optimiser_runs_and_their_spread(multeval):
@@ -83,7 +107,8 @@ def test_recorded_bleu_of_nine_optimiser_runs_and_their_spread(multeval):
         **{"baseline": ["18.54", "18.46", "18.58"], "sys1": ["18.99", "18.47", "18.98"]},
         "sys2": ["18.54", "18.46", "18.58"],
     }
-    # "BLEU (s_sel/s_opt)": the deviation over resamples (mean of the runs), and that over the runs; "Length", in percent.
+    # "BLEU (s_sel/s_opt)": the deviation over resamples (mean of the runs), and that over the runs;
+    # "Length", in percent.
     draws = Draws(len(refs[0]))
     for system, bleu, s_sel, s_opt, length in [
         *(("baseline", "18.5", "0.3", "0.1", "107.5"), ("sys1", "18.8", "0.3", "0.3", "107.7")),
@@ -92,78 +117,128 @@ def test_recorded_bleu_of_nine_optimiser_runs_and_their_spread(multeval):
         found = seeds.spread([m.value for m in scores[system]])
         selection = statistics.fmean(float(draws.full.scores(m).std()) for m in scores[system])
         ratio = 100 * statistics.fmean(m.length_ratio() for m in scores[system])
-        assert [f"{x:.1f}" for x in (found.mean, selection, found.deviation, ratio)] == [bleu, s_sel, s_opt, length]
-    # Its p pools the runs: 0.00. Run by run, one of the three differences is luck; and three runs against three can say no more than 0.1.
-    p = [compare("sacrebleu_randomization", a, b, draws).p for a, b in zip(scores["sys1"], scores["baseline"], strict=True)]
+        assert [f"{x:.1f}" for x in (found.mean, selection, found.deviation, ratio)] == [
+            bleu,
+            s_sel,
+            s_opt,
+            length,
+        ]
+    # Its p pools the runs: 0.00. Run by run, one of the three differences is luck; and three runs
+    # against three can say no more than 0.1.
+    p = [
+        compare("sacrebleu_randomization", a, b, draws).p
+        for a, b in zip(scores["sys1"], scores["baseline"], strict=True)
+    ]
     assert [value < 0.05 for value in p] == [True, False, True]
-    assert seeds.permutation([m.value for m in scores["sys1"]], [m.value for m in scores["baseline"]]) == (pytest.approx(0.3), 0.1)
-    # sys2 is the baseline again: multeval says p = 0.00 of two equal systems (its README explains why), and so does sacreBLEU.
-    assert compare("sacrebleu_randomization", scores["sys2"][0], scores["baseline"][0], draws).p == 1 / 10_001
+    assert seeds.permutation(
+        [m.value for m in scores["sys1"]], [m.value for m in scores["baseline"]]
+    ) == (pytest.approx(0.3), 0.1)
+    # sys2 is the baseline again: multeval says p = 0.00 of two equal systems (its README explains
+    # why), and so does sacreBLEU.
+    assert (
+        compare("sacrebleu_randomization", scores["sys2"][0], scores["baseline"][0], draws).p
+        == 1 / 10_001
+    )
     assert compare("paired_bootstrap", scores["sys2"][0], scores["baseline"][0], draws).p == 1.0
 
 
 def test_multeval_s_regression_sets_with_one_and_four_references(shared):
-    """Its reg-test.sh asks that multi-bleu.perl agree on 4 outputs x (4 references, and all of them); no values are recorded."""
+    """Its reg-test.sh asks that multi-bleu.perl agree on 4 outputs x (4 references, and all of
+    them); no values are recorded.
+    """
     path = shared / "data" / "metrics_multeval" / "reg-test"
     refs = [read(path / "set1" / f"set1.ref{i}") for i in range(4)]
     for run in range(4):
         hyps = read(path / "set1" / f"set1.out.{run}")
         for own in (refs, refs[run : run + 1]):
-            assert metrics.tokenized_bleu(hyps, own).value == pytest.approx(slow.multi_bleu(hyps, own), abs=1e-9)
+            assert metrics.tokenized_bleu(hyps, own).value == pytest.approx(
+                slow.multi_bleu(hyps, own), abs=1e-9
+            )
     hyps, ref = read(path / "set2" / "set2.out.0"), read(path / "set2" / "set2.ref0")
-    assert metrics.tokenized_bleu(hyps, [ref]).value == pytest.approx(slow.multi_bleu(hyps, [ref]), abs=1e-9)
+    assert metrics.tokenized_bleu(hyps, [ref]).value == pytest.approx(
+        slow.multi_bleu(hyps, [ref]), abs=1e-9
+    )
 
 
-# --- metrics_comparemt: neulab/compare-mt, tests/test_scorers.py, outputs/report.html, and its printed report of 1,000 resamples ---
+# --- metrics_comparemt: neulab/compare-mt, tests/test_scorers.py, outputs/report.html, and its
+# printed report of 1,000 resamples ---
 
 
 @pytest.fixture(scope="module")
 def comparemt(shared):
     path = shared / "data" / "metrics_comparemt"
-    return [read(path / f"ted.{name}.eng") for name in ("ref", "sys1", "sys2", "ref.detok", "sys1.detok", "sys2.detok")]
+    return [
+        read(path / f"ted.{name}.eng")
+        for name in ("ref", "sys1", "sys2", "ref.detok", "sys1.detok", "sys2.detok")
+    ]
 
 
 def test_recorded_scores_of_compare_mt(comparemt):
     ref, one, two, *_ = comparemt
     bleu = [metrics.tokenized_bleu(hyps, [ref]) for hyps in (one, two)]
     assert f"{bleu[0].value:.2f}" == "22.44"  # test_scorers.py: "Compare to moses multi-bleu.pl"
-    assert [(m.details["hyp_len"], m.details["ref_len"]) for m in bleu] == [(45672, 48183), (45207, 48183)]
+    assert [(m.details["hyp_len"], m.details["ref_len"]) for m in bleu] == [
+        (45672, 48183),
+        (45207, 48183),
+    ]
     assert f"{metrics.chrf(one, [ref]).value / 100:.2f}" == "0.48"
-    # Its own BLEU is NLTK's, which counts one n-gram more in every sentence that is too short for one.
+    # Its own BLEU is NLTK's, which counts one n-gram more in every sentence that is too short for
+    # one.
     assert [f"{slow.nltk_bleu(hyps, [ref]):.4f}" for hyps in (one, two)] == ["22.4309", "24.0322"]
     short = [sum(max(0, 4 - len(line.split())) for line in hyps) for hyps in (one, two)]
     assert short == [38, 43]
-    assert [f"{m.value - recorded:.4f}" for m, recorded in zip(bleu, (22.4309, 24.0322), strict=True)] == ["0.0055", "0.0067"]
+    assert [
+        f"{m.value - recorded:.4f}" for m, recorded in zip(bleu, (22.4309, 24.0322), strict=True)
+    ] == ["0.0055", "0.0067"]
 
 
 RECORDED_BY_LENGTH = {
-    **{"<10": (22.3102, 25.3150), "[10,20)": (20.9790, 24.6741), "[20,30)": (23.1616, 23.7933), "[30,40)": (21.7460, 23.1794)},
+    **{
+        "<10": (22.3102, 25.3150),
+        "[10,20)": (20.9790, 24.6741),
+        "[20,30)": (23.1616, 23.7933),
+        "[30,40)": (21.7460, 23.1794),
+    },
     **{"[40,50)": (22.1873, 21.8982), "[50,60)": (23.3107, 25.5426), "≥60": (27.2580, 24.7044)},
 }
 
 
 def test_recorded_bleu_of_compare_mt_by_length(comparemt):
-    """It groups each system by the length of its own output, so its two columns are not of the same sentences; BLEU is NLTK's again."""
+    """It groups each system by the length of its own output, so its two columns are not of the
+    same sentences; BLEU is NLTK's again.
+    """
     ref, *outputs = comparemt[:3]
     equal = 0
     for system, hyps in enumerate(outputs):
         sizes = np.array([len(line.split()) for line in hyps])
-        found = lengths.by_length({"it": metrics.tokenized_bleu(hyps, [ref])}, sizes, "10,20,30,40,50,60", Draws(len(ref), 50))
+        found = lengths.by_length(
+            {"it": metrics.tokenized_bleu(hyps, [ref])},
+            sizes,
+            "10,20,30,40,50,60",
+            Draws(len(ref), 50),
+        )
         assert [f.group for f in found] == list(RECORDED_BY_LENGTH)
         for score, group in zip(found, lengths.groups("10,20,30,40,50,60"), strict=True):
             recorded = RECORDED_BY_LENGTH[score.group][system]
             rows = np.flatnonzero(group.mask(sizes))
-            assert f"{slow.nltk_bleu([hyps[i] for i in rows], [[ref[i] for i in rows]]):.4f}" == f"{recorded:.4f}"
+            assert (
+                f"{slow.nltk_bleu([hyps[i] for i in rows], [[ref[i] for i in rows]]):.4f}"
+                == f"{recorded:.4f}"
+            )
             same = f"{score.bleu.value:.4f}" == f"{recorded:.4f}"
-            assert same == (score.group != "<10"), "different only where outputs are too short for a 4-gram"
+            assert same == (score.group != "<10"), (
+                "different only where outputs are too short for a 4-gram"
+            )
             equal += same
     assert equal == 12
 
 
 def test_recorded_significance_of_compare_mt(comparemt):
-    """bootstrap=1000 of half the sentences, NumPy's global generator: BLEU s2>s1, p=0.0000, [21.6638,23.2117] and [23.2452,24.7964].
+    """bootstrap=1000 of half the sentences, NumPy's global generator: BLEU s2>s1, p=0.0000,
+    [21.6638,23.2117] and [23.2452,24.7964].
 
-    compare-mt's length ratio says s1>s2 with p=0.0050, a metric that is no quality; not tested here.
+    compare-mt's length ratio says s1>s2 with p=0.0050, a metric that is no quality; not tested
+    here.
     """
     ref, one, two, *_ = comparemt
     first, second = (metrics.tokenized_bleu(hyps, [ref]) for hyps in (one, two))
@@ -173,7 +248,8 @@ def test_recorded_significance_of_compare_mt(comparemt):
     for metric, recorded in ((first, (21.6638, 23.2117)), (second, (23.2452, 24.7964))):
         bounds = np.quantile(draws.half.scores(metric), [0.025, 0.975])
         full = np.quantile(draws.full.scores(metric), [0.025, 0.975])
-        # An interval's ends move by about 0.05 with the seed. Those recorded fit resamples of the whole set, not of half of it.
+        # An interval's ends move by about 0.05 with the seed. Those recorded fit resamples of the
+        # whole set, not of half of it.
         assert full == pytest.approx(recorded, abs=0.15)
         assert bounds[1] - bounds[0] > 1.25 * (recorded[1] - recorded[0])
     gap = difference(second, first, draws)
@@ -181,21 +257,32 @@ def test_recorded_significance_of_compare_mt(comparemt):
 
 
 def test_nist_bleu_of_real_outputs(comparemt, shared):
-    """No value is recorded; the script's two subs, run by Perl on these files, gave 21.710598944177 and uncased 22.246542124608."""
+    """No value is recorded; the script's two subs, run by Perl on these files, gave
+    21.710598944177 and uncased 22.246542124608.
+    """
     *_, ref, one, two = comparemt
     assert metrics.mteval(one, [ref]).value == pytest.approx(21.710598944177, abs=1e-9)
-    assert metrics.mteval(one, [ref], lowercase=True).value == pytest.approx(22.246542124608, abs=1e-9)
+    assert metrics.mteval(one, [ref], lowercase=True).value == pytest.approx(
+        22.246542124608, abs=1e-9
+    )
     assert metrics.mteval(two, [ref]).value == pytest.approx(slow.mteval(two, [ref]), abs=1e-9)
     path = shared / "data" / "han_outputs" / "sub_zh-en"
     refs = [read(path / name) for name in HAN["sub_zh-en"]]
-    assert metrics.mteval(read(path / "sub_zh-en_HA-enc.en"), refs).value == pytest.approx(36.023390807277, abs=1e-9)
+    assert metrics.mteval(read(path / "sub_zh-en_HA-enc.en"), refs).value == pytest.approx(
+        36.023390807277, abs=1e-9
+    )
 
 
 def test_nist_uncased_bleu_of_german_knows_no_umlauts(shared):
     data = shared / "data"
     ref = read(data / "wmt_newstest" / "newstest2015.eng-deu.deu")
     hyps = read(data / "lingeval97_baselines" / "sennrich2016.newstest2015")
-    assert metrics.mteval(hyps, [ref]).value == pytest.approx(metrics.bleu(hyps, [ref]).value, abs=1e-9)
-    ours, sacrebleus = metrics.mteval(hyps, [ref], lowercase=True).value, metrics.bleu(hyps, [ref], lowercase=True).value
+    assert metrics.mteval(hyps, [ref]).value == pytest.approx(
+        metrics.bleu(hyps, [ref]).value, abs=1e-9
+    )
+    ours, sacrebleus = (
+        metrics.mteval(hyps, [ref], lowercase=True).value,
+        metrics.bleu(hyps, [ref], lowercase=True).value,
+    )
     assert ours == pytest.approx(slow.mteval(hyps, [ref], lowercase=True), abs=1e-9)
     assert (f"{ours:.2f}", f"{sacrebleus:.2f}") == ("28.38", "28.39")

@@ -23,7 +23,9 @@ SEED = 1
 def run(*arguments):
     environment = {**os.environ, "SACREBLEU_SEED": str(SEED), "NO_COLOR": "1"}
     called = [sys.executable, "-m", "sacrebleu", *map(str, arguments), "--width", "12"]
-    return subprocess.run(called, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        called, env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def command(*arguments):
@@ -32,14 +34,24 @@ def command(*arguments):
 
 
 def paired(*arguments):
-    """Each system's score, mean over resamples and p by metric, from the table that a paired test prints.
+    """Each system's score, mean over resamples and p by metric, from the table that a paired test
+    prints.
 
     (Its JSON cannot hold the float32 means of chrF.)
     """
-    lines = [line.rstrip("\\ ").split(" & ") for line in run(*arguments, "--format", "latex").splitlines() if " & " in line]
+    lines = [
+        line.rstrip("\\ ").split(" & ")
+        for line in run(*arguments, "--format", "latex").splitlines()
+        if " & " in line
+    ]
     names = [cell.split()[0] for cell in lines[0][1:]]
     pattern = re.compile(r"([\d.]+)(?: \(([\d.]+) ± [\d.]+\))?(?: \(p = ([\d.]+)\)\*?)?")
-    return [dict(zip(names, (pattern.fullmatch(cell.strip()).groups() for cell in line[1:]), strict=True)) for line in lines[1:]]
+    return [
+        dict(
+            zip(names, (pattern.fullmatch(cell.strip()).groups() for cell in line[1:]), strict=True)
+        )
+        for line in lines[1:]
+    ]
 
 
 def write(path, lines):
@@ -61,19 +73,25 @@ def ours(capsys, hyps, refs, **options):
 @pytest.fixture(scope="module")
 def subtitles(shared, tmp_path_factory):
     """TVsub's test set, three references, two systems: real, tokenised, with empty lines put in."""
-    path, folder = shared / "data" / "han_outputs" / "sub_zh-en", tmp_path_factory.mktemp("subtitles")
+    path, folder = (
+        shared / "data" / "han_outputs" / "sub_zh-en",
+        tmp_path_factory.mktemp("subtitles"),
+    )
     refs = [write(folder / f"ref{i}.en", read(path / f"test_tgt_{i}")[:500]) for i in (1, 2, 3)]
     hyps = [read(path / f"sub_zh-en_{name}.en")[:500] for name in ("baseline", "HA-enc")]
     hyps[1][7] = hyps[1][8] = ""
-    return [write(folder / f"{name}.en", lines) for name, lines in zip("ab", hyps, strict=True)], refs
+    return [
+        write(folder / f"{name}.en", lines) for name, lines in zip("ab", hyps, strict=True)
+    ], refs
 
 
 NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
 
 
 def ties_by_rounding(hyps, refs, ours, theirs):
-    """TER against three references: the mean reference length is a third of something, so sacreBLEU's trials that repeat the observed
-    difference are more than it or not by rounding. Ours is p in exact fractions; sacreBLEU's lies between that and p with all ties counted.
+    """TER against three references: the mean reference length is a third of something, so
+    sacreBLEU's trials that repeat the observed difference are more than it or not by rounding. Ours
+    is p in exact fractions; sacreBLEU's lies between that and p with all ties counted.
     """
     a, b = (metrics.ter(read(hyp), [read(ref) for ref in refs]).statistics * [1, 3] for hyp in hyps)
     thirds = np.rint(a[:, 1]).astype(int)  # the same for both
@@ -82,7 +100,9 @@ def ties_by_rounding(hyps, refs, ours, theirs):
     observed = abs(Fraction(int(a[:, 0].sum() - b[:, 0].sum()), length))
     more = ties = 0
     for coins in np.random.default_rng(SEED).integers(2, size=(400, 500), dtype=bool):
-        gap = abs(Fraction(int(np.where(coins, a[:, 0] - b[:, 0], b[:, 0] - a[:, 0]).sum()), length))
+        gap = abs(
+            Fraction(int(np.where(coins, a[:, 0] - b[:, 0], b[:, 0] - a[:, 0]).sum()), length)
+        )
         more += gap > observed
         ties += gap == observed
     assert ours == (more + 1) / 401
@@ -111,9 +131,15 @@ def test_scores_signatures_and_both_p_values(capsys, subtitles, references):
             else:
                 assert f"{p:.4f}" == theirs[1][name][2], (test, key)
             assert 0 < p < 1
-        if test == "sacrebleu_bootstrap":  # it draws what ours draws, so the mean over the resamples is the same (it adds up in float32)
+        if (
+            test == "sacrebleu_bootstrap"
+            # it draws what ours draws, so the mean over the resamples is the same (it adds up in
+            # float32)
+        ):
             metric = metrics.bleu(read(hyps[1]), [read(ref) for ref in refs], "en")
-            assert Draws(500, 300, seed=SEED).full.scores(metric).mean() == pytest.approx(float(theirs[1]["BLEU"][1]), abs=1e-4)
+            assert Draws(500, 300, seed=SEED).full.scores(metric).mean() == pytest.approx(
+                float(theirs[1]["BLEU"][1]), abs=1e-4
+            )
 
 
 def test_one_system_and_its_signature(capsys, subtitles):
@@ -125,31 +151,48 @@ def test_one_system_and_its_signature(capsys, subtitles):
         assert own["signatures"][key] == row["signature"]
     tokens = command(*refs, "-i", hyp, "--tokenize", "none", "--smooth-method", "none", "--force")
     tokenized = metrics.tokenized_bleu(read(hyp), [read(ref) for ref in refs])
-    assert (tokenized.value, tokenized.signature) == (pytest.approx(tokens["score"], abs=1e-9), tokens["signature"])
+    assert (tokenized.value, tokenized.signature) == (
+        pytest.approx(tokens["score"], abs=1e-9),
+        tokens["signature"],
+    )
 
 
 def test_real_outputs_differ_as_sacrebleu_says(capsys, shared, tmp_path):
     """TED Slovak-English, detokenised, 700 of its sentences; BLEU and chrF (TER takes long)."""
     path = shared / "data" / "metrics_comparemt"
     ref, one, two = (read(path / f"ted.{name}.detok.eng")[:700] for name in ("ref", "sys1", "sys2"))
-    files = [write(tmp_path / name, lines) for name, lines in (("ref.en", ref), ("one.en", one), ("two.en", two))]
-    theirs = paired(files[0], "-i", *files[1:], "-m", "bleu", "chrf", "--paired-bs", "--paired-bs-n", 50)
+    files = [
+        write(tmp_path / name, lines)
+        for name, lines in (("ref.en", ref), ("one.en", one), ("two.en", two))
+    ]
+    theirs = paired(
+        files[0], "-i", *files[1:], "-m", "bleu", "chrf", "--paired-bs", "--paired-bs-n", 50
+    )
     draws = Draws(len(ref), 50, seed=SEED)
     for key, name in (("bleu", "BLEU"), ("chrf", "chrF2")):
         a, b = (metrics.Scorer([ref], "en").score(key, hyps) for hyps in (one, two))
-        assert [m.value for m in (a, b)] == pytest.approx([float(row[name][0]) for row in theirs], abs=1e-9)
+        assert [m.value for m in (a, b)] == pytest.approx(
+            [float(row[name][0]) for row in theirs], abs=1e-9
+        )
         assert f"{compare('sacrebleu_bootstrap', b, a, draws).p:.4f}" == theirs[1][name][2]
 
 
 def test_chinese_without_spaces_is_sacrebleus_zh_tokenizer(capsys, shared, tmp_path):
     """Real Chinese, one word in seven lost, as detokenised output: no spaces."""
-    lines = ["".join(line.split()) for line in read(shared / "data" / "flores101_devtest" / "zho_simpl.devtest")[:200]]
+    lines = [
+        "".join(line.split())
+        for line in read(shared / "data" / "flores101_devtest" / "zho_simpl.devtest")[:200]
+    ]
     spoiled = ["".join(c for i, c in enumerate(line) if i % 7) for line in lines]
     ref, hyp = write(tmp_path / "ref.zh", lines), write(tmp_path / "hyp.zh", spoiled)
     own = ours(capsys, [hyp], [ref], resamples=5)
     theirs = command(ref, "-i", hyp, "--tokenize", "zh", "-m", "bleu")
     assert own["systems"][0]["scores"]["bleu"]["value"] == pytest.approx(theirs["score"], abs=1e-9)
-    assert own["signatures"]["bleu"] == theirs["signature"] == f"nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:{sacrebleu.__version__}"
+    assert (
+        own["signatures"]["bleu"]
+        == theirs["signature"]
+        == f"nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:{sacrebleu.__version__}"
+    )
     assert 50 < theirs["score"] < 99
     assert command(ref, "-i", hyp, "-m", "bleu")["score"] < 5  # what the default would have said
     assert "mteval" not in own["signatures"]

@@ -1,4 +1,6 @@
-"""Training seeds as one row: who belongs together, mean and spread, and what is said of a difference."""
+"""Training seeds as one row: who belongs together, mean and spread, and what is said of a
+difference.
+"""
 
 import csv
 import io
@@ -23,19 +25,42 @@ from .conftest import spoil
 
 
 def test_what_differs_in_the_seed_alone_is_together():
-    found = seeds.group_systems({"a": ("x", 1), "b": ("y", 1), "a2": ("x", 2), "ens": ("ens", None), "a3": ("x", 3), "out": ("x", None)})
+    found = seeds.group_systems(
+        {
+            "a": ("x", 1),
+            "b": ("y", 1),
+            "a2": ("x", 2),
+            "ens": ("ens", None),
+            "a3": ("x", 3),
+            "out": ("x", None),
+        }
+    )
     assert [(g.name, g.systems, g.seeds) for g in found] == [
-        *(("a", ["a", "a2", "a3"], [1, 2, 3]), ("b", ["b"], [1]), ("ens", ["ens"], [None]), ("out", ["out"], [None])),
+        *(
+            ("a", ["a", "a2", "a3"], [1, 2, 3]),
+            ("b", ["b"], [1]),
+            ("ens", ["ens"], [None]),
+            ("out", ["out"], [None]),
+        ),
     ]
 
 
 def test_a_group_is_named_by_what_its_names_share():
     def names(*groups):
-        settings = {name: (i, seed) for i, group in enumerate(groups) for seed, name in enumerate(group)}
+        settings = {
+            name: (i, seed) for i, group in enumerate(groups) for seed, name in enumerate(group)
+        }
         return [group.name for group in seeds.group_systems(settings)]
 
-    assert names(["enc-dc-s1", "enc-dc-s2"], ["pr-seed11", "pr-seed12"], ["tiny_1", "tiny_2"]) == ["enc-dc", "pr", "tiny"]
-    assert names(["small.1"], ["x", "y"]) == ["small.1", "x"]  # one system keeps its name; nothing shared
+    assert names(["enc-dc-s1", "enc-dc-s2"], ["pr-seed11", "pr-seed12"], ["tiny_1", "tiny_2"]) == [
+        "enc-dc",
+        "pr",
+        "tiny",
+    ]
+    assert names(["small.1"], ["x", "y"]) == [
+        "small.1",
+        "x",
+    ]  # one system keeps its name; nothing shared
     assert names(["base-s1", "base-s2"], ["base"]) == ["base-s1", "base"]  # the name is another's
     assert names(["base-s1", "base-s2"], ["base-4", "base-5"]) == ["base-s1", "base-4"]
     assert names(["base-s1", "base-s2"], ["base", "zero"]) == ["base-s1", "base"]
@@ -53,11 +78,16 @@ def test_mean_half_range_and_deviation(values):
     if n == 1:
         assert found.deviation is None
     else:
-        assert found.deviation == pytest.approx((sum((v - mean) ** 2 for v in values) / (n - 1)) ** 0.5, abs=1e-9)
+        assert found.deviation == pytest.approx(
+            (sum((v - mean) ** 2 for v in values) / (n - 1)) ** 0.5, abs=1e-9
+        )
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=4), st.lists(st.integers(0, 12), min_size=1, max_size=5))
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    st.lists(st.integers(0, 12), min_size=1, max_size=5),
+)
 def test_the_permutation_test_is_a_slow_count(ours, theirs):
     pool, observed = ours + theirs, abs(sum(ours) / len(ours) - sum(theirs) / len(theirs))
     gaps = []
@@ -71,7 +101,10 @@ def test_the_permutation_test_is_a_slow_count(ours, theirs):
 
 
 def test_the_smallest_p_of_a_few_seeds():
-    assert seeds.permutation([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert seeds.permutation([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]) == (
+        pytest.approx(0.1),
+        pytest.approx(0.1),
+    )
     assert seeds.permutation([5.0], [0.0]) == (1.0, 1.0)
     assert seeds.permutation([5.0, 6.0], [0.0]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
     p, smallest = seeds.permutation(list(range(12)), list(range(50, 62)))
@@ -81,7 +114,9 @@ def test_the_smallest_p_of_a_few_seeds():
 
 @pytest.fixture
 def seeded(fake_run):
-    """A baseline and a better system of three seeds each, two seeds in common; and one system of another setting."""
+    """A baseline and a better system of three seeds each, two seeds in common; and one system of
+    another setting.
+    """
     fake = fake_run(count=60)
     for age, (name, seed, share, more) in enumerate(
         [
@@ -91,7 +126,11 @@ def seeded(fake_run):
                 ("base-2", 2, 0.42, {}),
                 ("new-2", 2, 0.41, {"model": {"gate": True}}),
             ),
-            *(("base-3", 3, 0.38, {}), ("new-9", 9, 0.20, {"model": {"gate": True}}), ("other", 1, 0.1, {"model": {"gate": False}})),
+            *(
+                ("base-3", 3, 0.38, {}),
+                ("new-9", 9, 0.20, {"model": {"gate": True}}),
+                ("other", 1, 0.1, {"model": {"gate": False}}),
+            ),
         ]
     ):
         folder = fake.add(name, share, seed=seed, **more)
@@ -106,28 +145,59 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
     result = json.loads((folder / "scores.json").read_text("utf-8"))
     ref = seeded.lines["test"]
     value = {
-        s["name"]: sacrebleu.corpus_bleu(spoil(ref, share, len(s["name"])), [ref]).score for s in result["systems"] for share in [shares(s["name"])]
+        s["name"]: sacrebleu.corpus_bleu(spoil(ref, share, len(s["name"])), [ref]).score
+        for s in result["systems"]
+        for share in [shares(s["name"])]
     }
     base, new, other = result["seeds"]["groups"]
-    assert (base["name"], base["systems"], base["seeds"]) == ("base", ["base", "base-2", "base-3"], [1, 2, 3])
-    assert (new["name"], new["systems"], new["seeds"]) == ("new", ["new", "new-2", "new-9"], [1, 2, 9])
+    assert (base["name"], base["systems"], base["seeds"]) == (
+        "base",
+        ["base", "base-2", "base-3"],
+        [1, 2, 3],
+    )
+    assert (new["name"], new["systems"], new["seeds"]) == (
+        "new",
+        ["new", "new-2", "new-9"],
+        [1, 2, 9],
+    )
     assert other["scores"]["bleu"]["n"] == 1
-    assert new["scores"]["bleu"]["mean"] == pytest.approx(statistics.fmean(value[name] for name in new["systems"]))
-    assert new["scores"]["bleu"]["deviation"] == pytest.approx(statistics.stdev(value[name] for name in new["systems"]))
+    assert new["scores"]["bleu"]["mean"] == pytest.approx(
+        statistics.fmean(value[name] for name in new["systems"])
+    )
+    assert new["scores"]["bleu"]["deviation"] == pytest.approx(
+        statistics.stdev(value[name] for name in new["systems"])
+    )
     against = new["against"]["bleu"]
     means = [statistics.fmean(value[name] for name in group["systems"]) for group in (new, base)]
     assert against["difference"] == pytest.approx(means[0] - means[1])
-    assert [(pair["seed"], pair["system"], pair["baseline"]) for pair in against["pairs"]] == [(1, "new", "base"), (2, "new-2", "base-2")]
+    assert [(pair["seed"], pair["system"], pair["baseline"]) for pair in against["pairs"]] == [
+        (1, "new", "base"),
+        (2, "new-2", "base-2"),
+    ]
     for pair in against["pairs"]:
-        ours, theirs = (metrics.bleu(spoil(ref, shares(name), len(name)), [ref]) for name in (pair["system"], pair["baseline"]))
+        ours, theirs = (
+            metrics.bleu(spoil(ref, shares(name), len(name)), [ref])
+            for name in (pair["system"], pair["baseline"])
+        )
         assert pair["p"] == compare("paired_bootstrap", ours, theirs, Draws(60, 100)).p
-    assert against["p_seeds"] == seeds.permutation([value[n] for n in new["systems"]], [value[n] for n in base["systems"]])[0]
+    assert (
+        against["p_seeds"]
+        == seeds.permutation(
+            [value[n] for n in new["systems"]], [value[n] for n in base["systems"]]
+        )[0]
+    )
     row = next(line for line in out.splitlines() if line.startswith("new "))
     significant = sum(pair["better"] and pair["p"] < 0.05 for pair in against["pairs"])
-    assert row.split()[:5] == ["new", "3", *(f"{new['scores']['bleu'][key]:.2f}" for key in ("mean", "half_range", "deviation"))]
+    assert row.split()[:5] == [
+        "new",
+        "3",
+        *(f"{new['scores']['bleu'][key]:.2f}" for key in ("mean", "half_range", "deviation")),
+    ]
     assert row.split()[6:8] == [str(significant), "2"]
     assert "a test inside one seed says nothing of the luck of that seed" in out
-    assert "it cannot be below 0.1, 0.25" in out  # 3 seeds against 3: 2 of 20 splits; 1 against 3: 1 of 4
+    assert (
+        "it cannot be below 0.1, 0.25" in out
+    )  # 3 seeds against 3: 2 of 20 splits; 1 against 3: 1 of 4
     assert "new: new (seed 1), new-2 (seed 2), new-9 (seed 9)" in out
     rows = list(csv.DictReader(io.StringIO((folder / "seeds.csv").read_text("utf-8"))))
     assert [row["system"] for row in rows] == ["base", "new", "other"]
@@ -142,27 +212,49 @@ def test_by_length_has_a_row_a_group_of_seeds_too(seeded, capsys):
     by_system = json.loads((folder / "scores.json").read_text("utf-8"))["by_length"]["groups"]
     rows = list(csv.DictReader(io.StringIO((folder / "lengths-by-seed.csv").read_text("utf-8"))))
     assert [(row["group"], row["system"], row["n"]) for row in rows] == [
-        (label, name, n) for label in ("<6", "≥6") for name, n in (("base", "3"), ("new", "3"), ("other", "1"))
+        (label, name, n)
+        for label in ("<6", "≥6")
+        for name, n in (("base", "3"), ("new", "3"), ("other", "1"))
     ]
     for row in rows:
         own, base = (
-            [one["bleu"]["value"] for one in by_system if one["group"] == row["group"] and one["system"].split("-")[0] == name]
+            [
+                one["bleu"]["value"]
+                for one in by_system
+                if one["group"] == row["group"] and one["system"].split("-")[0] == name
+            ]
             for name in (row["system"], "base")
         )
         assert float(row["bleu"]) == pytest.approx(statistics.fmean(own))
         assert row["bleu_half_range"] == ("" if len(own) == 1 else str((max(own) - min(own)) / 2))
-        assert row["delta"] == ("" if row["system"] == "base" else str(statistics.fmean(own) - statistics.fmean(base)))
+        assert row["delta"] == (
+            "" if row["system"] == "base" else str(statistics.fmean(own) - statistics.fmean(base))
+        )
     assert "half-range" in out.split("by source length")[1]
 
 
 def shares(name):
-    return {"base": 0.40, "new": 0.30, "base-2": 0.42, "new-2": 0.41, "base-3": 0.38, "new-9": 0.20, "other": 0.1}[name]
+    return {
+        "base": 0.40,
+        "new": 0.30,
+        "base-2": 0.42,
+        "new-2": 0.41,
+        "base-3": 0.38,
+        "new-9": 0.20,
+        "other": 0.1,
+    }[name]
 
 
 def test_the_baseline_may_be_any_system_of_its_group(seeded, capsys):
-    score(seeded.run, resamples=10, trials=10, group_by="seed", against="new-2", output_format="csv")
+    score(
+        seeded.run, resamples=10, trials=10, group_by="seed", against="new-2", output_format="csv"
+    )
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [(row["system"], row["delta"] == "") for row in rows] == [("base", False), ("new", True), ("other", False)]
+    assert [(row["system"], row["delta"] == "") for row in rows] == [
+        ("base", False),
+        ("new", True),
+        ("other", False),
+    ]
 
 
 def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, capsys):
@@ -176,27 +268,67 @@ def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, capsys)
     meta("base-3", 1)
     score(seeded.run, resamples=10, trials=10, group_by="seed", output_format="json")
     groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
-    assert [g["systems"] for g in groups] == [["base", "base-2"], ["new", "new-2", "new-9"], ["base-3"], ["other"]]
+    assert [g["systems"] for g in groups] == [
+        ["base", "base-2"],
+        ["new", "new-2", "new-9"],
+        ["base-3"],
+        ["other"],
+    ]
 
 
 def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
-    """What is shown and kept cannot change the weights; what ends a training, or chooses the best checkpoint, can."""
+    """What is shown and kept cannot change the weights; what ends a training, or chooses the
+    best checkpoint, can.
+    """
     fake = fake_run()
-    same = [{"log_every": 7}, {"samples": 0}, {"checkpoint_every": 9}, {"keep_checkpoints": 2}, {"deterministic": True}]
-    others = [{"max_steps": 11}, {"patience": 3}, {"max_minutes": 1.0}, {"best_by": "dev_loss"}, {"dev_bleu": False}, {"dev_sentences": 3}]
-    plain = {"max_steps": 10, "log_every": 50, "samples": 2, "checkpoint_every": 5, "keep_checkpoints": 5}
-    plain |= {"deterministic": False, "patience": 0, "max_minutes": 0.0, "best_by": "dev_bleu", "dev_bleu": True, "dev_sentences": 0}
+    same = [
+        {"log_every": 7},
+        {"samples": 0},
+        {"checkpoint_every": 9},
+        {"keep_checkpoints": 2},
+        {"deterministic": True},
+    ]
+    others = [
+        {"max_steps": 11},
+        {"patience": 3},
+        {"max_minutes": 1.0},
+        {"best_by": "dev_loss"},
+        {"dev_bleu": False},
+        {"dev_sentences": 3},
+    ]
+    plain = {
+        "max_steps": 10,
+        "log_every": 50,
+        "samples": 2,
+        "checkpoint_every": 5,
+        "keep_checkpoints": 5,
+    }
+    plain |= {
+        "deterministic": False,
+        "patience": 0,
+        "max_minutes": 0.0,
+        "best_by": "dev_bleu",
+        "dev_bleu": True,
+        "dev_sentences": 0,
+    }
 
     def groups(average):
         for number, change in enumerate([{}, *same, *others]):
             name = f"s{number:02d}"
             folder = fake.add(name, 0.2)
             train = {**plain, **change, "seed": number}
-            config = {"variant": "toy", "preset": f"p{number}", "train": train, "search": {"beam": 5, "average": average}}
+            config = {
+                "variant": "toy",
+                "preset": f"p{number}",
+                "train": train,
+                "search": {"beam": 5, "average": average},
+            }
             write_toml(folder / "config.toml", config)
             os.utime(folder / "config.toml", (number + 1, number + 1))
         score(fake.run, resamples=2, trials=2, output_format="json", force=True)
-        return [group["systems"] for group in json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]]
+        return [
+            group["systems"] for group in json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
+        ]
 
     apart = [[f"s{number:02d}"] for number in range(1 + len(same), 1 + len(same) + len(others))]
     assert groups(1) == [["s00", "s01", "s02", "s03", "s04", "s05"], *apart]

@@ -1,4 +1,6 @@
-"""The tests against slow loops and sacreBLEU's own code, and what their p means in cases with a known answer."""
+"""The tests against slow loops and sacreBLEU's own code, and what their p means in cases with a
+known answer.
+"""
 
 import math
 import random
@@ -18,7 +20,21 @@ from nmtkit.score.significance import TESTS, binomial, check_test, compare, diff
 
 from . import slow
 
-WORDS = ["ein", "der", "Hund", "die", "Katze", "läuft", "schläft", "heute", "hier", "dort", "schnell", "langsam", "und"]
+WORDS = [
+    "ein",
+    "der",
+    "Hund",
+    "die",
+    "Katze",
+    "läuft",
+    "schläft",
+    "heute",
+    "hier",
+    "dort",
+    "schnell",
+    "langsam",
+    "und",
+]
 
 
 def corpus(count, seed=0):
@@ -29,7 +45,10 @@ def corpus(count, seed=0):
 def spoiled(lines, share, seed):
     """The lines with this share of words replaced."""
     rng = random.Random(seed)
-    return [" ".join(w if rng.random() > share else rng.choice(WORDS) for w in line.split()) for line in lines]
+    return [
+        " ".join(w if rng.random() > share else rng.choice(WORDS) for w in line.split())
+        for line in lines
+    ]
 
 
 def score(key, hyps, refs):
@@ -38,7 +57,12 @@ def score(key, hyps, refs):
 
 @pytest.mark.parametrize("references", [1, 3])
 @pytest.mark.parametrize(
-    ("test", "ratio", "drawn"), [("paired_bootstrap", 1.0, 31), ("paired_bootstrap", 0.5, 15), ("paired_bootstrap_half", 1.0, 15)]
+    ("test", "ratio", "drawn"),
+    [
+        ("paired_bootstrap", 1.0, 31),
+        ("paired_bootstrap", 0.5, 15),
+        ("paired_bootstrap_half", 1.0, 15),
+    ],
 )
 def test_koehns_bootstrap_is_a_slow_loop_over_sacrebleu(test, ratio, drawn, references):
     ref = corpus(31)
@@ -47,10 +71,17 @@ def test_koehns_bootstrap_is_a_slow_loop_over_sacrebleu(test, ratio, drawn, refe
     rng = np.random.default_rng(7)
     wins = losses = 0
     for draw in rng.integers(0, 31, (60, drawn)):
-        a, b = (sacrebleu.corpus_bleu([hyp[i] for i in draw], [[one[i] for i in draw] for one in refs]).score for hyp in (ours, theirs))
+        a, b = (
+            sacrebleu.corpus_bleu(
+                [hyp[i] for i in draw], [[one[i] for i in draw] for one in refs]
+            ).score
+            for hyp in (ours, theirs)
+        )
         wins += a > b
         losses += a < b
-    found = compare(test, metrics.bleu(ours, refs), metrics.bleu(theirs, refs), Draws(31, 60, 10, ratio, seed=7))
+    found = compare(
+        test, metrics.bleu(ours, refs), metrics.bleu(theirs, refs), Draws(31, 60, 10, ratio, seed=7)
+    )
     assert found.p == pytest.approx(1 - wins / 60, abs=1e-12)
     assert (found.better, found.worse) == pytest.approx((wins / 60, losses / 60), abs=1e-12)
     assert 0 < found.p < 1  # or else the loop would have proved little
@@ -62,20 +93,35 @@ def test_the_interval_of_a_difference_is_that_of_a_slow_loop():
     ours, theirs = spoiled(ref, 0.2, 1), spoiled(ref, 0.3, 2)
     differences = []
     for draw in np.random.default_rng(7).integers(0, 30, (60, 30)):
-        a, b = (sacrebleu.corpus_bleu([hyp[i] for i in draw], [[ref[i] for i in draw]]).score for hyp in (ours, theirs))
+        a, b = (
+            sacrebleu.corpus_bleu([hyp[i] for i in draw], [[ref[i] for i in draw]]).score
+            for hyp in (ours, theirs)
+        )
         differences.append(a - b)
-    found = difference(metrics.bleu(ours, [ref]), metrics.bleu(theirs, [ref]), Draws(30, 60, 10, ratio=0.5, seed=7))
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(differences, [0.025, 0.975])), abs=1e-9)
-    assert found.value == pytest.approx(sacrebleu.corpus_bleu(ours, [ref]).score - sacrebleu.corpus_bleu(theirs, [ref]).score)
+    found = difference(
+        metrics.bleu(ours, [ref]), metrics.bleu(theirs, [ref]), Draws(30, 60, 10, ratio=0.5, seed=7)
+    )
+    assert (found.low, found.high) == pytest.approx(
+        tuple(np.quantile(differences, [0.025, 0.975])), abs=1e-9
+    )
+    assert found.value == pytest.approx(
+        sacrebleu.corpus_bleu(ours, [ref]).score - sacrebleu.corpus_bleu(theirs, [ref]).score
+    )
 
 
 def sacrebleus_p(run, key, ours, theirs, refs, samples, seed):
     """p by sacreBLEU's own functions, which its command line calls."""
-    build = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF, "ter": lambda references: sacrebleu.TER(case_sensitive=True, references=references)}
+    build = {
+        "bleu": sacrebleu.BLEU,
+        "chrf": sacrebleu.CHRF,
+        "ter": lambda references: sacrebleu.TER(case_sensitive=True, references=references),
+    }
     metric = build[key](references=refs)
     statistics = metric._extract_corpus_statistics(theirs, None)
     base = {key: (statistics, metric._aggregate_and_compute(statistics))}
-    return run(base, "ours", ours, None, {key: metric}, n_samples=samples, seed=seed)[1][key].p_value
+    return run(base, "ours", ours, None, {key: metric}, n_samples=samples, seed=seed)[1][
+        key
+    ].p_value
 
 
 @pytest.mark.parametrize("key", ["bleu", "chrf", "ter"])
@@ -88,23 +134,37 @@ def test_sacrebleus_two_tests_give_the_p_of_sacrebleu_itself(key, references, se
     ours[:9] = theirs[:9]  # equal outputs: swapping them is a tie, which sacreBLEU does not count
     draws = Draws(45, 150, 230, seed=seed)
     system, baseline = score(key, ours, refs), score(key, theirs, refs)
-    found = {test: compare(test, system, baseline, draws).p for test in ("sacrebleu_bootstrap", "sacrebleu_randomization")}
+    found = {
+        test: compare(test, system, baseline, draws).p
+        for test in ("sacrebleu_bootstrap", "sacrebleu_randomization")
+    }
     expected = {
         "sacrebleu_bootstrap": sacrebleus_p(_paired_bs_test, key, ours, theirs, refs, 150, seed),
-        "sacrebleu_randomization": sacrebleus_p(_paired_ar_test, key, ours, theirs, refs, 230, seed),
+        "sacrebleu_randomization": sacrebleus_p(
+            _paired_ar_test, key, ours, theirs, refs, 230, seed
+        ),
     }
     assert found == pytest.approx(expected, abs=1e-12)
     assert all(0.01 < p < 1 for p in found.values())
 
 
 def test_randomization_of_few_sentences_counts_ties_as_sacrebleu_does():
-    """With six sentences most trials repeat the observed difference exactly: one bit of rounding would change p."""
+    """With six sentences most trials repeat the observed difference exactly: one bit of rounding
+    would change p.
+    """
     for seed in range(1, 9):
         ref = corpus(6, seed)
         ours, theirs = spoiled(ref, 0.2, seed + 1), spoiled(ref, 0.3, seed + 2)
         for key in ("bleu", "chrf", "ter"):
-            found = compare("sacrebleu_randomization", score(key, ours, [ref]), score(key, theirs, [ref]), Draws(6, 10, 300, seed=seed)).p
-            assert found == pytest.approx(sacrebleus_p(_paired_ar_test, key, ours, theirs, [ref], 300, seed), abs=1e-12), (seed, key)
+            found = compare(
+                "sacrebleu_randomization",
+                score(key, ours, [ref]),
+                score(key, theirs, [ref]),
+                Draws(6, 10, 300, seed=seed),
+            ).p
+            assert found == pytest.approx(
+                sacrebleus_p(_paired_ar_test, key, ours, theirs, [ref], 300, seed), abs=1e-12
+            ), (seed, key)
 
 
 @pytest.mark.parametrize("references", [1, 3])
@@ -116,7 +176,9 @@ def test_the_sign_test_is_a_slow_loop_over_sacrebleu(seed, references):
     ours[::7] = theirs[::7]
     plus, minus, ties, p = slow.sign_test(ours, theirs, refs)
     found = compare("sign", metrics.bleu(ours, refs), metrics.bleu(theirs, refs), Draws(40, 10, 10))
-    assert (found.better * 40, found.worse * 40, found.ties * 40) == pytest.approx((plus, minus, ties))
+    assert (found.better * 40, found.worse * 40, found.ties * 40) == pytest.approx(
+        (plus, minus, ties)
+    )
     assert found.p == pytest.approx(p, abs=1e-12)
     assert found.setting == f"{plus} sentences +, {minus} -, {ties} ties"
     assert min(plus, minus, ties) > 0
@@ -131,7 +193,9 @@ def test_the_sign_test_knows_that_a_lower_ter_is_better():
 
     plus, minus, ties, p = slow.sign_test(ours, theirs, [ref], whole)
     found = compare("sign", metrics.ter(ours, [ref]), metrics.ter(theirs, [ref]), Draws(40, 10, 10))
-    assert (found.better * 40, found.worse * 40, found.ties * 40) == pytest.approx((plus, minus, ties))
+    assert (found.better * 40, found.worse * 40, found.ties * 40) == pytest.approx(
+        (plus, minus, ties)
+    )
     assert found.p == pytest.approx(p, abs=1e-12)
     assert plus > minus
 
@@ -146,15 +210,23 @@ def test_the_binomial_is_exact(plus, minus):
 def test_the_binomial_of_known_splits():
     assert (binomial(0, 0), binomial(5, 5), binomial(1, 0)) == (1.0, 1.0, 1.0)
     assert binomial(0, 6) == pytest.approx(2 / 64)
-    normal = math.erfc((500 - 0.5) / math.sqrt(201_000 / 4) / math.sqrt(2))  # the approximation, with continuity correction
+    normal = math.erfc(
+        (500 - 0.5) / math.sqrt(201_000 / 4) / math.sqrt(2)
+    )  # the approximation, with continuity correction
     assert binomial(100_000, 101_000) == pytest.approx(normal, rel=1e-3)
 
 
-@pytest.mark.parametrize("block", [170, 53 * 40])  # of trials: 32, and what would be 40 but that 40 x 53 coins leave bits over
+@pytest.mark.parametrize(
+    "block", [170, 53 * 40]
+)  # of trials: 32, and what would be 40 but that 40 x 53 coins leave bits over
 def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
     statistics = np.arange(106.0).reshape(53, 2)
     whole = Draws(53, 40, 100, 0.5, seed=3)
-    expected = whole.chosen.counts, whole.chosen.sums(statistics), whole.swaps.sums(statistics, statistics[::-1])
+    expected = (
+        whole.chosen.counts,
+        whole.chosen.sums(statistics),
+        whole.swaps.sums(statistics, statistics[::-1]),
+    )
     monkeypatch.setattr("nmtkit.score.resampling._BLOCK", block)
     blocks = Draws(53, 40, 100, 0.5, seed=3)
     assert np.array_equal(expected[0], blocks.chosen.counts)
@@ -168,12 +240,21 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
 
 def test_swapped_sums_are_those_of_a_slow_loop():
     rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 9, (7, 3)).astype(float), rng.integers(0, 9, (7, 3)).astype(float)
+    first, second = (
+        rng.integers(0, 9, (7, 3)).astype(float),
+        rng.integers(0, 9, (7, 3)).astype(float),
+    )
     swaps = Swaps(7, 50, seed=2)
     one, other = swaps.sums(first, second)
     for trial, coins in enumerate(np.concatenate(list(swaps.kept()))):
-        assert one[trial].tolist() == sum(first[i] if coins[i] else second[i] for i in range(7)).tolist()
-        assert other[trial].tolist() == sum(second[i] if coins[i] else first[i] for i in range(7)).tolist()
+        assert (
+            one[trial].tolist()
+            == sum(first[i] if coins[i] else second[i] for i in range(7)).tolist()
+        )
+        assert (
+            other[trial].tolist()
+            == sum(second[i] if coins[i] else first[i] for i in range(7)).tolist()
+        )
 
 
 @pytest.mark.parametrize("key", list(metrics.METRICS))
@@ -182,7 +263,8 @@ def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
     good, bad = (score(key, spoiled(ref, share, 5), [ref]) for share in (0.05, 0.5))
     draws = Draws(120, 200, 300)
     same = {test: compare(test, good, good, draws) for test in TESTS}
-    # sacreBLEU's tests count what exceeds the observed difference: of equal outputs nothing does, and p is as small as it can be.
+    # sacreBLEU's tests count what exceeds the observed difference: of equal outputs nothing does,
+    # and p is as small as it can be.
     assert {test: found.p for test, found in same.items()} == {
         **{"paired_bootstrap": 1.0, "paired_bootstrap_half": 1.0, "sign": 1.0},
         **{"sacrebleu_bootstrap": 1 / 201, "sacrebleu_randomization": 1 / 301},
@@ -193,7 +275,9 @@ def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
         assert max(up.p, down.p) <= 0.01
         if up.better is not None:
             assert up.better > 0.7 < down.worse
-        if test != "sign":  # which changes one system's output, and so is not the same seen from the other
+        if (
+            test != "sign"
+        ):  # which changes one system's output, and so is not the same seen from the other
             assert (up.p, up.better) == (pytest.approx(down.p, abs=1e-12), down.worse)
     up, down = difference(good, bad, draws), difference(bad, good, draws)
     assert up.value == -down.value == good.value - bad.value
@@ -202,7 +286,9 @@ def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
 
 @pytest.mark.parametrize("test", list(TESTS))
 def test_under_the_null_hypothesis_p_is_rarely_small(test):
-    """Two systems of the same quality: p < 0.05 in about a twentieth of test sets (Koehn's is one-sided, its side chosen afterwards: a tenth)."""
+    """Two systems of the same quality: p < 0.05 in about a twentieth of test sets (Koehn's is
+    one-sided, its side chosen afterwards: a tenth).
+    """
     small = 0
     for seed in range(60):
         ref = corpus(60, seed)
@@ -223,10 +309,15 @@ def test_the_interval_covers_the_value_and_has_the_right_width():
 
 
 def test_wilsons_interval():
-    """8 of 10: 49.0 to 94.3 (Wilson 1927's formula, worked by hand); the ends stay within 0 and 100."""
+    """8 of 10: 49.0 to 94.3 (Wilson 1927's formula, worked by hand); the ends stay within 0 and
+    100.
+    """
     share = wilson(8, 10)
     assert (share.value, round(share.low, 1), round(share.high, 1)) == (80, 49.0, 94.3)
-    assert all(wilson(0, n).low == 0.0 and wilson(n, n).high == 100.0 for n in range(1, 300)) and wilson(0, 0).value is None
+    assert (
+        all(wilson(0, n).low == 0.0 and wilson(n, n).high == 100.0 for n in range(1, 300))
+        and wilson(0, 0).value is None
+    )
 
 
 def test_scores_of_resamples_are_computed_once(monkeypatch):
@@ -250,7 +341,14 @@ def test_what_cannot_be_compared_is_refused():
             compare(test, a, a, Draws(3))
     with pytest.raises(DataError, match="draws over 3"):
         Draws(3).full.scores(a)
-    for wrong in ({"resamples": 0}, {"ratio": 0.0}, {"ratio": 1.5}, {"seed": -1}, {"trials": 0}, {"sentences": 0}):
+    for wrong in (
+        {"resamples": 0},
+        {"ratio": 0.0},
+        {"ratio": 1.5},
+        {"seed": -1},
+        {"trials": 0},
+        {"sentences": 0},
+    ):
         with pytest.raises(ConfigError, match="cannot draw"):
             Draws(**{"sentences": 2, **wrong})
     with pytest.raises(ConfigError, match="'signs'") as error:
@@ -259,7 +357,9 @@ def test_what_cannot_be_compared_is_refused():
 
 
 def test_a_thousand_resamples_of_3000_sentences_are_quick():
-    """The cached counts make it a matrix product: loops would take minutes. Here 0.15 s for the bootstraps, 0.5 s for 10,000 trials."""
+    """The cached counts make it a matrix product: loops would take minutes. Here 0.15 s for the
+    bootstraps, 0.5 s for 10,000 trials.
+    """
     ref = corpus(3000)
     a, b = (metrics.bleu(spoiled(ref, s, 1), [ref]) for s in (0.2, 0.21))
     for tests, limit in [(("paired_bootstrap", "sacrebleu_bootstrap", "sign"), 0.9), (TESTS, 3)]:

@@ -52,7 +52,9 @@ def test_all_systems_side_by_side(fake_run, capsys):
     assert better["scores"]["bleu"]["value"] == expected
     assert base["tests"] == {}
     assert better["tests"]["paired_bootstrap"]["bleu"]["p"] == 0.0
-    assert better["differences"]["bleu"]["value"] == pytest.approx(expected - base["scores"]["bleu"]["value"])
+    assert better["differences"]["bleu"]["value"] == pytest.approx(
+        expected - base["scores"]["bleu"]["value"]
+    )
     assert list(better["tests"]) == list(TESTS)
     assert all(list(found) == list(METRICS) for found in better["tests"].values())
     assert list(better["scores"]) == list(METRICS)
@@ -72,7 +74,10 @@ def test_all_systems_side_by_side(fake_run, capsys):
     assert "| better |" in read(fake.run, "test", "table.md")
     assert read(fake.run, "test", "table.csv").startswith("system,bleu,bleu_low,bleu_high,delta,")
     assert "[10,20)" in read(fake.run, "test", "lengths.md")
-    history = [json.loads(line) for line in (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()]
+    history = [
+        json.loads(line)
+        for line in (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
+    ]
     assert (history[-1]["stage"], history[-1]["exit"], history[-1]["seed"]) == ("score", 0, 1)
 
 
@@ -83,12 +88,18 @@ def test_lengths_are_those_of_the_prepared_source_without_its_end(fake_run):
     result = json.loads(read(fake.run, "test", "scores.json"))
     sizes = [len(line.split()) for line in fake.lines["test"]]
     counted = {g["group"]: g["sentences"] for g in result["by_length"]["groups"]}
-    assert counted == {"<5": sum(n < 5 for n in sizes), "[5,9)": sum(5 <= n < 9 for n in sizes), "≥9": sum(n >= 9 for n in sizes)}
+    assert counted == {
+        "<5": sum(n < 5 for n in sizes),
+        "[5,9)": sum(5 <= n < 9 for n in sizes),
+        "≥9": sum(n >= 9 for n in sizes),
+    }
     rows = list(csv.reader(io.StringIO(read(fake.run, "test", "sentences.tsv")), delimiter="\t"))
     assert rows[0] == ["line", "src_length", "base.bleu", "base.chrf"]
     assert [int(row[1]) for row in rows[1:]] == sizes
     hyps = spoil(fake.lines["test"], 0.4, 4)
-    expected = sacrebleu.sentence_bleu(hyps[2], [fake.lines["test"][2]], use_effective_order=True).score
+    expected = sacrebleu.sentence_bleu(
+        hyps[2], [fake.lines["test"][2]], use_effective_order=True
+    ).score
     assert float(rows[3][2]) == pytest.approx(expected, abs=1e-4)
 
 
@@ -130,7 +141,9 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys,
     score(fake.run, resamples=10)
     assert "100.00" in capsys.readouterr().out
     stored = fake.run.path / "score" / "test" / "scores.json"
-    stored.write_text(json.dumps({**json.loads(stored.read_text("utf-8")), "format": 1}), "utf-8")  # of an older nmtkit
+    stored.write_text(
+        json.dumps({**json.loads(stored.read_text("utf-8")), "format": 1}), "utf-8"
+    )  # of an older nmtkit
     score(fake.run, resamples=10)
     assert "written to" in capsys.readouterr().err
 
@@ -143,11 +156,23 @@ def test_the_folder_never_holds_tables_of_an_earlier_call(fake_run):
     folder = fake.run.path / "score" / "test"
     everything = {path.name for path in folder.iterdir()}
     stems = {Path(name).stem for name in everything}
-    assert stems == {"scores", "sentences", *STEMS}, "every table is known to the stage that clears them away"
+    assert stems == {
+        "scores",
+        "sentences",
+        *STEMS,
+    }, "every table is known to the stage that clears them away"
     score(fake.run, systems=["one"], resamples=10, trials=10)
-    assert {path.name for path in folder.iterdir()} == {"scores.json", "sentences.tsv", "table.md", "table.tex", "table.csv"}
+    assert {path.name for path in folder.iterdir()} == {
+        "scores.json",
+        "sentences.tsv",
+        "table.md",
+        "table.tex",
+        "table.csv",
+    }
     score(fake.run, systems=["one", "two"], resamples=10, trials=10)
-    assert {path.name for path in folder.iterdir()} == {name for name in everything if not name.startswith("lengths")}
+    assert {path.name for path in folder.iterdir()} == {
+        name for name in everything if not name.startswith("lengths")
+    }
     assert not any("gone" in path.read_text("utf-8") for path in folder.iterdir())
 
 
@@ -175,12 +200,18 @@ def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
     assert not (fake.run.path / "score" / "two").exists()
     score(fake.run, systems=["mid"], against="alpha", set_names=["dev"], resamples=10)
     result = json.loads(read(fake.run, "dev", "scores.json"))
-    assert [(s["name"], result["baseline"]) for s in result["systems"]] == [("alpha", "alpha"), ("mid", "alpha")]
+    assert [(s["name"], result["baseline"]) for s in result["systems"]] == [
+        ("alpha", "alpha"),
+        ("mid", "alpha"),
+    ]
     assert result["systems"][1]["differences"]["bleu"]["value"] < 0
     capsys.readouterr()
     score(fake.run, set_names=["one", "dev"], output_format="csv", resamples=10, force=True)
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [(r["set"], r["system"]) for r in rows][3:5] == [("one", "ensemble-alpha+mid"), ("dev", "zeta")]
+    assert [(r["set"], r["system"]) for r in rows][3:5] == [
+        ("one", "ensemble-alpha+mid"),
+        ("dev", "zeta"),
+    ]
     score(fake.run, set_names=["one"], output_format="json", resamples=10)
     assert json.loads(capsys.readouterr().out)[0]["set"] == "one"
 
@@ -195,48 +226,84 @@ def test_multiple_references_and_lower_case_are_used(fake_run):
     assert result["systems"][0]["scores"]["bleu"]["value"] == pytest.approx(100)
     assert result["systems"][0]["scores"]["tokenized_bleu"]["value"] == pytest.approx(100)
     assert result["signatures"]["bleu"].startswith("nrefs:3|case:lc")
-    assert all(signature.startswith("nrefs:3|case:lc") for signature in result["signatures"].values())
+    assert all(
+        signature.startswith("nrefs:3|case:lc") for signature in result["signatures"].values()
+    )
 
 
 def test_tokenised_bleu_is_that_of_the_subwords_joined(fake_run):
     fake = fake_run(count=5)
     folder = fake.add("a", 0) / "translate" / "test"
-    write(folder / "hyp.subwords.txt", ["a@@ b c d e f"] + [" ".join(w[0] + "@@ " + w[1:] for w in line.split()) for line in fake.lines["test"][1:]])
+    write(
+        folder / "hyp.subwords.txt",
+        ["a@@ b c d e f"]
+        + [" ".join(w[0] + "@@ " + w[1:] for w in line.split()) for line in fake.lines["test"][1:]],
+    )
     score(fake.run, resamples=10)
     tokens = ["ab c d e f", *fake.lines["test"][1:]]
-    expected = sacrebleu.corpus_bleu(tokens, [fake.lines["test"]], tokenize="none", smooth_method="none", force=True).score
-    assert json.loads(read(fake.run, "test", "scores.json"))["systems"][0]["scores"]["tokenized_bleu"]["value"] == expected
+    expected = sacrebleu.corpus_bleu(
+        tokens, [fake.lines["test"]], tokenize="none", smooth_method="none", force=True
+    ).score
+    assert (
+        json.loads(read(fake.run, "test", "scores.json"))["systems"][0]["scores"]["tokenized_bleu"][
+            "value"
+        ]
+        == expected
+    )
 
 
 @pytest.fixture
 def news(shared):
     """Real English with hyphens and names, and the same with one word in six lost."""
     lines = real_lines(shared / "data" / "wmt_newstest" / "newstest2013.eng")[:700]
-    return lines, [" ".join(word for i, word in enumerate(line.split(" ")) if i % 6 != 4) for line in lines]
+    return lines, [
+        " ".join(word for i, word in enumerate(line.split(" ")) if i % 6 != 4) for line in lines
+    ]
 
 
 def test_tokenised_bleu_is_of_moses_tokens_in_their_own_case(shared, tmp_path, news):
-    """Truecasing is undone before it is counted, and a translation without subwords is tokenized as the references are."""
+    """Truecasing is undone before it is counted, and a translation without subwords is tokenized
+    as the references are.
+    """
     lines, lossy = news
-    write(tmp_path / "test.de", real_lines(shared / "data" / "wmt_newstest" / "newstest2013.deu")[:700])
+    write(
+        tmp_path / "test.de",
+        real_lines(shared / "data" / "wmt_newstest" / "newstest2013.deu")[:700],
+    )
     write(tmp_path / "test.en", lines)
     pair = (tmp_path / "test.de", tmp_path / "test.en")
     test = ",".join(map(str, pair))
-    run = prep("mine", train=pair, dev=pair, test=[test], jobs=1, assignments=["prep.merges=200"], run_dir=tmp_path / "run")
+    run = prep(
+        "mine",
+        train=pair,
+        dev=pair,
+        test=[test],
+        jobs=1,
+        assignments=["prep.merges=200"],
+        run_dir=tmp_path / "run",
+    )
     side = TextSide.load(run.prep, "tgt")
     subwords = [side.encode(line) for line in lossy]
-    folders = {name: run.path / "systems" / name / "translate" / "test" for name in ("ours", "outside")}
+    folders = {
+        name: run.path / "systems" / name / "translate" / "test" for name in ("ours", "outside")
+    }
     write(folders["ours"] / "hyp.subwords.txt", map(" ".join, subwords))
     write(folders["ours"] / "hyp.txt", map(side.decode, subwords))
     write(folders["outside"] / "hyp.txt", lossy)
     score(run, resamples=5, trials=5)
     result = json.loads(read(run, "test", "scores.json"))
-    found = {system["name"]: system["scores"]["tokenized_bleu"]["value"] for system in result["systems"]}
+    found = {
+        system["name"]: system["scores"]["tokenized_bleu"]["value"] for system in result["systems"]
+    }
     refs = [slow.moses_tokens(lines, "en")]
     expected = slow.bleu_of_tokens(slow.cased_tokens(map(" ".join, subwords)), refs)
     assert found["ours"] == pytest.approx(expected, abs=1e-9)
-    assert found["outside"] == pytest.approx(slow.bleu_of_tokens(slow.moses_tokens(lossy, "en"), refs), abs=1e-9)
-    truecased = slow.bleu_of_tokens([side.surface(one) for one in subwords], [[" ".join(side.tokens(line)) for line in lines]])
+    assert found["outside"] == pytest.approx(
+        slow.bleu_of_tokens(slow.moses_tokens(lossy, "en"), refs), abs=1e-9
+    )
+    truecased = slow.bleu_of_tokens(
+        [side.surface(one) for one in subwords], [[" ".join(side.tokens(line)) for line in lines]]
+    )
     assert abs(truecased - expected) > 0.1  # what it would be if truecasing were not undone
     assert result["signatures"]["tokenized_bleu"] == SPLIT
 
@@ -257,16 +324,28 @@ def test_the_signature_of_tokenised_bleu_names_hyphens_and_case(fake_run, settin
     manifest["settings"] |= settings
     path.write_text(json.dumps(manifest), "utf-8")
     score(fake.run, resamples=5)
-    assert tokenizer in json.loads(read(fake.run, "test", "scores.json"))["signatures"]["tokenized_bleu"]
+    assert (
+        tokenizer
+        in json.loads(read(fake.run, "test", "scores.json"))["signatures"]["tokenized_bleu"]
+    )
 
 
-def test_tokenised_bleu_of_outside_files_is_of_their_moses_tokens_with_lang_and_absent_without(tmp_path, capsys, news):
-    files = [write(tmp_path / name, lines) or tmp_path / name for name, lines in zip(("ref.en", "hyp.en"), news, strict=True)]
+def test_tokenised_bleu_of_outside_files_is_of_their_moses_tokens_with_lang_and_absent_without(
+    tmp_path, capsys, news
+):
+    files = [
+        write(tmp_path / name, lines) or tmp_path / name
+        for name, lines in zip(("ref.en", "hyp.en"), news, strict=True)
+    ]
     score_files(files[1:], files[:1], language="en", output_format="json", resamples=5)
     out, err = capsys.readouterr()
     result = json.loads(out)[0]
-    expected = slow.bleu_of_tokens(slow.moses_tokens(news[1], "en"), [slow.moses_tokens(news[0], "en")])
-    assert result["systems"][0]["scores"]["tokenized_bleu"]["value"] == pytest.approx(expected, abs=1e-9)
+    expected = slow.bleu_of_tokens(
+        slow.moses_tokens(news[1], "en"), [slow.moses_tokens(news[0], "en")]
+    )
+    assert result["systems"][0]["scores"]["tokenized_bleu"]["value"] == pytest.approx(
+        expected, abs=1e-9
+    )
     assert result["signatures"]["tokenized_bleu"] == SPLIT
     assert "tok. BLEU takes its tokens" in err
     score_files(files[1:], files[:1], output_format="json", resamples=5)
@@ -286,7 +365,9 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run):
         score(fake.run)
     assert "nmtkit translate" in error.value.hint
     fake.add("base", 0.1, sets=["one"])
-    with pytest.raises(DataError, match="nothing to score: no system of this run has translated two") as error:
+    with pytest.raises(
+        DataError, match="nothing to score: no system of this run has translated two"
+    ) as error:
         score(fake.run, set_names=["two"])
     assert error.value.hint == "nmtkit translate --set-name two"
     with pytest.raises(DataError, match="'a' has no translation of one") as error:
@@ -307,11 +388,16 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run):
     with pytest.raises(DataError, match="3 lines of subwords"):
         score(fake.run)
     assert not (fake.run.path / "score" / "one").exists()
-    history = [json.loads(line)["exit"] for line in (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()]
+    history = [
+        json.loads(line)["exit"]
+        for line in (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
+    ]
     assert set(history) == {2}
 
 
-def test_systems_without_a_translation_are_named_oldest_first_with_the_command_for_this_set(fake_run, capsys):
+def test_systems_without_a_translation_are_named_oldest_first_with_the_command_for_this_set(
+    fake_run, capsys
+):
     fake = fake_run(sets=("dev", "test"))
     for age, name in enumerate(["zeta", "alpha", "mid", "done", "beta", "last"]):
         folder = fake.add(name, 0.1, sets=["dev", "test"] if name == "done" else ["test"])
@@ -332,22 +418,51 @@ def test_empty_hypotheses_are_counted_and_shown(fake_run, capsys):
 
 def test_outside_files(tmp_path, capsys):
     ref = ["ein Hund läuft heute hier", "die Katze schläft dort und hier", "der Hund schläft"]
-    for name, lines in {"ref.de": ref, "a.txt": spoil(ref, 0.4, 1), "b.txt": ref, "src.en": ["a b", "c", "d e f"]}.items():
+    for name, lines in {
+        "ref.de": ref,
+        "a.txt": spoil(ref, 0.4, 1),
+        "b.txt": ref,
+        "src.en": ["a b", "c", "d e f"],
+    }.items():
         write(tmp_path / name, lines)
-    score_files([tmp_path / "a.txt", tmp_path / "b.txt"], [tmp_path / "ref.de"], output_format="json", resamples=50)
+    score_files(
+        [tmp_path / "a.txt", tmp_path / "b.txt"],
+        [tmp_path / "ref.de"],
+        output_format="json",
+        resamples=50,
+    )
     result = json.loads(capsys.readouterr().out)[0]
     assert (result["baseline"], result["language"]) == ("a.txt", "de")
     assert result["systems"][1]["scores"]["bleu"]["value"] == pytest.approx(100)
     assert result["systems"][1]["differences"]["bleu"]["value"] > 0
-    options = {"output_format": "json", "resamples": 9, "trials": 7, "ratio": 0.4, "seed": 5, "test": "sign"}
+    options = {
+        "output_format": "json",
+        "resamples": 9,
+        "trials": 7,
+        "ratio": 0.4,
+        "seed": 5,
+        "test": "sign",
+    }
     score_files([tmp_path / "a.txt", tmp_path / "b.txt"], [tmp_path / "ref.de"], **options)
     result = json.loads(capsys.readouterr().out)[0]
     assert result["test"] == "sign"
     settings = [
-        result["systems"][1]["tests"][test]["bleu"]["setting"] for test in ("paired_bootstrap", "sacrebleu_bootstrap", "sacrebleu_randomization")
+        result["systems"][1]["tests"][test]["bleu"]["setting"]
+        for test in ("paired_bootstrap", "sacrebleu_bootstrap", "sacrebleu_randomization")
     ]
-    assert settings == ["9 resamples of 1 sentences, seed 5", "9 resamples of 3 sentences, seed 5", "7 trials, seed 5"]
-    score_files([tmp_path / "a.txt"], [tmp_path / "ref.de", tmp_path / "b.txt"], src=tmp_path / "src.en", by_length=True, buckets="2,3", resamples=9)
+    assert settings == [
+        "9 resamples of 1 sentences, seed 5",
+        "9 resamples of 3 sentences, seed 5",
+        "7 trials, seed 5",
+    ]
+    score_files(
+        [tmp_path / "a.txt"],
+        [tmp_path / "ref.de", tmp_path / "b.txt"],
+        src=tmp_path / "src.en",
+        by_length=True,
+        buckets="2,3",
+        resamples=9,
+    )
     out, err = capsys.readouterr()
     assert "2 references" in out
     assert "words of the source" in out
@@ -361,13 +476,23 @@ def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path
     write(tmp_path / "ref.de", ["ein Hund", "die Katze"])
     options = {"resamples": 5, "output_format": "json"}
     with pytest.raises(DataError, match=r"no such file: .*nope\.en"):
-        score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "nope.en", **options)
+        score_files(
+            [tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "nope.en", **options
+        )
     assert capsys.readouterr().out == ""
     score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "ref.de", **options)
     os.mkfifo(tmp_path / "pipe")
-    score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "pipe", **options)  # opened, it would wait for a writer
+    score_files(
+        [tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "pipe", **options
+    )  # opened, it would wait for a writer
     assert "--src is only used by --by-length" in capsys.readouterr().err
-    score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "ref.de", by_length=True, **options)
+    score_files(
+        [tmp_path / "ref.de"],
+        [tmp_path / "ref.de"],
+        src=tmp_path / "ref.de",
+        by_length=True,
+        **options,
+    )
     assert "only used" not in capsys.readouterr().err
 
 
@@ -375,9 +500,16 @@ def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_s
     fake = fake_run(count=80)
     fake.add("a", 0.2)
     fake.add("b", 0.3)
-    for buckets, said in (("15", "of 2 such p one in twenty"), ("1,2,3,5,7,9,11,13,15,17,19,21,23,25", None)):
+    for buckets, said in (
+        ("15", "of 2 such p one in twenty"),
+        ("1,2,3,5,7,9,11,13,15,17,19,21,23,25", None),
+    ):
         score(fake.run, buckets=buckets, by_length=True, resamples=5, trials=5)
-        note = next(line for line in read(fake.run, "test", "lengths.md").splitlines() if "no p below 30 sentences" in line)
+        note = next(
+            line
+            for line in read(fake.run, "test", "lengths.md").splitlines()
+            if "no p below 30 sentences" in line
+        )
         assert (said in note) if said else ("one in twenty" not in note)
 
 
@@ -388,7 +520,10 @@ def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
     ref, hyp, empty = (tmp_path / name for name in ("ref.de", "hyp.de", "empty.de"))
     with pytest.raises(DataError, match="hyp.de has 59 lines but .*ref.de has 60") as caught:
         score_files([ref, hyp], [ref])
-    assert caught.value.where == f"first odd pair: line 21 ({len(lines[21].split())} words vs {len(lines[20].split())})"
+    assert (
+        caught.value.where
+        == f"first odd pair: line 21 ({len(lines[21].split())} words vs {len(lines[20].split())})"
+    )
     with pytest.raises(DataError, match="hyp.de has 59 lines but .*ref.de has 60") as caught:
         score_files([ref], [ref], src=hyp, by_length=True)
     assert caught.value.where.startswith("first odd pair: line 21 ")
@@ -398,7 +533,14 @@ def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
 
 
 def test_outside_files_may_be_pipes(tmp_path, capsys, pipe):
-    ref, hyp = ["ein Hund", "die Katze schläft dort", "ja"], ["ein Hund", "die Katze schläft hier", "ja"]
+    ref, hyp = (
+        ["ein Hund", "die Katze schläft dort", "ja"],
+        [
+            "ein Hund",
+            "die Katze schläft hier",
+            "ja",
+        ],
+    )
     write(tmp_path / "ref.de", ref)
     write(tmp_path / "hyp.de", hyp)
     options = {"language": "de", "output_format": "json", "resamples": 9, "by_length": True}
@@ -422,8 +564,12 @@ def test_outside_files_that_do_not_fit_are_refused(tmp_path):
         score_files([tmp_path / "none"], [tmp_path / "ref.txt"])
     with pytest.raises(ConfigError, match="go together"):
         score_files([tmp_path / "a.txt"], [])
-    with pytest.raises(DataError, match=r"a\.txt has 2 lines.*\n.*first odd pair.*\n.*give the source"):
-        score_files([tmp_path / "ref.txt"], [tmp_path / "ref.txt"], src=tmp_path / "a.txt", by_length=True)
+    with pytest.raises(
+        DataError, match=r"a\.txt has 2 lines.*\n.*first odd pair.*\n.*give the source"
+    ):
+        score_files(
+            [tmp_path / "ref.txt"], [tmp_path / "ref.txt"], src=tmp_path / "a.txt", by_length=True
+        )
     with pytest.raises(ConfigError, match="twice"):
         score_files([tmp_path / "a.txt", tmp_path / "a.txt"], [tmp_path / "a.txt"])
     with pytest.raises(DataError, match="baseline 'c'"):
@@ -445,8 +591,14 @@ def test_chinese_is_scored_by_characters_and_the_choice_is_said(tmp_path, capsys
 
 def test_several_references_in_every_score_and_every_test(fake_run):
     fake = fake_run(references=3, count=60)
-    refs = [(fake.run.prep / "text" / f"test.ref{i or ''}").read_text("utf-8").splitlines() for i in range(3)]
-    hyps = {name: spoil(fake.lines["test"], share, len(name)) for name, share in (("base", 0.3), ("better", 0.28))}
+    refs = [
+        (fake.run.prep / "text" / f"test.ref{i or ''}").read_text("utf-8").splitlines()
+        for i in range(3)
+    ]
+    hyps = {
+        name: spoil(fake.lines["test"], share, len(name))
+        for name, share in (("base", 0.3), ("better", 0.28))
+    }
     for age, (name, share) in enumerate((("base", 0.3), ("better", 0.28))):
         folder = fake.add(name, share)
         os.utime(folder / "config.toml", (age + 1, age + 1))
@@ -456,28 +608,53 @@ def test_several_references_in_every_score_and_every_test(fake_run):
     assert (result["references"], better["name"]) == (3, "better")
     assert better["scores"]["bleu"]["value"] == sacrebleu.corpus_bleu(hyps["better"], refs).score
     assert better["scores"]["chrf"]["value"] == sacrebleu.corpus_chrf(hyps["better"], refs).score
-    assert better["scores"]["ter"]["value"] == sacrebleu.corpus_ter(hyps["better"], refs, case_sensitive=True).score
+    assert (
+        better["scores"]["ter"]["value"]
+        == sacrebleu.corpus_ter(hyps["better"], refs, case_sensitive=True).score
+    )
     ours, theirs = (bleu(hyps[name], refs) for name in ("better", "base"))
     for test in TESTS:
-        assert better["tests"][test]["bleu"]["p"] == compare(test, ours, theirs, Draws(60, 50, 60)).p
+        assert (
+            better["tests"][test]["bleu"]["p"] == compare(test, ours, theirs, Draws(60, 50, 60)).p
+        )
     one = bleu(hyps["better"], refs[:1]), bleu(hyps["base"], refs[:1])
-    assert compare("sign", *one, Draws(60)).p != better["tests"]["sign"]["bleu"]["p"]  # the further references do change it
+    assert (
+        compare("sign", *one, Draws(60)).p != better["tests"]["sign"]["bleu"]["p"]
+    )  # the further references do change it
 
 
 def test_prepared_references_reach_the_scores(tmp_path, capsys):
     """Own files with three references, through prep itself: text/test.ref, .ref1, .ref2."""
-    refs = [["The dog runs .", "A cat sleeps here today ."], ["A dog is running .", "The cat is asleep ."], ["Dogs run .", "A cat sleeps ."]]
-    for name, lines in {"s.de": ["Der Hund läuft .", "Eine Katze schläft ."], **{f"r{i}.en": ref for i, ref in enumerate(refs)}}.items():
+    refs = [
+        ["The dog runs .", "A cat sleeps here today ."],
+        ["A dog is running .", "The cat is asleep ."],
+        ["Dogs run .", "A cat sleeps ."],
+    ]
+    for name, lines in {
+        "s.de": ["Der Hund läuft .", "Eine Katze schläft ."],
+        **{f"r{i}.en": ref for i, ref in enumerate(refs)},
+    }.items():
         write(tmp_path / name, lines * 4)
     pair = (tmp_path / "s.de", tmp_path / "r0.en")
     test = ",".join(str(tmp_path / name) for name in ("s.de", "r0.en", "r1.en", "r2.en"))
-    run = prep("mine", train=pair, dev=pair, test=[test], jobs=1, assignments=["prep.merges=20"], run_dir=tmp_path / "run")
+    run = prep(
+        "mine",
+        train=pair,
+        dev=pair,
+        test=[test],
+        jobs=1,
+        assignments=["prep.merges=20"],
+        run_dir=tmp_path / "run",
+    )
     hyps = ["The dog is running .", "A cat sleeps today ."] * 4
     write(run.path / "systems" / "mine" / "translate" / "test" / "hyp.txt", hyps)
     score(run, resamples=5)
     result = json.loads(read(run, "test", "scores.json"))
     assert (result["references"], result["sentences"]) == (3, 8)
-    assert result["systems"][0]["scores"]["bleu"]["value"] == sacrebleu.corpus_bleu(hyps, [ref * 4 for ref in refs]).score
+    assert (
+        result["systems"][0]["scores"]["bleu"]["value"]
+        == sacrebleu.corpus_bleu(hyps, [ref * 4 for ref in refs]).score
+    )
     assert result["signatures"]["tokenized_bleu"].startswith("nrefs:3|")
     (run.prep / "text" / "test.ref2").write_text("Dogs run .\n", "utf-8")
     with pytest.raises(DataError, match="1 lines in a reference of 8"):
@@ -490,10 +667,14 @@ def test_a_chinese_target_is_scored_by_characters_whatever_its_code(fake_run, ca
         fake = fake_run(tgt=code, count=3, name=code)
         write(fake.run.prep / "text" / "test.ref", lines)
         folder = fake.add("a", 0)
-        write(folder / "translate" / "test" / "hyp.txt", ["我们今天去学校", "他昨天来这里", "天气好"])
+        write(
+            folder / "translate" / "test" / "hyp.txt", ["我们今天去学校", "他昨天来这里", "天气好"]
+        )
         score(fake.run, resamples=5)
         result = json.loads(read(fake.run, "test", "scores.json"))
-        expected = sacrebleu.corpus_bleu(["我们今天去学校", "他昨天来这里", "天气好"], [lines], tokenize="zh").score
+        expected = sacrebleu.corpus_bleu(
+            ["我们今天去学校", "他昨天来这里", "天气好"], [lines], tokenize="zh"
+        ).score
         assert result["systems"][0]["scores"]["bleu"]["value"] == expected > 50
         assert "tok:zh" in result["signatures"]["bleu"]
         assert "mteval" not in result["signatures"]
@@ -511,36 +692,60 @@ def test_every_test_is_shown_under_its_name(fake_run, capsys):
     score(fake.run, resamples=200, trials=300, test="sign", ratio=0.5)
     out = capsys.readouterr().out
     rows = list(csv.DictReader(io.StringIO(read(fake.run, "test", "significance.csv"))))
-    assert [(row["system"], row["metric"]) for row in rows] == [(s, kind.header) for s in ("better", "same") for kind in METRICS.values()]
+    assert [(row["system"], row["metric"]) for row in rows] == [
+        (s, kind.header) for s in ("better", "same") for kind in METRICS.values()
+    ]
     result = json.loads(read(fake.run, "test", "scores.json"))
     for test in TESTS:
         assert float(rows[0][f"p_{test}"]) == result["systems"][1]["tests"][test]["bleu"]["p"]
         assert f"{TESTS[test].header}: {TESTS[test].name}" in out
     shown = [line.split() for line in out.splitlines() if line.startswith(("better ", "same "))]
     assert [line[:2] for line in shown[2:]] == [["better", "BLEU"], ["same", "BLEU"]]
-    # Equal outputs: Koehn's p is 1, sacreBLEU's is as small as it can be, and it is said that this means nothing.
+    # Equal outputs: Koehn's p is 1, sacreBLEU's is as small as it can be, and it is said that this
+    # means nothing.
     same = rows[len(METRICS)]
     assert [float(same[f"p_{test}"]) for test in TESTS] == [1.0, 1.0, 1 / 201, 1 / 301, 1.0]
     assert "sacreBLEU's p, small by definition, says nothing" in out
     main = next(
-        csv.DictReader(io.StringIO(read(fake.run, "test", "table.csv").split("\n", 2)[0] + "\n" + read(fake.run, "test", "table.csv").split("\n")[2]))
+        csv.DictReader(
+            io.StringIO(
+                read(fake.run, "test", "table.csv").split("\n", 2)[0]
+                + "\n"
+                + read(fake.run, "test", "table.csv").split("\n")[2]
+            )
+        )
     )
     assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
     assert "Collins" in read(fake.run, "test", "table.md")
-    assert result["systems"][1]["tests"]["paired_bootstrap"]["bleu"]["setting"] == "200 resamples of 30 sentences, seed 1"
+    assert (
+        result["systems"][1]["tests"]["paired_bootstrap"]["bleu"]["setting"]
+        == "200 resamples of 30 sentences, seed 1"
+    )
     with pytest.raises(ConfigError, match="unknown significance test 'koehn'"):
         score(fake.run, test="koehn")
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ratio": 2.0}, {"ratio": 0.0}, {"ratio": float("nan")}, {"ratio": -1.0}, {"resamples": 0}, {"trials": 0}, {"seed": -1}]
+    "wrong",
+    [
+        {"ratio": 2.0},
+        {"ratio": 0.0},
+        {"ratio": float("nan")},
+        {"ratio": -1.0},
+        {"resamples": 0},
+        {"trials": 0},
+        {"seed": -1},
+    ],
 )
 def test_a_draw_that_makes_no_sense_is_refused_by_the_name_of_its_option(fake_run, tmp_path, wrong):
     fake = fake_run()
     fake.add("a", 0.2)
     write(tmp_path / "ref.de", ["ein Hund"])
     ((name, value),) = wrong.items()
-    for call in (lambda: score(fake.run, **wrong), lambda: score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], **wrong)):
+    for call in (
+        lambda: score(fake.run, **wrong),
+        lambda: score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], **wrong),
+    ):
         with pytest.raises(ConfigError) as caught:
             call()
         assert caught.value.where == f"--{name}"
@@ -551,19 +756,47 @@ def test_a_draw_that_makes_no_sense_is_refused_by_the_name_of_its_option(fake_ru
 
 def test_the_page_and_the_help_name_every_metric_and_every_test():
     page = (Path(nmtkit.score.__file__).parent / "README.md").read_text("utf-8")
-    for key, header in [(key, kind.header) for key, kind in METRICS.items()] + [(key, test.header) for key, test in TESTS.items()]:
+    for key, header in [(key, kind.header) for key, kind in METRICS.items()] + [
+        (key, test.header) for key, test in TESTS.items()
+    ]:
         assert f"| `{key}` | {header} |" in page
-    code = "import json, typer, nmtkit.cli as c; print(json.dumps({p.name: p.help for p in typer.main.get_command(c.app).commands['score'].params}))"
-    words = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-    assert all(key in words["test"].replace(".", ",").replace(" (Koehn)", "").split(": ")[1].rstrip(",").split(", ") for key in TESTS)
+    code = (
+        "import json, typer, nmtkit.cli as c; print(json.dumps({p.name: p.help for p in"
+        " typer.main.get_command(c.app).commands['score'].params}))"
+    )
+    words = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    assert all(
+        key
+        in words["test"]
+        .replace(".", ",")
+        .replace(" (Koehn)", "")
+        .split(": ")[1]
+        .rstrip(",")
+        .split(", ")
+        for key in TESTS
+    )
     assert "train.seed" in words["group_by"]
 
 
 def translated_as(fake, system, text, checkpoint="step-00000010"):
     """Write down what `translate` would: the text and the checkpoint that a translation is of."""
-    source = {"lines": 40, "sha256": hashlib.sha256("".join(line + "\n" for line in text).encode()).hexdigest()}
-    meta = {"format": 1, "source": source, "settings": {"beam": 5}, "checkpoints": [{"system": system, "name": checkpoint, "sha256": "…"}]}
-    (fake.run.path / "systems" / system / "translate" / "test" / "meta.json").write_text(json.dumps(meta), "utf-8")
+    source = {
+        "lines": 40,
+        "sha256": hashlib.sha256("".join(line + "\n" for line in text).encode()).hexdigest(),
+    }
+    meta = {
+        "format": 1,
+        "source": source,
+        "settings": {"beam": 5},
+        "checkpoints": [{"system": system, "name": checkpoint, "sha256": "…"}],
+    }
+    (fake.run.path / "systems" / system / "translate" / "test" / "meta.json").write_text(
+        json.dumps(meta), "utf-8"
+    )
 
 
 def test_a_translation_of_another_text_is_never_scored(fake_run, capsys):
@@ -572,8 +805,13 @@ def test_a_translation_of_another_text_is_never_scored(fake_run, capsys):
         fake.add(name, 0.3)
         translated_as(fake, name, text)
     score(fake.run, resamples=10)
-    assert "the translation by 'earlier' is of an earlier test set and left out (nmtkit translate --system earlier" in capsys.readouterr().err
-    assert [s["name"] for s in json.loads(read(fake.run, "test", "scores.json"))["systems"]] == ["today"]
+    assert (
+        "the translation by 'earlier' is of an earlier test set and left out (nmtkit translate"
+        " --system earlier" in capsys.readouterr().err
+    )
+    assert [s["name"] for s in json.loads(read(fake.run, "test", "scores.json"))["systems"]] == [
+        "today"
+    ]
     for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
         with pytest.raises(DataError, match="is of an earlier test set"):
             score(fake.run, resamples=10, **named)
@@ -589,14 +827,23 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
     folder = fake.add("a", 0.3)
     translated_as(fake, "a", fake.lines["test"])
     for name in ("step-00000010", "step-00000020"):
-        manifest = {"format": 1, "step": 10, "files": {"model.safetensors": {"bytes": 0, "sha256": name}}}
+        manifest = {
+            "format": 1,
+            "step": 10,
+            "files": {"model.safetensors": {"bytes": 0, "sha256": name}},
+        }
         write(folder / "checkpoints" / name / "model.safetensors", [])
         write(folder / "checkpoints" / name / "manifest.json", [json.dumps(manifest)])
     for best, said in (("step-00000010", False), ("step-00000020", True)):
         write_best(folder, best)
         score(fake.run, resamples=10)
-        assert ("'a' was translated with step-00000010, its weights are now those of step-00000020" in capsys.readouterr().err) is said
-    (folder / "config.toml").write_text('variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n')
+        assert (
+            "'a' was translated with step-00000010, its weights are now those of step-00000020"
+            in capsys.readouterr().err
+        ) is said
+    (folder / "config.toml").write_text(
+        'variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n'
+    )
     score(fake.run, resamples=10)
     assert "its weights are now those of step-00000010, step-00000020" in capsys.readouterr().err
 
@@ -605,17 +852,33 @@ def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
     fake = fake_run()
     for name, beam, precision in (("a", 5, "float32"), ("b", 5, "bfloat16"), ("c", 4, "float32")):
         fake.add(name, 0.3)
-        meta = {"format": 1, "settings": {"beam": beam, "batch_size": beam}, "hardware": {"precision": precision}}
-        (fake.run.path / "systems" / name / "translate" / "test" / "meta.json").write_text(json.dumps(meta), "utf-8")
+        meta = {
+            "format": 1,
+            "settings": {"beam": beam, "batch_size": beam},
+            "hardware": {"precision": precision},
+        }
+        (fake.run.path / "systems" / name / "translate" / "test" / "meta.json").write_text(
+            json.dumps(meta), "utf-8"
+        )
     score(fake.run, resamples=10, systems=["a", "b"])
     told = capsys.readouterr().err
-    assert "with the same search.precision (float32: a; bfloat16: b)" in told and "search.beam" not in told and "batch_size" not in told
+    assert (
+        "with the same search.precision (float32: a; bfloat16: b)" in told
+        and "search.beam" not in told
+        and "batch_size" not in told
+    )
     score(fake.run, resamples=10)
     told = capsys.readouterr().err
     # One command for all settings: the next would undo the one before.
     (line,) = (line for line in told.splitlines() if "searched" in line)
-    assert "with the same search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b); alike after: nmtkit" in line
-    assert line.endswith("--system a --system b --system c --force --set-name test --set search.beam=… --set search.precision=…")
+    assert (
+        "with the same search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b);"
+        " alike after: nmtkit" in line
+    )
+    assert line.endswith(
+        "--system a --system b --system c --force --set-name test --set search.beam=… --set"
+        " search.precision=…"
+    )
     score(fake.run, resamples=10, systems=["a"])
     assert "searched" not in capsys.readouterr().err
 
@@ -637,12 +900,18 @@ def test_what_was_really_averaged_is_compared(tmp_path):
         meta = {
             "format": 1,
             "settings": {"average": asked, "beam": 5},
-            "checkpoints": [{"system": name, "name": f"step-{i}", "sha256": ""} for i in range(kept)],
+            "checkpoints": [
+                {"system": name, "name": f"step-{i}", "sha256": ""} for i in range(kept)
+            ],
         }
         write_json(tmp_path / name / "meta.json", meta)
         return tmp_path / name
 
-    one, many, three = translated("one", 1, 1), translated("many", 99, 1), translated("three", 99, 3)
+    one, many, three = (
+        translated("one", 1, 1),
+        translated("many", 99, 1),
+        translated("three", 99, 3),
+    )
     assert unlike_searches("test", {"one": one, "many": many}) is None
     unlike = unlike_searches("test", {"one": one, "many": many, "three": three})
     assert unlike is not None and "search.average (1: one, many; 3: three)" in unlike.text
@@ -651,11 +920,17 @@ def test_what_was_really_averaged_is_compared(tmp_path):
 def test_an_ensemble_is_searched_again_by_a_command_of_its_own(tmp_path):
     for name, systems, beam in (("a", ["a"], 5), ("ensemble-a+b", ["a", "b"], 4)):
         checkpoints = [{"system": system, "name": "step-1", "sha256": ""} for system in systems]
-        write_json(tmp_path / name / "meta.json", {"format": 1, "settings": {"beam": beam, "average": 1}, "checkpoints": checkpoints})
+        write_json(
+            tmp_path / name / "meta.json",
+            {"format": 1, "settings": {"beam": beam, "average": 1}, "checkpoints": checkpoints},
+        )
     unlike = unlike_searches("test", {name: tmp_path / name for name in ("a", "ensemble-a+b")})
     assert unlike is not None and unlike.commands == [
         "nmtkit translate --system a --force --set-name test --set search.beam=…",
-        "nmtkit translate --ensemble --system a --system b --force --set-name test --set search.beam=…",
+        (
+            "nmtkit translate --ensemble --system a --system b --force --set-name test --set"
+            " search.beam=…"
+        ),
     ]
 
 

@@ -26,7 +26,9 @@ class Copying(Model):
         start = state.get("start", 0) if state else 0
         src = memory["src"].repeat_interleave(len(tgt_in) // len(memory["src"]), 0)
         positions = torch.arange(start, start + tgt_in.shape[1]).clamp(max=src.shape[1] - 1)
-        return src[:, positions][..., None].double(), None if state is None else {"start": start + tgt_in.shape[1]}
+        return src[:, positions][..., None].double(), (
+            None if state is None else {"start": start + tgt_in.shape[1]}
+        )
 
     def logits(self, hidden):
         return self.sureness * nn.functional.one_hot(hidden[..., 0].long(), self.vocabularies.tgt)

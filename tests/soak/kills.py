@@ -1,4 +1,5 @@
-"""Kill a training with SIGKILL at random times, give the same command again and again: it must end in the same weights, bit for bit.
+"""Kill a training with SIGKILL at random times, give the same command again and again: it must end
+in the same weights, bit for bit.
 
 python -m tests.soak.kills [--kills 30] [--seed 1]
 """
@@ -21,8 +22,15 @@ from nmtkit.train.stage import train
 from tests.train.test_resume import ROOT, SETTINGS, outcome, small_run
 
 STEPS = 80  # for each kill
-# Long enough that the last kill strikes before the end; a checkpoint every few milliseconds, so that many kills strike while one is written.
-LONG = ("train.checkpoint_every=7", "train.validate_every=250", "train.samples=0", "train.log_every=100", "train.schedule=constant")
+# Long enough that the last kill strikes before the end; a checkpoint every few milliseconds, so
+# that many kills strike while one is written.
+LONG = (
+    "train.checkpoint_every=7",
+    "train.validate_every=250",
+    "train.samples=0",
+    "train.log_every=100",
+    "train.schedule=constant",
+)
 
 
 def main() -> None:
@@ -41,27 +49,53 @@ def main() -> None:
         expected, found = outcome(whole), outcome(killed)
         equal = {key: expected[key] == found[key] for key in expected}
         leftovers = [p.name for p in killed.system("transformer").checkpoints.glob(".*")]
-    print(json.dumps({**figures, "steps": STEPS * chosen.kills, "equal": equal, "leftovers": leftovers, "seconds": round(time.monotonic() - start)}))
-    assert figures["kills"] == chosen.kills, "the training ended before the last kill: make it longer"
+    print(
+        json.dumps(
+            {
+                **figures,
+                "steps": STEPS * chosen.kills,
+                "equal": equal,
+                "leftovers": leftovers,
+                "seconds": round(time.monotonic() - start),
+            }
+        )
+    )
+    assert figures["kills"] == chosen.kills, (
+        "the training ended before the last kill: make it longer"
+    )
     assert not leftovers
     assert all(equal.values())
 
 
 def kill(run, settings, kills, draw):
-    """Start the training until it ends; the first so many starts are killed after 0.05 to 2.5 seconds of processor time.
+    """Start the training until it ends; the first so many starts are killed after 0.05 to 2.5
+    seconds of processor time.
 
-    Returns: how many kills there were, how many left a half-written checkpoint, and how often no step was gained.
+    Returns: how many kills there were, how many left a half-written checkpoint, and how often no
+        step was gained.
     """
     folder = run.system("transformer").checkpoints
     done = half_written = in_vain = newest = 0
     command = [sys.executable, "-m", "tests.train.killed", str(run.path), *settings]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
         while True:
             server.stdin.write(f"cpu {draw.uniform(0.05, 2.5)}\n" if done < kills else "86400\n")
             server.stdin.flush()
             code = int(server.stdout.readline())
-            step = max(map(checkpoints.step_of, checkpoints.find_checkpoints(run.system("transformer"))), default=0)
-            assert step >= newest, f"the newest valid checkpoint went back from step {newest} to {step}"
+            step = max(
+                map(checkpoints.step_of, checkpoints.find_checkpoints(run.system("transformer"))),
+                default=0,
+            )
+            assert step >= newest, (
+                f"the newest valid checkpoint went back from step {newest} to {step}"
+            )
             if code == 0:
                 break
             assert code == -signal.SIGKILL, f"a start ended with {code}"
@@ -70,7 +104,12 @@ def kill(run, settings, kills, draw):
             in_vain += step == newest
             newest = step
         server.stdin.close()
-    return {"kills": done, "left_a_half_written_checkpoint": half_written, "gained_no_step": in_vain, "step_at_the_last_kill": newest}
+    return {
+        "kills": done,
+        "left_a_half_written_checkpoint": half_written,
+        "gained_no_step": in_vain,
+        "step_at_the_last_kill": newest,
+    }
 
 
 if __name__ == "__main__":

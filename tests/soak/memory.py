@@ -1,4 +1,5 @@
-"""Train for an hour (or so many minutes) and watch resident memory: what it grows by after the first fifth of the time.
+"""Train for an hour (or so many minutes) and watch resident memory: what it grows by after the
+first fifth of the time.
 
 python -m tests.soak.memory [--minutes 60] [--variant transformer] [--every 10]
 """
@@ -17,9 +18,16 @@ from nmtkit.train import loop
 from nmtkit.train.stage import train
 from tests.train.tiny import make_run, options
 
-# Everything a training does, often: epochs, validation with decoding, checkpoints, pruning, log lines.
+# Everything a training does, often: epochs, validation with decoding, checkpoints, pruning, log
+# lines.
 SETTINGS = options(
-    *("train.max_steps=1000000000", "train.batch_size=256", "train.validate_every=500", "train.checkpoint_every=250", "train.log_every=100"),
+    *(
+        "train.max_steps=1000000000",
+        "train.batch_size=256",
+        "train.validate_every=500",
+        "train.checkpoint_every=250",
+        "train.log_every=100",
+    ),
     *("train.keep_checkpoints=2", "train.lr=0.001", "train.schedule=noam", "train.warmup=100"),
 )
 
@@ -31,7 +39,9 @@ def resident() -> int:
 
 
 def growth(readings: list[tuple[float, int]], begin: float = 0.2) -> float:
-    """MiB that memory grows by from a fraction of the time to its end, by the straight line through the readings (single ones jump)."""
+    """MiB that memory grows by from a fraction of the time to its end, by the straight line
+    through the readings (single ones jump).
+    """
     start = readings[0][0] + begin * (readings[-1][0] - readings[0][0])
     kept = [(t, memory / 2**20) for t, memory in readings if t >= start]
     mean_t, mean_m = (sum(column) / len(kept) for column in zip(*kept, strict=True))
@@ -59,7 +69,16 @@ def main() -> None:
         now = time.monotonic() - start
         if not readings or now >= readings[-1][0] + chosen.every:
             readings.append((now, resident()))
-            print(json.dumps({"seconds": round(now), "step": self.state.step, "resident_mib": round(readings[-1][1] / 2**20, 1)}), flush=True)
+            print(
+                json.dumps(
+                    {
+                        "seconds": round(now),
+                        "step": self.state.step,
+                        "resident_mib": round(readings[-1][1] / 2**20, 1),
+                    }
+                ),
+                flush=True,
+            )
 
     loop.Trainer.update = update  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +86,9 @@ def main() -> None:
         # max_minutes counts updates alone; the rest (validation, checkpoints) is watched too.
         end = time.monotonic() + 60 * chosen.minutes
         ending = loop.Trainer.ending
-        loop.Trainer.ending = lambda self: loop.Ending("the time is up", "") if time.monotonic() > end else ending(self)  # type: ignore[method-assign]
+        loop.Trainer.ending = lambda self: (
+            loop.Ending("the time is up", "") if time.monotonic() > end else ending(self)
+        )  # type: ignore[method-assign]
         train(run, variant=chosen.variant, assignments=SETTINGS)
     grown = growth(readings)
     fifth = next(memory for t, memory in readings if t >= 0.2 * readings[-1][0])
@@ -76,7 +97,9 @@ def main() -> None:
             {
                 "minutes": round(readings[-1][0] / 60, 1),
                 "steps": steps[0],
-                "resident_mib_first_fifth_last": [round(m / 2**20, 1) for m in (readings[0][1], fifth, readings[-1][1])],
+                "resident_mib_first_fifth_last": [
+                    round(m / 2**20, 1) for m in (readings[0][1], fifth, readings[-1][1])
+                ],
                 "growth_mib_after_first_fifth": round(grown, 2),
                 "growth_mib_per_1000_steps": round(grown / max(1, 0.8 * steps[0]) * 1000, 4),
             }

@@ -1,10 +1,13 @@
-"""Random nasty text files through prep and translate: no line may be lost, and none may stand where another one belongs.
+"""Random nasty text files through prep and translate: no line may be lost, and none may stand where
+another one belongs.
 
 python -m tests.soak.nasty [--files 2000] [--seed 1] [--at-once 100]
 
-The files of a round are one training text (source side; the target side numbers the lines) and, each, a test set. Two systems translate them:
-one that copies its source, so that a line that is lost, doubled or shifted shows in the text itself, and a tiny Transformer with random
-weights, whose outputs have no meaning but must be as many. The raw files then go through `translate FILE` and, as bytes, through stdin's reader.
+The files of a round are one training text (source side; the target side numbers the lines) and,
+each, a test set. Two systems translate them: one that copies its source, so that a line that is
+lost, doubled or shifted shows in the text itself, and a tiny Transformer with random weights, whose
+outputs have no meaning but must be as many. The raw files then go through `translate FILE` and, as
+bytes, through stdin's reader.
 """
 
 import argparse
@@ -33,10 +36,68 @@ from nmtkit.translate import chosen as choice
 from nmtkit.translate.stage import _Stage, translate
 from nmtkit.translate.windows import stream_windows
 
-WORDS = ["der", "Hund", "sieht", "einen", "Baum", "Mr.", "3,000", "U-Bahn", "don't", "(x)", "“R&D”", "日本", "我们", "naïve", "e\u0301", "ßüß"]
-MARKS = ["@@", "@-@", "a@@", "<s>", "</s>", "<pad>", "<unk>", "&apos;", "&amp;amp;", "&#124;", "|", "[", "]", "--", "...", "http://x.y/z?a=b"]
-ODD = ["\x00", "\ufeff", "\r", "\t", "\x0b", "\x0c", "\x1c", "\x1f", "\x7f", "\x85", "\u2028", "\u2029", "\u00a0", "\u3000", "\u200b", "\u202e"]
-BAD = [b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf5\x80\x80\x80"]  # no UTF-8; the fourth is a lone surrogate
+WORDS = [
+    "der",
+    "Hund",
+    "sieht",
+    "einen",
+    "Baum",
+    "Mr.",
+    "3,000",
+    "U-Bahn",
+    "don't",
+    "(x)",
+    "“R&D”",
+    "日本",
+    "我们",
+    "naïve",
+    "e\u0301",
+    "ßüß",
+]
+MARKS = [
+    "@@",
+    "@-@",
+    "a@@",
+    "<s>",
+    "</s>",
+    "<pad>",
+    "<unk>",
+    "&apos;",
+    "&amp;amp;",
+    "&#124;",
+    "|",
+    "[",
+    "]",
+    "--",
+    "...",
+    "http://x.y/z?a=b",
+]
+ODD = [
+    "\x00",
+    "\ufeff",
+    "\r",
+    "\t",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\x1f",
+    "\x7f",
+    "\x85",
+    "\u2028",
+    "\u2029",
+    "\u00a0",
+    "\u3000",
+    "\u200b",
+    "\u202e",
+]
+BAD = [
+    b"\xff",
+    b"\xc3",
+    b"\xe2\x82",
+    b"\xed\xa0\x80",
+    b"\xc0\xaf",
+    b"\xf5\x80\x80\x80",
+]  # no UTF-8; the fourth is a lone surrogate
 ENDS = [b"\n"] * 8 + [b"\r\n"] * 3
 
 
@@ -48,7 +109,18 @@ def word(draw: random.Random) -> str:
         return draw.choice(MARKS)
     if kind < 0.95:
         return draw.choice(WORDS) + draw.choice(ODD) + draw.choice(WORDS)
-    return "".join(chr(draw.choice([draw.randrange(32, 0x250), draw.randrange(0x250, 0xD800), draw.randrange(0xE000, 0x30000)])) for _ in range(5))
+    return "".join(
+        chr(
+            draw.choice(
+                [
+                    draw.randrange(32, 0x250),
+                    draw.randrange(0x250, 0xD800),
+                    draw.randrange(0xE000, 0x30000),
+                ]
+            )
+        )
+        for _ in range(5)
+    )
 
 
 def line(draw: random.Random) -> bytes:
@@ -57,13 +129,19 @@ def line(draw: random.Random) -> bytes:
     if kind < 0.12:
         return b""
     if kind < 0.2:
-        return draw.choice([" ", "   ", "\ufeff", "\u00a0", "\u2028", "\t\x00", "\x85 \u3000"]).encode()
+        return draw.choice(
+            [" ", "   ", "\ufeff", "\u00a0", "\u2028", "\t\x00", "\x85 \u3000"]
+        ).encode()
     if kind < 0.202:
         return " ".join(word(draw) for _ in range(10_000)).encode()
     if kind < 0.205:
         return ("".join(draw.choice(WORDS) for _ in range(2000))).replace(" ", "").encode()
     text = " ".join(word(draw) for _ in range(draw.randint(1, 14)))
-    text = draw.choice(["", "", "", " ", "\ufeff"]) + text + draw.choice(["", "", "", " ", "\r", "\u2028"])
+    text = (
+        draw.choice(["", "", "", " ", "\ufeff"])
+        + text
+        + draw.choice(["", "", "", " ", "\r", "\u2028"])
+    )
     raw = text.replace("\n", " ").encode()
     if kind < 0.23:
         at = draw.randrange(len(raw) + 1)
@@ -87,15 +165,31 @@ def make_systems(run) -> None:
     """Save a system that copies, and a tiny Transformer."""
     vocabularies = loading.vocabulary_sizes(run)
     sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    for name, variant, values in (("copy", "tests.soak.copying:Copying", {}), ("tiny", "transformer", sizes)):
+    for name, variant, values in (
+        ("copy", "tests.soak.copying:Copying", {}),
+        ("tiny", "transformer", sizes),
+    ):
         system = run.system(name)
         system.path.mkdir(parents=True)
         # The tiny one never ends by itself: few tokens a piece suffice to see that none is lost.
-        search = {"beam": 2, "max_length_a": 1.0 if name == "copy" else 0.0, "max_length_b": 2, "batch_size": 32, "max_source": 120}
+        search = {
+            "beam": 2,
+            "max_length_a": 1.0 if name == "copy" else 0.0,
+            "max_length_b": 2,
+            "batch_size": 32,
+            "max_source": 120,
+        }
         write_toml(system.config, {"variant": variant, "model": values, "search": search})
         torch.manual_seed(1)
         about = {"variant": variant, "vocabulary": loading.vocabulary_hashes(run)}
-        checkpoints.save(system.checkpoints, 1, loading.weights_of(build_model(variant, values, vocabularies)), {}, {}, about)
+        checkpoints.save(
+            system.checkpoints,
+            1,
+            loading.weights_of(build_model(variant, values, vocabularies)),
+            {},
+            {},
+            about,
+        )
 
 
 class Round:
@@ -112,7 +206,9 @@ class Round:
         train[0].write_bytes(b"\n".join(self.train) + b"\n")
         train[1].write_text("".join(f"Zeile {i}\n" for i in range(len(self.train))), "utf-8")
         for i, (_, lines) in enumerate(self.files):
-            (folder / f"nasty{i}.de").write_text("".join(f"Zeile {j}\n" for j in range(len(lines))), "utf-8")
+            (folder / f"nasty{i}.de").write_text(
+                "".join(f"Zeile {j}\n" for j in range(len(lines))), "utf-8"
+            )
         self.strict_is_refused(folder, train)
         tests = [f"{path},{path.with_suffix('.de')}" for path in self.raw]
         options = {"preset": "tiny", "jobs": 1, "run_dir": folder / "run"}
@@ -139,7 +235,9 @@ class Round:
         return self.vocabularies[0].encode(self.src.encode(text))
 
     def check_training(self) -> None:
-        """Every pair kept is a line with its own number, in order; every line not kept is empty or above a limit, and counted."""
+        """Every pair kept is a line with its own number, in order; every line not kept is empty
+        or above a limit, and counted.
+        """
         store, manifest = Store(self.run.prep / "train"), self.run.manifest().model_dump()
         settings = manifest["settings"]
         kept = 0
@@ -147,12 +245,19 @@ class Round:
             text = raw.decode("utf-8", "replace")
             words = self.src.tokens(text)
             pieces = self.ids(text)
-            fits = 1 <= len(words) <= settings["max_words"] and len(pieces) <= settings["max_subwords"] + 1
+            fits = (
+                1 <= len(words) <= settings["max_words"]
+                and len(pieces) <= settings["max_subwords"] + 1
+            )
             if kept < len(store) and fits and store.src(kept).tolist() == pieces:
-                assert store.tgt(kept).tolist() == self.vocabularies[1].encode(self.tgt.encode(f"Zeile {number}")), f"line {number} has shifted"
+                assert store.tgt(kept).tolist() == self.vocabularies[1].encode(
+                    self.tgt.encode(f"Zeile {number}")
+                ), f"line {number} has shifted"
                 kept += 1
             else:
-                assert not fits or max(map(len, words)) > 1000, f"line {number} of the training text is lost: {raw[:80]!r}"
+                assert not fits or max(map(len, words)) > 1000, (
+                    f"line {number} of the training text is lost: {raw[:80]!r}"
+                )
                 self.counts["training lines dropped, as counted"] += 1
         assert kept == len(store)
         dropped = sum(reason["pairs"] for reason in manifest["cleaning"]["dropped"].values())
@@ -173,8 +278,12 @@ class Round:
             name = f"nasty{i}"
             assert read(self.run.source(name)) == expected
             store = Store(self.run.prep / name)
-            assert [store.src(j).tolist() for j in range(len(store))] == [self.ids(text) for text in expected]
-            assert read(self.run.system("copy").translation(name) / "hyp.txt") == [self.copied(text) for text in expected]
+            assert [store.src(j).tolist() for j in range(len(store))] == [
+                self.ids(text) for text in expected
+            ]
+            assert read(self.run.system("copy").translation(name) / "hyp.txt") == [
+                self.copied(text) for text in expected
+            ]
             hyp = read(self.run.system("tiny").translation(name) / "hyp.txt")
             assert len(hyp) == len(lines)
             assert not any(out for out, text in zip(hyp, expected, strict=True) if not text.strip())
@@ -199,7 +308,9 @@ class Round:
                 assert out.pop() == ""
                 assert out == [self.copied(one.decode()) for one in lines]
                 self.counts["lines of raw files translated"] += len(lines)
-                assert [one for window in stream_windows(io.BytesIO(content)) for one in window] == [one.decode() for one in lines]
+                assert [
+                    one for window in stream_windows(io.BytesIO(content)) for one in window
+                ] == [one.decode() for one in lines]
 
 
 def valid(raw: bytes) -> bool:
@@ -217,7 +328,9 @@ def read(path: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=100)
@@ -235,7 +348,16 @@ def main() -> None:
             one.check_files()
         counts["files"] += count
         counts["lines"] += len(one.train)
-        print(json.dumps({**counts, "cpu_seconds": round(time.process_time()), "seconds": round(time.monotonic() - start)}), flush=True)
+        print(
+            json.dumps(
+                {
+                    **counts,
+                    "cpu_seconds": round(time.process_time()),
+                    "seconds": round(time.monotonic() - start),
+                }
+            ),
+            flush=True,
+        )
     print("no line lost, none shifted")
 
 

@@ -13,7 +13,12 @@ from nmtkit.tables.table import Column, Estimate, Table, bar, check_format, tex,
 TABLE = Table(
     "t",
     "a title with 100 % & more",
-    [Column("name", "name", left=True), Column("bleu", "BLEU", interval=True), Column("p", "Δ_p", 3, signed=True), Column("n", "n")],
+    [
+        Column("name", "name", left=True),
+        Column("bleu", "BLEU", interval=True),
+        Column("p", "Δ_p", 3, signed=True),
+        Column("n", "n"),
+    ],
     [["a_b|c", Estimate(37.456, 36.0, 38.9), 0.0123, 29000], ["{x}\\", Estimate(None), None, 0]],
     ["read #1"],
 )
@@ -28,7 +33,12 @@ def test_csv_holds_raw_values_and_splits_intervals():
 
 def test_json_is_plain():
     found = json.loads(TABLE.json())
-    assert found["rows"][0] == {"name": "a_b|c", "bleu": {"value": 37.456, "low": 36.0, "high": 38.9}, "p": 0.0123, "n": 29000}
+    assert found["rows"][0] == {
+        "name": "a_b|c",
+        "bleu": {"value": 37.456, "low": 36.0, "high": 38.9},
+        "p": 0.0123,
+        "n": 29000,
+    }
     assert found["rows"][1]["bleu"]["value"] is None
     assert found["notes"] == ["read #1"]
     assert Table.from_json(found).cells() == TABLE.cells()
@@ -40,32 +50,57 @@ def test_latex_escapes_everything_it_would_read_as_markup():
     assert r"a\_b\textbar{}c & 37.46 & [36.00, 38.90] & +0.012 & 29,000 \\" in source
     assert r"\{x\}\textbackslash{} & -- & & -- & 0 \\" in source
     assert r"$\Delta$\_p" in source
-    assert tex("50 % & $2 #1 ~^<>") == r"50 \% \& \$2 \#1 \textasciitilde{}\textasciicircum{}\textless{}\textgreater{}"
+    assert (
+        tex("50 % & $2 #1 ~^<>")
+        == r"50 \% \& \$2 \#1 \textasciitilde{}\textasciicircum{}\textless{}\textgreater{}"
+    )
     body = [line for line in source.splitlines() if not line.startswith("%")]
-    assert body[0] == r"\begin{tabular}{lr@{~}rrr}" and body[2] == r"name & \multicolumn{2}{c}{BLEU} & $\Delta$\_p & n \\"
-    assert [line for line in body if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
+    assert (
+        body[0] == r"\begin{tabular}{lr@{~}rrr}"
+        and body[2] == r"name & \multicolumn{2}{c}{BLEU} & $\Delta$\_p & n \\"
+    )
+    assert [line for line in body if line.endswith("rule")] == [
+        r"\toprule",
+        r"\midrule",
+        r"\bottomrule",
+    ]
 
 
 def test_latex_keeps_what_tex_would_join_or_take_for_an_option():
     assert tex("--set ''a'' ,, a---b") == "-{}-set '{}'a'{}' ,{}, a-{}-{}-b"
     assert tex('"`\nΣα²') == r"''\textasciigrave{} $\Sigma$$\alpha$$^2$"
     rows = [["[10,20)", -0.5], ["*", None], ["a-b", 2]]
-    source = Table("t", "two\nlines", [Column("a", "a", left=True), Column("b", "b", 1)], rows, ["\\end\nx"]).latex()
+    source = Table(
+        "t", "two\nlines", [Column("a", "a", left=True), Column("b", "b", 1)], rows, ["\\end\nx"]
+    ).latex()
     assert source.splitlines()[5:] == [
         *(r"\midrule", r"{}[10,20) & $-$0.5 \\", r"{}* & -- \\", r"a-b & 2 \\"),
         *(r"\bottomrule", r"\end{tabular}", r"% \end x"),
     ]
     assert source.startswith("% two lines\n") and "pdflatex" not in source
-    assert "% it has letters that pdflatex lacks" in Table("t", "", [Column("a", "a")], [["猫"]]).latex()
+    assert (
+        "% it has letters that pdflatex lacks"
+        in Table("t", "", [Column("a", "a")], [["猫"]]).latex()
+    )
 
 
 def test_markdown_escapes_bars_and_aligns():
     lines = TABLE.markdown().splitlines()
-    assert lines[2:5] == ["| name | BLEU | Δ_p | n |", "|:---|---:|---:|---:|", r"| a_b\|c | 37.46 [36.00, 38.90] | +0.012 | 29,000 |"]
+    assert lines[2:5] == [
+        "| name | BLEU | Δ_p | n |",
+        "|:---|---:|---:|---:|",
+        r"| a_b\|c | 37.46 [36.00, 38.90] | +0.012 | 29,000 |",
+    ]
 
 
 def test_print_writes_each_form_to_stdout(capsys):
-    for form, sign in {"table": "37.46 [36.00", "md": "|:---|", "tex": "toprule", "csv": "bleu_low", "json": '"notes"'}.items():
+    for form, sign in {
+        "table": "37.46 [36.00",
+        "md": "|:---|",
+        "tex": "toprule",
+        "csv": "bleu_low",
+        "json": '"notes"',
+    }.items():
         TABLE.print(form)
         out, err = capsys.readouterr()
         assert sign in out
@@ -95,9 +130,14 @@ def test_bars_are_as_long_as_their_share():
 
 def test_a_figure_is_reproducible_svg_with_text_as_text():
     pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
-    series = {"a": [Estimate(10, 9, 11), Estimate(None)], "b_1": [Estimate(12.5), Estimate(3, 2, 5)]}
+    series = {
+        "a": [Estimate(10, 9, 11), Estimate(None)],
+        "b_1": [Estimate(12.5), Estimate(3, 2, 5)],
+    }
     first = figures.grouped_bars(["<10", "≥10"], series, "source length", "BLEU", "test & more")
-    assert first == figures.grouped_bars(["<10", "≥10"], series, "source length", "BLEU", "test & more")
+    assert first == figures.grouped_bars(
+        ["<10", "≥10"], series, "source length", "BLEU", "test & more"
+    )
     assert first.lstrip().startswith("<?xml")
     for word in ("source length", "BLEU", "b_1", "test &amp; more"):
         assert word in first
@@ -115,7 +155,10 @@ def test_lines_and_heat_maps_are_reproducible_svg_too():
     assert draw() == draw()
     for word in ("layer", "dv", "a_1", "b"):
         assert f">{word}<" in draw()
-    panels = {"one": figures.Heat([[0.0, 1.0]], ["$x$"], ["a", "</s>"]), "two": figures.Heat([[0.5], [0.5]], ["p", "q"], ["r"])}
+    panels = {
+        "one": figures.Heat([[0.0, 1.0]], ["$x$"], ["a", "</s>"]),
+        "two": figures.Heat([[0.5], [0.5]], ["p", "q"], ["r"]),
+    }
     drawn = figures.heat_map(panels, "keys", "queries")
     assert drawn == figures.heat_map(panels, "keys", "queries")
     for word in ("one", "two", "$x$", "&lt;/s&gt;", "keys", "queries"):
@@ -124,18 +167,26 @@ def test_lines_and_heat_maps_are_reproducible_svg_too():
 
 def test_curves_share_a_legend():
     pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
-    points = [figures.Curve("a$1$", [1, 2], [3.0, 4.0], faint=True), figures.Curve("a$1$", [2], [5.0]), figures.Curve("b", [1], [2.0])]
+    points = [
+        figures.Curve("a$1$", [1, 2], [3.0, 4.0], faint=True),
+        figures.Curve("a$1$", [2], [5.0]),
+        figures.Curve("b", [1], [2.0]),
+    ]
     rows = [[figures.Panel("updates", "loss", points), figures.Panel("epochs", "loss", points[:1])]]
     drawn = figures.curves(rows)
     assert drawn == figures.curves(rows)
-    assert [drawn.count(f">{word}<") for word in ("a$1$", "b", "updates", "epochs", "loss")] == [1] * 5
+    assert [drawn.count(f">{word}<") for word in ("a$1$", "b", "updates", "epochs", "loss")] == [
+        1
+    ] * 5
     assert ">updates<" in figures.curves([[figures.Panel("updates", "loss", [])]])
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_script_that_the_drawing_font_lacks_is_text_all_the_same():
     pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
-    assert ">猫<" in figures.heat_map({"one": figures.Heat([[1.0]], ["猫"], ["a"])}, "keys", "queries")
+    assert ">猫<" in figures.heat_map(
+        {"one": figures.Heat([[1.0]], ["猫"], ["a"])}, "keys", "queries"
+    )
 
 
 def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch, capsys):

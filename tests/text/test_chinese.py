@@ -1,4 +1,6 @@
-"""Chinese: jieba's words as they were recorded, text without spaces on the way back, and jieba kept quiet and in its place."""
+"""Chinese: jieba's words as they were recorded, text without spaces on the way back, and jieba
+kept quiet and in its place.
+"""
 
 import os
 import re
@@ -22,7 +24,9 @@ TED = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013")
 
 @pytest.fixture(scope="module")
 def jieba(tmp_path_factory):
-    """jieba as it is, and, for as long as a test asks for it, with the blocks of jieba 0.39 (a hyphen belongs to none)."""
+    """jieba as it is, and, for as long as a test asks for it, with the blocks of jieba 0.39 (a
+    hyphen belongs to none).
+    """
     plain = chinese._jieba()
     tokenizer = plain.Tokenizer()
     tokenizer.tmp_dir = str(tmp_path_factory.mktemp("jieba"))
@@ -32,7 +36,9 @@ def jieba(tmp_path_factory):
 
 @pytest.fixture
 def jieba39(jieba, monkeypatch):
-    monkeypatch.setattr(jieba.module, "re_han_default", re.compile("([\u4e00-\u9fd5a-zA-Z0-9+#&\\._%]+)"))
+    monkeypatch.setattr(
+        jieba.module, "re_han_default", re.compile("([\u4e00-\u9fd5a-zA-Z0-9+#&\\._%]+)")
+    )
     return jieba.cut
 
 
@@ -40,7 +46,10 @@ def texts(shared) -> dict[str, list[str]]:
     """Raw Chinese of six kinds."""
     data = shared / "data"
     with zipfile.ZipFile(data / "tatoeba_anki/cmn-eng.zip") as archive:
-        tatoeba = [line.split("\t")[1] for line in archive.read("cmn-eng/cmn.txt").decode().split("\n")[:-1]]
+        tatoeba = [
+            line.split("\t")[1]
+            for line in archive.read("cmn-eng/cmn.txt").decode().split("\n")[:-1]
+        ]
     with tarfile.open(data / "tvsub_zhen/train_episodes_000-699.tar.xz") as archive:
         first = next(member for member in archive if member.name.endswith(".zh"))
         subtitles = archive.extractfile(first).read().decode().split("\n")[:-1]
@@ -55,11 +64,15 @@ def texts(shared) -> dict[str, list[str]]:
 
 
 def test_segmentation_of_five_ted_sets_as_recorded(shared):
-    """*.tc.zh: jieba's words of 0.39; all 6,360 lines; in 4,006 the file has the text's own spaces as words too."""
+    """*.tc.zh: jieba's words of 0.39; all 6,360 lines; in 4,006 the file has the text's own
+    spaces as words too.
+    """
     apart = 0
     for part in TED:
         folder = shared / "data/iwslt15_zhen"
-        ours = [chinese.segment(tidy(line)) for line in lines(folder / f"IWSLT15.TED.{part}.zh-en.zh")]
+        ours = [
+            chinese.segment(tidy(line)) for line in lines(folder / f"IWSLT15.TED.{part}.zh-en.zh")
+        ]
         recorded = lines(folder / f"IWSLT15.TED.{part}.tc.zh")
         assert ours == [" ".join(line.split()) for line in recorded]
         apart += sum(line != words for line, words in zip(ours, recorded, strict=True))
@@ -70,7 +83,11 @@ def test_todays_jieba_differs_from_the_record_only_where_hyphens_meet(shared, ji
     differ = total = 0
     for part in TED:
         folder = shared / "data/iwslt15_zhen"
-        for line, words in zip(lines(folder / f"IWSLT15.TED.{part}.zh-en.zh"), lines(folder / f"IWSLT15.TED.{part}.tc.zh"), strict=True):
+        for line, words in zip(
+            lines(folder / f"IWSLT15.TED.{part}.zh-en.zh"),
+            lines(folder / f"IWSLT15.TED.{part}.tc.zh"),
+            strict=True,
+        ):
             total += 1
             if jieba.cut(line) != words.split():
                 differ += 1
@@ -82,17 +99,27 @@ def test_our_search_gives_jiebas_words_on_real_text(shared, jieba39):
     chinese._segmenter().clear()
     for kind, text in texts(shared).items():
         for _ in "12":  # the second time from the cache
-            assert [chinese.segment(line).split() for line in text] == [jieba39(line) for line in text], kind
+            assert [chinese.segment(line).split() for line in text] == [
+                jieba39(line) for line in text
+            ], kind
 
 
-MADE_UP = st.text(st.one_of(st.sampled_from("中国人民的一了是不在aB1.%+#&_- \u3000，。—…·"), st.characters(exclude_categories=["Cs"])), max_size=30)
+MADE_UP = st.text(
+    st.one_of(
+        st.sampled_from("中国人民的一了是不在aB1.%+#&_- \u3000，。—…·"),
+        st.characters(exclude_categories=["Cs"]),
+    ),
+    max_size=30,
+)
 
 
 @settings(deadline=None, max_examples=300)
 @given(MADE_UP)
 def test_our_search_gives_jiebas_words_on_made_up_text(jieba, line):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jieba.module, "re_han_default", re.compile("([\u4e00-\u9fd5a-zA-Z0-9+#&\\._%]+)"))
+        patch.setattr(
+            jieba.module, "re_han_default", re.compile("([\u4e00-\u9fd5a-zA-Z0-9+#&\\._%]+)")
+        )
         assert chinese.segment(line).split() == jieba.cut(line)
 
 
@@ -114,21 +141,39 @@ BESIDE_WIDE = re.compile(f"(?<={WIDE}) +| +(?={WIDE})")
 
 
 def test_real_text_comes_back_without_spaces_between_chinese_and_with_those_of_latin_words(shared):
-    """Lines that don't come back to the letter, of those whose spaces beside Chinese characters are left out.
+    """Lines that don't come back to the letter, of those whose spaces beside Chinese characters are
+    left out.
 
-    They have what no rule can know: jieba cuts letters with accents and numbers with letters apart (`Erdo ğ an`, `802.11 n`), and spaces
-    around dashes, brackets and quotes (`- 9`, `” “`) are the writer's.
+    They have what no rule can know: jieba cuts letters with accents and numbers with letters apart
+    (`Erdo ğ an`, `802.11 n`), and spaces around dashes, brackets and quotes (`- 9`, `” “`) are the
+    writer's.
     """
     differ, spaces = {}, {}
     for kind, text in texts(shared).items():
         wanted = [BESIDE_WIDE.sub("", tidy(line)) for line in text]
         ours = [chinese.detokenize(chinese.segment(tidy(line)).split()) for line in text]
-        assert ["".join(line.split()) for line in ours] == ["".join(line.split()) for line in wanted]
+        assert ["".join(line.split()) for line in ours] == [
+            "".join(line.split()) for line in wanted
+        ]
         differ[kind] = sum(a != b for a, b in zip(ours, wanted, strict=True))
         spaces[kind] = sum(line.count(" ") for line in ours)
         assert not any(BESIDE_WIDE.search(line) for line in ours)
-    assert differ == {"news": 1, "wikipedia": 6, "captions": 2, "tatoeba": 1, "talks": 1, "subtitles": 1}
-    assert spaces == {"news": 16, "wikipedia": 84, "captions": 12, "tatoeba": 0, "talks": 5, "subtitles": 0}
+    assert differ == {
+        "news": 1,
+        "wikipedia": 6,
+        "captions": 2,
+        "tatoeba": 1,
+        "talks": 1,
+        "subtitles": 1,
+    }
+    assert spaces == {
+        "news": 16,
+        "wikipedia": 84,
+        "captions": 12,
+        "tatoeba": 0,
+        "talks": 5,
+        "subtitles": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -148,20 +193,40 @@ def test_detokenization(tokens, text):
 
 
 @pytest.mark.parametrize(
-    ("lang", "yes"), [("zh", True), ("zho", True), ("cmn", True), ("zh-TW", True), ("zh_Hans", True), ("ZH", True), ("za", False), ("de", False)]
+    ("lang", "yes"),
+    [
+        ("zh", True),
+        ("zho", True),
+        ("cmn", True),
+        ("zh-TW", True),
+        ("zh_Hans", True),
+        ("ZH", True),
+        ("za", False),
+        ("de", False),
+    ],
 )
 def test_codes_of_chinese(lang, yes):
     assert chinese.is_chinese(lang) is yes
-    side = TextSide(lang, SimpleNamespace(normalize=True, aggressive_hyphens=False, escape=True, lowercase=False))
+    side = TextSide(
+        lang,
+        SimpleNamespace(normalize=True, aggressive_hyphens=False, escape=True, lowercase=False),
+    )
     assert (side.tokens("我们喜欢猫。") == ["我们", "喜欢", "猫", "。"]) is yes
 
 
-# jieba prints at first use, keeps its dictionary in the system's temporary folder, warns of its own escapes, and everybody shares one tokenizer
+# jieba prints at first use, keeps its dictionary in the system's temporary folder, warns of its own
+# escapes, and everybody shares one tokenizer
 
 
 def python(code, **environment):
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    return subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, env=environment, check=False)
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
 
 
 def test_jieba_is_quiet_and_its_cache_is_in_ours(tmp_path):
@@ -170,9 +235,16 @@ def test_jieba_is_quiet_and_its_cache_is_in_ours(tmp_path):
     temporary.mkdir()
     code = "from nmtkit.text import chinese; print(chinese.segment('我们'))"
     for _ in "12":  # parsed, then from the cache
-        done = python(code, NMTKIT_CACHE=str(folder), TMPDIR=str(temporary), PYTHONPYCACHEPREFIX=str(tmp_path / "pyc"))
+        done = python(
+            code,
+            NMTKIT_CACHE=str(folder),
+            TMPDIR=str(temporary),
+            PYTHONPYCACHEPREFIX=str(tmp_path / "pyc"),
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, "我们\n", "")
-        assert [re.sub(r"[\d.]+(?=\.cache)", "N", path.name) for path in folder.iterdir()] == ["jieba-N.cache"]
+        assert [re.sub(r"[\d.]+(?=\.cache)", "N", path.name) for path in folder.iterdir()] == [
+            "jieba-N.cache"
+        ]
     assert list(temporary.iterdir()) == []
 
 
@@ -185,7 +257,10 @@ def test_a_cache_that_cannot_be_used_is_done_without(tmp_path, damage):
         folder.mkdir()
         name = f"jieba-{chinese._jieba().__version__}.cache"
         (folder / name).write_bytes(b"" if damage == "empty" else b"(\x00\x00")
-    done = python("from nmtkit.text import chinese; print(chinese.segment('我们喜欢猫'))", NMTKIT_CACHE=str(folder))
+    done = python(
+        "from nmtkit.text import chinese; print(chinese.segment('我们喜欢猫'))",
+        NMTKIT_CACHE=str(folder),
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "我们 喜欢 猫\n", "")
 
 

@@ -1,4 +1,6 @@
-"""Moses tokenization: equal to recorded outputs of the Perl scripts, and the fast way equal to the whole chain of rules."""
+"""Moses tokenization: equal to recorded outputs of the Perl scripts, and the fast way equal to
+the whole chain of rules.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -12,12 +14,24 @@ from tests.prep.real import lines, segments
     ("lang", "raw", "tokens"),
     [
         ("en", "It's Peter's dog, isn't it?", "It &apos;s Peter &apos;s dog , isn &apos;t it ?"),
-        ("en", "Mr. Smith paid $3,000.50 to A.B.C. yesterday.", "Mr. Smith paid $ 3,000.50 to A.B.C. yesterday ."),
-        ("en", "So am I.", "So am I ."),  # sacremoses keeps `I.`; tokenizer.perl has split the last full stop since 2018
+        (
+            "en",
+            "Mr. Smith paid $3,000.50 to A.B.C. yesterday.",
+            "Mr. Smith paid $ 3,000.50 to A.B.C. yesterday .",
+        ),
+        (
+            "en",
+            "So am I.",
+            "So am I .",
+        ),  # sacremoses keeps `I.`; tokenizer.perl has split the last full stop since 2018
         ("en", "No. 5 is at etc. and No. Five", "No. 5 is at etc. and No . Five"),
         ("en", "He waits... and then . . .", "He waits ... and then . . ."),
         ("en", "the 日本 word 日本語です", "the 日本 word 日本語です"),
-        ("en", "a rug, 8' x 10'", "a rug , 8 &apos; x 10&apos;"),  # as today's Perl and Multi30k's recorded `in an adult&apos;`
+        (
+            "en",
+            "a rug, 8' x 10'",
+            "a rug , 8 &apos; x 10&apos;",
+        ),  # as today's Perl and Multi30k's recorded `in an adult&apos;`
         ("en", "'x' 'y' 5' '6", "&apos;x &apos; &apos; y &apos; 5 &apos; &apos;6"),
         ("en", "AT&T | [x] <b>", "AT &amp; T &#124; &#91; x &#93; &lt; b &gt;"),
         ("de", 'Er sagte: „Tee."', "Er sagte : &quot; Tee &quot; ."),
@@ -32,7 +46,10 @@ def test_examples(lang: str, raw: str, tokens: str) -> None:
 
 
 def test_settings() -> None:
-    assert Moses("en", aggressive_hyphens=True).tokenize("a well-known re-do-it -- x-") == "a well @-@ known re @-@ do @-@ it -- x-"
+    assert (
+        Moses("en", aggressive_hyphens=True).tokenize("a well-known re-do-it -- x-")
+        == "a well @-@ known re @-@ do @-@ it -- x-"
+    )
     assert Moses("en", escape=False).tokenize('"A" & [b]') == '" A " & [ b ]'
     assert Moses("en", normalize=False).tokenize("“A” – b") == "“ A ” – b"
 
@@ -40,8 +57,14 @@ def test_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        ("no problems. it's done.", "no problems . it &apos;s done ."),  # Moses leaves `problems.`, as `it` is small
-        ("mr. smith is in the u.s. today, no. 5 is it? no. it isn't", "mr. smith is in the u.s. today , no. 5 is it ? no . it isn &apos;t"),
+        (
+            "no problems. it's done.",
+            "no problems . it &apos;s done .",
+        ),  # Moses leaves `problems.`, as `it` is small
+        (
+            "mr. smith is in the u.s. today, no. 5 is it? no. it isn't",
+            "mr. smith is in the u.s. today , no. 5 is it ? no . it isn &apos;t",
+        ),
     ],
 )
 def test_text_that_was_lowercased(text: str, tokens: str) -> None:
@@ -60,7 +83,10 @@ def test_multi30k_as_recorded(shared, lang: str, stops: int) -> None:
     moses, folder = Moses(lang), shared / "data/multi30k"
     spaces = split = 0
     for part in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
-        raw, recorded = lines(folder / f"raw/{part}.{lang}.gz"), lines(folder / f"tok/{part}.lc.norm.tok.{lang}")
+        raw, recorded = (
+            lines(folder / f"raw/{part}.{lang}.gz"),
+            lines(folder / f"tok/{part}.lc.norm.tok.{lang}"),
+        )
         assert len(raw) == len(recorded)
         for line, tokens in zip(raw, recorded, strict=True):
             ours = moses.tokenize(line.lower())
@@ -76,7 +102,11 @@ def test_multi30k_as_recorded(shared, lang: str, stops: int) -> None:
 
 def test_moses_own_regression_test(shared) -> None:
     folder = shared / "data/moses_tokenizer_test"
-    ours = [Moses(lang, normalize=False).tokenize(line) for lang in ("cs", "de", "en", "es", "fr", "ru") for line in lines(folder / f"{lang}.txt")]
+    ours = [
+        Moses(lang, normalize=False).tokenize(line)
+        for lang in ("cs", "de", "en", "es", "fr", "ru")
+        for line in lines(folder / f"{lang}.txt")
+    ]
     assert ours == lines(folder / "truth/results.txt")
 
 
@@ -89,12 +119,23 @@ def test_iwslt14_as_recorded(shared, lang: str) -> None:
         assert ours == lines(shared / f"data/iwslt14_deen_tok/tok/IWSLT14.{part}.de-en.{lang}")
 
 
-@pytest.mark.parametrize(("lang", "suffix", "differ"), [("en", "eng", (15, 22)), ("de", "deu", (23, 0)), ("es", "spa", (16, 0))])
-def test_fast_way_equals_all_rules_on_real_text(shared, lang: str, suffix: str, differ: tuple[int, int]) -> None:
-    """Line by line on WMT news and Europarl; from plain sacremoses differ only last full stops it leaves glued, and its space at the end."""
+@pytest.mark.parametrize(
+    ("lang", "suffix", "differ"),
+    [("en", "eng", (15, 22)), ("de", "deu", (23, 0)), ("es", "spa", (16, 0))],
+)
+def test_fast_way_equals_all_rules_on_real_text(
+    shared, lang: str, suffix: str, differ: tuple[int, int]
+) -> None:
+    """Line by line on WMT news and Europarl; from plain sacremoses differ only last full stops
+    it leaves glued, and its space at the end.
+    """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-    text = [line for year in (2009, 2012) for line in lines(shared / f"data/wmt_newstest/newstest{year}.{suffix}")]
+    text = [
+        line
+        for year in (2009, 2012)
+        for line in lines(shared / f"data/wmt_newstest/newstest{year}.{suffix}")
+    ]
     if lang != "es":
         text += lines(shared / f"data/europarl_deen_20k/train.{lang}")[:3000]
     moses, hyphens = Moses(lang), Moses(lang, aggressive_hyphens=True, escape=False)
@@ -152,13 +193,19 @@ WORDS = st.one_of(
 def test_fast_way_equals_all_rules_on_made_up_text(lang: str) -> None:
     from sacremoses import MosesPunctNormalizer
 
-    moses, hyphens, caseless = Moses(lang), Moses(lang, aggressive_hyphens=True, escape=False), Moses(lang, caseless=True)
+    moses, hyphens, caseless = (
+        Moses(lang),
+        Moses(lang, aggressive_hyphens=True, escape=False),
+        Moses(lang, caseless=True),
+    )
     normalizer = MosesPunctNormalizer(lang, perl_parity=True)
 
     @settings(deadline=None, max_examples=300)
     @given(st.lists(WORDS, max_size=7).map(" ".join))
     def check(line: str) -> None:
-        normalized = normalizer.normalize(line + "\n")  # every substitution of the normaliser, on every line
+        normalized = normalizer.normalize(
+            line + "\n"
+        )  # every substitution of the normaliser, on every line
         assert moses.normalize(line) == normalized
         for one in (moses, hyphens, caseless):
             for _ in "12":  # the second time from the cache
@@ -198,7 +245,10 @@ def test_round_trip(lang: str, text: str, escape: bool) -> None:
 @pytest.mark.parametrize("escape", [True, False])
 def test_escapes_in_the_text_are_text(escape: bool) -> None:
     moses = Moses("en", escape=escape)
-    assert moses.detokenize(moses.tokenize("write &apos; and &amp;lt; here").split()) == "write & apos; and & amp; lt; here"
+    assert (
+        moses.detokenize(moses.tokenize("write &apos; and &amp;lt; here").split())
+        == "write & apos; and & amp; lt; here"
+    )
 
 
 def test_czech_detokenizer_does_not_crash() -> None:

@@ -17,7 +17,11 @@ from nmtkit.text.bpe import LONG_WORD, Bpe, _merged_long, join, learn_bpe
 from nmtkit.text.segmented import Segmented
 from tests.prep.real import lines
 
-WORD = st.text(st.one_of(st.sampled_from("abcabcö@"), st.characters(exclude_categories=["Cs", "Z", "Cc"])), min_size=1, max_size=12)
+WORD = st.text(
+    st.one_of(st.sampled_from("abcabcö@"), st.characters(exclude_categories=["Cs", "Z", "Cc"])),
+    min_size=1,
+    max_size=12,
+)
 
 
 def count(text: list[str]) -> Counter[str]:
@@ -30,7 +34,9 @@ def reference_codes(counts: dict[str, int], merges: int) -> str:
 
     out = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):
-        reference([f"{word} {number}" for word, number in counts.items()], out, merges, is_dict=True)
+        reference(
+            [f"{word} {number}" for word, number in counts.items()], out, merges, is_dict=True
+        )
     return out.getvalue()
 
 
@@ -48,32 +54,50 @@ def test_subword_nmt_reference_data(shared, tmp_path: Path) -> None:
     assert (tmp_path / "codes").read_bytes() == (folder / "bpe.ref").read_bytes()
     bpe = Bpe(tmp_path / "codes")
     segmented = [bpe.segment(line.split()) for line in text]
-    assert [" ".join(line) for line in segmented] == [line.strip() for line in lines(folder / "corpus.bpe.ref.en")]
+    assert [" ".join(line) for line in segmented] == [
+        line.strip() for line in lines(folder / "corpus.bpe.ref.en")
+    ]
     assert [join(line) for line in segmented] == [line.split() for line in text]
 
 
 @pytest.mark.parametrize("lang", ["de", "en"])
 def test_iwslt14_as_recorded(shared, tmp_path: Path, lang: str) -> None:
     folder = shared / "data/iwslt14_deen_tok"
-    (tmp_path / "codes").write_text("\n".join(lines(folder / "code")) + "\n", encoding="utf-8", newline="\n")
+    (tmp_path / "codes").write_text(
+        "\n".join(lines(folder / "code")) + "\n", encoding="utf-8", newline="\n"
+    )
     bpe = Bpe(tmp_path / "codes")
-    assert [" ".join(bpe.segment(line.split())) for line in lines(folder / f"tok/test.{lang}")] == lines(folder / f"bpe10k/test.{lang}")
+    assert [
+        " ".join(bpe.segment(line.split())) for line in lines(folder / f"tok/test.{lang}")
+    ] == lines(folder / f"bpe10k/test.{lang}")
 
 
 def test_joint_learning_equals_subword_nmt_through_all_its_pruning(shared, tmp_path: Path) -> None:
     folder = shared / "data/multi30k/tok"
-    counts = count([line for lang in ("en", "de") for line in lines(folder / f"train.lc.norm.tok.{lang}")[:6000]])
+    counts = count(
+        [
+            line
+            for lang in ("en", "de")
+            for line in lines(folder / f"train.lc.norm.tok.{lang}")[:6000]
+        ]
+    )
     assert learn_bpe(counts, 3000, tmp_path / "codes").merges == 3000
     assert (tmp_path / "codes").read_text("utf-8") == reference_codes(counts, 3000)
 
 
-MADE_UP = st.dictionaries(st.text("aabbcd", min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=30)
+MADE_UP = st.dictionaries(
+    st.text("aabbcd", min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=30
+)
 
 
 @settings(deadline=None, max_examples=300)
 @given(MADE_UP, st.integers(1, 300), st.sampled_from([0, 2, learn.FEW]))
-def test_learning_equals_subword_nmt_on_made_up_words(tmp_path_factory, counts: dict[str, int], merges: int, few: int) -> None:
-    """Few letters: repeated letters, pairs that follow each other, and many ties; merged in a loop, with arrays, and both in turn."""
+def test_learning_equals_subword_nmt_on_made_up_words(
+    tmp_path_factory, counts: dict[str, int], merges: int, few: int
+) -> None:
+    """Few letters: repeated letters, pairs that follow each other, and many ties; merged in a
+    loop, with arrays, and both in turn.
+    """
     path = tmp_path_factory.mktemp("codes") / "codes"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learn, "FEW", few)
@@ -92,20 +116,40 @@ def test_learning_equals_subword_nmt_on_made_up_words(tmp_path_factory, counts: 
 
 def words_of(segmented: Segmented) -> list[list[str]]:
     pieces = iter(segmented.flat.tolist())
-    return [[segmented.pieces[next(pieces)] for _ in range(length)] for length in segmented.lengths.tolist()]
+    return [
+        [segmented.pieces[next(pieces)] for _ in range(length)]
+        for length in segmented.lengths.tolist()
+    ]
 
 
 def test_learning_leaves_real_words_as_segmented_with_its_merges(shared, tmp_path: Path) -> None:
-    counts = count([line for lang in ("en", "de") for line in lines(shared / f"data/multi30k/tok/train.lc.norm.tok.{lang}")[:6000]])
-    counts.update({"a</w>b": 7, "</w>": 60, "x@@": 50, "@@": 60, "ein@@": 2, "€": 3})  # what segmentation treats in a special way
+    counts = count(
+        [
+            line
+            for lang in ("en", "de")
+            for line in lines(shared / f"data/multi30k/tok/train.lc.norm.tok.{lang}")[:6000]
+        ]
+    )
+    counts.update(
+        {"a</w>b": 7, "</w>": 60, "x@@": 50, "@@": 60, "ein@@": 2, "€": 3}
+    )  # what segmentation treats in a special way
     learnt = learn_bpe(counts, 3000, tmp_path / "codes")
     bpe = Bpe(tmp_path / "codes")
     assert words_of(learnt) == [bpe.segment([word]) for word in counts]
-    pieces = Counter(piece for word, number in counts.items() for piece in bpe.segment([word]) for _ in range(number))
+    pieces = Counter(
+        piece
+        for word, number in counts.items()
+        for piece in bpe.segment([word])
+        for _ in range(number)
+    )
     assert learnt.counts(np.array(list(counts.values()))) == pieces
     allowed = {piece for piece, number in pieces.items() if number >= 10}
     narrow = Bpe(tmp_path / "codes", allowed)
-    changed = {number: narrow.segment([word]) for number, word in enumerate(counts) if number in learnt.outside(allowed)}
+    changed = {
+        number: narrow.segment([word])
+        for number, word in enumerate(counts)
+        if number in learnt.outside(allowed)
+    }
     assert 300 < len(changed) < len(counts)
     for word, segmented in zip(counts, words_of(learnt.changed(changed)), strict=True):
         assert segmented == narrow.segment([word]) or word.endswith("@@")
@@ -131,7 +175,12 @@ def test_learning_prints_nothing(tmp_path: Path, capfd) -> None:
 @pytest.fixture(scope="module")
 def codes(tmp_path_factory) -> Path:
     generator = random.Random(5)
-    words = {"".join(generator.choice("abcö@") for _ in range(generator.randint(2, 9))): generator.randint(1, 50) for _ in range(400)}
+    words = {
+        "".join(
+            generator.choice("abcö@") for _ in range(generator.randint(2, 9))
+        ): generator.randint(1, 50)
+        for _ in range(400)
+    }
     path = tmp_path_factory.mktemp("codes") / "codes"
     learn_bpe({**words, "x@@": 40, "@@": 60}, 200, path)
     return path
@@ -151,13 +200,19 @@ def test_every_word_comes_back_and_equals_subword_nmt(codes: Path, words: list[s
 
 
 def test_words_ending_in_the_joiner_are_not_read_as_joined(codes: Path) -> None:
-    assert join(reference_bpe(codes).segment_tokens(["@@", "next"])) != ["@@", "next"]  # what goes wrong in subword-nmt
+    assert join(reference_bpe(codes).segment_tokens(["@@", "next"])) != [
+        "@@",
+        "next",
+    ]  # what goes wrong in subword-nmt
     assert join(Bpe(codes).segment(["@@", "next"])) == ["@@", "next"]
 
 
 def test_vocabulary_filter_equals_subword_nmt(codes: Path) -> None:
     generator = random.Random(7)
-    words = ["".join(generator.choice("abcö@") for _ in range(generator.randint(1, 30))) for _ in range(1500)]
+    words = [
+        "".join(generator.choice("abcö@") for _ in range(generator.randint(1, 30)))
+        for _ in range(1500)
+    ]
     seen = Counter(piece for word in words for piece in reference_bpe(codes).segment_tokens([word]))
     vocabulary = {piece for piece, number in seen.items() if number >= 8}
     reference, bpe = reference_bpe(codes, vocabulary), Bpe(codes, vocabulary)
@@ -202,28 +257,46 @@ def test_a_missing_or_broken_codes_file_is_refused(tmp_path: Path) -> None:
             Bpe(tmp_path / "bad")
 
 
-@pytest.mark.parametrize("version", ["", "#version: 0.1\n", "#version: 0.1.0\n", "#version: 0.2\n", "#version: 0.2.0\n"])
+@pytest.mark.parametrize(
+    "version", ["", "#version: 0.1\n", "#version: 0.1.0\n", "#version: 0.2\n", "#version: 0.2.0\n"]
+)
 def test_codes_of_every_version(tmp_path: Path, version: str) -> None:
     """In version 0.1 the end of a word is a symbol of its own."""
-    (tmp_path / "codes").write_text(version + "a b\nc </w>\nab c</w>\nb c</w>\n", encoding="utf-8", newline="\n")
+    (tmp_path / "codes").write_text(
+        version + "a b\nc </w>\nab c</w>\nb c</w>\n", encoding="utf-8", newline="\n"
+    )
     for word in ("abc", "bc", "c", "ab", "cab"):
-        assert Bpe(tmp_path / "codes").segment([word]) == reference_bpe(tmp_path / "codes").segment_tokens([word])
+        assert Bpe(tmp_path / "codes").segment([word]) == reference_bpe(
+            tmp_path / "codes"
+        ).segment_tokens([word])
 
 
 def test_codes_with_line_separators_are_read_line_by_line(tmp_path: Path) -> None:
     learn_bpe({"a\u200bb": 4, "c\u00adc": 4}, 10, tmp_path / "codes")
-    (tmp_path / "odd").write_text("#version: 0.2\na \u2028</w>\nb \x85</w>\n", encoding="utf-8", newline="\n")
+    (tmp_path / "odd").write_text(
+        "#version: 0.2\na \u2028</w>\nb \x85</w>\n", encoding="utf-8", newline="\n"
+    )
     assert Bpe(tmp_path / "odd").segment(["b\x85"]) == ["b\x85"]
 
 
 def test_codes_given_twice_count_where_they_come_first(tmp_path: Path) -> None:
-    (tmp_path / "codes").write_text("#version: 0.2\n" + "a b\n" * 5 + "b c</w>\nab c</w>\n", encoding="utf-8", newline="\n")
+    (tmp_path / "codes").write_text(
+        "#version: 0.2\n" + "a b\n" * 5 + "b c</w>\nab c</w>\n", encoding="utf-8", newline="\n"
+    )
     for word in ("abc", "bc", "ab", "ababc"):
-        assert Bpe(tmp_path / "codes").segment([word]) == reference_bpe(tmp_path / "codes").segment_tokens([word])
+        assert Bpe(tmp_path / "codes").segment([word]) == reference_bpe(
+            tmp_path / "codes"
+        ).segment_tokens([word])
 
 
 def test_all_occurrences_of_a_pair_are_merged_before_the_next(tmp_path: Path) -> None:
-    (tmp_path / "codes").write_text("#version: 0.2\nb c\nabc a\na bc\n", encoding="utf-8", newline="\n")
+    (tmp_path / "codes").write_text(
+        "#version: 0.2\nb c\nabc a\na bc\n", encoding="utf-8", newline="\n"
+    )
     bpe = Bpe(tmp_path / "codes")
-    assert bpe.segment(["abcabcx"]) == reference_bpe(tmp_path / "codes").segment_tokens(["abcabcx"]) == ["abc@@", "abc@@", "x"]
+    assert (
+        bpe.segment(["abcabcx"])
+        == reference_bpe(tmp_path / "codes").segment_tokens(["abcabcx"])
+        == ["abc@@", "abc@@", "x"]
+    )
     assert bpe._split("abcabcx", _merged_long) == ["abc@@", "abc@@", "x"]

@@ -1,4 +1,6 @@
-"""The path of a side: raw line to subwords and back, the same from settings, from files and in a worker process."""
+"""The path of a side: raw line to subwords and back, the same from settings, from files and in a
+worker process.
+"""
 
 import json
 import re
@@ -25,13 +27,19 @@ TEXT = [
     "Peter and Anna, they know the number!",
     "The well-known half of it costs 100%.",
 ] * 3
-SPECIAL = "\ufeff\x00\t\r\x0b\x0c\x1c\x85\u2028\u2029 @-&;<>|[]'\".,a\u0301\u200b\u200d\u00a0\u3000日"
-NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])), max_size=40)
+SPECIAL = (
+    "\ufeff\x00\t\r\x0b\x0c\x1c\x85\u2028\u2029 @-&;<>|[]'\".,a\u0301\u200b\u200d\u00a0\u3000日"
+)
+NASTY = st.text(
+    st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])), max_size=40
+)
 
 
 @pytest.fixture(scope="module")
 def prep(tmp_path_factory) -> Path:
-    """A prep folder as the pipeline writes it, for en -> de with a joint code, and zh without anything."""
+    """A prep folder as the pipeline writes it, for en -> de with a joint code, and zh without
+    anything.
+    """
     folder = tmp_path_factory.mktemp("prep")
     plain, trainer = TextSide("en", SimpleNamespace(**DEFAULTS)), TruecaseTrainer()
     counts: dict[str, int] = {}
@@ -43,9 +51,17 @@ def prep(tmp_path_factory) -> Path:
         for token in side.tokens(line):
             counts[token] = counts.get(token, 0) + 1
     learn_bpe(counts, 25, folder / "codes.bpe")
-    pieces = [piece for line in TEXT for piece in Bpe(folder / "codes.bpe").segment(side.tokens(line))]
-    (folder / "bpe-vocab.src.txt").write_text("".join(f"{piece} {pieces.count(piece)}\n" for piece in dict.fromkeys(pieces)), encoding="utf-8")
-    (folder / "manifest.json").write_text(json.dumps({"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 0}}), encoding="utf-8")
+    pieces = [
+        piece for line in TEXT for piece in Bpe(folder / "codes.bpe").segment(side.tokens(line))
+    ]
+    (folder / "bpe-vocab.src.txt").write_text(
+        "".join(f"{piece} {pieces.count(piece)}\n" for piece in dict.fromkeys(pieces)),
+        encoding="utf-8",
+    )
+    (folder / "manifest.json").write_text(
+        json.dumps({"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 0}}),
+        encoding="utf-8",
+    )
     return folder
 
 
@@ -62,18 +78,60 @@ def test_there_and_back(prep: Path) -> None:
         assert side.decode(subwords) == line
         assert side.surface(subwords) == " ".join(side.tokens(line))
     assert side.tokens(TEXT[1])[0] == "An"  # never seen inside a sentence: as it stands
-    assert side.tokens(TEXT[0]) == ["the", "tall", "engineer", "looks", "up", "the", "number", ",", "doesn", "&apos;t", "he", "?"]
+    assert side.tokens(TEXT[0]) == [
+        "the",
+        "tall",
+        "engineer",
+        "looks",
+        "up",
+        "the",
+        "number",
+        ",",
+        "doesn",
+        "&apos;t",
+        "he",
+        "?",
+    ]
 
 
 def test_settings_switch_each_step(prep: Path) -> None:
     line = "A well-known “R&D”\tteam"
     raw = {**DEFAULTS, "normalize": False, "escape": False}
-    assert TextSide("en", SimpleNamespace(**raw)).tokens(line) == ["A", "well-known", "“", "R", "&", "D", "”", "team"]
+    assert TextSide("en", SimpleNamespace(**raw)).tokens(line) == [
+        "A",
+        "well-known",
+        "“",
+        "R",
+        "&",
+        "D",
+        "”",
+        "team",
+    ]
     split = TextSide("en", SimpleNamespace(**{**DEFAULTS, "aggressive_hyphens": True}))
-    assert split.tokens(line) == ["A", "well", "@-@", "known", "&quot;", "R", "&amp;", "D", "&quot;", "team"]
+    assert split.tokens(line) == [
+        "A",
+        "well",
+        "@-@",
+        "known",
+        "&quot;",
+        "R",
+        "&amp;",
+        "D",
+        "&quot;",
+        "team",
+    ]
     lower = TextSide("en", SimpleNamespace(**{**DEFAULTS, "lowercase": True}))
-    assert lower.tokens("It ends. Another begins.") == ["it", "ends", ".", "another", "begins", "."]  # not `ends. another`
-    assert lower.decode(lower.encode("Hello, World!")) == "hello, world!"  # no truecaser: nothing is uppercased on the way back
+    assert lower.tokens("It ends. Another begins.") == [
+        "it",
+        "ends",
+        ".",
+        "another",
+        "begins",
+        ".",
+    ]  # not `ends. another`
+    assert (
+        lower.decode(lower.encode("Hello, World!")) == "hello, world!"
+    )  # no truecaser: nothing is uppercased on the way back
 
 
 def test_empty_lines_stay_empty(prep: Path) -> None:
@@ -88,11 +146,20 @@ def test_empty_lines_stay_empty(prep: Path) -> None:
 def test_threshold_filters_the_vocabulary(prep: Path) -> None:
     manifest = json.loads((prep / "manifest.json").read_text())
     try:
-        (prep / "manifest.json").write_text(json.dumps({**manifest, "settings": {**manifest["settings"], "vocab_threshold": 6}}))
+        (prep / "manifest.json").write_text(
+            json.dumps({**manifest, "settings": {**manifest["settings"], "vocab_threshold": 6}})
+        )
         filtered = TextSide.load(prep, "src")
     finally:
         (prep / "manifest.json").write_text(json.dumps(manifest))
-    plain, allowed = TextSide.load(prep, "src"), {line.split()[0] for line in lines(prep / "bpe-vocab.src.txt") if int(line.split()[1]) >= 6}
+    plain, allowed = (
+        TextSide.load(prep, "src"),
+        {
+            line.split()[0]
+            for line in lines(prep / "bpe-vocab.src.txt")
+            if int(line.split()[1]) >= 6
+        },
+    )
     cut = [piece for line in TEXT for piece in filtered.encode(line)]
     assert {piece for piece in cut if len(piece.removesuffix("@@")) > 1} <= allowed
     assert cut != [piece for line in TEXT for piece in plain.encode(line)]
@@ -101,9 +168,14 @@ def test_threshold_filters_the_vocabulary(prep: Path) -> None:
 
 def test_control_symbols_in_the_text_are_text(prep: Path) -> None:
     for escape in (True, False):
-        side = TextSide("en", SimpleNamespace(**{**DEFAULTS, "escape": escape}), None, Bpe(prep / "codes.bpe"))
+        side = TextSide(
+            "en", SimpleNamespace(**{**DEFAULTS, "escape": escape}), None, Bpe(prep / "codes.bpe")
+        )
         subwords = side.encode("a <pad> </s> <unk> @@ b@@ c")
-        assert not {"<pad>", "<s>", "</s>", "<unk>"} & {*subwords, *side.tokens("a <pad> </s> <unk>")}
+        assert not {"<pad>", "<s>", "</s>", "<unk>"} & {
+            *subwords,
+            *side.tokens("a <pad> </s> <unk>"),
+        }
         assert side.surface(subwords).endswith("@ @ b @ @ c")
 
 
@@ -120,7 +192,9 @@ def test_damaged_folders_are_refused(prep: Path, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"src": "en"}')
     with pytest.raises(DataError, match="damaged: 'tgt' is missing"):
         TextSide.load(tmp_path, "src")
-    (tmp_path / "manifest.json").write_text(json.dumps({"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 2}}))
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 2}})
+    )
     (tmp_path / "codes.bpe").write_bytes((prep / "codes.bpe").read_bytes())
     (tmp_path / "bpe-vocab.src.txt").write_text("good 3\nbad\n")
     with pytest.raises(DataError, match="line 2"):
@@ -129,17 +203,25 @@ def test_damaged_folders_are_refused(prep: Path, tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(NASTY)
-def test_nasty_text_stays_one_line_and_never_breaks_a_neighbour(english: TextSide, line: str) -> None:
+def test_nasty_text_stays_one_line_and_never_breaks_a_neighbour(
+    english: TextSide, line: str
+) -> None:
     subwords = english.encode(line)
     assert all(piece and not any(character.isspace() for character in piece) for piece in subwords)
-    assert english.surface(subwords) == " ".join(english.tokens(line))  # `@@` in the text is never read as the joiner
+    assert english.surface(subwords) == " ".join(
+        english.tokens(line)
+    )  # `@@` in the text is never read as the joiner
     text = english.decode(subwords)
     assert len(text.splitlines()) <= 1
-    assert Counter(filter(str.isalnum, text.casefold())) >= Counter(filter(str.isalnum, re.sub("…", "", line).casefold()))
+    assert Counter(filter(str.isalnum, text.casefold())) >= Counter(
+        filter(str.isalnum, re.sub("…", "", line).casefold())
+    )
 
 
 def test_ordinary_text_round_trips(shared, prep: Path) -> None:
-    """Multi30k: all but 2 of 1,014 lines come back exactly, and those differ in spaces around quotes only."""
+    """Multi30k: all but 2 of 1,014 lines come back exactly, and those differ in spaces around
+    quotes only.
+    """
     side = TextSide.load(prep, "src")
     text = lines(shared / "data/multi30k/raw/val.en.gz")
     back = [side.decode(side.encode(line)) for line in text]
@@ -172,12 +254,22 @@ class Encode:
 def test_workers_load_it_by_path(prep: Path, jobs: int) -> None:
     side = TextSide.load(prep, "src")
     chunks = [[line.encode() for line in TEXT[i : i + 2]] for i in range(0, len(TEXT), 2)]
-    assert [line for part in ordered_map(Encode(prep), chunks, jobs) for line in part] == [" ".join(side.encode(line)) for line in TEXT]
+    assert [line for part in ordered_map(Encode(prep), chunks, jobs) for line in part] == [
+        " ".join(side.encode(line)) for line in TEXT
+    ]
 
 
 def test_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, nmtkit.text.side, nmtkit.parallel; print('torch' in sys.modules, 'sacremoses' in sys.modules, 'jieba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False False False\n"
+    code = (
+        "import sys, nmtkit.text.side, nmtkit.parallel; print('torch' in sys.modules, 'sacremoses'"
+        " in sys.modules, 'jieba' in sys.modules)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False False False\n"
+    )

@@ -1,4 +1,6 @@
-"""Truecasing: the model, truecasing and its way back equal sacremoses' on real text, and the recorded IWSLT 2015 files."""
+"""Truecasing: the model, truecasing and its way back equal sacremoses' on real text, and the
+recorded IWSLT 2015 files.
+"""
 
 from pathlib import Path
 
@@ -11,7 +13,26 @@ from nmtkit.text.moses import Moses
 from nmtkit.text.truecase import Truecaser, TruecaseTrainer, detruecase, sentence_starts
 from tests.prep.real import lines
 
-VOCABULARY = ["the", "The", "THE", "House", "house", ".", ":", "!", "&quot;", "(", "[", "'", "12", "-", "ß", "Über", "über", "A1"]
+VOCABULARY = [
+    "the",
+    "The",
+    "THE",
+    "House",
+    "house",
+    ".",
+    ":",
+    "!",
+    "&quot;",
+    "(",
+    "[",
+    "'",
+    "12",
+    "-",
+    "ß",
+    "Über",
+    "über",
+    "A1",
+]
 TOKENS = st.lists(st.sampled_from(VOCABULARY), max_size=12)
 
 
@@ -32,20 +53,30 @@ def theirs(sentences: list[list[str]], path: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def news(shared) -> list[list[str]]:
-    return [Moses("en").tokenize(line).split() for line in lines(shared / "data/wmt_newstest/newstest2012.eng")]
+    return [
+        Moses("en").tokenize(line).split()
+        for line in lines(shared / "data/wmt_newstest/newstest2012.eng")
+    ]
 
 
-def test_model_is_sacremoses_byte_for_byte_on_real_text(news: list[list[str]], tmp_path: Path) -> None:
+def test_model_is_sacremoses_byte_for_byte_on_real_text(
+    news: list[list[str]], tmp_path: Path
+) -> None:
     model = ours(news, tmp_path / "a")
     assert model == theirs(news, tmp_path / "b")
     assert model.count(b"\n") > 8000
 
 
-def test_truecasing_equals_sacremoses_on_real_text(news: list[list[str]], shared, tmp_path: Path) -> None:
+def test_truecasing_equals_sacremoses_on_real_text(
+    news: list[list[str]], shared, tmp_path: Path
+) -> None:
     from sacremoses import MosesDetruecaser, MosesTruecaser
 
     ours(news, tmp_path / "model")
-    truecaser, reference = Truecaser.load(tmp_path / "model"), MosesTruecaser(str(tmp_path / "model"))
+    truecaser, reference = (
+        Truecaser.load(tmp_path / "model"),
+        MosesTruecaser(str(tmp_path / "model")),
+    )
     moses, changed = Moses("en"), 0
     for line in lines(shared / "data/wmt_newstest/newstest2013.eng"):
         tokens = moses.tokenize(line).split()
@@ -58,7 +89,9 @@ def test_truecasing_equals_sacremoses_on_real_text(news: list[list[str]], shared
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(TOKENS, max_size=6), TOKENS)
-def test_equals_sacremoses_on_made_up_text(tmp_path_factory, sentences: list[list[str]], line: list[str]) -> None:
+def test_equals_sacremoses_on_made_up_text(
+    tmp_path_factory, sentences: list[list[str]], line: list[str]
+) -> None:
     from sacremoses import MosesTruecaser
 
     folder = tmp_path_factory.mktemp("model")
@@ -69,12 +102,17 @@ def test_equals_sacremoses_on_made_up_text(tmp_path_factory, sentences: list[lis
 
 @pytest.mark.parametrize("part", ["dev2010", "tst2010", "tst2011", "tst2012", "tst2013"])
 def test_iwslt15_as_recorded(shared, tmp_path: Path, part: str) -> None:
-    """*.tc.en = normalised, tokenized with -a, truecased with the recorded model: not one line differs."""
+    """*.tc.en = normalised, tokenized with -a, truecased with the recorded model: not one line
+    differs.
+    """
     folder = shared / "data/iwslt15_zhen"
     model = tmp_path / "model"
     model.write_text("\n".join(lines(folder / "truecase-model.en")) + "\n", encoding="utf-8")
     truecaser, moses = Truecaser.load(model), Moses("en", aggressive_hyphens=True)
-    result = [" ".join(truecaser.truecase(moses.tokenize(line).split())) for line in lines(folder / f"IWSLT15.TED.{part}.zh-en.en")]
+    result = [
+        " ".join(truecaser.truecase(moses.tokenize(line).split()))
+        for line in lines(folder / f"IWSLT15.TED.{part}.zh-en.en")
+    ]
     assert result == lines(folder / f"IWSLT15.TED.{part}.tc.en")
 
 
@@ -98,7 +136,14 @@ def test_words_keep_a_known_case_and_lose_an_unknown_one(tmp_path: Path) -> None
     cased = truecaser.truecase(["Region", "Region", "REGION", "OBAMA", "New", ".", "Region"])
     assert cased == ["region", "Region", "region", "Obama", "New", ".", "region"]
     assert truecaser.truecase([]) == []
-    assert detruecase(["&quot;", "region", "x", ".", "über", "ß"]) == ["&quot;", "Region", "x", ".", "Über", "ß"]
+    assert detruecase(["&quot;", "region", "x", ".", "über", "ß"]) == [
+        "&quot;",
+        "Region",
+        "x",
+        ".",
+        "Über",
+        "ß",
+    ]
 
 
 @pytest.mark.parametrize("text", ["word\n", "word 3\n", "word (3/3) other\n"])
@@ -112,7 +157,9 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_where_sentences_start() -> None:
-    """Checked by hand against truecase.perl's rules: after . : ? !, and past brackets and quotes that come first."""
+    """Checked by hand against truecase.perl's rules: after . : ? !, and past brackets and quotes
+    that come first.
+    """
     tokens = ["(", '"', "Er", "(", "ging", ")", ".", "&quot;", "Ja", "?", "?", "Nein", "'", "gut"]
     starts = [token for token, first in zip(tokens, sentence_starts(tokens), strict=True) if first]
     assert starts == ["(", '"', "Er", "&quot;", "Ja", "?", "Nein"]

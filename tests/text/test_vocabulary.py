@@ -1,4 +1,6 @@
-"""The vocabulary: specials first, a stable order, and text that spells a special symbol is never one."""
+"""The vocabulary: specials first, a stable order, and text that spells a special symbol is never
+one.
+"""
 
 import pytest
 
@@ -15,7 +17,9 @@ def test_order_is_by_frequency_then_code_point():
 
 def test_order_does_not_depend_on_the_order_of_the_counts():
     counts = {f"w{i}": i % 7 + 1 for i in range(100)}
-    assert list(Vocabulary.from_counts(counts)) == list(Vocabulary.from_counts(dict(reversed(counts.items()))))
+    assert list(Vocabulary.from_counts(counts)) == list(
+        Vocabulary.from_counts(dict(reversed(counts.items())))
+    )
 
 
 def test_round_trip_by_file(tmp_path):

@@ -1,7 +1,8 @@
-"""Trains in a child process and kills it after as many seconds as each line of stdin says (`cpu 0.5`: of processor time, for a busy machine);
-prints how it ended (0, or minus the signal).
+"""Trains in a child process and kills it after as many seconds as each line of stdin says (`cpu
+0.5`: of processor time, for a busy machine); prints how it ended (0, or minus the signal).
 
-Imports once and forks, for a start of torch takes seconds. No torch operation runs before the fork, so no thread is lost in it.
+Imports once and forks, for a start of torch takes seconds. No torch operation runs before the fork,
+so no thread is lost in it.
 """
 
 import os
@@ -28,7 +29,9 @@ def child(run: Path, assignments: list[str]) -> int:
 
 def processor_time(pid: int) -> float:
     """Seconds of processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
+    fields = (
+        Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
+    )
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

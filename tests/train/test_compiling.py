@@ -1,4 +1,6 @@
-"""`--compile`: the losses of the model as it is written, few graphs whatever the shapes, an early word where it cannot work."""
+"""`--compile`: the losses of the model as it is written, few graphs whatever the shapes, an
+early word where it cannot work.
+"""
 
 import copy
 import json
@@ -21,7 +23,15 @@ from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
 from tests.train.tiny import make_run, options
 
-SIZES = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1, "activation_dropout": 0.1}
+SIZES = {
+    "d_model": 16,
+    "d_ff": 32,
+    "heads": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "dropout": 0.1,
+    "activation_dropout": 0.1,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +47,9 @@ def run(tmp_path_factory):
 
 
 def counting(graphs):
-    """The backend that leaves a graph's operations as they are, forwards and backwards, and counts the graphs."""
+    """The backend that leaves a graph's operations as they are, forwards and backwards, and
+    counts the graphs.
+    """
     whole = torch._dynamo.lookup_backend("aot_eager")
 
     def backend(graph, inputs):
@@ -63,12 +75,16 @@ def test_compiled_and_eager_training_have_the_same_losses(run):
             seed_everything(1, step, 0)  # the same masks
             hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
             tokens = int(batch.tgt_lengths.sum())
-            curve.append(float(losses.backward(model.logits, hidden, batch, 0.1, 1 / tokens, 512).smoothed) / tokens)
+            curve.append(
+                float(losses.backward(model.logits, hidden, batch, 0.1, 1 / tokens, 512).smoothed)
+                / tokens
+            )
             optimizer.step()
             optimizer.zero_grad()
     np.testing.assert_allclose(curves[1], curves[0], rtol=1e-5)
     assert curves[0][-1] < curves[0][0] - 0.1  # the gradients took part
-    # Ten shapes; one graph a verb, one more where the sources of a batch are all of one length, and the odd one where two sizes were equal.
+    # Ten shapes; one graph a verb, one more where the sources of a batch are all of one length, and
+    # the odd one where two sizes were equal.
     assert len(shapes) == 10
     assert 2 <= len(graphs) <= 5
 
@@ -98,17 +114,26 @@ def test_only_training_is_compiled(run):
 def test_a_training_with_a_real_compiler(tmp_path):
     """The stage with --compile and without: the same curve, not the same bits.
 
-    Every kernel costs seconds of g++ where none is cached: so batches that are all padded, which are one graph a verb (the first test has the
-    others), and dropout, at which kernels end, in one place of each layer.
+    Every kernel costs seconds of g++ where none is cached: so batches that are all padded, which
+    are one graph a verb (the first test has the others), and dropout, at which kernels end, in one
+    place of each layer.
     """
     runs = [make_run(tmp_path / name, pairs=60, dev=6) for name in ("eager", "compiled")]
     settings = options(
-        *("train.max_steps=4", "train.log_every=1", "train.precision=float32", "train.validate_every=100"),
+        *(
+            "train.max_steps=4",
+            "train.log_every=1",
+            "train.precision=float32",
+            "train.validate_every=100",
+        ),
         *("train.batch_size=250", "model.dropout=0", "model.activation_dropout=0.1"),
     )
     for run, compile_model in zip(runs, (False, True), strict=True):
         train(run, assignments=settings, compile_model=compile_model)
-    lines = [[json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines()] for run in runs]
+    lines = [
+        [json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines()]
+        for run in runs
+    ]
     eager, compiled = ([line["loss"] for line in part if line["kind"] == "train"] for part in lines)
     assert len(eager) == 4 and eager[-1] < eager[0]
     np.testing.assert_allclose(compiled, eager, rtol=1e-5)
@@ -127,6 +152,11 @@ def test_without_a_compiler_it_ends_before_it_begins(run, monkeypatch):
 
 
 def test_no_start_waits_for_the_compiler():
-    """Loading it takes seconds, and only --compile needs it; the recurrent models have loops that it must leave alone."""
-    code = "import sys, nmtkit.train.stage, nmtkit.models.caru, nmtkit.models.rnnsearch; sys.exit('torch._dynamo' in sys.modules)"
+    """Loading it takes seconds, and only --compile needs it; the recurrent models have loops
+    that it must leave alone.
+    """
+    code = (
+        "import sys, nmtkit.train.stage, nmtkit.models.caru, nmtkit.models.rnnsearch;"
+        " sys.exit('torch._dynamo' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

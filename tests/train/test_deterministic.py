@@ -1,4 +1,6 @@
-"""`train.deterministic` without a GPU: the flags are set while a training runs, and every variant trains under them, to the same bits."""
+"""`train.deterministic` without a GPU: the flags are set while a training runs, and every
+variant trains under them, to the same bits.
+"""
 
 import contextlib
 import os
@@ -20,8 +22,14 @@ from nmtkit.train.stage import train
 from tests.train.tiny import MODEL, TRAIN, make_run
 
 NAME = "CUBLAS_WORKSPACE_CONFIG"
-SHORT = ("train.max_steps=3", "train.validate_every=2", "train.checkpoint_every=3", "train.log_every=1")
-# What raises on a GPU, as torch.use_deterministic_algorithms documents it; cumsum does for floating-point numbers.
+SHORT = (
+    "train.max_steps=3",
+    "train.validate_every=2",
+    "train.checkpoint_every=3",
+    "train.log_every=1",
+)
+# What raises on a GPU, as torch.use_deterministic_algorithms documents it; cumsum does for
+# floating-point numbers.
 RAISES = (
     "put_?[.]|histc|bincount|median[.]dim|_?ctc_loss|nll_loss|grid_sampler|upsample|_?adaptive_|avg_pool3d|reflection_pad|"
     "fractional_max|max_unpool|_?embedding_bag|scatter_reduce"
@@ -40,7 +48,10 @@ def flags():
     cudnn = torch.backends.cudnn
     fills = torch.utils.deterministic.fill_uninitialized_memory
     return (
-        *(torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        *(
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
         *(cudnn.deterministic, cudnn.benchmark, fills, os.environ.get(NAME)),
     )
 
@@ -72,7 +83,10 @@ def test_nothing_is_set_unless_asked_for_or_on_a_cpu(gpu, monkeypatch):
     with ours.deterministic(True, "cpu"):
         assert flags() == before
     if not torch.cuda.is_available():
-        with pytest.raises(EnvironmentProblem, match="no CUDA device"), ours.deterministic(True, "cuda"):
+        with (
+            pytest.raises(EnvironmentProblem, match="no CUDA device"),
+            ours.deterministic(True, "cuda"),
+        ):
             pass
 
 
@@ -89,7 +103,10 @@ def test_a_value_that_serves_stays(gpu, monkeypatch, value):
 def test_another_value_is_refused(gpu, monkeypatch, value):
     monkeypatch.setenv(NAME, value)
     before = flags()
-    with pytest.raises(ConfigError, match=f"{NAME} is '{value}' in the environment") as caught, ours.deterministic(True, "auto"):
+    with (
+        pytest.raises(ConfigError, match=f"{NAME} is '{value}' in the environment") as caught,
+        ours.deterministic(True, "auto"),
+    ):
         pass
     assert (caught.value.where, ":4096:8" in caught.value.hint) == ("train.deterministic", True)
     assert flags() == before
@@ -97,7 +114,10 @@ def test_another_value_is_refused(gpu, monkeypatch, value):
 
 def test_cuda_that_has_started_otherwise_is_refused(gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(ConfigError, match="CUDA has started without") as caught, ours.deterministic(True, "auto"):
+    with (
+        pytest.raises(ConfigError, match="CUDA has started without") as caught,
+        ours.deterministic(True, "auto"),
+    ):
         pass
     assert "before this process starts" in caught.value.hint
     assert NAME not in os.environ
@@ -122,7 +142,11 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function.__name__
-        of_numbers = bool(args) and isinstance(args[0], torch.Tensor) and (args[0].is_floating_point() or "dtype" in (kwargs or {}))
+        of_numbers = (
+            bool(args)
+            and isinstance(args[0], torch.Tensor)
+            and (args[0].is_floating_point() or "dtype" in (kwargs or {}))
+        )
         self.seen.add(f"float {name}" if name.startswith("cumsum") and of_numbers else name)
         return function(*args, **kwargs or {})
 
@@ -132,9 +156,13 @@ class Operations(TorchDispatchMode):
 
 def trained(run, name, variant, *extra):
     sizes = RECURRENT if "d_embedding" in load_variant(variant).Settings.model_fields else MODEL
-    train(run, variant=variant, name=name, assignments=[*sizes, *TRAIN, *SHORT, *extra], device="cpu")
+    train(
+        run, variant=variant, name=name, assignments=[*sizes, *TRAIN, *SHORT, *extra], device="cpu"
+    )
     checkpoint = run.system(name).checkpoints / "step-00000003"
-    return load_file(checkpoint / "model.safetensors"), load_file(checkpoint / "optimizer.safetensors")
+    return load_file(checkpoint / "model.safetensors"), load_file(
+        checkpoint / "optimizer.safetensors"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +172,9 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_trains_with_the_flags_set(run, variant, gpu, monkeypatch):
-    """The GPU's way through attention, training and validation: no operation that raises there, and no memory is read before it is written."""
+    """The GPU's way through attention, training and validation: no operation that raises there,
+    and no memory is read before it is written.
+    """
     monkeypatch.setattr(cpu, "SHORT", 0)
     plain = trained(run, f"{variant}-plain", variant)
     operations, states = Operations(), []
@@ -162,7 +192,10 @@ def test_every_variant_trains_with_the_flags_set(run, variant, gpu, monkeypatch)
     for first, second in zip(plain, again, strict=True):
         assert first.keys() == second.keys()
         assert all(torch.equal(first[name], second[name]) for name in first)
-    assert {"embedding_dense_backward.default", "_fused_adamw_.default"} <= operations.seen  # backward and optimiser were seen too
+    assert {
+        "embedding_dense_backward.default",
+        "_fused_adamw_.default",
+    } <= operations.seen  # backward and optimiser were seen too
     assert operations.refused() == set()
 
 
@@ -174,7 +207,12 @@ def test_the_watch_sees_what_raises():
         torch.zeros(3).put_(torch.tensor([1]), torch.tensor([2.0]))
         x.detach().median(1)
         torch.nn.functional.nll_loss(x, torch.tensor([0, 1]))
-    assert watch.refused() == {"float cumsum.default", "put_.default", "median.dim", "nll_loss_forward.default"}
+    assert watch.refused() == {
+        "float cumsum.default",
+        "put_.default",
+        "median.dim",
+        "nll_loss_forward.default",
+    }
 
 
 class Scattering(Transformer):
@@ -184,7 +222,9 @@ class Scattering(Transformer):
 
 
 def test_an_operation_without_a_deterministic_form_is_named_before_the_training_begins(run, gpu):
-    with pytest.raises(ConfigError, match="the model uses put_, which has no deterministic form on a GPU") as caught:
+    with pytest.raises(
+        ConfigError, match="the model uses put_, which has no deterministic form on a GPU"
+    ) as caught:
         trained(run, "scattering", f"{__name__}:Scattering", "train.deterministic=true")
     assert (caught.value.where, caught.value.exit_code) == ("train.deterministic", 2)
     assert '"exit": 2' in (run.path / "history.jsonl").read_text("utf-8").splitlines()[-1]

@@ -20,7 +20,9 @@ def make(dtype=torch.float64):
 
 
 def plain(logits_of, hidden, batch, smoothing):
-    """The formula, one position and one class at a time: sum over real positions of -Σ_v q_v log p_v."""
+    """The formula, one position and one class at a time: sum over real positions of -Σ_v q_v log
+    p_v.
+    """
     total = nll = 0.0
     for row, length in enumerate(batch.tgt_lengths.tolist()):
         for position in range(length):
@@ -56,7 +58,9 @@ def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top):
     found = losses.backward(logits_of, hidden, batch, smoothing, 1 / 16, chunk)
     assert float(found.smoothed) == pytest.approx(total.item(), abs=1e-10)
     assert float(found.nll) == pytest.approx(nll, abs=1e-10)
-    for gradient, wanted in zip([hidden.grad, linear.weight.grad, linear.bias.grad], expected, strict=True):
+    for gradient, wanted in zip(
+        [hidden.grad, linear.weight.grad, linear.bias.grad], expected, strict=True
+    ):
         assert torch.allclose(gradient, wanted, atol=1e-12, rtol=1e-10)
     again = losses.evaluate(logits_of, hidden, batch, smoothing, chunk)
     assert float(again.smoothed) == pytest.approx(total.item(), abs=1e-10)
@@ -110,6 +114,10 @@ def test_unpadded_batches_skip_the_gathering():
     hidden, batch, linear = make()
     full = torch.full((4,), 7)
     tgt = batch.tgt_out.clamp(min=4)
-    one = losses.evaluate(linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=False), 0.1, 9)
-    two = losses.evaluate(linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=True), 0.1, 9)
+    one = losses.evaluate(
+        linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=False), 0.1, 9
+    )
+    two = losses.evaluate(
+        linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=True), 0.1, 9
+    )
     assert float(one.smoothed) == pytest.approx(float(two.smoothed), abs=1e-12)

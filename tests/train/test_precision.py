@@ -1,4 +1,6 @@
-"""What stays float32 when a model is trained in bfloat16: sums, exponentials and everything that lives longer than a step."""
+"""What stays float32 when a model is trained in bfloat16: sums, exponentials and everything that
+lives longer than a step.
+"""
 
 from collections import defaultdict
 
@@ -17,12 +19,22 @@ from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
 from tests.train.tiny import make_run, options
 
-SIZES = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1, "attention_dropout": 0.1}
+SIZES = {
+    "d_model": 16,
+    "d_ff": 32,
+    "heads": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+}
 BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16}
 
 
 class Watched(TorchDispatchMode):
-    """Notes the number types of what goes into and comes out of every operation of torch, forwards and backwards."""
+    """Notes the number types of what goes into and comes out of every operation of torch,
+    forwards and backwards.
+    """
 
     def __init__(self):
         super().__init__()
@@ -32,12 +44,25 @@ class Watched(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         exact = torch.softmax(args[0].double(), -1) if name == "_softmax" else None
-        inputs = {x.dtype for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.is_floating_point()}
+        inputs = {
+            x.dtype
+            for x in torch.utils._pytree.tree_leaves((args, kwargs))
+            if isinstance(x, torch.Tensor) and x.is_floating_point()
+        }
         result = func(*args, **(kwargs or {}))
-        outputs = {x.dtype for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_floating_point()}
+        outputs = {
+            x.dtype
+            for x in torch.utils._pytree.tree_leaves(result)
+            if isinstance(x, torch.Tensor) and x.is_floating_point()
+        }
         self.types[name] |= inputs | outputs
         if exact is not None:
-            self.softmax_errors.append((result.dtype, float(((result.double() - exact).abs() / exact.clamp(min=1e-30)).max())))
+            self.softmax_errors.append(
+                (
+                    result.dtype,
+                    float(((result.double() - exact).abs() / exact.clamp(min=1e-30)).max()),
+                )
+            )
         return result
 
 
@@ -49,7 +74,13 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def watched(run):
     """A training of three updates, of several micro-batches each."""
-    settings = options("train.max_steps=3", "train.update_size=150", "train.precision=bfloat16", "train.validate_every=100", "model.norm=post")
+    settings = options(
+        "train.max_steps=3",
+        "train.update_size=150",
+        "train.precision=bfloat16",
+        "train.validate_every=100",
+        "model.norm=post",
+    )
     with Watched() as seen:
         train(run, assignments=settings)
     return seen
@@ -61,11 +92,16 @@ def test_matrix_products_with_weights_are_bfloat16(watched):
 
 
 def test_products_of_attention_are_float32(watched):
-    """The scores above all: bfloat16 would round one of 60 to a multiple of a quarter before the exponential."""
+    """The scores above all: bfloat16 would round one of 60 to a multiple of a quarter before the
+    exponential.
+    """
     assert watched.types["bmm"] == {torch.float32}
 
 
-@pytest.mark.parametrize("name", ["native_layer_norm", "native_layer_norm_backward", "embedding", "embedding_dense_backward"])
+@pytest.mark.parametrize(
+    "name",
+    ["native_layer_norm", "native_layer_norm_backward", "embedding", "embedding_dense_backward"],
+)
 def test_layer_norm_and_embeddings_are_float32(watched, name):
     assert watched.types[name] == {torch.float32}
 
@@ -123,7 +159,9 @@ def test_gradients_of_micro_batches_are_summed_in_float32(run, model):
 
 
 def test_bfloat16_is_near_float32(run, model):
-    """The hidden states of the top layer, and the gradient as a whole; bfloat16 has 8 bits, so 2^-9 a rounding, of which a gradient has dozens."""
+    """The hidden states of the top layer, and the gradient as a whole; bfloat16 has 8 bits, so
+    2^-9 a rounding, of which a gradient has dozens.
+    """
     store = Store(run.prep / "train")
     batch = collate(store, np.arange(20))
     hidden = []
@@ -132,5 +170,10 @@ def test_bfloat16_is_near_float32(run, model):
         with torch.no_grad(), torch.autocast(**BFLOAT16, enabled=enabled):
             hidden.append(model.decode(batch.tgt_in, model.encode(batch))[0].double())
     assert 1e-4 < float((hidden[1] - hidden[0]).norm() / hidden[0].norm()) < 1e-2
-    exact, rough = (torch.cat([g.flatten() for g in gradients(model, store, [(0, np.arange(20))], enabled).values()]) for enabled in (False, True))
+    exact, rough = (
+        torch.cat(
+            [g.flatten() for g in gradients(model, store, [(0, np.arange(20))], enabled).values()]
+        )
+        for enabled in (False, True)
+    )
     assert 1e-4 < float((rough - exact).norm() / exact.norm()) < 5e-2

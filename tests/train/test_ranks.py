@@ -1,6 +1,8 @@
-"""Several processes train one model: the same updates as one process, one writer, one voice, and an end that names whoever is lost.
+"""Several processes train one model: the same updates as one process, one writer, one voice, and an
+end that names whoever is lost.
 
-The ranks are forked from a server that has imported everything, for a start of torch takes seconds; one test goes through torchrun itself.
+The ranks are forked from a server that has imported everything, for a start of torch takes seconds;
+one test goes through torchrun itself.
 """
 
 import json
@@ -28,21 +30,43 @@ from nmtkit.train.state import TrainState
 from tests.train.tiny import make_run, options
 
 ROOT = Path(__file__).resolve().parents[2]
-# 7 micro-batches of about 64 target tokens make an update, and an epoch has 7 of them: every update takes as many as no number of ranks divides.
-# Without key biases, whose gradient is rounding alone (a softmax is blind to them) and becomes whole steps in Adam.
+# 7 micro-batches of about 64 target tokens make an update, and an epoch has 7 of them: every update
+# takes as many as no number of ranks divides. Without key biases, whose gradient is rounding alone
+# (a softmax is blind to them) and becomes whole steps in Adam.
 SETTINGS = options(
-    *("train.max_steps=6", "train.update_size=380", "train.validate_every=3", "train.checkpoint_every=3", "train.log_every=2"),
+    *(
+        "train.max_steps=6",
+        "train.update_size=380",
+        "train.validate_every=3",
+        "train.checkpoint_every=3",
+        "train.log_every=2",
+    ),
     *("model.attn_bias=false", "train.precision=float32", "train.clip_norm=1.0"),
 )
 
 
 def arguments(run, *extra, name="system"):
-    return ["train", "--run", str(run.path), "--name", name, *(part for value in (*SETTINGS, *extra) for part in ("--set", value))]
+    return [
+        "train",
+        "--run",
+        str(run.path),
+        "--name",
+        name,
+        *(part for value in (*SETTINGS, *extra) for part in ("--set", value)),
+    ]
 
 
 def rank_process(rank, world, port, argv, log, timeout, before):
-    """What one rank runs: the command, with the environment that torchrun gives and its own file for stderr."""
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    """What one rank runs: the command, with the environment that torchrun gives and its own file
+    for stderr.
+    """
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world),
+        LOCAL_RANK=str(rank),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
     os.environ[ranks.TIMEOUT] = str(timeout)
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 2)
@@ -60,7 +84,9 @@ class Together:
 
     def __init__(self, folder, world, argv, timeout=60, before=None):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.train.test_ranks", "nmtkit.cli", "nmtkit.train.stage"])
+        context.set_forkserver_preload(
+            ["tests.train.test_ranks", "nmtkit.cli", "nmtkit.train.stage"]
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -70,7 +96,11 @@ class Together:
             log.write_text("")
         commands = argv if isinstance(argv[0], list) else [argv] * world
         self.processes = [
-            context.Process(target=rank_process, args=(r, world, port, commands[r], self.logs[r], timeout, before)) for r in range(world)
+            context.Process(
+                target=rank_process,
+                args=(r, world, port, commands[r], self.logs[r], timeout, before),
+            )
+            for r in range(world)
         ]
         for process in self.processes:
             process.start()
@@ -107,9 +137,14 @@ def largest_difference(a, b):
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A run in which the command was run by 1, 2, 3 and 4 processes; the logs of the ranks are kept."""
+    """A run in which the command was run by 1, 2, 3 and 4 processes; the logs of the ranks are
+    kept.
+    """
     before = dict(os.environ)
-    os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # read when the server starts; the command sets the second itself
+    os.environ |= {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }  # read when the server starts; the command sets the second itself
     folder = tmp_path_factory.mktemp("ranks")
     run = make_run(folder / "run", pairs=60, dev=6)
     together = {}
@@ -125,8 +160,12 @@ def base(tmp_path_factory):
 def test_the_same_weights_as_one_process(base, world):
     run, _ = base
     for step in (3, 6):
-        assert largest_difference(weights(run, "of1", step), weights(run, f"of{world}", step)) < 1e-5
-    assert largest_difference(weights(run, "of1", 3), weights(run, "of1", 6)) > 1e-3  # the comparison can fail
+        assert (
+            largest_difference(weights(run, "of1", step), weights(run, f"of{world}", step)) < 1e-5
+        )
+    assert (
+        largest_difference(weights(run, "of1", 3), weights(run, "of1", 6)) > 1e-3
+    )  # the comparison can fail
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
@@ -134,11 +173,28 @@ def test_only_the_first_writes_and_speaks(base, world):
     run, together = base
     system = run.system(f"of{world}")
     lines = [json.loads(line) for line in system.metrics.read_text().splitlines()]
-    assert [(line["kind"], line["step"]) for line in lines] == [("train", 2), ("dev", 3), ("train", 4), ("train", 6), ("dev", 6)]
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        ("train", 2),
+        ("dev", 3),
+        ("train", 4),
+        ("train", 6),
+        ("dev", 6),
+    ]
     one = [json.loads(line) for line in run.system("of1").metrics.read_text().splitlines()]
     for ours, theirs in zip(lines, one, strict=True):
-        for key in ("loss", "nll", "grad_norm", "tgt_tokens", "padding", "epoch", "dev_loss", "dev_bleu"):
-            assert ours.get(key) == (pytest.approx(theirs[key], rel=1e-4) if key in theirs else None)
+        for key in (
+            "loss",
+            "nll",
+            "grad_norm",
+            "tgt_tokens",
+            "padding",
+            "epoch",
+            "dev_loss",
+            "dev_bleu",
+        ):
+            assert ours.get(key) == (
+                pytest.approx(theirs[key], rel=1e-4) if key in theirs else None
+            )
     assert [line["processes"] for line in lines if line["kind"] == "train"] == [world] * 3
     first, *others = together[world].said()
     assert f"{world} processes: each sends and receives" in first
@@ -150,7 +206,9 @@ def test_only_the_first_writes_and_speaks(base, world):
 
 
 def test_continued_by_other_numbers_of_processes(base, tmp_path):
-    """2, then 3, then 1: SIGTERM to one rank (not the first) stops all after the same step, with exit code 75, and the next go on."""
+    """2, then 3, then 1: SIGTERM to one rank (not the first) stops all after the same step, with
+    exit code 75, and the next go on.
+    """
     run, _ = base
     system = run.system("changing")
     argv = arguments(run, "train.checkpoint_every=1", name="changing")
@@ -205,7 +263,10 @@ def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(base, tmp_p
     os.kill(pid, signal.SIGKILL)
     assert together.codes()[0] == 3, together.said()
     assert taken < 60
-    assert f"rank 1 of 2 (process {pid} on {socket.gethostname()}) has died: no sign of life" in together.said()[0]
+    assert (
+        f"rank 1 of 2 (process {pid} on {socket.gethostname()}) has died: no sign of life"
+        in together.said()[0]
+    )
 
 
 def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(base, tmp_path):
@@ -239,7 +300,9 @@ def test_a_missing_rank_is_named(base, tmp_path):
 
 
 def test_through_torchrun(base, tmp_path):
-    """The command of the README, with as many micro-batches as ranks do not divide; a stray `--` keeps torchrun's hands off our options."""
+    """The command of the README, with as many micro-batches as ranks do not divide; a stray `--`
+    keeps torchrun's hands off our options.
+    """
     run, _ = base
     command = [
         sys.executable,
@@ -253,7 +316,15 @@ def test_through_torchrun(base, tmp_path):
         "nmtkit",
         *arguments(run, name="torchrun"),
     ]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert largest_difference(weights(run, "of1", 6), weights(run, "torchrun", 6)) < 1e-5
     assert done.stderr.count("at step 6 of 6") == 1
@@ -265,18 +336,30 @@ def short_of_memory():
 
     def small(logits_of, hidden, batch, *rest):
         if os.environ["RANK"] == "1" and batch.src.numel() + batch.tgt_out.numel() > 30:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+            raise RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
+                " bytes"
+            )
         return original(logits_of, hidden, batch, *rest)
 
     losses.backward = small
 
 
 def test_batches_cut_for_the_ranks_and_for_the_memory_of_one(base, tmp_path):
-    """One batch an update, three ranks, and one of them short of memory: all cut the same batches in parts, and the update is the same."""
+    """One batch an update, three ranks, and one of them short of memory: all cut the same
+    batches in parts, and the update is the same.
+    """
     run, _ = base
     found = []
     for name, world, before in (("whole", 1, None), ("cut", 3, short_of_memory)):
-        argv = arguments(run, "train.update_size=0", "model.dropout=0", "train.dev_bleu=false", "train.samples=0", name=name)
+        argv = arguments(
+            run,
+            "train.update_size=0",
+            "model.dropout=0",
+            "train.dev_bleu=false",
+            "train.samples=0",
+            name=name,
+        )
         together = Together(tmp_path / name, world, argv, before=before)
         assert together.codes() == [0] * world, together.said()
         found.append(weights(run, name, 6))
@@ -318,20 +401,31 @@ def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
 def test_buckets_hold_everything_in_order(monkeypatch):
     monkeypatch.setattr(ranks, "BUCKET", 100)
     sizes = [3, 30, 1, 20, 4, 2]
-    tensors = [torch.full((n,), float(i)) for i, n in enumerate(sizes)] + [torch.zeros(5, dtype=torch.float64)]
+    tensors = [torch.full((n,), float(i)) for i, n in enumerate(sizes)] + [
+        torch.zeros(5, dtype=torch.float64)
+    ]
     found = list(ranks.buckets(tensors))
-    assert [[len(t) for t in bucket] for bucket in found] == [[3], [30], [1, 20, 4], [2], [5]] or [len(t) for b in found for t in b] == [*sizes, 5]
+    assert [[len(t) for t in bucket] for bucket in found] == [[3], [30], [1, 20, 4], [2], [5]] or [
+        len(t) for b in found for t in b
+    ] == [*sizes, 5]
     assert all(len({t.dtype for t in bucket}) == 1 for bucket in found)
     assert all(len(bucket) == 1 or sum(t.nbytes for t in bucket) <= 100 for bucket in found)
 
 
 def test_bytes_of_a_ring():
-    """Every rank sends each of its W-1 chunks (of P/W numbers) once to sum it and once to spread the sum."""
+    """Every rank sends each of its W-1 chunks (of P/W numbers) once to sum it and once to spread
+    the sum.
+    """
     for world in (1, 2, 4, 8):
-        assert ranks.bytes_sent(61_000_000, world) == pytest.approx(2 * (world - 1) * (61_000_000 / world) * 4)
+        assert ranks.bytes_sent(61_000_000, world) == pytest.approx(
+            2 * (world - 1) * (61_000_000 / world) * 4
+        )
 
 
-@pytest.mark.parametrize("wrong", [{"RANK": "2", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "many"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"RANK": "2", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "many"}],
+)
 def test_an_environment_that_makes_no_sense(monkeypatch, wrong):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)

@@ -8,7 +8,12 @@ from nmtkit.run import System
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 
-MEASURED = {"dev_loss": 1.5, "dev_bleu": None, "dev_perplexity": float("inf"), "signature": "nrefs:1"}
+MEASURED = {
+    "dev_loss": 1.5,
+    "dev_bleu": None,
+    "dev_perplexity": float("inf"),
+    "signature": "nrefs:1",
+}
 
 
 def test_tensorboard_gets_every_finite_number_where_it_is_installed(tmp_path, monkeypatch):
@@ -24,7 +29,9 @@ def test_tensorboard_gets_every_finite_number_where_it_is_installed(tmp_path, mo
         def close(self):
             told.append("closed")
 
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter))
+    monkeypatch.setitem(
+        sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter)
+    )
     system = System(tmp_path / "a")
     reporter = Reporter(system, 4)
     reporter.record("dev", 5, MEASURED)
@@ -45,8 +52,22 @@ def test_metrics_are_written_without_tensorboard(tmp_path, monkeypatch):
 
 def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, capsys):
     reporter = Reporter(System(tmp_path / "a"), 0)
-    reporter.progress(2, 9, 0.5, Window(steps=2, smoothed=77.42, nll=75.39, tokens=10, positions=20, seconds=1.0), 0.1, None)
-    reporter.progress(4, 9, 0.5, Window(steps=2, smoothed=10.0, nll=10.0, tokens=10, positions=20, seconds=1.0), 0.1, None)
+    reporter.progress(
+        2,
+        9,
+        0.5,
+        Window(steps=2, smoothed=77.42, nll=75.39, tokens=10, positions=20, seconds=1.0),
+        0.1,
+        None,
+    )
+    reporter.progress(
+        4,
+        9,
+        0.5,
+        Window(steps=2, smoothed=10.0, nll=10.0, tokens=10, positions=20, seconds=1.0),
+        0.1,
+        None,
+    )
     reporter.close()
     first, second = capsys.readouterr().err.splitlines()
     assert "loss 7.539 (7.742 label-smoothed), perplexity 1,880, " in first  # exp(7.539) = 1,880

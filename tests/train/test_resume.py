@@ -1,4 +1,6 @@
-"""Stop anywhere, give the same command again: the same weights bit for bit, the same optimiser, the same curve."""
+"""Stop anywhere, give the same command again: the same weights bit for bit, the same optimiser,
+the same curve.
+"""
 
 import itertools
 import json
@@ -25,15 +27,29 @@ from nmtkit.train.validation import Validator
 from tests.train.tiny import make_run, options
 
 ROOT = Path(__file__).resolve().parents[2]
-# 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of epochs. plateau remembers losses.
+# 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of
+# epochs. plateau remembers losses.
 SETTINGS = options(
-    *("train.max_steps=12", "train.update_size=150", "train.validate_every=4", "train.checkpoint_every=5", "train.keep_checkpoints=2"),
-    *("train.schedule=plateau", "train.plateau_on=train_loss", "train.min_lr=0.0001", "train.clip_norm=1.0"),
+    *(
+        "train.max_steps=12",
+        "train.update_size=150",
+        "train.validate_every=4",
+        "train.checkpoint_every=5",
+        "train.keep_checkpoints=2",
+    ),
+    *(
+        "train.schedule=plateau",
+        "train.plateau_on=train_loss",
+        "train.min_lr=0.0001",
+        "train.clip_norm=1.0",
+    ),
 )
 
 
 def outcome(run):
-    """Everything that must be equal: weights, optimiser, state and curve, without what a clock measures."""
+    """Everything that must be equal: weights, optimiser, state and curve, without what a clock
+    measures.
+    """
     system = run.system("transformer")
     path = checkpoints.find_checkpoints(system)[-1]
     state = files.read_json(path / "state.json")
@@ -41,10 +57,26 @@ def outcome(run):
         del part["seconds"]
         part.pop("cpu", None)  # a window's
     lines = [json.loads(line) for line in system.metrics.read_text().splitlines()]
-    clocks = {"seconds", "cpu_seconds", "tgt_tokens_per_s", "memory_gib", "loss_seconds", "bleu_seconds"}
+    clocks = {
+        "seconds",
+        "cpu_seconds",
+        "tgt_tokens_per_s",
+        "memory_gib",
+        "loss_seconds",
+        "bleu_seconds",
+    }
     curve = [{k: v for k, v in line.items() if k not in clocks} for line in lines]
-    tensors = {name: {k: v.tolist() for k, v in load_file(path / name).items()} for name in ("model.safetensors", "optimizer.safetensors")}
-    return {"step": path.name, "state": state, "curve": curve, "best": files.read_json(system.path / "best.json"), **tensors}
+    tensors = {
+        name: {k: v.tolist() for k, v in load_file(path / name).items()}
+        for name in ("model.safetensors", "optimizer.safetensors")
+    }
+    return {
+        "step": path.name,
+        "state": state,
+        "curve": curve,
+        "best": files.read_json(system.path / "best.json"),
+        **tensors,
+    }
 
 
 def small_run(path):
@@ -74,7 +106,12 @@ def stop_at(monkeypatch, owner, name, call):
 
 MOMENTS = {
     "at a step boundary": (loop.Trainer, "update", 3, 3),
-    "mid-accumulation": (losses, "backward", 3 * 5 + 1 + 2, 6),  # one call is the probe of the largest batch
+    "mid-accumulation": (
+        losses,
+        "backward",
+        3 * 5 + 1 + 2,
+        6,
+    ),  # one call is the probe of the largest batch
     "while validating": (Validator, "_bleu", 1, 4),
     "right after validation": (loop, "is_better", 2, 8),
     "at the last step": (loop.Trainer, "update", 12, 12),
@@ -98,21 +135,40 @@ def test_stopped_and_continued_is_as_if_never_stopped(moment, tmp_path, monkeypa
 
 def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uninterrupted):
     run, ticks = small_run(tmp_path / "run"), itertools.count()
-    clocks = {"monotonic": time.monotonic, "sleep": time.sleep, "process_time": lambda: float(next(ticks))}
-    monkeypatch.setattr(loop, "time", SimpleNamespace(**clocks))  # a second of processor time an update
+    clocks = {
+        "monotonic": time.monotonic,
+        "sleep": time.sleep,
+        "process_time": lambda: float(next(ticks)),
+    }
+    monkeypatch.setattr(
+        loop, "time", SimpleNamespace(**clocks)
+    )  # a second of processor time an update
     for _ in range(12):
         with monkeypatch.context() as patch, pytest.raises(Interrupted):
             stop_at(patch, loop.Trainer, "update", 1)
             train(run, assignments=SETTINGS)
     train(run, assignments=SETTINGS)
     assert outcome(run) == uninterrupted
-    lines = [json.loads(line) for line in run.system("transformer").metrics.read_text("utf-8").splitlines()]
-    assert [line["cpu_seconds"] for line in lines if line["kind"] == "train"] == [line["updates"] for line in lines if line["kind"] == "train"]
+    lines = [
+        json.loads(line)
+        for line in run.system("transformer").metrics.read_text("utf-8").splitlines()
+    ]
+    assert [line["cpu_seconds"] for line in lines if line["kind"] == "train"] == [
+        line["updates"] for line in lines if line["kind"] == "train"
+    ]
 
 
-# Wide enough that torch shares element-wise work (from 32,768 numbers on) and matrix products among threads.
+# Wide enough that torch shares element-wise work (from 32,768 numbers on) and matrix products among
+# threads.
 WIDE = options(
-    *("model.d_model=128", "model.d_ff=256", "model.heads=4", "train.batch_size=512", "train.max_steps=6", "train.validate_every=100"),
+    *(
+        "model.d_model=128",
+        "model.d_ff=256",
+        "model.heads=4",
+        "train.batch_size=512",
+        "train.max_steps=6",
+        "train.validate_every=100",
+    ),
     *("train.clip_norm=1.0", "train.dev_bleu=false", "train.samples=0"),
 )
 
@@ -159,17 +215,29 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path, monkeypatch):
 
 
 def test_killed_at_random_times(tmp_path, uninterrupted):
-    """SIGKILL whenever it strikes: the newest valid checkpoint never goes backwards, and the end is the same bits."""
+    """SIGKILL whenever it strikes: the newest valid checkpoint never goes backwards, and the end
+    is the same bits.
+    """
     run = small_run(tmp_path / "run")
     command = [sys.executable, "-m", "tests.train.killed", str(run.path), *SETTINGS]
     draw = random.Random(3)
     kills = steps = 0
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
         for attempt in range(40):
             server.stdin.write(f"{draw.uniform(0.05, 0.6) if attempt < 9 else 60}\n")
             server.stdin.flush()
             code = int(server.stdout.readline())
-            newest = [checkpoints.step_of(p) for p in checkpoints.find_checkpoints(run.system("transformer"))][-1:] or [0]
+            newest = [
+                checkpoints.step_of(p)
+                for p in checkpoints.find_checkpoints(run.system("transformer"))
+            ][-1:] or [0]
             assert newest[0] >= steps
             steps = newest[0]
             if code == 0:
@@ -186,13 +254,18 @@ def test_killed_at_random_times(tmp_path, uninterrupted):
 
 
 def short_of_memory(monkeypatch, calls):
-    """Memory holds 60 positions while so many batches are computed; then other programs end and it holds everything."""
+    """Memory holds 60 positions while so many batches are computed; then other programs end and
+    it holds everything.
+    """
     original, done = losses.backward, [0]
 
     def small(logits_of, hidden, batch, *args):
         done[0] += 1
         if done[0] <= calls and batch.src.numel() + batch.tgt_out.numel() > 60:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+            raise RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
+                " bytes"
+            )
         return original(logits_of, hidden, batch, *args)
 
     monkeypatch.setattr(losses, "backward", small)
@@ -211,10 +284,15 @@ def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, cap
     capsys.readouterr()
     train(runs[1], assignments=SETTINGS)
     whole, stopped = map(outcome, runs)
-    assert f"memory does not hold a batch of {whole['state']['split_from']} positions" in capsys.readouterr().err
+    assert (
+        f"memory does not hold a batch of {whole['state']['split_from']} positions"
+        in capsys.readouterr().err
+    )
     assert stopped == whole
     assert uninterrupted["state"]["split_from"] is None
-    assert uninterrupted["model.safetensors"] != whole["model.safetensors"]  # other masks: what the warning says
+    assert (
+        uninterrupted["model.safetensors"] != whole["model.safetensors"]
+    )  # other masks: what the warning says
 
 
 def test_on_another_machine_memory_is_found_anew(tmp_path, monkeypatch):

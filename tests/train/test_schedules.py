@@ -27,7 +27,9 @@ def test_noam_without_warmup_only_falls():
     assert learning_rate(s, 256, 4) == pytest.approx(2 / 16 / 2)
 
 
-@pytest.mark.parametrize(("step", "rate"), [(4000, 4.941e-4), (8000, 9.882e-4), (84000, 4.941e-4), (160000, 0.0)])
+@pytest.mark.parametrize(
+    ("step", "rate"), [(4000, 4.941e-4), (8000, 9.882e-4), (84000, 4.941e-4), (160000, 0.0)]
+)
 def test_cosine_golden_values(step, rate):
     peak = 2 * 512**-0.5 * 8000**-0.5
     s = settings(schedule="cosine", lr=peak, warmup=8000, max_steps=160_000)
@@ -37,12 +39,16 @@ def test_cosine_golden_values(step, rate):
 
 def test_constant_warms_up_and_stays():
     s = settings(schedule="constant", lr=0.3, warmup=10)
-    assert [learning_rate(s, 64, step) for step in (1, 5, 10, 1000)] == pytest.approx([0.03, 0.15, 0.3, 0.3])
+    assert [learning_rate(s, 64, step) for step in (1, 5, 10, 1000)] == pytest.approx(
+        [0.03, 0.15, 0.3, 0.3]
+    )
     assert learning_rate(settings(schedule="constant", lr=0.3, warmup=0), 64, 1) == 0.3
 
 
 def test_plateau_halves_when_the_loss_stalls():
-    s = settings(schedule="plateau", lr=1e-3, warmup=0, decay_factor=0.5, decay_patience=1, min_lr=2e-4)
+    s = settings(
+        schedule="plateau", lr=1e-3, warmup=0, decay_factor=0.5, decay_patience=1, min_lr=2e-4
+    )
     plateau = Plateau()
     lowered = [plateau.observe(loss, s) for loss in (5.0, 4.0, 4.0, 4.1, 3.9, 3.9, 3.95, 4.0, 4.0)]
     assert lowered == [False, False, False, True, False, False, True, False, True]

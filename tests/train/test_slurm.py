@@ -1,4 +1,6 @@
-"""The recipe for Slurm, run as a job would run it, with srun and scontrol put in their places by scripts that do what matters here."""
+"""The recipe for Slurm, run as a job would run it, with srun and scontrol put in their places by
+scripts that do what matters here.
+"""
 
 import hashlib
 import os
@@ -15,7 +17,8 @@ from tests.train.tiny import make_run, options
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "slurm" / "train.sbatch"
 
-# Runs the command once for each of two tasks and ends with the highest exit code, as srun does; options must come as srun takes them.
+# Runs the command once for each of two tasks and ends with the highest exit code, as srun does;
+# options must come as srun takes them.
 SRUN = """#!/usr/bin/env bash
 while [[ $1 == --* ]]; do [[ $1 == --*=* ]] || exit 64; echo "$1" >> "$LOGS/srun"; shift; done
 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=2 "$@" & first=$!
@@ -30,7 +33,9 @@ if [ "$1 $2" = "show hostnames" ]; then echo localhost; echo never-reached; else
 
 @pytest.fixture
 def job(tmp_path):
-    """A function that runs the recipe with a `python` of the given text and arguments, and gives the process and what scontrol was told."""
+    """A function that runs the recipe with a `python` of the given text and arguments, and gives
+    the process and what scontrol was told.
+    """
 
     def script(name, text):
         path = tmp_path / "bin" / name
@@ -42,15 +47,39 @@ def job(tmp_path):
         script("srun", SRUN)
         script("scontrol", SCONTROL)
         script("python", python)
-        wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "recipes" / "requirements.lock").read_bytes()).hexdigest()
-        (tmp_path / ".installed").write_text(wanted + "\n")  # the environment is there: nothing is to be installed
+        wanted = hashlib.sha256(
+            (ROOT / "pyproject.toml").read_bytes()
+            + (ROOT / "recipes" / "requirements.lock").read_bytes()
+        ).hexdigest()
+        (tmp_path / ".installed").write_text(
+            wanted + "\n"
+        )  # the environment is there: nothing is to be installed
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             number = (free.getsockname()[1] - 20000) % 20000
-        slurm = {"SLURM_SUBMIT_DIR": str(ROOT), "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_ID": str(number), "SLURM_CPUS_PER_TASK": "1"}
-        environment = {**os.environ, **slurm, "NMTKIT_VENV": str(tmp_path), "LOGS": str(tmp_path), "NMTKIT_RANK_TIMEOUT": "120"}
+        slurm = {
+            "SLURM_SUBMIT_DIR": str(ROOT),
+            "SLURM_JOB_NODELIST": "localhost",
+            "SLURM_JOB_ID": str(number),
+            "SLURM_CPUS_PER_TASK": "1",
+        }
+        environment = {
+            **os.environ,
+            **slurm,
+            "NMTKIT_VENV": str(tmp_path),
+            "LOGS": str(tmp_path),
+            "NMTKIT_RANK_TIMEOUT": "120",
+        }
         command = ["bash", str(RECIPE), *arguments]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         told = tmp_path / "scontrol"
         return done, number, told.read_text() if told.exists() else ""
 
@@ -63,19 +92,29 @@ def test_it_is_bash():
 
 @pytest.mark.parametrize("code", [0, 2, 3, 75])
 def test_only_a_stopped_training_goes_back_to_the_queue(job, code):
-    python = f'#!/usr/bin/env bash\necho "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK, at $MASTER_ADDR: $*" >&2\nexit {code}\n'
+    python = (
+        '#!/usr/bin/env bash\necho "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK, at $MASTER_ADDR:'
+        f' $*" >&2\nexit {code}\n'
+    )
     done, number, told = job(python, "--name", "two words")
     assert done.returncode == code, done.stderr
     for rank in (0, 1):
-        assert f"rank {rank} of 2, local {rank}, at localhost: -m nmtkit train --name two words\n" in done.stderr
+        assert (
+            f"rank {rank} of 2, local {rank}, at localhost: -m nmtkit train --name two words\n"
+            in done.stderr
+        )
     assert told == (f"requeue {number}\n" if code == 75 else "")
 
 
 def test_the_ranks_train_together(job, tmp_path):
     run = make_run(tmp_path / "run", pairs=30, dev=0)
     settings = [part for value in options("train.max_steps=2") for part in ("--set", value)]
-    done, _, told = job(f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n', "--run", str(run.path), *settings)
+    done, _, told = job(
+        f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n', "--run", str(run.path), *settings
+    )
     assert done.returncode == 0, done.stderr
     assert "2 processes: each sends and receives" in done.stderr
     assert told == ""
-    assert [path.name for path in checkpoints.find_checkpoints(run.system("transformer"))] == ["step-00000002"]
+    assert [path.name for path in checkpoints.find_checkpoints(run.system("transformer"))] == [
+        "step-00000002"
+    ]

@@ -1,4 +1,6 @@
-"""The stage `train`: settings from their layers, beginning from other weights, beginning anew, endings, what is written."""
+"""The stage `train`: settings from their layers, beginning from other weights, beginning anew,
+endings, what is written.
+"""
 
 import json
 import signal
@@ -33,7 +35,12 @@ from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
 from tests.train.tiny import make_run, options
 
-QUIET = ("train.validate_every=100", "train.checkpoint_every=100", "train.dev_bleu=false", "train.samples=0")
+QUIET = (
+    "train.validate_every=100",
+    "train.checkpoint_every=100",
+    "train.dev_bleu=false",
+    "train.samples=0",
+)
 SETTINGS = options("train.max_steps=4", *QUIET)
 VARIANT = "transformer"
 
@@ -57,7 +64,11 @@ def lines(run, kind):
 
 def test_layers_of_settings(run, tmp_path, monkeypatch):
     presets = {
-        "a": {"model": {"d_model": 32, "heads": 2, "unknown_to_this_family": 1}, "train": {"lr": 1.0, "warmup": 5}, "prep": {"merges": 3}},
+        "a": {
+            "model": {"d_model": 32, "heads": 2, "unknown_to_this_family": 1},
+            "train": {"lr": 1.0, "warmup": 5},
+            "prep": {"merges": 3},
+        },
         "b": {"train": {"lr": 2.0}},
     }
     monkeypatch.setattr(settings, "load_preset", presets.__getitem__)
@@ -68,8 +79,17 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
     def plan(preset=None, config=None, assignments=(), seed=None):
         return make_plan(run, VARIANT, preset, config, list(assignments), seed)
 
-    assert (plan().train.lr, plan().train.warmup, plan().model["d_model"], plan().preset) == (1.0, 5, 32, "a")
-    assert (plan("b").train.lr, plan("b").train.warmup, plan("b").model["d_model"]) == (2.0, 8000, 512)  # a preset is a whole setting
+    assert (plan().train.lr, plan().train.warmup, plan().model["d_model"], plan().preset) == (
+        1.0,
+        5,
+        32,
+        "a",
+    )
+    assert (plan("b").train.lr, plan("b").train.warmup, plan("b").model["d_model"]) == (
+        2.0,
+        8000,
+        512,
+    )  # a preset is a whole setting
     assert (plan("b", config).train.lr, plan("b", config).search.beam) == (3.0, 9)
     assert plan("b", config, ["train.lr=4"]).train.lr == 4.0
     assert plan(assignments=["train.seed=3"]).train.seed == 3
@@ -110,18 +130,42 @@ def test_an_unprepared_run(tmp_path):
 def test_what_is_written(run):
     train(run, assignments=[*SETTINGS, "train.seed=7", "train.betas=[0.8, 0.9]"])
     config = run.system(VARIANT).read_config()
-    assert (config["variant"], config["train"]["seed"], config["train"]["betas"], config["model"]["d_model"]) == (VARIANT, 7, [0.8, 0.9], 16)
+    assert (
+        config["variant"],
+        config["train"]["seed"],
+        config["train"]["betas"],
+        config["model"]["d_model"],
+    ) == (VARIANT, 7, [0.8, 0.9], 16)
     assert config["corpus"] == run.manifest().fingerprint
     manifest = files.read_json(last(run) / "manifest.json")
-    assert (manifest["step"], manifest["variant"], list(manifest["vocabulary"])) == (4, VARIANT, ["vocab.txt"])
+    assert (manifest["step"], manifest["variant"], list(manifest["vocabulary"])) == (
+        4,
+        VARIANT,
+        ["vocab.txt"],
+    )
     (record,) = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
-    assert (record["stage"], record["exit"], record["seed"], record["device"], record["steps"]) == ("train", 0, 7, "cpu", [0, 4])
+    assert (record["stage"], record["exit"], record["seed"], record["device"], record["steps"]) == (
+        "train",
+        0,
+        7,
+        "cpu",
+        [0, 4],
+    )
     log = (run.system(VARIANT).path / "train.log").read_text("utf-8")
     assert "dev loss" in log
     assert ", float32, " in log.splitlines()[0] and "parameters; " in log.splitlines()[1]
     (progress,) = lines(run, "train")
     assert progress["step"] == 4
-    assert {"loss", "nll", "lr", "tgt_tokens_per_s", "padding", "memory_gib", "grad_norm", "epoch"} <= progress.keys()
+    assert {
+        "loss",
+        "nll",
+        "lr",
+        "tgt_tokens_per_s",
+        "padding",
+        "memory_gib",
+        "grad_norm",
+        "epoch",
+    } <= progress.keys()
 
 
 def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(run, capsys):
@@ -131,10 +175,14 @@ def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(r
     train(run, assignments=[*SETTINGS, "train.max_steps=6", "train.log_every=4"])
     assert [line["step"] for line in lines(run, "train")] == [4, 6]  # already there: nothing new
     train(run, assignments=[*SETTINGS, "train.max_steps=2", "train.log_every=4"])
-    assert run.find_system("transformer").read_config()["train"]["max_steps"] == 6  # what it was trained with
+    assert (
+        run.find_system("transformer").read_config()["train"]["max_steps"] == 6
+    )  # what it was trained with
     train(run, assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=4"])
     train(run, name="straight", assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=4"])
-    straight = [json.loads(line) for line in run.system("straight").metrics.read_text().splitlines()]
+    straight = [
+        json.loads(line) for line in run.system("straight").metrics.read_text().splitlines()
+    ]
     at_8 = [
         {k: v for k, v in line.items() if "second" not in k and "_s" not in k and k != "memory_gib"}
         for line in (lines(run, "train")[-1], straight[1])
@@ -154,7 +202,9 @@ def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
     with pytest.raises(Interrupted):
         train(run, assignments=SETTINGS)
     monkeypatch.undo()
-    monkeypatch.setattr(loop.guard, "check_finite", lambda *_: console.warn("one update is skipped") or True)
+    monkeypatch.setattr(
+        loop.guard, "check_finite", lambda *_: console.warn("one update is skipped") or True
+    )
     train(run, assignments=SETTINGS)
     log = (run.system(VARIANT).path / "train.log").read_text("utf-8")
     told = [
@@ -170,7 +220,11 @@ def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
 
 def test_a_variant_outside_the_package(run):
     assignments = ["model.d_model=16", *(s for s in SETTINGS if s.startswith("train."))]
-    train(run, variant="tests.toy_recurrent:ToyRecurrent", assignments=[*assignments, "train.max_steps=60", "train.dev_bleu=true"])
+    train(
+        run,
+        variant="tests.toy_recurrent:ToyRecurrent",
+        assignments=[*assignments, "train.max_steps=60", "train.dev_bleu=true"],
+    )
     model = loading.load_system(run, run.system("toy-recurrent"))
     assert type(model).__name__ == "ToyRecurrent"
     assert files.read_json(run.system("toy-recurrent").path / "best.json")["dev_bleu"] is not None
@@ -178,9 +232,16 @@ def test_a_variant_outside_the_package(run):
 
 @pytest.mark.parametrize("variant", ["transformer", "rnnsearch", "caru", "gatt"])
 def test_all_variants_of_a_preset_compute_with_one_arithmetic(run, variant, monkeypatch):
-    """On a CPU that multiplies bfloat16 faster, too: of `tiny` (d = 64) all are narrow, whatever their family calls its widths."""
+    """On a CPU that multiplies bfloat16 faster, too: of `tiny` (d = 64) all are narrow, whatever
+    their family calls its widths.
+    """
     monkeypatch.setattr(hardware, "_bfloat16_pays", lambda device, width: width >= 128)
-    train(run, variant=variant, preset="tiny", assignments=[*QUIET, "train.max_steps=1", "train.batch_size=64"])
+    train(
+        run,
+        variant=variant,
+        preset="tiny",
+        assignments=[*QUIET, "train.max_steps=1", "train.batch_size=64"],
+    )
     assert files.read_json(last(run, variant) / "state.json")["hardware"]["precision"] == "float32"
     assert common_width(make_plan(run, variant, "base", None, [], None).values()) == 512
 
@@ -189,15 +250,26 @@ def test_all_variants_of_a_preset_compute_with_one_arithmetic(run, variant, monk
 
 
 def test_accumulated_micro_batches_equal_one_batch(tmp_path):
-    """The loss is divided once, by the tokens of the whole update: 1 x 32 sentences is 4 x 8 (OpenNMT-py#2209)."""
+    """The loss is divided once, by the tokens of the whole update: 1 x 32 sentences is 4 x 8
+    (OpenNMT-py#2209).
+    """
     moments = []
     for size, update in ((32, 0), (8, 32), (1, 32)):
         run = make_run(tmp_path / str(size), pairs=32, dev=0)
-        extra = ("train.batch_unit=sentences", f"train.batch_size={size}", f"train.update_size={update}", "model.dropout=0", "train.max_steps=1")
+        extra = (
+            "train.batch_unit=sentences",
+            f"train.batch_size={size}",
+            f"train.update_size={update}",
+            "model.dropout=0",
+            "train.max_steps=1",
+        )
         train(run, assignments=[*SETTINGS, *extra])
         moments.append(checkpoints.load_training(last(run), dict)[1])
     for other in moments[1:]:
-        assert all(torch.allclose(moments[0][name], other[name], rtol=1e-4, atol=1e-7) for name in moments[0])
+        assert all(
+            torch.allclose(moments[0][name], other[name], rtol=1e-4, atol=1e-7)
+            for name in moments[0]
+        )
 
 
 def test_updates_cross_epochs_and_miss_nothing():
@@ -222,17 +294,31 @@ def test_clipping(tmp_path):
         run = make_run(tmp_path / str(clip), dev=0)
         train(run, assignments=[*SETTINGS, f"train.clip_norm={clip}", "train.max_steps=1"])
         moments = checkpoints.load_training(last(run), dict)[1]
-        results[clip] = torch.cat([t.flatten() / 0.1 for name, t in moments.items() if name.startswith("exp_avg/")])  # m = (1-β1)·g
+        results[clip] = torch.cat(
+            [t.flatten() / 0.1 for name, t in moments.items() if name.startswith("exp_avg/")]
+        )  # m = (1-β1)·g
     assert results[1e-3].norm() == pytest.approx(1e-3, rel=1e-3)
     assert results[0.0].norm() > 0.1
     assert torch.allclose(results[1e-3] / 1e-3, results[0.0] / results[0.0].norm(), atol=1e-4)
 
 
 def test_learning(tmp_path):
-    """The loss falls far below that of guessing letters (ln 12 = 2.5) and the translations come out mostly right."""
+    """The loss falls far below that of guessing letters (ln 12 = 2.5) and the translations come
+    out mostly right.
+    """
     run = make_run(tmp_path / "run", pairs=400, dev=10)
-    more = ("train.max_steps=400", "train.validate_every=400", "train.dev_bleu=true", "model.d_model=32", "model.d_ff=64", "train.batch_size=300")
-    train(run, assignments=[*SETTINGS, *more, "model.dropout=0", "train.lr=0.004", "train.log_every=100"])
+    more = (
+        "train.max_steps=400",
+        "train.validate_every=400",
+        "train.dev_bleu=true",
+        "model.d_model=32",
+        "model.d_ff=64",
+        "train.batch_size=300",
+    )
+    train(
+        run,
+        assignments=[*SETTINGS, *more, "model.dropout=0", "train.lr=0.004", "train.log_every=100"],
+    )
     first, *_, final = lines(run, "train")
     assert final["nll"] < 0.8 < 1.8 < first["nll"]
     (dev,) = lines(run, "dev")
@@ -245,15 +331,32 @@ def test_learning(tmp_path):
 
 def test_patience(run, monkeypatch, capsys):
     monkeypatch.setattr(loop, "is_better", lambda new, best, by: best is None)
-    train(run, assignments=[*SETTINGS, "train.max_steps=100", "train.validate_every=2", "train.patience=3"])
+    train(
+        run,
+        assignments=[
+            *SETTINGS,
+            "train.max_steps=100",
+            "train.validate_every=2",
+            "train.patience=3",
+        ],
+    )
     assert last(run).name == "step-00000008"  # a best at 2, then three without
-    assert "no better for 3 validations at step 8; raise train.patience to go on" in capsys.readouterr().err
+    assert (
+        "no better for 3 validations at step 8; raise train.patience to go on"
+        in capsys.readouterr().err
+    )
     assert checkpoints.choose(run.system(VARIANT))[0].name == "step-00000002"
 
 
 def test_the_learning_rate_has_run_down(run, monkeypatch):
     monkeypatch.setattr(Validator, "_loss", lambda self, model, stop: (1.0, 1.0))
-    more = ("train.schedule=plateau", "train.lr=0.01", "train.min_lr=0.002", "train.validate_every=2", "train.max_steps=100")
+    more = (
+        "train.schedule=plateau",
+        "train.lr=0.01",
+        "train.min_lr=0.002",
+        "train.validate_every=2",
+        "train.max_steps=100",
+    )
     train(run, assignments=[*SETTINGS, *more, "train.log_every=2"])
     assert [line["lr"] for line in lines(run, "train")] == [0.01, 0.01, 0.005, 0.0025]
     assert last(run).name == "step-00000008"
@@ -297,19 +400,36 @@ def test_init_from_a_system_a_folder_and_a_checkpoint(run, capsys):
     for i, source in enumerate(sources):
         capsys.readouterr()
         # A learning rate of nearly nothing: the weights after one step are those at the beginning.
-        train(run, name=f"s{i}", assignments=[*SETTINGS, "train.max_steps=1", "train.lr=1e-12"], init_from=source)
+        train(
+            run,
+            name=f"s{i}",
+            assignments=[*SETTINGS, "train.max_steps=1", "train.lr=1e-12"],
+            init_from=source,
+        )
         own = checkpoints.load_weights(last(run, f"s{i}"))
         assert all(torch.allclose(own[name], theirs[name], atol=1e-8) for name in theirs)
         assert f"{len(theirs)} of {len(theirs)} tensors" in capsys.readouterr().err
-    train(run, name="s0", assignments=[*SETTINGS, "train.max_steps=2", "train.lr=1e-12"])  # continuing needs no --init-from
+    train(
+        run, name="s0", assignments=[*SETTINGS, "train.max_steps=2", "train.lr=1e-12"]
+    )  # continuing needs no --init-from
     with pytest.raises(ConfigError, match="have changed"):
-        train(run, name="s0", assignments=[*SETTINGS, "train.max_steps=2", "train.lr=1e-12"], init_from="s1")
+        train(
+            run,
+            name="s0",
+            assignments=[*SETTINGS, "train.max_steps=2", "train.lr=1e-12"],
+            init_from="s1",
+        )
 
 
 def test_init_from_says_what_did_not_match(run, capsys):
     train(run, assignments=SETTINGS)
     capsys.readouterr()
-    train(run, name="deeper", assignments=[*SETTINGS, "model.encoder_layers=2", "model.d_ff=64"], init_from=VARIANT)
+    train(
+        run,
+        name="deeper",
+        assignments=[*SETTINGS, "model.encoder_layers=2", "model.d_ff=64"],
+        init_from=VARIANT,
+    )
     said = capsys.readouterr().err
     assert "new here: encoder.1." in said
     assert "of another shape: decoder.0.feed_forward" in said
@@ -324,15 +444,28 @@ def test_init_from_says_what_did_not_match(run, capsys):
 
 
 def test_a_document_model_begins_with_a_transformer(run, capsys):
-    """The two stages of Miculicich et al. 2018: what the Transformer has is as it was trained, the rest is fresh and begins to learn."""
+    """The two stages of Miculicich et al. 2018: what the Transformer has is as it was trained,
+    the rest is fresh and begins to learn.
+    """
     train(run, assignments=SETTINGS)
     files.write_text(documents_file(run.prep, "train"), "0\n20\n40\n")
     capsys.readouterr()
-    train(run, name="second", variant="han", assignments=[*SETTINGS, "train.max_steps=1", "train.lr=1e-3"], init_from=VARIANT)
+    train(
+        run,
+        name="second",
+        variant="han",
+        assignments=[*SETTINGS, "train.max_steps=1", "train.lr=1e-3"],
+        init_from=VARIANT,
+    )
     said = capsys.readouterr().err
     theirs, own = checkpoints.load_weights(last(run)), checkpoints.load_weights(last(run, "second"))
-    assert f"{len(theirs)} of {len(own)} tensors" in said and f"({len(own) - len(theirs)})" in said.partition("new here: encoder_context.")[2]
-    assert all(torch.allclose(own[name], theirs[name], atol=1.1e-3) for name in theirs)  # one update moves a number by at most the rate
+    assert (
+        f"{len(theirs)} of {len(own)} tensors" in said
+        and f"({len(own) - len(theirs)})" in said.partition("new here: encoder_context.")[2]
+    )
+    assert all(
+        torch.allclose(own[name], theirs[name], atol=1.1e-3) for name in theirs
+    )  # one update moves a number by at most the rate
     new = {name: tensor for name, tensor in own.items() if name not in theirs}
     assert new and all(name.startswith("encoder_context.") for name in new)
     assert not torch.equal(new["encoder_context.norm.weight"], torch.ones(16))  # contexts were read
@@ -343,7 +476,13 @@ def test_a_document_model_is_told_that_there_are_no_documents(run, capsys):
     warning = "every sentence of the training set is a document of its own: none has a context"
     train(run, variant="amn", preset="tiny", assignments=short)
     assert warning in capsys.readouterr().err.replace("\n", " ")
-    train(run, variant="amn", preset="tiny", name="foreign", assignments=[*short, "model.context=foreign"])
+    train(
+        run,
+        variant="amn",
+        preset="tiny",
+        name="foreign",
+        assignments=[*short, "model.context=foreign"],
+    )
     train(run, preset="tiny", name="none", assignments=short)
     files.write_text(documents_file(run.prep, "train"), "0\n3\n")
     train(run, variant="amn", preset="tiny", name="told", assignments=short)
@@ -355,14 +494,30 @@ def test_a_document_model_is_told_that_there_are_no_documents(run, capsys):
 
 
 def test_what_was_said_before_is_the_context_in_validation_too(run, monkeypatch):
-    """Dev sentences are translated as `translate` does whole documents, not with the references of those before; only what is needed is."""
+    """Dev sentences are translated as `translate` does whole documents, not with the references
+    of those before; only what is needed is.
+    """
     files.write_text(documents_file(run.prep, "dev"), "0\n4\n")
     torch.manual_seed(3)
-    sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "side": "joint", "context_size": 2}
+    sizes = {
+        "d_model": 16,
+        "d_ff": 32,
+        "heads": 2,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "side": "joint",
+        "context_size": 2,
+    }
     model = build_model("han", sizes, Vocabularies(28, 28, shared=True)).eval()
     for parameter in model.parameters():
         parameter.data.mul_(1.5)
-    validator = Validator(run, run.sets("dev")[0], TrainSettings(), torch.device("cpu"), {"device_type": "cpu", "enabled": False})
+    validator = Validator(
+        run,
+        run.sets("dev")[0],
+        TrainSettings(),
+        torch.device("cpu"),
+        {"device_type": "cpu", "enabled": False},
+    )
     found = validator._translate(model, [1, 5], Stop())
     assert sorted(found) == [0, 1, 4, 5]
     side, vocabulary = TextSide.load(run.prep, "tgt"), Vocabulary.load(run.prep / "vocab.txt")
@@ -371,7 +526,10 @@ def test_what_was_said_before_is_the_context_in_validation_too(run, monkeypatch)
     lines = list(files.text_lines(run.source("dev")))
 
     def translated(documents):
-        return [translation.text for translation in translator.translate_window(lines, documents=documents)]
+        return [
+            translation.text
+            for translation in translator.translate_window(lines, documents=documents)
+        ]
 
     whole, alone = translated(Documents([0, 4], 6)), translated(None)
     assert {row: whole[row] for row in found} == found
@@ -381,9 +539,14 @@ def test_what_was_said_before_is_the_context_in_validation_too(run, monkeypatch)
     assert side.decode(vocabulary.decode(given[0].ids)) != whole[1]
 
 
-@pytest.mark.parametrize(("name", "options"), [("transformer", {}), ("concat", {}), ("han", {"side": "joint", "context_size": 2})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("transformer", {}), ("concat", {}), ("han", {"side": "joint", "context_size": 2})],
+)
 def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, monkeypatch, name, options):
-    """Dev BLEU and samples are of what `translate` prints: a blank source line is not decoded, and not read by its neighbours."""
+    """Dev BLEU and samples are of what `translate` prints: a blank source line is not decoded,
+    and not read by its neighbours.
+    """
     texts = [list(files.text_lines(path)) for path in (run.source("dev"), *run.references("dev"))]
     for row in (0, 3, 5):
         texts[0][row] = ""
@@ -399,10 +562,19 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, monkeypatc
     for parameter in model.parameters():
         parameter.data.mul_(1.5)
     settings = TrainSettings.model_validate({"samples": 6})
-    validator = Validator(run, run.sets("dev")[0], settings, torch.device("cpu"), {"device_type": "cpu", "enabled": False})
+    validator = Validator(
+        run,
+        run.sets("dev")[0],
+        settings,
+        torch.device("cpu"),
+        {"device_type": "cpu", "enabled": False},
+    )
     monkeypatch.setattr(TextSide, "encode", lambda self, line: line.split())
     translator = Translator([model], side, side, vocabulary, vocabulary, DEV_SEARCH)
-    real = [translation.text for translation in translator.translate_window(texts[0], documents=Documents([0, 3], 6))]
+    real = [
+        translation.text
+        for translation in translator.translate_window(texts[0], documents=Documents([0, 3], 6))
+    ]
     assert [text == "" for text in real] == [row in (0, 3, 5) for row in range(6)]
     assert validator._translate(model, list(range(6)), Stop()) == dict(enumerate(real))
     found = validator.validate(model, Stop(), None)
@@ -413,14 +585,22 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, monkeypatc
 def test_init_from_what_gives_little_is_a_warning(run, capsys):
     train(run, assignments=SETTINGS)
     capsys.readouterr()
-    train(run, name="wider", assignments=[*SETTINGS, "model.d_model=32", "train.max_steps=1"], init_from=VARIANT)
+    train(
+        run,
+        name="wider",
+        assignments=[*SETTINGS, "model.d_model=32", "train.max_steps=1"],
+        init_from=VARIANT,
+    )
     own, theirs = checkpoints.load_weights(last(run, "wider")), checkpoints.load_weights(last(run))
     alike = sum(own[name].numel() for name in own if own[name].shape == theirs[name].shape)
     everything = sum(tensor.numel() for tensor in own.values())
     said = capsys.readouterr().err
     (line,) = [line for line in said.splitlines() if "initialised from" in line]
     assert line.startswith("nmtkit: warning: ")
-    assert f"{alike:,} of {everything:,} numbers; the other {100 * (1 - alike / everything):.1f}% begin at random" in line
+    assert (
+        f"{alike:,} of {everything:,} numbers; the other {100 * (1 - alike / everything):.1f}%"
+        " begin at random" in line
+    )
     assert "sizes that differ: model.d_model 32 (there 16)" in said
     train(run, name="alike", assignments=[*SETTINGS, "train.max_steps=1"], init_from=VARIANT)
     assert "warning: initialised" not in capsys.readouterr().err
@@ -487,10 +667,15 @@ def test_samples_and_dev_sentences(run, monkeypatch, capsys):
         return original(hyps, refs, lang)
 
     monkeypatch.setattr(validation.metrics, "bleu", counted)
-    train(run, assignments=[*SETTINGS, "train.dev_bleu=true", "train.samples=2", "train.dev_sentences=4"])
+    train(
+        run,
+        assignments=[*SETTINGS, "train.dev_bleu=true", "train.samples=2", "train.dev_sentences=4"],
+    )
     assert sizes == [(4, [4], "de")]
     said = capsys.readouterr().err
-    assert said.count("  source ") == said.count("  reference ") == said.count("  translation ") == 2
+    assert (
+        said.count("  source ") == said.count("  reference ") == said.count("  translation ") == 2
+    )
 
 
 def test_without_a_development_set_the_last_checkpoint_counts(tmp_path):

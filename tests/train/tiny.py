@@ -1,4 +1,6 @@
-"""A tiny prepared run, made without prep: translate letters into their capitals, in reverse order."""
+"""A tiny prepared run, made without prep: translate letters into their capitals, in reverse
+order.
+"""
 
 import hashlib
 import json
@@ -12,8 +14,22 @@ from tests.manifests import write_manifest
 
 LETTERS = "abcdefghijkl"
 # d=16: a step takes a few milliseconds.
-MODEL = ["model.d_model=16", "model.d_ff=32", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0.1"]
-TRAIN = ["train.batch_size=64", "train.lr=0.01", "train.schedule=constant", "train.warmup=0", "train.log_every=4", "train.samples=1"]
+MODEL = [
+    "model.d_model=16",
+    "model.d_ff=32",
+    "model.heads=2",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.dropout=0.1",
+]
+TRAIN = [
+    "train.batch_size=64",
+    "train.lr=0.01",
+    "train.schedule=constant",
+    "train.warmup=0",
+    "train.log_every=4",
+    "train.samples=1",
+]
 
 
 def sentences(count: int, seed: int) -> list[tuple[list[str], list[str]]]:
@@ -28,15 +44,25 @@ def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1) -> Run:
     (prep / "text").mkdir(parents=True)
     vocabulary = Vocabulary(["<pad>", "<s>", "</s>", "<unk>", *LETTERS, *LETTERS.upper()])
     vocabulary.save(prep / "vocab.txt")
-    sets = [("train", "train", sentences(pairs, seed))] + ([("dev", "dev", sentences(dev, seed + 100))] if dev else [])
+    sets = [("train", "train", sentences(pairs, seed))] + (
+        [("dev", "dev", sentences(dev, seed + 100))] if dev else []
+    )
     for name, split, lines in sets:
         with StoreWriter(prep / name, len(vocabulary)) as writer:
             for source, target in lines:
                 writer.add(vocabulary.encode(source), vocabulary.encode(target))
         if split != "train":
-            (prep / "text" / f"{name}.src").write_text("".join(" ".join(s) + "\n" for s, _ in lines), "utf-8")
-            (prep / "text" / f"{name}.ref").write_text("".join(" ".join(t) + "\n" for _, t in lines), "utf-8")
-    hashes = {p.relative_to(prep).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(prep.rglob("*")) if p.is_file()}
+            (prep / "text" / f"{name}.src").write_text(
+                "".join(" ".join(s) + "\n" for s, _ in lines), "utf-8"
+            )
+            (prep / "text" / f"{name}.ref").write_text(
+                "".join(" ".join(t) + "\n" for _, t in lines), "utf-8"
+            )
+    hashes = {
+        p.relative_to(prep).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(prep.rglob("*"))
+        if p.is_file()
+    }
     values = {
         "dataset": "tiny",
         "preset": "",
@@ -44,7 +70,12 @@ def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1) -> Run:
         "files": hashes,
         "fingerprint": hashlib.sha256(json.dumps(hashes).encode()).hexdigest(),
     }
-    write_manifest(prep, [(name, split, len(lines)) for name, split, lines in sets], {"truecase": "none"}, **values)
+    write_manifest(
+        prep,
+        [(name, split, len(lines)) for name, split, lines in sets],
+        {"truecase": "none"},
+        **values,
+    )
     return Run(path)
 
 

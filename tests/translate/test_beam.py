@@ -1,4 +1,6 @@
-"""Beam search against a brute-force search, a slow search, greedy search, forced scores, and itself in other company."""
+"""Beam search against a brute-force search, a slow search, greedy search, forced scores, and
+itself in other company.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ from nmtkit.translate.beam import ROUND, Hypothesis, length_limit, length_penalt
 
 
 def options(beam=5, alpha=0.6, a=1.0, b=4, nbest=1):
-    return SearchSettings(beam=beam, length_penalty=alpha, max_length_a=a, max_length_b=b, nbest=nbest)
+    return SearchSettings(
+        beam=beam, length_penalty=alpha, max_length_a=a, max_length_b=b, nbest=nbest
+    )
 
 
 def log_probs(models, source, prefix):
-    """log P(next token | prefix) by decoding the whole prefix of one sentence: no state, no batch."""
+    """log P(next token | prefix) by decoding the whole prefix of one sentence: no state, no
+    batch.
+    """
     probabilities = 0
     for model in models:
         hidden, _ = model.decode(torch.tensor([[BOS, *prefix]]), model.encode(batch_of([source])))
@@ -55,14 +61,20 @@ UNKNOWN = 3
 
 
 def slow_search(models, source, o):
-    """The definition at the top of beam.py, one sentence, Python lists, whole prefixes, and no stopping before the last slot is used."""
+    """The definition at the top of beam.py, one sentence, Python lists, whole prefixes, and no
+    stopping before the last slot is used.
+    """
     limit = max(1, int(o.max_length_a * len(source) + o.max_length_b))
     live, finished, unfinished, slots = [((), 0.0)], [], [], o.beam
     for length in range(1, limit + 1):
         candidates = []
         for beam, (prefix, log_p) in enumerate(live):
             row = log_probs(models, source, prefix)
-            candidates += [(-(log_p + row[token]), beam, token) for token in range(len(row)) if token not in (PAD, BOS)]
+            candidates += [
+                (-(log_p + row[token]), beam, token)
+                for token in range(len(row))
+                if token not in (PAD, BOS)
+            ]
         kept = sorted(candidates)[:slots]
         ended = [(live[beam][0], -cost) for cost, beam, token in kept if token == EOS]
         live = [((*live[beam][0], token), -cost) for cost, beam, token in kept if token != EOS]
@@ -71,12 +83,16 @@ def slow_search(models, source, o):
         if not live:
             break
     unfinished = [(score(limit, log_p, o.length_penalty), ids, log_p) for ids, log_p in live]
-    ranked = [(True, *r) for r in sorted(finished, key=lambda r: -r[0])] + [(False, *r) for r in sorted(unfinished, key=lambda r: -r[0])]
+    ranked = [(True, *r) for r in sorted(finished, key=lambda r: -r[0])] + [
+        (False, *r) for r in sorted(unfinished, key=lambda r: -r[0])
+    ]
     return ranked[: o.nbest]
 
 
 def assert_same(found: list[Hypothesis], expected):
-    assert [(h.finished, h.ids) for h in found] == [(finished, list(ids)) for finished, _, ids, _ in expected]
+    assert [(h.finished, h.ids) for h in found] == [
+        (finished, list(ids)) for finished, _, ids, _ in expected
+    ]
     assert [h.score for h in found] == pytest.approx([s for _, s, _, _ in expected], abs=1e-10)
     assert [h.log_prob for h in found] == pytest.approx([p for _, _, _, p in expected], abs=1e-10)
 
@@ -94,10 +110,14 @@ def test_wide_beam_is_exhaustive(seed, alpha):
     model = recurrent(seed, vocabulary)
     source = sources(seed, vocabulary, [5])[0]
     everything = brute_force(model, source, alpha, limit)
-    found = search([model], batch_of([source]), options(beam=130, alpha=alpha, a=0, b=limit, nbest=130))[0]
+    found = search(
+        [model], batch_of([source]), options(beam=130, alpha=alpha, a=0, b=limit, nbest=130)
+    )[0]
     finished = [h for h in found if h.finished]
     assert len(everything) == 40
-    assert sorted(map(tuple, (h.ids for h in finished))) == sorted(tuple(ids) for _, ids in everything)
+    assert sorted(map(tuple, (h.ids for h in finished))) == sorted(
+        tuple(ids) for _, ids in everything
+    )
     assert [h.score for h in finished] == pytest.approx([s for s, _ in everything], abs=1e-10)
     best = search([model], batch_of([source]), options(beam=130, alpha=alpha, a=0, b=limit))[0][0]
     assert best.ids == everything[0][1]  # with the early stop of nbest = 1
@@ -117,7 +137,10 @@ def test_wide_beam_is_exhaustive(seed, alpha):
 @settings(max_examples=25, deadline=None)
 def test_fast_search_is_slow_search(seed, vocabulary, lengths, beam, alpha, eos_bias, data):
     nbest = data.draw(st.integers(1, beam))
-    models = [recurrent(seed + i, vocabulary, eos_bias=eos_bias) for i in range(data.draw(st.integers(1, 2)))]
+    models = [
+        recurrent(seed + i, vocabulary, eos_bias=eos_bias)
+        for i in range(data.draw(st.integers(1, 2)))
+    ]
     ids = sources(seed, vocabulary, lengths)
     o = options(beam, alpha, a=0.5, b=5, nbest=nbest)
     for found, source in zip(search(models, batch_of(ids), o), ids, strict=True):
@@ -163,7 +186,9 @@ def test_who_is_still_searched_stays(going):
     assert kept == sorted(set(kept))
     assert {i for i, goes in enumerate(going) if goes} <= set(kept)
     left = len(going) - len(kept)
-    assert left == 0 or (left * 8 >= len(going) and (len(kept) % ROUND == 0 or len(kept) == sum(going) <= ROUND // 2))
+    assert left == 0 or (
+        left * 8 >= len(going) and (len(kept) % ROUND == 0 or len(kept) == sum(going) <= ROUND // 2)
+    )
 
 
 def test_best_does_not_depend_on_nbest():
@@ -187,20 +212,29 @@ def test_beam_one_is_greedy(seed, count, monkeypatch):
     monkeypatch.setattr(module, "_greedy", module._beam)
     general = search(models, batch, o)
     assert [[h.ids for h in hs] for hs in fast] == [[h.ids for h in hs] for hs in general]
-    assert [h.log_prob for hs in fast for h in hs] == pytest.approx([h.log_prob for hs in general for h in hs], abs=1e-12)
+    assert [h.log_prob for hs in fast for h in hs] == pytest.approx(
+        [h.log_prob for hs in general for h in hs], abs=1e-12
+    )
 
 
 def late_winner(first_stop):
     """Stops at once with this probability; else goes on surely to length 4 and stops there."""
     go, stop = math.log(1 - first_stop), math.log(first_stop)
     never = -60.0
-    return ByPosition([[never, never, stop, never, go], *[[never, never, never, never, 0.0]] * 2, [never, never, 0.0, never, never]])
+    return ByPosition(
+        [
+            [never, never, stop, never, go],
+            *[[never, never, never, never, 0.0]] * 2,
+            [never, never, 0.0, never, never],
+        ]
+    )
 
 
 @pytest.mark.parametrize(
     ("first_stop", "alpha", "ids", "steps_taken"),
     [
-        # lp(4) = 1.275 for α = 0.6: going on can gain at most that factor, and here the winner comes at the limit itself.
+        # lp(4) = 1.275 for α = 0.6: going on can gain at most that factor, and here the winner
+        # comes at the limit itself.
         (0.5, 0.6, [4, 4, 4], 4),
         (0.54, 0.6, [4, 4, 4], 4),
         (0.6, 0.6, [], 1),  # log 0.4 / lp(4) < log 0.6: stopped at the first step
@@ -222,7 +256,9 @@ def test_length_limit_is_kept_and_said():
         for hypotheses, limit in zip(found, (5, 9), strict=True):
             assert not hypotheses[0].finished
             assert hypotheses[0].ids == [4] * limit
-            assert hypotheses[0].score == pytest.approx(hypotheses[0].log_prob / length_penalty(limit, 0.6))
+            assert hypotheses[0].score == pytest.approx(
+                hypotheses[0].log_prob / length_penalty(limit, 0.6)
+            )
 
 
 def test_limit_counts_the_end_of_both():
@@ -232,23 +268,40 @@ def test_limit_counts_the_end_of_both():
 
 def test_specials_are_never_produced_but_keep_their_probability():
     row = [9.0, 9.0, 0.0, 1.0, -1.0]
-    found = search([Table(row)], batch_of([[4, EOS]]), options(beam=2, alpha=0, a=0, b=3, nbest=2))[0]
+    found = search([Table(row)], batch_of([[4, EOS]]), options(beam=2, alpha=0, a=0, b=3, nbest=2))[
+        0
+    ]
     assert {t for h in found for t in h.ids} <= {UNKNOWN, 4}
     total = math.log(sum(map(math.exp, row)))
     assert found[0].ids == []  # three tokens cost more than one
     assert found[0].log_prob == pytest.approx(0 - total, abs=1e-12)
-    assert search([Table(row)], batch_of([[4, EOS]]), options(beam=1, alpha=0, a=0, b=3))[0][0].ids == [UNKNOWN] * 3
+    assert (
+        search([Table(row)], batch_of([[4, EOS]]), options(beam=1, alpha=0, a=0, b=3))[0][0].ids
+        == [UNKNOWN] * 3
+    )
 
 
 def test_ties_go_to_lower_beam_then_lower_token():
-    found = search([Table([0.0] * 8)], batch_of([[4, EOS]]), options(beam=4, alpha=0, a=0, b=2, nbest=4))[0]
-    # Step 1 keeps </s>, 3, 4, 5 (equal); three slots are left, and all of step 2 that beam 0 offers comes first: </s>, 3, 4.
-    assert [(h.ids, h.finished) for h in found] == [([], True), ([3], True), ([3, 3], False), ([3, 4], False)]
+    found = search(
+        [Table([0.0] * 8)], batch_of([[4, EOS]]), options(beam=4, alpha=0, a=0, b=2, nbest=4)
+    )[0]
+    # Step 1 keeps </s>, 3, 4, 5 (equal); three slots are left, and all of step 2 that beam 0 offers
+    # comes first: </s>, 3, 4.
+    assert [(h.ids, h.finished) for h in found] == [
+        ([], True),
+        ([3], True),
+        ([3, 3], False),
+        ([3, 4], False),
+    ]
 
 
 def test_more_nbest_than_beam_is_refused():
     with pytest.raises(ConfigError, match="3 best of a beam of 2"):
-        search([Table([0.0] * 5)], batch_of([[4, EOS]]), options(beam=2).model_copy(update={"nbest": 3}))
+        search(
+            [Table([0.0] * 5)],
+            batch_of([[4, EOS]]),
+            options(beam=2).model_copy(update={"nbest": 3}),
+        )
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -257,7 +310,9 @@ def test_not_finite_is_an_error(beam):
         search([Table([math.nan] * 6)], batch_of([[4, EOS]]), options(beam=beam))
 
 
-@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3000), st.integers(1, 9), st.booleans())
+@given(
+    st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3000), st.integers(1, 9), st.booleans()
+)
 @settings(max_examples=50, deadline=None)
 def test_top_sorted_is_a_stable_sort(seed, rows, columns, k, coarse):
     generator = torch.Generator().manual_seed(seed)
@@ -295,7 +350,10 @@ def test_best_tokens_are_log_softmax():
 
 def test_ensemble_is_the_mean_of_probabilities():
     a, b = Table([0.0, 0.0, 1.0, 2.0, 0.5]), Table([0.0, 0.0, 2.0, -1.0, 3.0])
-    mean = [(x + y) / 2 for x, y in zip(a.row.softmax(0).tolist(), b.row.softmax(0).tolist(), strict=True)]
+    mean = [
+        (x + y) / 2
+        for x, y in zip(a.row.softmax(0).tolist(), b.row.softmax(0).tolist(), strict=True)
+    ]
     found = search([a, b], batch_of([[4, EOS]]), options(beam=3, alpha=0, a=0, b=1, nbest=3))[0]
     assert {tuple(h.ids): h.log_prob for h in found} == pytest.approx(
         {(): math.log(mean[EOS]), (3,): math.log(mean[3]), (4,): math.log(mean[4])}, abs=1e-12
@@ -308,4 +366,7 @@ def test_every_row_has_a_result_whatever_the_order_of_leaving():
     for beam in (1, 4):
         found = search([model], batch_of(ids), options(beam=beam, a=1, b=0))
         assert [len(h) for h in found] == [1] * len(ids)
-        assert all(len(h[0].ids) + h[0].finished <= len(source) for h, source in zip(found, ids, strict=True))
+        assert all(
+            len(h[0].ids) + h[0].finished <= len(source)
+            for h, source in zip(found, ids, strict=True)
+        )

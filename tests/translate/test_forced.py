@@ -19,7 +19,9 @@ def slow_scores(models, source, target):
     for t, token in enumerate(target):
         probabilities = 0
         for model in models:
-            hidden, _ = model.decode(torch.tensor([[BOS, *target[:t]]]), model.encode(batch_of([source])))
+            hidden, _ = model.decode(
+                torch.tensor([[BOS, *target[:t]]]), model.encode(batch_of([source]))
+            )
             probabilities = probabilities + model.logits(hidden)[0, -1].softmax(-1)[token]
         scores.append((probabilities / len(models)).log().item())
     return scores
@@ -42,9 +44,13 @@ def test_search_score_is_forced_score(beam, count):
     models = [recurrent(30 + i, 60, eos_bias=5.0) for i in range(count)]
     src = sources(2, 60, [5, 9, 1, 7, 3, 12])
     found = search(models, batch_of(src), SearchSettings(beam=beam, nbest=beam, max_length_b=6))
-    chosen = [(s, h) for s, hypotheses in zip(src, found, strict=True) for h in hypotheses if h.finished]
+    chosen = [
+        (s, h) for s, hypotheses in zip(src, found, strict=True) for h in hypotheses if h.finished
+    ]
     assert len(chosen) >= 6
-    scores = forced_scores(models, pair_batch([s for s, _ in chosen], [[*h.ids, EOS] for _, h in chosen]))
+    scores = forced_scores(
+        models, pair_batch([s for s, _ in chosen], [[*h.ids, EOS] for _, h in chosen])
+    )
     assert [sum(s) for s in scores] == pytest.approx([h.log_prob for _, h in chosen], abs=1e-10)
 
 

@@ -37,7 +37,9 @@ def test_every_set_with_every_system(run, capsys):
         folder = run.system(name).translation("test")
         hyp, subwords = read(folder / "hyp.txt"), read(folder / "hyp.subwords.txt")
         assert len(hyp) == len(subwords) == len(LINES)
-        assert [bool(line) for line in hyp] == [bool(line.strip()) for line in LINES] or not all(hyp)
+        assert [bool(line) for line in hyp] == [bool(line.strip()) for line in LINES] or not all(
+            hyp
+        )
         assert hyp[1] == hyp[3] == ""
         assert not (folder / "nbest.jsonl").exists()
         meta = files.read_json(folder / "meta.json")
@@ -55,18 +57,31 @@ def test_every_set_with_every_system(run, capsys):
     assert history[-1]["systems"] == ["one", "two"]
 
 
-def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in_float32(run, monkeypatch, tmp_path):
+def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in_float32(
+    run, monkeypatch, tmp_path
+):
     asked, packed = [], []
 
     def choose_bfloat16(device, precision):
         asked.append(precision)
-        return Hardware("cpu", "test", 1, "float32" if precision == "float32" else "bfloat16", "highest", False)
+        return Hardware(
+            "cpu", "test", 1, "float32" if precision == "float32" else "bfloat16", "highest", False
+        )
 
     monkeypatch.setattr("nmtkit.nn.hardware.choose", choose_bfloat16)
-    monkeypatch.setattr("nmtkit.models.loading.pack", lambda model, precision: packed.append(precision))
+    monkeypatch.setattr(
+        "nmtkit.models.loading.pack", lambda model, precision: packed.append(precision)
+    )
     translate(run, systems=["one"], set_names=["test"], jobs=1)
-    assert files.read_json(run.system("one").translation("test") / "meta.json")["hardware"]["precision"] == "bfloat16"
-    translate(run, systems=["one"], set_names=["test"], jobs=1, assignments=["search.precision=float32"])
+    assert (
+        files.read_json(run.system("one").translation("test") / "meta.json")["hardware"][
+            "precision"
+        ]
+        == "bfloat16"
+    )
+    translate(
+        run, systems=["one"], set_names=["test"], jobs=1, assignments=["search.precision=float32"]
+    )
     target = tmp_path / "target.txt"
     target.write_text("a\n" * len(LINES))
     translate(run, systems=["one"], set_names=["test"], force_target=target, jobs=1)
@@ -118,9 +133,21 @@ def test_average_of_the_last(run):
 
 def test_each_system_of_an_ensemble_is_averaged_as_its_own_settings_say(run):
     config = run.system("two").config
-    config.write_text(config.read_text("utf-8") + "average = 2\n", "utf-8")  # [search] is the last section
-    checkpoints.save(run.system("two").checkpoints, 20, checkpoints.load_weights(run.system("two").checkpoints / "step-00000010"), {}, {}, {})
-    for search, read in (({}, ["one 10", "two 10", "two 20"]), ({"average": 1}, ["one 10", "two 10"])):
+    config.write_text(
+        config.read_text("utf-8") + "average = 2\n", "utf-8"
+    )  # [search] is the last section
+    checkpoints.save(
+        run.system("two").checkpoints,
+        20,
+        checkpoints.load_weights(run.system("two").checkpoints / "step-00000010"),
+        {},
+        {},
+        {},
+    )
+    for search, read in (
+        ({}, ["one 10", "two 10", "two 20"]),
+        ({"average": 1}, ["one 10", "two 10"]),
+    ):
         (group,) = choose(run, ["one", "two"], ensemble=True, search=search, single=True)
         assert [f"{found.system} {int(found.name[5:])}" for found in group.checkpoints()] == read
 
@@ -134,7 +161,9 @@ def test_what_is_written_down_as_loaded_is_what_is_loaded(run):
     (model,) = group.load(torch.device("cpu"))
     assert described.name == "step-00000010"
     stored = checkpoints.load_weights(system.checkpoints / "step-00000010")
-    assert all(torch.equal(tensor, stored[name]) for name, tensor in loading.weights_of(model).items())
+    assert all(
+        torch.equal(tensor, stored[name]) for name, tensor in loading.weights_of(model).items()
+    )
 
 
 def test_nbest_file(run):
@@ -144,7 +173,9 @@ def test_nbest_file(run):
     assert [line["line"] for line in lines] == list(range(1, len(LINES) + 1))
     assert lines[1]["nbest"] == []
     assert len(lines[0]["nbest"]) == 3
-    assert [line["nbest"][0]["text"] if line["nbest"] else "" for line in lines] == read(folder / "hyp.txt")
+    assert [line["nbest"][0]["text"] if line["nbest"] else "" for line in lines] == read(
+        folder / "hyp.txt"
+    )
     translate(run, systems=["one"], set_names=["test"], jobs=1)
     assert not (folder / "nbest.jsonl").exists()
 
@@ -161,7 +192,10 @@ def test_ensemble_has_a_folder_of_its_own(run):
     translate(run, systems=["one", "two"], set_names=["test"], ensemble=True, jobs=1)
     folder = run.path / "systems" / "ensemble-one+two" / "translate" / "test"
     assert len(read(folder / "hyp.txt")) == len(LINES)
-    assert [c["system"] for c in files.read_json(folder / "meta.json")["checkpoints"]] == ["one", "two"]
+    assert [c["system"] for c in files.read_json(folder / "meta.json")["checkpoints"]] == [
+        "one",
+        "two",
+    ]
     assert [s.name for s in run.systems()] == ["one", "two"]
     translate(run, systems=["one", "one"], set_names=["test"], jobs=1)
     with pytest.raises(ConfigError, match="two systems or more"):
@@ -181,7 +215,9 @@ def test_file_and_stdin_and_test_set_give_the_same(run, tmp_path, capsys, monkey
     assert capsys.readouterr().out == hyp
     translate(run, source=str(path), systems=["one"], nbest=2, jobs=1)
     lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
-    assert [line["nbest"][0]["text"] if line["nbest"] else "" for line in lines] == hyp.split("\n")[:-1]
+    assert [line["nbest"][0]["text"] if line["nbest"] else "" for line in lines] == hyp.split("\n")[
+        :-1
+    ]
 
 
 def test_without_a_name_the_system_trained_last(run, tmp_path, capsys):
@@ -210,7 +246,10 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
     target.write_text("a\nb\n")
     with pytest.raises(DataError, match=f"2 lines but .* has {len(LINES)}") as caught:
         translate(run, systems=["one"], set_names=["test"], force_target=target)
-    assert caught.value.where.startswith("first odd pair: line ") and "--force-target" in caught.value.hint
+    assert (
+        caught.value.where.startswith("first odd pair: line ")
+        and "--force-target" in caught.value.hint
+    )
     with pytest.raises(ConfigError, match="which set"):
         translate(run, systems=["one"], force_target=target)
     with pytest.raises(ConfigError, match="read twice"):
@@ -219,11 +258,19 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
 
 def test_search_settings_from_weakest_to_strongest(tmp_path):
     config = tmp_path / "mine.toml"
-    config.write_text("[train]\nmax_steps = 3\n[search]\nbeam = 7\nlength_penalty = 0.25\nmax_length_b = 9\n")
+    config.write_text(
+        "[train]\nmax_steps = 3\n[search]\nbeam = 7\nlength_penalty = 0.25\nmax_length_b = 9\n"
+    )
     named = settings.load_preset("tiny")["search"]
-    of_preset = settings.SearchSettings().model_dump() | named  # those it does not name have their defaults, as `nmtkit settings` shows
+    of_preset = (
+        settings.SearchSettings().model_dump() | named
+    )  # those it does not name have their defaults, as `nmtkit settings` shows
     assert len(named) < len(of_preset) and overrides([], preset="tiny") == of_preset
-    assert overrides([], preset="tiny", config=config) == of_preset | {"beam": 7, "length_penalty": 0.25, "max_length_b": 9}
+    assert overrides([], preset="tiny", config=config) == of_preset | {
+        "beam": 7,
+        "length_penalty": 0.25,
+        "max_length_b": 9,
+    }
     found = overrides(["search.max_length_b=8", "search.beam=6"], config=config, beam=5, nbest=None)
     assert found == {"beam": 5, "length_penalty": 0.25, "max_length_b": 8}
 
@@ -268,19 +315,29 @@ def test_bad_input(run, tmp_path, monkeypatch, options, error, message):
         ("docs", {"source": "ok.txt"}, "to a file first"),
     ],
 )
-def test_a_pipe_for_a_file_is_refused_before_anything_is_read(run, tmp_path, monkeypatch, capsys, pipe, piped, options, hint):
+def test_a_pipe_for_a_file_is_refused_before_anything_is_read(
+    run, tmp_path, monkeypatch, capsys, pipe, piped, options, hint
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ok.txt").write_text("a\n")
     path = pipe("b\n")
     with pytest.raises(DataError, match=f"is a pipe, not a file, .*: {path}") as caught:
-        translate(run, systems=["one"], jobs=1, **{piped: path if piped == "force_target" else str(path)}, **options)
+        translate(
+            run,
+            systems=["one"],
+            jobs=1,
+            **{piped: path if piped == "force_target" else str(path)},
+            **options,
+        )
     assert caught.value.exit_code == 2 and hint in caught.value.hint
     assert path.read_text() == "b\n"
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("locked_before", [True, False])
-def test_a_run_on_a_read_only_disk_translates_to_stdout(run, tmp_path, monkeypatch, capsys, read_only, locked_before):
+def test_a_run_on_a_read_only_disk_translates_to_stdout(
+    run, tmp_path, monkeypatch, capsys, read_only, locked_before
+):
     path = tmp_path / "input.txt"
     path.write_text("a dog\n", "utf-8")
     calls = [{"source": str(path)}, {"source": "-"}, {"source": str(path), "force_target": path}]
@@ -296,14 +353,21 @@ def test_a_run_on_a_read_only_disk_translates_to_stdout(run, tmp_path, monkeypat
     before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
     read_only(run.path)
     assert [printed(options) for options in calls] == written and all(written)
-    with pytest.raises(EnvironmentProblem, match=r"cannot write in .*systems/one: Read-only file system"):
+    with pytest.raises(
+        EnvironmentProblem, match=r"cannot write in .*systems/one: Read-only file system"
+    ):
         translate(run, systems=["one"], jobs=1)
     assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
 
 
 def test_scoring_given_targets_reads_the_settings_that_it_uses(run, tmp_path, capsys):
     (tmp_path / "ok.txt").write_text("a\n")
-    options = {"source": str(tmp_path / "ok.txt"), "force_target": tmp_path / "ok.txt", "systems": ["one"], "jobs": 1}
+    options = {
+        "source": str(tmp_path / "ok.txt"),
+        "force_target": tmp_path / "ok.txt",
+        "systems": ["one"],
+        "jobs": 1,
+    }
     translate(run, **options, average=2, assignments=["search.batch_size=3"])
     averaged = json.loads(capsys.readouterr().out)
     translate(run, **options)
@@ -311,8 +375,22 @@ def test_scoring_given_targets_reads_the_settings_that_it_uses(run, tmp_path, ca
 
 
 def test_stdin_closed_by_the_shell(run):
-    arguments = [sys.executable, "-m", "nmtkit", "translate", "-", "--run", str(run.path), "--system", "one", "--jobs", "1"]
-    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *arguments], capture_output=True, text=True, check=False)
+    arguments = [
+        sys.executable,
+        "-m",
+        "nmtkit",
+        "translate",
+        "-",
+        "--run",
+        str(run.path),
+        "--system",
+        "one",
+        "--jobs",
+        "1",
+    ]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert "stdin is closed" in done.stderr
@@ -354,7 +432,11 @@ def test_bytes_that_are_not_utf8_stop_before_any_output(run, tmp_path, capsys):
     path.write_bytes(b"fine\nnot \xff fine\n")
     with pytest.raises(DataError, match="not UTF-8") as caught:
         translate(run, source=str(path), systems=["one"], jobs=1)
-    assert caught.value.where.startswith(f"{path}, line 2, byte 9 ") and "iconv" in caught.value.hint and "prep." not in caught.value.hint
+    assert (
+        caught.value.where.startswith(f"{path}, line 2, byte 9 ")
+        and "iconv" in caught.value.hint
+        and "prep." not in caught.value.hint
+    )
     assert capsys.readouterr().out == ""
 
 
@@ -362,11 +444,18 @@ def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):
     translate(run, systems=["one"], set_names=["test"], jobs=1)
     folder = run.system("one").translation("test")
     before = (folder / "hyp.txt").read_bytes()
-    monkeypatch.setattr(stage.Translator, "translate_window", lambda self, lines, spans, documents: (_ for _ in ()).throw(RuntimeError("broke")))
+    monkeypatch.setattr(
+        stage.Translator,
+        "translate_window",
+        lambda self, lines, spans, documents: (_ for _ in ()).throw(RuntimeError("broke")),
+    )
     with pytest.raises(RuntimeError):
         translate(run, systems=["one"], set_names=["test"], beam=2, jobs=1)
     assert (folder / "hyp.txt").read_bytes() == before
-    assert sorted(p.name for p in folder.iterdir()) == ["hyp.subwords.txt", "hyp.txt"]  # no meta: not up to date
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "hyp.subwords.txt",
+        "hyp.txt",
+    ]  # no meta: not up to date
 
 
 def test_a_system_in_training_is_skipped_unless_it_is_named(run, capsys):
@@ -380,7 +469,10 @@ def test_a_system_in_training_is_skipped_unless_it_is_named(run, capsys):
 
 def test_a_system_whose_class_is_gone_is_skipped_unless_it_is_named(run, capsys):
     config = run.system("two").path / "config.toml"
-    config.write_text(re.sub(r"(?m)^variant = .*$", 'variant = "nowhere.to_be:Found"', config.read_text("utf-8")), "utf-8")
+    config.write_text(
+        re.sub(r"(?m)^variant = .*$", 'variant = "nowhere.to_be:Found"', config.read_text("utf-8")),
+        "utf-8",
+    )
     translate(run, set_names=["test"], jobs=1)
     assert "skipping 'two': " in (err := capsys.readouterr().err) and "nowhere" in err
     assert (run.system("one").translation("test") / "hyp.txt").exists()
@@ -399,12 +491,13 @@ def test_documents_of_what_is_not_searched_or_known_are_refused(run, tmp_path):
 def test_a_closed_pipe_ends_quietly(run, tmp_path):
     (tmp_path / "many.txt").write_text("a dog runs\n" * 30_000)
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path; from toy_run import cheap_choice; from nmtkit.nn import hardware; hardware.choose = cheap_choice\n"
-        "from nmtkit.run import Run; from nmtkit.translate.stage import translate\n"
-        "short = ['search.max_length_a=0', 'search.max_length_b=2']\n"
-        "try:\n translate(Run(Path(sys.argv[2])), source=sys.argv[3], systems=['one'], beam=1, assignments=short)\n"
-        "except BrokenPipeError:\n sys.stderr.write('broken pipe'); sys.stderr.flush(); import os; os._exit(0)\n"
+        "import sys; sys.path.insert(0, sys.argv[1])\nfrom pathlib import Path; from toy_run import"
+        " cheap_choice; from nmtkit.nn import hardware; hardware.choose = cheap_choice\nfrom"
+        " nmtkit.run import Run; from nmtkit.translate.stage import translate\nshort ="
+        " ['search.max_length_a=0', 'search.max_length_b=2']\ntry:\n"
+        " translate(Run(Path(sys.argv[2])), source=sys.argv[3], systems=['one'], beam=1,"
+        " assignments=short)\nexcept BrokenPipeError:\n sys.stderr.write('broken pipe');"
+        " sys.stderr.flush(); import os; os._exit(0)\n"
     )
     command = [sys.executable, "-c", code, str(HERE), str(run.path), str(tmp_path / "many.txt")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -54,7 +54,9 @@ class Watched(Recurrent):
 
 def make(model=None, jobs=1, **options):
     model = model or recurrent(9, len(VOCABULARY), eos_bias=0.0, sharpness=5)
-    settings = SearchSettings.model_validate({"beam": 3, "max_length_b": 4, "batch_size": 4, **options})
+    settings = SearchSettings.model_validate(
+        {"beam": 3, "max_length_b": 4, "batch_size": 4, **options}
+    )
     return Scorer([model], Spaces(), Spaces(), VOCABULARY, VOCABULARY, settings, jobs=jobs)
 
 
@@ -62,7 +64,10 @@ def lines(count, seed=0):
     generator = torch.Generator().manual_seed(seed)
     letters = "abcdefghij"
     lengths = torch.randint(0, 9, (count,), generator=generator).tolist()
-    return [" ".join(letters[i] for i in torch.randint(10, (n,), generator=generator).tolist()) for n in lengths]
+    return [
+        " ".join(letters[i] for i in torch.randint(10, (n,), generator=generator).tolist())
+        for n in lengths
+    ]
 
 
 def test_each_line_is_where_it_was():
@@ -136,31 +141,63 @@ def forced_alone(translator, source, target):
 
 
 def test_alternatives_come_in_batches_of_bounded_rows_and_positions(monkeypatch):
-    """Rows and target positions of every batch, padding included, as the limits on searches say; scores as of each pair by itself."""
+    """Rows and target positions of every batch, padding included, as the limits on searches say;
+    scores as of each pair by itself.
+    """
     translator = make(batch_size=6)
     draw = torch.Generator().manual_seed(3)
 
     def line(words):
-        return " ".join("abcdefghij"[i] for i in torch.randint(10, (words,), generator=draw).tolist())
+        return " ".join(
+            "abcdefghij"[i] for i in torch.randint(10, (words,), generator=draw).tolist()
+        )
 
-    lengths = [(3, 5), (400, 2), (2, 4), (30, 70), (2, 200), (1, 1), (4, 4), (90, 60), (5, 3), (3, 3), (2, 2), (64, 64)]
+    lengths = [
+        (3, 5),
+        (400, 2),
+        (2, 4),
+        (30, 70),
+        (2, 200),
+        (1, 1),
+        (4, 4),
+        (90, 60),
+        (5, 3),
+        (3, 3),
+        (2, 2),
+        (64, 64),
+    ]
     sources = [line(source) for source, _ in lengths]
-    targets = [[line(max(1, target - k)) for k in range(2 + (i % 3 == 0))] for i, (_, target) in enumerate(lengths)]
+    targets = [
+        [line(max(1, target - k)) for k in range(2 + (i % 3 == 0))]
+        for i, (_, target) in enumerate(lengths)
+    ]
     seen = []
 
     def watched(work):
-        seen.append((len(work[0]), len(work[1][0]), max(map(len, work[0])), max(len(ids) for own in work[1] for ids in own)))
+        seen.append(
+            (
+                len(work[0]),
+                len(work[1][0]),
+                max(map(len, work[0])),
+                max(len(ids) for own in work[1] for ids in own),
+            )
+        )
         return whole(work)
 
     whole = translator._score_alternatives
     monkeypatch.setattr(translator, "_score_alternatives", watched)
     found = translator.alternatives(sources, targets)
     for source, own, scores in zip(sources, targets, found, strict=True):
-        assert scores == pytest.approx([forced_alone(translator, source, target) for target in own], abs=1e-10)
+        assert scores == pytest.approx(
+            [forced_alone(translator, source, target) for target in own], abs=1e-10
+        )
     assert sum(count for count, *_ in seen) == len(sources)
     for count, alternatives, source, target in seen:
-        assert count == 1 or (count * alternatives <= 6 and count * alternatives * max(source, target) <= 6 * 64)
-    # Of 2 targets: 401 and 201 positions alone, 91 with 65, then as full as rows allow. Of 3: 71 positions alone, then the same.
+        assert count == 1 or (
+            count * alternatives <= 6 and count * alternatives * max(source, target) <= 6 * 64
+        )
+    # Of 2 targets: 401 and 201 positions alone, 91 with 65, then as full as rows allow. Of 3: 71
+    # positions alone, then the same.
     assert [count for count, alternatives, *_ in seen if alternatives == 2] == [1, 1, 2, 3, 1]
     assert [count for count, alternatives, *_ in seen if alternatives == 3] == [1, 2, 1]
 
@@ -281,7 +318,9 @@ def test_bad_bytes_on_stdin_come_after_what_was_good():
 def test_windows_change_nothing():
     text = lines(33)
     translator = make()
-    assert [t.text for window in windowed(text, 10) for t in translator.translate_window(window)] == [t.text for t in make().translate(text)]
+    assert [
+        t.text for window in windowed(text, 10) for t in translator.translate_window(window)
+    ] == [t.text for t in make().translate(text)]
 
 
 def gossip(rule, **options):
@@ -296,7 +335,14 @@ def test_a_line_is_read_with_the_context_of_its_document(jobs):
     def said(rule):
         return [t.text for t in gossip(rule, jobs=jobs).translate_window(text, documents=documents)]
 
-    assert said(ContextRule("previous")) == ["", "", "a b", "", "d e", "f"]  # a blank line is no context: it is passed over
+    assert said(ContextRule("previous")) == [
+        "",
+        "",
+        "a b",
+        "",
+        "d e",
+        "f",
+    ]  # a blank line is no context: it is passed over
     assert said(ContextRule("previous", 2)) == ["", "", "a b", "", "d e", "d e f"]
     assert said(ContextRule("previous", 2, "parallel")) == ["", "", "a b", "", "d e", "d e f"]
     assert said(ContextRule("next")) == ["c", "", "", "f", "g", ""]
@@ -313,11 +359,18 @@ def test_lines_without_context_are_counted_and_without_documents_all_are():
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_given_targets_are_scored_with_the_context_of_their_document(jobs):
-    text, targets, documents = ["a b", "", "c", "d e", "f", "g"], ["a b", "a", "a b", "d e", "d e", "c"], Documents([0, 3], 6)
+    text, targets, documents = (
+        ["a b", "", "c", "d e", "f", "g"],
+        ["a b", "a", "a b", "d e", "d e", "c"],
+        Documents([0, 3], 6),
+    )
 
     def sure(rule):
         """Of which targets every word is what the model says; one without context says nothing."""
-        return [min(line.log_probs) > -0.1 for line in gossip(rule, jobs=jobs).force(text, targets, documents)]
+        return [
+            min(line.log_probs) > -0.1
+            for line in gossip(rule, jobs=jobs).force(text, targets, documents)
+        ]
 
     assert sure(ContextRule("previous")) == [False, False, True, False, True, False]
     assert sure(ContextRule("previous", 2)) == [False, False, True, False, True, False]
@@ -328,11 +381,18 @@ def test_lines_scored_without_context_are_counted_and_without_documents_all_are(
     translator = gossip(ContextRule())
     translator.force(["a", "b", "", "c"], ["a"] * 4, Documents([0, 3], 4))
     assert translator.counts["no_context"] == 2
-    assert len(translator.force(["a", "b"], ["a", "b"])) == 2 and translator.counts["no_context"] == 4
+    assert (
+        len(translator.force(["a", "b"], ["a", "b"])) == 2 and translator.counts["no_context"] == 4
+    )
 
 
 def heir(size=1, join="parallel", **options):
-    return make(Heir(len(VOCABULARY), ContextRule("previous", size, join, targets=True)), max_length_a=0, max_length_b=30, **options)
+    return make(
+        Heir(len(VOCABULARY), ContextRule("previous", size, join, targets=True)),
+        max_length_a=0,
+        max_length_b=30,
+        **options,
+    )
 
 
 LETTERS, DOCUMENTS = ["a b", "", "c", "d e", "f", "g", "h i"], Documents([0, 3, 6], 7)
@@ -340,7 +400,9 @@ LETTERS, DOCUMENTS = ["a b", "", "c", "d e", "f", "g", "h i"], Documents([0, 3, 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_was_translated_before_is_read_with_a_line(jobs):
-    """Documents are translated side by side, line after line; a blank line says nothing, and nothing crosses into another document."""
+    """Documents are translated side by side, line after line; a blank line says nothing, and
+    nothing crosses into another document.
+    """
     done = []
 
     def said(**options):
@@ -349,20 +411,49 @@ def test_what_was_translated_before_is_read_with_a_line(jobs):
         return [t.text for t in translator.translate_window(LETTERS, documents=DOCUMENTS)]
 
     assert said() == ["a", "", "c a", "d", "f d", "g f d", "h"]
-    assert said(size=2) == said(size=2, join="concatenate") == ["a", "", "c a", "d", "f d", "g d f d", "h"]
+    assert (
+        said(size=2)
+        == said(size=2, join="concatenate")
+        == ["a", "", "c a", "d", "f d", "g d f d", "h"]
+    )
     assert sum(done) == pytest.approx(3 * len(LETTERS))
-    assert [t.text for t in heir(jobs=jobs).translate_window(LETTERS)] == ["a", "", "c", "d", "f", "g", "h"]
-    assert [t.text for t in heir(max_source=2).translate_window(["a b c d e", "f"], documents=Documents([0], 2))] == ["a c e", "f a"]
+    assert [t.text for t in heir(jobs=jobs).translate_window(LETTERS)] == [
+        "a",
+        "",
+        "c",
+        "d",
+        "f",
+        "g",
+        "h",
+    ]
+    assert [
+        t.text
+        for t in heir(max_source=2).translate_window(
+            ["a b c d e", "f"], documents=Documents([0], 2)
+        )
+    ] == ["a c e", "f a"]
 
 
 def test_given_targets_are_what_was_said_before():
-    """Of pairs, the targets of the lines before; of alternatives, the first of these, or what the system says where there is none."""
+    """Of pairs, the targets of the lines before; of alternatives, the first of these, or what
+    the system says where there is none.
+    """
     targets = ["b", "", "c b", "d e", "f d e", "g e", "h"]
     sure = [min(line.log_probs) > -0.1 for line in heir().force(LETTERS, targets, DOCUMENTS)]
-    assert sure == [False, True, True, False, True, False, True]  # a blank line is scored as an empty one
+    assert sure == [
+        False,
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]  # a blank line is scored as an empty one
     translator = heir()
     lines, documents = ["a b", "c", "d", "e"], Documents([0, 2], 4)
-    scores = translator.alternatives(lines, [[], ["c", "c a"], ["b", "d"], ["e b", "e d"]], documents)
+    scores = translator.alternatives(
+        lines, [[], ["c", "c a"], ["b", "d"], ["e b", "e d"]], documents
+    )
     assert [max(own) > -0.1 for own in scores if own] == [True] * 3
     assert [own.index(max(own)) for own in scores if own] == [1, 1, 0]
 
@@ -373,7 +464,10 @@ def test_alternatives_are_scored_with_the_context_that_the_same_targets_alone_ar
     targets = [[], ["a b", "c"], [], ["f", "d e", "g"], ["f", "a b"]]
     found = gossip(ContextRule(), jobs=jobs).alternatives(text, targets, documents)
     for number, own in enumerate(targets):
-        alone = [gossip(ContextRule()).force(text, [target] * 5, documents)[number].log_prob for target in own]
+        alone = [
+            gossip(ContextRule()).force(text, [target] * 5, documents)[number].log_prob
+            for target in own
+        ]
         assert found[number] == pytest.approx(alone, abs=1e-9)
     assert [max(range(len(own)), key=own.__getitem__) for own in found if own] == [0, 1, 0]
 
@@ -393,12 +487,18 @@ class Listener(Gossip):
 @given(
     st.lists(st.integers(1, 4), min_size=2, max_size=4),
     st.builds(
-        ContextRule, st.sampled_from(["previous", "next", "random", "foreign"]), st.integers(1, 3), st.sampled_from(["concatenate", "parallel"])
+        ContextRule,
+        st.sampled_from(["previous", "next", "random", "foreign"]),
+        st.integers(1, 3),
+        st.sampled_from(["concatenate", "parallel"]),
     ),
 )
 def test_scored_lines_have_the_context_tensors_of_training(sizes, rule):
     names = "abcdefghij"
-    text = [" ".join(names[i % 10] for i in range(n, n + 1 + n % 3)) + " ." * (n // 10) for n in range(sum(sizes))]
+    text = [
+        " ".join(names[i % 10] for i in range(n, n + 1 + n % 3)) + " ." * (n // 10)
+        for n in range(sum(sizes))
+    ]
     documents = Documents([sum(sizes[:i]) for i in range(len(sizes))], len(text))
     ids = [VOCABULARY.encode(line.split()) for line in text]
     pairs = GivenPairs(ids, ids)
@@ -411,12 +511,17 @@ def test_scored_lines_have_the_context_tensors_of_training(sizes, rule):
         (heard,) = listener.heard
         assert (heard is None) == (wanted is None)
         if wanted is not None:
-            assert all(torch.equal(getattr(heard, name), getattr(wanted, name)) for name in ("ids", "lengths", "rows"))
+            assert all(
+                torch.equal(getattr(heard, name), getattr(wanted, name))
+                for name in ("ids", "lengths", "rows")
+            )
             assert heard.padded == wanted.padded
 
 
 def test_the_context_of_an_over_long_line_is_its_first_piece():
-    translated = gossip(ContextRule(), max_source=3).translate_window(["a b c d e f g", "h"], documents=Documents([0], 2))
+    translated = gossip(ContextRule(), max_source=3).translate_window(
+        ["a b c d e f g", "h"], documents=Documents([0], 2)
+    )
     assert translated[1].text == "a b c"
 
 
@@ -426,12 +531,22 @@ def test_an_ensemble_reads_one_context():
         Translator(models, Spaces(), Spaces(), VOCABULARY, VOCABULARY, SearchSettings())
 
 
-@given(st.lists(st.sampled_from(["", "x"]), max_size=30), st.integers(1, 7), st.sampled_from(["blank", "marker", "everywhere", "known"]))
+@given(
+    st.lists(st.sampled_from(["", "x"]), max_size=30),
+    st.integers(1, 7),
+    st.sampled_from(["blank", "marker", "everywhere", "known"]),
+)
 def test_windows_of_whole_documents(text, size, way):
-    """With lines <d>, each in the place of the first line of a document, and blank where a model reads it."""
+    """With lines <d>, each in the place of the first line of a document, and blank where a model
+    reads it.
+    """
     numbered = [f"{word}{i}" if word else "<d>" * (way == "marker") for i, word in enumerate(text)]
     known = [i for i in range(len(text)) if i == 0 or i % 4 == 3]
-    starts = {**STARTS, "everywhere": starts_everywhere, "known": starts_of(Documents(known, len(text)))}[way]
+    starts = {
+        **STARTS,
+        "everywhere": starts_everywhere,
+        "known": starts_of(Documents(known, len(text))),
+    }[way]
     expected = {
         "blank": [i for i in range(len(text)) if i == 0 or not text[i - 1]],
         "marker": [i for i in range(len(text)) if i == 0 or not text[i]],
@@ -445,7 +560,10 @@ def test_windows_of_whole_documents(text, size, way):
         first += len(window)
     assert lines == numbered and found == expected
     read = without_markers(lines, starts)
-    assert read == [f"{word}{i}" if word else "" for i, word in enumerate(text)] and with_markers(read, lines, starts) == lines
+    assert (
+        read == [f"{word}{i}" if word else "" for i, word in enumerate(text)]
+        and with_markers(read, lines, starts) == lines
+    )
 
 
 def test_a_long_document_is_looked_at_once():
@@ -463,20 +581,34 @@ def test_a_long_document_is_looked_at_once():
 @given(
     st.lists(st.sampled_from(["", *"xxxxx"]), min_size=1, max_size=40),
     st.integers(1, 7),
-    st.builds(ContextRule, st.sampled_from(["previous", "next", "random", "foreign"]), st.integers(1, 3)),
+    st.builds(
+        ContextRule, st.sampled_from(["previous", "next", "random", "foreign"]), st.integers(1, 3)
+    ),
 )
 def test_contexts_do_not_depend_on_windows_nor_on_how_documents_are_given(text, size, rule):
-    """Blank lines between documents, or a file that says where they start in the text without these: every sentence has the same context."""
+    """Blank lines between documents, or a file that says where they start in the text without
+    these: every sentence has the same context.
+    """
     numbered = [word and f"{word}{i}" for i, word in enumerate(text)]
     kept = [line for line in numbered if line]
-    starts = [kept.index(line) for i, line in enumerate(numbered) if line and (not kept.index(line) or not numbered[i - 1])]
+    starts = [
+        kept.index(line)
+        for i, line in enumerate(numbered)
+        if line and (not kept.index(line) or not numbered[i - 1])
+    ]
     whole = Documents(starts, len(kept))
-    expected = {line: [kept[other] for other in whole.context(i, rule)] for i, line in enumerate(kept)}
+    expected = {
+        line: [kept[other] for other in whole.context(i, rule)] for i, line in enumerate(kept)
+    }
 
     def found(lines, starting):
         for window, documents in windows_for(rule, windowed(lines, size), starting):
             real = readable(documents, [bool(line) for line in window])
-            yield from ((line, [window[other] for other in real.context(i, rule)]) for i, line in enumerate(window) if line)
+            yield from (
+                (line, [window[other] for other in real.context(i, rule)])
+                for i, line in enumerate(window)
+                if line
+            )
 
     assert dict(found(numbered, starts_after_blank)) == expected
     assert dict(found(kept, starts_of(whole))) == expected
@@ -486,10 +618,17 @@ def test_what_is_said_of_documents(tmp_path):
     text, docs = tmp_path / "text", tmp_path / "docs"
     text.write_text("a\nb\nc\n")
     assert starts_said(str(text), None) is None
-    assert starts_said("-", "blank") is starts_after_blank and starts_said("-", "marker") is starts_at_marker
+    assert (
+        starts_said("-", "blank") is starts_after_blank
+        and starts_said("-", "marker") is starts_at_marker
+    )
     docs.write_text("0\n2\n")
     assert starts_said(str(text), str(docs))(["a", "b", "c"], 0) == [0, 2, 3]
     docs.write_text("0\n3\n")
-    for source, said, error in ((str(text), str(docs), DataError), (None, "blank", ConfigError), ("-", str(docs), ConfigError)):
+    for source, said, error in (
+        (str(text), str(docs), DataError),
+        (None, "blank", ConfigError),
+        ("-", str(docs), ConfigError),
+    ):
         with pytest.raises(error):
             starts_said(source, said)

@@ -1,4 +1,6 @@
-"""A small recurrent model that attends to its source, and a model that is a table: for tests of search, apart from nmtkit's own models."""
+"""A small recurrent model that attends to its source, and a model that is a table: for tests of
+search, apart from nmtkit's own models.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,24 @@ class Recurrent(Model):
         inside = torch.arange(batch.src.shape[1]) < batch.src_lengths[:, None]
         return {"keys": self.source(batch.src), "inside": {"mask": inside}}
 
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
         rows, steps = tgt_in.shape
         keys, mask = memory["keys"], memory["inside"]["mask"]
         beams = rows // keys.shape[0]
         hidden = state["h"] if state else keys.new_zeros(rows, 8)
         outputs = []
         for t in range(steps):
-            scores = torch.einsum("bkd,bsd->bks", hidden.view(-1, beams, 8), keys).masked_fill(~mask[:, None], float("-inf"))
+            scores = torch.einsum("bkd,bsd->bks", hidden.view(-1, beams, 8), keys).masked_fill(
+                ~mask[:, None], float("-inf")
+            )
             context = torch.einsum("bks,bsd->bkd", scores.softmax(-1), keys).reshape(rows, 8)
             hidden = self.cell(torch.cat([self.target(tgt_in[:, t]), context], 1), hidden)
             outputs.append(hidden)
-        return torch.stack(outputs, 1), None if state is None else {"h": hidden, "steps": state.get("steps", 0) + steps}
+        return torch.stack(outputs, 1), (
+            None if state is None else {"h": hidden, "steps": state.get("steps", 0) + steps}
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.out(hidden)
@@ -60,7 +68,9 @@ class Table(Model):
     def encode(self, batch: Batch) -> Memory:
         return {}
 
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
         return torch.zeros(*tgt_in.shape, 1, dtype=torch.float64), state
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -75,18 +85,24 @@ class ByPosition(Table):
         self.rows = torch.tensor(rows, dtype=torch.float64)
         self.steps = 0
 
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
         start = state.get("start", 0) if state else 0
         self.steps += 1
         positions = torch.arange(start, start + tgt_in.shape[1], dtype=torch.float64)
-        return positions[None, :, None].expand(*tgt_in.shape, 1), None if state is None else {"start": start + tgt_in.shape[1]}
+        return positions[None, :, None].expand(*tgt_in.shape, 1), (
+            None if state is None else {"start": start + tgt_in.shape[1]}
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.rows[hidden[..., 0].long()]
 
 
 class Gossip(Model):
-    """Says the words of its context, those of one sentence after the other, whatever its source is."""
+    """Says the words of its context, those of one sentence after the other, whatever its source
+    is.
+    """
 
     def __init__(self, vocabulary: int, rule: ContextRule) -> None:
         super().__init__(ModelSettings(), Vocabularies(src=vocabulary, tgt=vocabulary, shared=True))
@@ -104,15 +120,25 @@ class Gossip(Model):
     def encode(self, batch: Batch) -> Memory:
         said = torch.full((len(batch.src), 100), EOS)
         for row in range(len(said)):
-            own = [] if batch.context is None else [i for i in batch.context.rows[row].tolist() if i >= 0]
+            own = (
+                []
+                if batch.context is None
+                else [i for i in batch.context.rows[row].tolist() if i >= 0]
+            )
             words = [i for one in own for i in batch.context.ids[one].tolist() if i > EOS]
             said[row, : len(words)] = torch.tensor(words, dtype=torch.long)
         return {"said": said}
 
-    def decode(self, tgt_in: Tensor, memory: Memory, state: State | None = None) -> tuple[Tensor, State | None]:
+    def decode(
+        self, tgt_in: Tensor, memory: Memory, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
         start = state.get("start", 0) if state else 0
-        said = memory["said"].repeat_interleave(len(tgt_in) // len(memory["said"]), 0)[:, start : start + tgt_in.shape[1]]
-        return said[:, :, None].double(), None if state is None else {"start": start + tgt_in.shape[1]}
+        said = memory["said"].repeat_interleave(len(tgt_in) // len(memory["said"]), 0)[
+            :, start : start + tgt_in.shape[1]
+        ]
+        return said[:, :, None].double(), (
+            None if state is None else {"start": start + tgt_in.shape[1]}
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         return 10 * nn.functional.one_hot(hidden[..., 0].long(), self.vocabularies.tgt).double()
@@ -125,16 +151,26 @@ class Heir(Gossip):
         said = torch.full((len(batch.src), 100), EOS)
         said[:, 0] = batch.src[:, 0]
         for row in range(len(said)):
-            own = [] if batch.context is None else [i for i in batch.context.rows[row].tolist() if i >= 0]
+            own = (
+                []
+                if batch.context is None
+                else [i for i in batch.context.rows[row].tolist() if i >= 0]
+            )
             words = [i for one in own for i in batch.context.tgt_in[one].tolist() if i > EOS]
             said[row, 1 : len(words) + 1] = torch.tensor(words, dtype=torch.long)
         return {"said": said}
 
 
-def recurrent(seed: int, vocabulary: int, sharpness: float = 3.0, eos_bias: float = 0.0) -> Recurrent:
+def recurrent(
+    seed: int, vocabulary: int, sharpness: float = 3.0, eos_bias: float = 0.0
+) -> Recurrent:
     """A random recurrent model in float64, peaked enough that hypotheses differ."""
     torch.manual_seed(seed)
-    model = Recurrent(ModelSettings(), Vocabularies(src=vocabulary, tgt=vocabulary, shared=True)).double().eval()
+    model = (
+        Recurrent(ModelSettings(), Vocabularies(src=vocabulary, tgt=vocabulary, shared=True))
+        .double()
+        .eval()
+    )
     with torch.no_grad():
         model.out.weight.mul_(sharpness)
         model.target.weight.mul_(2)
@@ -145,7 +181,10 @@ def recurrent(seed: int, vocabulary: int, sharpness: float = 3.0, eos_bias: floa
 def sources(seed: int, vocabulary: int, lengths: list[int]) -> list[list[int]]:
     """Random source ids of the given lengths, </s> included."""
     generator = torch.Generator().manual_seed(seed)
-    return [[*torch.randint(3, vocabulary, (n - 1,), generator=generator).tolist(), EOS] for n in lengths]
+    return [
+        [*torch.randint(3, vocabulary, (n - 1,), generator=generator).tolist(), EOS]
+        for n in lengths
+    ]
 
 
 def batch_of(ids: list[list[int]]) -> Batch:

@@ -1,4 +1,6 @@
-"""A prepared run with two small trained systems, made by hand: search, files and messages do not need a good model."""
+"""A prepared run with two small trained systems, made by hand: search, files and messages do not
+need a good model.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,38 @@ from nmtkit.run import Run, write_toml
 from nmtkit.text.vocabulary import SPECIALS
 from tests.manifests import write_best, write_manifest
 
-WORDS = ["a", "dog", "runs", "over", "the", "green", "meadow", "and", "two", "men", "look", "at", "it", ".", ",", "!", "?", ";", "A", "The", "Two"]
-LINES = ["A dog runs over the meadow.", "", "two men look", "  ", "The dog, the men and the meadow!", "it", "a zebra looks at it"]
+WORDS = [
+    "a",
+    "dog",
+    "runs",
+    "over",
+    "the",
+    "green",
+    "meadow",
+    "and",
+    "two",
+    "men",
+    "look",
+    "at",
+    "it",
+    ".",
+    ",",
+    "!",
+    "?",
+    ";",
+    "A",
+    "The",
+    "Two",
+]
+LINES = [
+    "A dog runs over the meadow.",
+    "",
+    "two men look",
+    "  ",
+    "The dog, the men and the meadow!",
+    "it",
+    "a zebra looks at it",
+]
 
 
 def save_system(run, name, seed, steps=(10,), bias=2.0):
@@ -22,11 +54,21 @@ def save_system(run, name, seed, steps=(10,), bias=2.0):
     system.path.mkdir(parents=True)
     size = len(SPECIALS) + len(WORDS)
     search = {"beam": 3, "length_penalty": 0.6, "max_length_a": 1.0, "max_length_b": 5}
-    write_toml(system.config, {"variant": "toy_models:Recurrent", "model": {}, "train": {"checkpoint_every": 10}, "search": search})
+    write_toml(
+        system.config,
+        {
+            "variant": "toy_models:Recurrent",
+            "model": {},
+            "train": {"checkpoint_every": 10},
+            "search": search,
+        },
+    )
     about = {"variant": "toy_models:Recurrent", "vocabulary": loading.vocabulary_hashes(run)}
     for step in steps:
         model = toy_models.recurrent(seed + step, size, eos_bias=bias).float()
-        checkpoints.save(system.checkpoints, step, loading.weights_of(model), {"x": torch.zeros(1)}, {}, about)
+        checkpoints.save(
+            system.checkpoints, step, loading.weights_of(model), {"x": torch.zeros(1)}, {}, about
+        )
     write_best(system.path, f"step-{steps[0]:08d}")
     return system
 
@@ -43,10 +85,19 @@ def run(tmp_path, monkeypatch):
     size = len(SPECIALS) + len(WORDS)
     sets = [("train", "train", 5), ("test", "test", len(LINES)), ("other", "test", 3)]
     vocabulary = {"shared": True, "src": size, "tgt": size}
-    write_manifest(prep, sets, {"aggressive_hyphens": False, "merges": 0}, tgt="en", vocabulary=vocabulary, fingerprint="f0")
+    write_manifest(
+        prep,
+        sets,
+        {"aggressive_hyphens": False, "merges": 0},
+        tgt="en",
+        vocabulary=vocabulary,
+        fingerprint="f0",
+    )
     save_system(made, "one", seed=1, steps=(10, 20, 30))
     save_system(made, "two", seed=2)
-    monkeypatch.setattr("nmtkit.nn.hardware.choose", cheap_choice)  # its measurements change process-wide settings of torch
+    monkeypatch.setattr(
+        "nmtkit.nn.hardware.choose", cheap_choice
+    )  # its measurements change process-wide settings of torch
     return made
 
 

@@ -1,1 +1,3 @@
-"""What several analyses need: recorded attention, contrastive sets, probing files, learning curves, costs."""
+"""What several analyses need: recorded attention, contrastive sets, probing files, learning
+curves, costs.
+"""

@@ -46,7 +46,8 @@ def evenly(site: str, src_lengths: Tensor) -> Change:
 
 
 def distances(contexts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the mean distance of each step's context to the contexts of its sentence's other steps.
+    """Return the mean distance of each step's context to the contexts of its sentence's other
+    steps.
 
     It is divided by the mean length of the sentence's contexts.
 

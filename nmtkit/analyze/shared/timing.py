@@ -120,7 +120,10 @@ class Bench:
         self.search = settings.model_copy(update=limits)
         for name, model in self.models.items():
             if model.reads_spans and study.store.spans is None:
-                console.warn(f"'{name}' reads parses, which {study.set_name} has none of: it decodes with n-grams instead")
+                console.warn(
+                    f"'{name}' reads parses, which {study.set_name} has none of: it decodes with"
+                    " n-grams instead"
+                )
         self.sources = {
             name: _sources(study.store, self.device, model) for name, model in self.models.items()
         }

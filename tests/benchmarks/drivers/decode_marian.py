@@ -1,4 +1,6 @@
-"""Translate with Hugging Face `generate`, holding nmtkit's weights. Usage: decode_marian.py SETTING.json"""
+"""Translate with Hugging Face `generate`, holding nmtkit's weights. Usage: decode_marian.py
+SETTING.json
+"""
 
 import json
 import sys
@@ -17,8 +19,14 @@ def load(s):
     weights = load_file(s["weights"])
     own = model.state_dict()
     for name in list(own):
-        tied = "model.shared.weight" if name.endswith(("embed_tokens.weight", "lm_head.weight")) else name
-        own[name].copy_(weights.get(tied, torch.zeros(())) if name == "final_logits_bias" else weights[tied])
+        tied = (
+            "model.shared.weight"
+            if name.endswith(("embed_tokens.weight", "lm_head.weight"))
+            else name
+        )
+        own[name].copy_(
+            weights.get(tied, torch.zeros(())) if name == "final_logits_bias" else weights[tied]
+        )
     return model.eval()
 
 
@@ -45,7 +53,12 @@ def main():
                 out = model.generate(input_ids=x, attention_mask=x.ne(0), **options)
                 for i, line in zip(rows, out[:, 1:].tolist(), strict=True):
                     found[i] = [t for t in line[: line.index(2) if 2 in line else None] if t]
-        rounds.say(seconds=time.perf_counter() - start, cpu=time.process_time() - cpu, hypotheses=found, peak=peak_bytes())
+        rounds.say(
+            seconds=time.perf_counter() - start,
+            cpu=time.process_time() - cpu,
+            hypotheses=found,
+            peak=peak_bytes(),
+        )
 
 
 if __name__ == "__main__":

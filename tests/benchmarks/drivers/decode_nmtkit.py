@@ -1,4 +1,6 @@
-"""Translate with nmtkit's Translator (batching, search, worker processes; subwords in, subwords out). Usage: decode_nmtkit.py SETTING.json"""
+"""Translate with nmtkit's Translator (batching, search, worker processes; subwords in, subwords
+out). Usage: decode_nmtkit.py SETTING.json
+"""
 
 import json
 import sys
@@ -50,11 +52,18 @@ def main():
     if s["shortest"]:
         never_ending(model)
     lines = Path(s["corpus"], "test.src").read_text("utf-8").split("\n")[:-1][: s["sentences"]]
-    values = {"length_penalty": s["length_penalty"], "max_length_a": 0, "max_length_b": s["longest"], **s["search"]}
+    values = {
+        "length_penalty": s["length_penalty"],
+        "max_length_a": 0,
+        "max_length_b": s["longest"],
+        **s["search"],
+    }
     while True:
         _, beam = rounds.wait()
         settings = build(SearchSettings, {**values, "beam": int(beam), "nbest": 1}, "search")
-        translator = Translator([model], Subwords(), Subwords(), *vocabularies, settings, "cpu", s["jobs"])
+        translator = Translator(
+            [model], Subwords(), Subwords(), *vocabularies, settings, "cpu", s["jobs"]
+        )
         start, cpu = time.perf_counter(), time.process_time()
         if s["jobs"] > 1 or s["threads"] == 1:
             with workers.one_thread(torch.device("cpu")):

@@ -1,7 +1,9 @@
-"""The side of the benchmarks that runs inside each system's own environment: timed rounds on request, one JSON line a round.
+"""The side of the benchmarks that runs inside each system's own environment: timed rounds on
+request, one JSON line a round.
 
-The harness writes "go N"; the next N steps (or sentences) are timed and reported; in between the process waits, so that systems take turns.
-Nothing but the standard library: this file is imported by other toolkits' environments.
+The harness writes "go N"; the next N steps (or sentences) are timed and reported; in between the
+process waits, so that systems take turns. Nothing but the standard library: this file is imported
+by other toolkits' environments.
 """
 
 import json
@@ -48,17 +50,31 @@ class Rounds:
         if self._answer:
             self.say(**self._answer, peak=peak_bytes())
         self._left = int(self.wait()[1])
-        self._answer = {"tokens": [], "seconds": [], "cpu": [], "src_real": 0, "src_all": 0, "tgt_real": 0, "tgt_all": 0}
+        self._answer = {
+            "tokens": [],
+            "seconds": [],
+            "cpu": [],
+            "src_real": 0,
+            "src_all": 0,
+            "tgt_real": 0,
+            "tgt_all": 0,
+        }
         self._mark, self._cpu_mark = time.perf_counter(), time.process_time()
 
     def after_step(self, src_real, src_all, tgt_real, tgt_all):
-        """Call after each step with its real and its padded numbers of tokens; the time since the last step (loading included) is its time."""
+        """Call after each step with its real and its padded numbers of tokens; the time since
+        the last step (loading included) is its time.
+        """
         now, cpu = time.perf_counter(), time.process_time()
         answer = self._answer
         answer["tokens"].append(int(tgt_real))
         answer["seconds"].append(now - self._mark)
         answer["cpu"].append(cpu - self._cpu_mark)
-        for key, value in zip(("src_real", "src_all", "tgt_real", "tgt_all"), (src_real, src_all, tgt_real, tgt_all), strict=True):
+        for key, value in zip(
+            ("src_real", "src_all", "tgt_real", "tgt_all"),
+            (src_real, src_all, tgt_real, tgt_all),
+            strict=True,
+        ):
             answer[key] += int(value)
         self._mark, self._cpu_mark = now, cpu
         self._left -= 1
@@ -66,7 +82,10 @@ class Rounds:
 
 def read_ids(path, ids, unknown=3, end=2):
     """Lines of subwords as lists of ids ending in </s>."""
-    return [[ids.get(word, unknown) for word in line.split()] + [end] for line in Path(path).read_text("utf-8").split("\n")[:-1]]
+    return [
+        [ids.get(word, unknown) for word in line.split()] + [end]
+        for line in Path(path).read_text("utf-8").split("\n")[:-1]
+    ]
 
 
 def read_vocabulary(path):

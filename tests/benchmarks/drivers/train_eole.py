@@ -1,4 +1,6 @@
-"""Train with eole's own trainer and data loading; only its step is watched. Usage: train_eole.py SETTING.json"""
+"""Train with eole's own trainer and data loading; only its step is watched. Usage: train_eole.py
+SETTING.json
+"""
 
 import json
 import sys
@@ -12,7 +14,9 @@ def configuration(s, folder):
     """eole's configuration file for the setting."""
     corpus = s["corpus"]
     return {
-        "data": {"corpus_1": {"path_src": f"{corpus}/train.src", "path_tgt": f"{corpus}/train.tgt"}},
+        "data": {
+            "corpus_1": {"path_src": f"{corpus}/train.src", "path_tgt": f"{corpus}/train.tgt"}
+        },
         "src_vocab": f"{folder}/vocab.txt",
         "tgt_vocab": f"{folder}/vocab.txt",
         "share_vocab": True,
@@ -61,7 +65,10 @@ def configuration(s, folder):
             "add_ffnbias": True,
             "share_embeddings": True,
             "share_decoder_embeddings": True,
-            "embeddings": {"position_encoding_type": "SinusoidalInterleaved", "word_vec_size": s["width"]},
+            "embeddings": {
+                "position_encoding_type": "SinusoidalInterleaved",
+                "word_vec_size": s["width"],
+            },
         },
     }
 
@@ -72,7 +79,9 @@ def main():
     folder = Path(s["scratch"])
     tokens = Path(s["corpus"], "vocab.txt").read_text("utf-8").split("\n")[4:-1]
     folder.joinpath("vocab.txt").write_text("".join(f"{token}\t1\n" for token in tokens), "utf-8")
-    folder.joinpath("eole.json").write_text(json.dumps(configuration(s, folder)), "utf-8")  # JSON is YAML
+    folder.joinpath("eole.json").write_text(
+        json.dumps(configuration(s, folder)), "utf-8"
+    )  # JSON is YAML
     rounds = Rounds()
     from eole.bin.main import main as eole_main
     from eole.trainer import Trainer

@@ -1,4 +1,6 @@
-"""Train JoeyNMT's recurrent encoder-decoder with its own trainer and data loading; only its step is watched. Usage: train_joey.py SETTING.json"""
+"""Train JoeyNMT's recurrent encoder-decoder with its own trainer and data loading; only its step
+is watched. Usage: train_joey.py SETTING.json
+"""
 
 import json
 import sys
@@ -11,10 +13,18 @@ NEVER = 1_000_000_000
 
 
 def configuration(s, folder):
-    """JoeyNMT's configuration for the setting: a bidirectional GRU, a GRU with additive attention and a bridge between them."""
+    """JoeyNMT's configuration for the setting: a bidirectional GRU, a GRU with additive
+    attention and a bridge between them.
+    """
     corpus = s["corpus"]
     embeddings = {"embedding_dim": s["width"], "scale": False, "dropout": s["dropout"]}
-    common = {"type": "recurrent", "rnn_type": "gru", "embeddings": embeddings, "hidden_size": s["hidden"], "num_layers": 1}
+    common = {
+        "type": "recurrent",
+        "rnn_type": "gru",
+        "embeddings": embeddings,
+        "hidden_size": s["hidden"],
+        "num_layers": 1,
+    }
     return {
         "name": "benchmark",
         "joeynmt_version": "2.3.0",
@@ -26,8 +36,18 @@ def configuration(s, folder):
             "train": f"{corpus}/train",
             "dev": f"{corpus}/dev",
             "dataset_type": "plain",
-            "src": {"lang": "src", "level": "word", "max_length": -1, "voc_file": f"{folder}/vocab.txt"},
-            "trg": {"lang": "tgt", "level": "word", "max_length": -1, "voc_file": f"{folder}/vocab.txt"},
+            "src": {
+                "lang": "src",
+                "level": "word",
+                "max_length": -1,
+                "voc_file": f"{folder}/vocab.txt",
+            },
+            "trg": {
+                "lang": "tgt",
+                "level": "word",
+                "max_length": -1,
+                "voc_file": f"{folder}/vocab.txt",
+            },
         },
         "testing": {"beam_size": 1},
         "training": {
@@ -35,7 +55,11 @@ def configuration(s, folder):
             "adam_betas": [0.9, 0.98],
             "learning_rate": 3e-4,
             "learning_rate_min": 0.0,
-            "scheduling": "exponential",  # it insists on a schedule, and its plateau does not know this torch; once an epoch, by a factor of one
+            "scheduling": (
+                "exponential"
+                # it insists on a schedule, and its plateau does not know this torch; once an epoch, by
+                # a factor of one
+            ),
             "decrease_factor": 1.0,
             "normalization": "tokens",
             "label_smoothing": s["smoothing"],
@@ -52,7 +76,13 @@ def configuration(s, folder):
             "tied_embeddings": True,
             "tied_softmax": s["width"] == s["hidden"],
             "encoder": {**common, "bidirectional": True},
-            "decoder": {**common, "hidden_dropout": s["dropout"], "init_hidden": "bridge", "input_feeding": True, "attention": "bahdanau"},
+            "decoder": {
+                **common,
+                "hidden_dropout": s["dropout"],
+                "init_hidden": "bridge",
+                "input_feeding": True,
+                "attention": "bahdanau",
+            },
         },
     }
 
@@ -72,7 +102,9 @@ def main():
     def watched(self, batch):
         rounds.before_step()
         result = original(self, batch)
-        rounds.after_step(batch.src_length.sum(), batch.src.numel(), batch.ntokens, batch.trg.numel())
+        rounds.after_step(
+            batch.src_length.sum(), batch.src.numel(), batch.ntokens, batch.trg.numel()
+        )
         return result
 
     training.TrainManager._train_step = watched

@@ -1,4 +1,6 @@
-"""Train Hugging Face's Marian classes by a plain loop over length-bucketed batches. Usage: train_marian.py SETTING.json"""
+"""Train Hugging Face's Marian classes by a plain loop over length-bucketed batches. Usage:
+train_marian.py SETTING.json
+"""
 
 import json
 import random
@@ -30,7 +32,9 @@ def padded(rows):
 
 
 def build(s):
-    """Marian: post-norm, ReLU, sinusoidal positions, one matrix for both embeddings and the output."""
+    """Marian: post-norm, ReLU, sinusoidal positions, one matrix for both embeddings and the
+    output.
+    """
     config = MarianConfig(
         vocab_size=s["vocabulary"],
         d_model=s["width"],
@@ -64,14 +68,20 @@ def main():
     src, tgt = (read_ids(Path(s["corpus"], f"train.{side}"), ids) for side in ("src", "tgt"))
     rounds = Rounds()
     model = build(s)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=3e-4, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0
+    )
     while True:
         for batch in batches(src, tgt, s["batch"]):
             rounds.before_step()
             x, y = padded([src[i] for i in batch]), padded([tgt[i] for i in batch])
             y_in = torch.cat((torch.ones(len(batch), 1, dtype=torch.long), y[:, :-1]), 1)
-            logits = model(input_ids=x, attention_mask=x.ne(0), decoder_input_ids=y_in, use_cache=False).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=0, label_smoothing=s["smoothing"])
+            logits = model(
+                input_ids=x, attention_mask=x.ne(0), decoder_input_ids=y_in, use_cache=False
+            ).logits
+            loss = F.cross_entropy(
+                logits.flatten(0, 1), y.flatten(), ignore_index=0, label_smoothing=s["smoothing"]
+            )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()

@@ -1,4 +1,6 @@
-"""Train with nmtkit's own stage `train`; only its update is watched. Usage: train_nmtkit.py SETTING.json"""
+"""Train with nmtkit's own stage `train`; only its update is watched. Usage: train_nmtkit.py
+SETTING.json
+"""
 
 import json
 import sys
@@ -33,19 +35,41 @@ def main():
         original_update(self)
         src, tgt = self.store.src_lengths, self.store.tgt_lengths
         real = [sum(int(lengths[rows].sum()) for rows in seen) for lengths in (src, tgt)]
-        held = [sum(len(rows) * int(np.max(lengths[rows])) for rows in seen) for lengths in (src, tgt)]
+        held = [
+            sum(len(rows) * int(np.max(lengths[rows])) for rows in seen) for lengths in (src, tgt)
+        ]
         rounds.after_step(real[0], held[0], real[1], held[1])
 
     Trainer.update, Gradients.compute = watched, compute
     never = 10**9
     values = {
         **{f"model.{key}": value for key, value in s["model"].items()},
-        **{"model.tie": '"all"', "model.dropout": s["dropout"], "train.label_smoothing": s["smoothing"]},
-        **{"train.batch_size": s["batch"], "train.batch_unit": '"tgt_tokens"', "train.update_size": 0, "train.precision": json.dumps(s["precision"])},
-        **{"train.schedule": '"constant"', "train.lr": 3e-4, "train.warmup": 0, "train.max_steps": never, "train.log_every": 50},
+        **{
+            "model.tie": '"all"',
+            "model.dropout": s["dropout"],
+            "train.label_smoothing": s["smoothing"],
+        },
+        **{
+            "train.batch_size": s["batch"],
+            "train.batch_unit": '"tgt_tokens"',
+            "train.update_size": 0,
+            "train.precision": json.dumps(s["precision"]),
+        },
+        **{
+            "train.schedule": '"constant"',
+            "train.lr": 3e-4,
+            "train.warmup": 0,
+            "train.max_steps": never,
+            "train.log_every": 50,
+        },
         **{"train.validate_every": never, "train.checkpoint_every": never},
     }
-    train(Run(run), variant=s["variant"], preset="small", assignments=[f"{key}={value}" for key, value in values.items()] + s["set"])
+    train(
+        Run(run),
+        variant=s["variant"],
+        preset="small",
+        assignments=[f"{key}={value}" for key, value in values.items()] + s["set"],
+    )
 
 
 if __name__ == "__main__":
