@@ -20,7 +20,7 @@ from nmtkit.analyze.shared import context_reading, recording
 from nmtkit.analyze.shared.context_reading import Example, Numbers, Sites
 from nmtkit.analyze.study import SEED, Study
 from nmtkit.data.batches import collate
-from nmtkit.data.documents import ContextRule, Documents, documents_file
+from nmtkit.data.documents import ContextRule, Documents, Kind, documents_file
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
@@ -47,11 +47,13 @@ P_VALUES = ("paired_bootstrap", "sacrebleu_randomization")
 
 def conditions(rule: ContextRule) -> dict[str, ContextRule]:
     """Return the contexts that are compared, by name: a system's own, and those in its place."""
-    others = {NONE: "none", "same document": "random", "other documents": "foreign"}
-    replaced = {
-        name: dataclasses.replace(rule, kind=kind, seed=rule.seed + 1)
-        for name, kind in others.items()
-    }  # type: ignore[arg-type]
+    others: dict[str, Kind] = {
+        NONE: "none",
+        "same document": "random",
+        "other documents": "foreign",
+    }
+    seed = rule.seed + 1
+    replaced = {n: dataclasses.replace(rule, kind=k, seed=seed) for n, k in others.items()}
     return {OWN: rule, **replaced}
 
 
@@ -283,9 +285,17 @@ class Context(Analysis[Options, ContextUse]):
             if any(s.endswith(OF_CONTEXT) for s in gates_of(model, study.device))
         ]
         return ContextUse(
-            study.set_name, len(study.store), len(study.store.documents), signature, reader.draws, rules, systems, examples,
-            _gates(study, gated), list(study.left_out),
-        )  # fmt: skip
+            set_name=study.set_name,
+            sentences=len(study.store),
+            documents=len(study.store.documents),
+            signature=signature,
+            draws=reader.draws,
+            rules=rules,
+            systems=systems,
+            examples=examples,
+            gates=_gates(study, gated),
+            left_out=list(study.left_out),
+        )
 
     def present(self, result: ContextUse) -> Finding:
         table = _table(result)

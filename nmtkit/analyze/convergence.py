@@ -223,25 +223,33 @@ def notes(result: Trainings) -> list[str]:
         "worked: other work on the machine is not in them, nor is a GPU's"
         + (f"; not in the log of {untimed}" if untimed else "")
     )
+    reached = (
+        "reached: the first time, linear in updates between the validation before and the one "
+        f"that is there; '{FIRST}': not later than that; '{NEVER}': not by the end of this "
+        "training"
+    )
+    minutes = (
+        "minutes: of updates alone, by the clock, as logged on the machine of each training; "
+        "validation, saving and the time between a stop and a restart are not counted, an update "
+        "made again after a restart counts once"
+    )
+    dev = (
+        f"dev BLEU: greedy search{signature}; dev loss and training loss: per target token, "
+        "without label smoothing, training loss with dropout"
+    )
+    unlike = "dev BLEU was NOT measured in one way (facts in finding.json): its levels cannot be "
+    unlike += "compared"
     lines = {
-        f"reached: the first time, linear in updates between the validation before and the one that is there; '{FIRST}': not later than that; '{NEVER}': not by the end of this training": (
-            True
-        ),
-        "minutes: of updates alone, by the clock, as logged on the machine of each training; validation, saving and the time between a stop and a restart are not counted, an update made again after a restart counts once": (
-            True
-        ),
+        reached: True,
+        minutes: True,
         processor: result.timed,
-        f"dev BLEU: greedy search{signature}; dev loss and training loss: per target token, without label smoothing, training loss with dropout": (
-            True
-        ),
+        dev: True,
         "no training here measured BLEU (train.dev_bleu), so there are no levels": not ways,
-        "no training here has any BLEU to speak of, so there are no levels (--levels)": (
+        "no training here has any BLEU to speak of, so there are no levels (--levels)": bool(
             ways and not result.levels
         ),
-        f"without dev BLEU, so without levels: {mute}": ways and mute,
-        "dev BLEU was NOT measured in one way (facts in finding.json): its levels cannot be compared": (
-            not result.comparable
-        ),
+        f"without dev BLEU, so without levels: {mute}": bool(ways and mute),
+        unlike: not result.comparable,
     }
     return [line for line, applies in lines.items() if applies] + [
         f"{name}: the log has no line of {count:,} updates (skipped ones, or lines lost)"

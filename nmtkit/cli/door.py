@@ -259,8 +259,6 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(
-                encoding="utf-8",
-                errors="surrogateescape" if stream is sys.stdin else "backslashreplace",
-            )  # type: ignore[union-attr]
+            errors = "surrogateescape" if stream is sys.stdin else "backslashreplace"
+            stream.reconfigure(encoding="utf-8", errors=errors)  # type: ignore[union-attr]
     app()

@@ -141,7 +141,8 @@ def readme(said: dict[str, Any]) -> str:
     }
     return f"""# {said["system"]}, {said["src"]}-{said["tgt"]}, for CTranslate2
 
-Written by nmtkit {said["nmtkit"]} from {", ".join(one["name"] for one in said["checkpoints"])}; weights are {said["quantization"]}.
+Written by nmtkit {said["nmtkit"]} from {", ".join(one["name"] for one in said["checkpoints"])}; weights
+are {said["quantization"]}.
 It reads and writes subwords. Before it, a line of source text goes through
 
 {lists["source"]}
@@ -154,20 +155,20 @@ With nmtkit installed, that is:
 
     import ctranslate2
     from pathlib import Path
-    from nmtkit.records import Manifest, TextRecipe
-from nmtkit.settings import PrepSettings
-from nmtkit.text.side import TextSide
+    from nmtkit.text.side import TextSide
 
     source, target = (TextSide.load(Path("text"), side) for side in ("src", "tgt"))
     translator = ctranslate2.Translator(".")
     lines = ["…"]
-    found = translator.translate_batch([source.encode(line) for line in lines], beam_size={said["search"]["beam"]})
-    print([target.decode(one.hypotheses[0]) for one in found])
+    subwords = [source.encode(line) for line in lines]
+    results = translator.translate_batch(subwords, beam_size={said["search"]["beam"]})
+    print([target.decode(result.hypotheses[0]) for result in results])
 
-`</s>` is added to sources by CTranslate2. Blank lines, and lines of more than {said["search"]["max_source"]} subwords, which nmtkit
-translates in pieces, are up to you; no sentence may have more than {said["positions"]:,} subwords on either side.
-nmtkit ranks finished translations by log P / ((5+|Y|)/6)^α, with α = {said["search"]["length_penalty"]}; CTranslate2's
-`length_penalty` is the α of another formula, log P / |Y|^α: the two agree at 0 only.
-nmtkit's search never writes `<s>` or `<pad>`, which a model of a few updates may find likely; CTranslate2 leaves them out if told so
-(`suppress_sequences`), but renormalises the others.
+CTranslate2 adds `</s>` to sources. Blank lines are up to you, and so are lines of more than
+{said["search"]["max_source"]} subwords, which nmtkit translates in pieces. No sentence may have more than
+{said["positions"]:,} subwords on either side.
+nmtkit ranks finished translations by log P / ((5+|Y|)/6)^α, with α = {said["search"]["length_penalty"]}.
+CTranslate2's `length_penalty` is the α of another formula, log P / |Y|^α: the two agree at 0 only.
+nmtkit's search never writes `<s>` or `<pad>`, which a model of a few updates may find likely.
+CTranslate2 leaves them out with `suppress_sequences`, but renormalises the other probabilities.
 """

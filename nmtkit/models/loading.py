@@ -63,7 +63,8 @@ def build_untrained(run: Run, system: System) -> Model:
             f"--system {other.name}" for other in run.systems() if other.name != system.name
         )
         where = f"{system.path} ({error.where})" if error.where != "--variant" else system.path
-        hint = f"{error.hint or 'where it was trained there was one'}{f'; or leave this system out: {others}' if others else ''}"
+        hint = error.hint or "where it was trained there was one"
+        hint += f"; or leave this system out: {others}" if others else ""
         raise ConfigError(
             f"system '{system.name}': {error.message}", where=where, hint=hint
         ) from error

@@ -8,14 +8,18 @@ A pass outside `capture` pays one comparison a site. What sites are called, so t
 them in any model:
 
     encoder.0.attention       the first number is the layer, from 0
-    NAME.local, NAME.global   groups of heads of one attention, to summaries of neighbourhoods and to the positions themselves
+    NAME.local, NAME.global   groups of heads of one attention: to summaries of neighbourhoods, and
+                              to the positions themselves
     NAME_context              (B, T, C): what an attention gives, the heads side by side
-    NAME_gate                 (B, T, S) or (B, T): how open a gate is, mean over its numbers, NaN where it has no say
-    NAME.gate                 (B, S) recorded while encoding, (B, T) while decoding: what share of its own state a word keeps beside what it
-                              reads in other sentences, mean over its numbers, NaN where it has no
-                              context
-    NAME_mixture              (levels, layers): what share of each level of the encoder a decoder layer reads
-    context.NAME              what reading other sentences records (U contexts of a batch, each once) by a module that reads the source too
+    NAME_gate                 (B, T, S) or (B, T): how open a gate is, the mean over its numbers;
+                              NaN where it has no say
+    NAME.gate                 (B, S) while encoding, (B, T) while decoding: the share of its own
+                              state that a word keeps beside what it reads in other sentences, the
+                              mean over its numbers; NaN where it has no context
+    NAME_mixture              (levels, layers): the share of each encoder level in what a decoder
+                              layer reads
+    context.NAME              the same of U contexts of a batch, each once, recorded by a module
+                              that reads the source too
 
 Whoever captures may also change attention weights on their way, to see what hangs on them; a
 model's attention asks `changed` for those to use:

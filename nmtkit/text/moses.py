@@ -27,8 +27,10 @@ _CONTROL = re.compile("[\x00-\x1f]")
 _FACING = re.compile(r"'\s+'")
 _ESCAPED = re.compile("[&|<>'\"\\[\\]]")
 _CJK = (
-    "\u3005-\u3007\u3031-\u3035\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u3131-\u318e\u31a0-\u31bf\u31f0-\u31ff"
-    + "\u1100-\u11ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c\uac00-\ud7a3\uf900-\ufad9\uff66-\uffdc\U00020000-\U0003ffff"
+    "\u3005-\u3007\u3031-\u3035\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff"
+    "\u3105-\u312f\u3131-\u318e\u31a0-\u31bf\u31f0-\u31ff"
+    "\u1100-\u11ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c"
+    "\uac00-\ud7a3\uf900-\ufad9\uff66-\uffdc\U00020000-\U0003ffff"
 )
 
 

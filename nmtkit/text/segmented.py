@@ -48,9 +48,9 @@ class Segmented:
     def outside(self, allowed: set[str]) -> list[int]:
         """The words with a piece that is not allowed."""
         bad = np.array([piece not in allowed for piece in self.pieces])
-        return np.unique(
-            np.repeat(np.arange(len(self.lengths)), self.lengths)[bad[self.flat]]
-        ).tolist()  # type: ignore[no-any-return]
+        owners = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        words: list[int] = np.unique(owners[bad[self.flat]]).tolist()
+        return words
 
     def changed(self, words: Mapping[int, Sequence[str]]) -> Segmented:
         """A copy with other pieces for some words, given by number."""

@@ -8,7 +8,6 @@ from nmtkit.data.context import BREAK
 from nmtkit.models.concat import joined
 from tests.models import contract, test_transformer
 from tests.models.test_memory import (
-    BASELINE,
     ONE,
     PAIRS,
     THREE,

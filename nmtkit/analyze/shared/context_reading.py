@@ -282,10 +282,8 @@ def as_html(title: str, note: str, examples: Sequence[Example]) -> str:
     )
     parts.append(f"<body>\n<h1>{escape(title)}</h1>\n<p>{escape(note)}</p>\n")
     for one in examples:
-        parts.append(
-            f"<h2>{escape(one.title)}</h2>\n<dl>\n<dt>context</dt><dd>{shown(one.context, '255, 140, 0')}</dd>\n"
-        )
-        parts.append(
-            f"<dt>source</dt><dd>{shown(one.source, '30, 144, 255')}</dd>\n<dt>reference</dt><dd>{escape(one.reference)}</dd>\n</dl>\n"
-        )
+        context, source = shown(one.context, "255, 140, 0"), shown(one.source, "30, 144, 255")
+        parts.append(f"<h2>{escape(one.title)}</h2>\n<dl>\n<dt>context</dt><dd>{context}</dd>\n")
+        parts.append(f"<dt>source</dt><dd>{source}</dd>\n<dt>reference</dt>")
+        parts.append(f"<dd>{escape(one.reference)}</dd>\n</dl>\n")
     return "".join([*parts, "</body>\n</html>\n"])
