@@ -141,8 +141,8 @@ def readme(said: dict[str, Any]) -> str:
     }
     return f"""# {said["system"]}, {said["src"]}-{said["tgt"]}, for CTranslate2
 
-Written by nmtkit {said["nmtkit"]} from {", ".join(one["name"] for one in said["checkpoints"])}; weights
-are {said["quantization"]}.
+Written by nmtkit {said["nmtkit"]} from {", ".join(one["name"] for one in said["checkpoints"])};
+weights are {said["quantization"]}.
 It reads and writes subwords. Before it, a line of source text goes through
 
 {lists["source"]}
@@ -165,9 +165,10 @@ With nmtkit installed, that is:
     print([target.decode(result.hypotheses[0]) for result in results])
 
 CTranslate2 adds `</s>` to sources. Blank lines are up to you, and so are lines of more than
-{said["search"]["max_source"]} subwords, which nmtkit translates in pieces. No sentence may have more than
-{said["positions"]:,} subwords on either side.
-nmtkit ranks finished translations by log P / ((5+|Y|)/6)^α, with α = {said["search"]["length_penalty"]}.
+{said["search"]["max_source"]} subwords, which nmtkit translates in pieces. No sentence may have
+more than {said["positions"]:,} subwords on either side.
+nmtkit ranks finished translations by log P / ((5+|Y|)/6)^α, with
+α = {said["search"]["length_penalty"]}.
 CTranslate2's `length_penalty` is the α of another formula, log P / |Y|^α: the two agree at 0 only.
 nmtkit's search never writes `<s>` or `<pad>`, which a model of a few updates may find likely.
 CTranslate2 leaves them out with `suppress_sequences`, but renormalises the other probabilities.
