@@ -205,8 +205,8 @@ def test_without_the_package(run, monkeypatch):
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-3:] == [
         "nmtkit: ctranslate2 is not installed",
-        "  --to ctranslate2",
-        "  in nmtkit's checkout: pip install -e '.[export]'",
+        "  in: --to ctranslate2",
+        "  try: in nmtkit's checkout: pip install -e '.[export]'",
     ]
 
 
