@@ -7,7 +7,7 @@ from typing import Any
 
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.lexicon import FINITE
-from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser
+from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser, some
 
 VOWEL = re.compile("(?!uni|use|one|eu)([aeiou]|hon|hour)")  # a sound with "an" before it
 
@@ -32,7 +32,7 @@ class English(Realiser):
     def relative(self, clause: Clause, np: NP) -> Node:
         pronoun = Leaf("who" if np.human else "that", "WP")
         subject = clause.gap and self.noun_phrase(clause.subject, "n")
-        body = Node("S", [subject, *self.predicate(clause)])
+        body = Node("S", some(subject, *self.predicate(clause)))
         return Node("SBAR", [Node("WHNP", [pronoun]), body], clause)
 
     def verbs(self, clause: Clause) -> list[Leaf]:
@@ -63,7 +63,7 @@ class English(Realiser):
         predicate = clause.adjective and self.adjective_phrase(clause)
         place = clause.place and self.phrase(clause.place)
         time = clause.front != "time" and self.time(clause)
-        return [*order, *prepositional, predicate, place, time, *self.dependents(clause)]
+        return some(*order, *prepositional, predicate, place, time, *self.dependents(clause))
 
     def infinitive(self, clause: Clause) -> Node:
         verb = Node("VP", [Leaf(clause.verb.en.base, "VB", clause.verb), *self.complements(clause)])
@@ -93,15 +93,15 @@ class English(Realiser):
         if asked:
             return inside
         if others or clause.verb.en.base == "be":
-            return [Node("VP", [finite, negation, adverb, *inside])]
-        return [adverb, Node("VP", [finite, negation, *inside])]
+            return [Node("VP", some(finite, negation, adverb, *inside))]
+        return some(adverb, Node("VP", some(finite, negation, *inside)))
 
     def main_clause(self, clause: Clause) -> Node:
         subject = self.noun_phrase(clause.subject, "n")
         predicate = self.predicate(clause, bool(clause.question))
         if not clause.question:
             lead = clause.lead and self.function(clause.lead)
-            return Node("S", [lead, *self.opening(clause), subject, *predicate], clause)
+            return Node("S", some(lead, *self.opening(clause), subject, *predicate), clause)
         body = Node("SQ", [self.verbs(clause)[0], subject, *predicate], clause)
         if clause.question == "yn":
             return body

@@ -12,16 +12,21 @@ from typing import Any
 
 from nmtkit.demo.constituents import NP, PLURAL, Clause
 from nmtkit.demo.lexicon import TABLES
-from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser, comma, keyed
+from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser, comma, keyed, some
 
 CONTRACTIONS = {apart: joined for apart, joined, _ in TABLES["contractions"]}
-ENDINGS = {name: forms for name, (_, forms) in keyed("endings").items()}
+REFLEXIVES = {"I": "mich", "we": "uns"}
+# (paradigm, case) -> masculine, feminine, neuter, plural
+ENDINGS = {
+    (name, case): forms[at : at + 4]
+    for name, (_, forms) in keyed("endings").items()
+    for case, at in zip("nadg", range(0, 16, 4), strict=True)
+}
 
 
 def ending(paradigm: str, case: str, np: NP) -> str:
     """Return a noun phrase's form in a paradigm."""
-    column = 3 if np.number == PLURAL else "mfn".index(np.noun.gender)
-    return ENDINGS[paradigm][4 * "nadg".index(case) + column]
+    return ENDINGS[paradigm, case][3 if np.number == PLURAL else np.noun.column]
 
 
 class German(Realiser):
@@ -59,31 +64,38 @@ class German(Realiser):
         gap = clause.gap
         pronoun = Leaf(ending("relative", gap.case if gap else "n", np), "WP")
         preposition = gap and gap.de and Leaf(gap.de, "IN", gap.de)
-        return self.verb_last("SREL", Node("C", [preposition, pronoun]), clause, gap is not None)
+        return self.verb_last("SREL", some(preposition, pronoun), clause, gap is not None)
 
-    def middle(self, clause: Clause, subject: bool = True) -> Node:
+    def middle(self, clause: Clause, subject: bool) -> Node:
         """Return the middle field, with the subject or without."""
-        fillers: dict[str, list[Node]] = {"pronoun": [], "d": [], "a": [], "prepositional": []}
-        for slot, np in sorted(clause.filled, key=lambda filled: filled[0].case):
-            if slot is not clause.gap:
-                prepositional = np.preposition and np.preposition[1]
-                kind = "prepositional" if prepositional else "pronoun" if np.pronoun else slot.case
-                fillers[kind].append(self.phrase(np, slot.case))
-        reflexive = {"I": "mich", "we": "uns"}.get(clause.subject.pronoun, "sich")
+        pronouns: list[Node] = []
+        objects: dict[str, list[Node]] = {"d": [], "a": []}
+        prepositional: list[Node] = []
+        for slot, np in clause.filled:
+            if slot is clause.gap:
+                continue
+            phrase = self.phrase(np, slot.case)
+            if np.preposition and np.preposition[1]:
+                prepositional.append(phrase)
+            elif np.pronoun:  # the accusative comes first
+                pronouns.insert(len(pronouns) if slot.case == "d" else 0, phrase)
+            else:
+                objects[slot.case].append(phrase)
         negated = clause.negated and not any(np.det == "any" for _, np in clause.filled)
-        kids = [
+        kids = some(
             subject and self.noun_phrase(clause.subject, "n"),
-            *fillers["pronoun"],
-            clause.verb.reflexive and Leaf(reflexive, "PRP", "sich"),
-            *fillers["d"],
+            *pronouns,
+            clause.verb.reflexive
+            and Leaf(REFLEXIVES.get(clause.subject.pronoun, "sich"), "PRP", "sich"),
+            *objects["d"],
             clause.front != "time" and self.time(clause),
             clause.adverb and self.word(clause.adverb),
-            *fillers["a"],
+            *objects["a"],
             negated and self.function("not"),
-            *fillers["prepositional"],
+            *prepositional,
             clause.place and self.phrase(clause.place),
             clause.adjective and self.adjective_phrase(clause),
-        ]
+        )
         return Node("MF", kids)
 
     def time(self, clause: Clause) -> Any:
@@ -94,39 +106,39 @@ class German(Realiser):
         clauses = self.dependents(clause)
         return Node("NF", [part for inner in clauses for part in (comma(), inner, comma())])
 
-    def verb_last(self, label: str, opening: Node, clause: Clause, subject: bool = True) -> Node:
+    def fields(
+        self, label: str, opening: list[Any], clause: Clause, bracket: list[Any], subject: bool
+    ) -> Node:
+        """Return a clause: what opens it, the middle field, the right bracket, what follows."""
+        middle = self.middle(clause, subject)
+        return Node(label, [*opening, middle, Node("RK", bracket), self.after(clause)], clause)
+
+    def verb_last(self, label: str, opening: list[Any], clause: Clause, subject: bool) -> Node:
         """Return a clause with its finite verb last, the separable prefix joined."""
         finite, *others = self.verbs(clause)
         if not others:
             finite.form = clause.verb.de.prefix + finite.form
-        bracket = Node("RK", [*others, finite])
-        return Node(
-            label, [opening, self.middle(clause, subject), bracket, self.after(clause)], clause
-        )
+        return self.fields(label, [Node("C", opening)], clause, [*others, finite], subject)
 
     def subordinate(self, conjunction: str, clause: Clause) -> Node:
-        return self.verb_last("SSUB", Node("C", [self.function(conjunction)]), clause)
+        return self.verb_last("SSUB", [self.function(conjunction)], clause, True)
 
     def infinitive(self, clause: Clause) -> Node:
-        bracket = Node("RK", [Leaf(clause.verb.de.zu, "VB", clause.verb)])
-        return Node("SINF", [self.middle(clause, False), bracket, self.after(clause)], clause)
+        return self.fields("SINF", [], clause, [Leaf(clause.verb.de.zu, "VB", clause.verb)], False)
 
     def main_clause(self, clause: Clause) -> Node:
-        asked = clause.question and clause.question != "yn"
-        first = [self.function(clause.question)] if asked else self.opening(clause)
         finite, *others = self.verbs(clause)
+        first = self.opening(clause)
+        if clause.question and clause.question != "yn":
+            first = [self.function(clause.question)]
         inverted = bool(first or clause.question)
-        prefix = clause.verb.de.prefix if not others else ""
-        kids = [
-            clause.lead and self.function(clause.lead),
-            Node("VF", first[:1] if inverted else [self.noun_phrase(clause.subject, "n")]),
-            *first[1:],
-            Node("LK", [finite]),
-            self.middle(clause, inverted),
-            Node("RK", [*others, prefix and Leaf(prefix, "RP", clause.verb)]),
-            self.after(clause),
-        ]
-        return Node("S", kids, clause)
+        front = first[:1] if inverted else [self.noun_phrase(clause.subject, "n")]
+        lead = clause.lead and self.function(clause.lead)
+        opening = some(lead, Node("VF", front), *first[1:], Node("LK", [finite]))
+        prefix = clause.verb.de.prefix
+        if prefix and not others:
+            others = [Leaf(prefix, "RP", clause.verb)]
+        return self.fields("S", opening, clause, others, inverted)
 
 
 GERMAN = German()

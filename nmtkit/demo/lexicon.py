@@ -59,6 +59,7 @@ class Noun(Word):
         self.en = (singular, plural or inflect(singular, "plural"))
         article, base, *forms = re.split(",? ", right)
         self.gender = {"der": "m", "die": "f", "das": "n"}[article]
+        self.column = "mfn".index(self.gender)
         self.de = noun_forms(base, self.gender, *forms)
         self.lemma = self.de["n"][0]
         self.place = [*re.findall(r"(\w+):(\w+)", tags), ("in", "in")][0]

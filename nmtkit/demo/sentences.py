@@ -39,6 +39,11 @@ class Sentences(Clauses):
         super().__init__(seed, stream)
         self.carriers, self.handlers = self.called(ANTECEDENT_VERBS), self.called(IT_VERBS)
         self.brief = self.called(BRIEF_VERBS)
+        self.gone, self.lie, self.belong = self.called({"disappear", "lie", "belong to"})
+        self.things = {
+            gender: [noun for noun in fitting("nouns", "thing") if noun.gender == gender]
+            for gender in "mfn"
+        }
 
     def called(self, names: set[str]) -> list[Verb]:
         """Return the verbs that have one of some English names."""
@@ -223,8 +228,7 @@ class Sentences(Clauses):
         subject = clause.subject
         for slot in verb.slots:
             if "thing" in slot.nouns:
-                things = [noun for noun in fitting("nouns", "thing") if noun.gender == gender]
-                thing = self.pick(things)
+                thing = self.pick(self.things[gender])
                 determiners = ("the", "the", "a", "a", "this", self.owner_of(subject))
                 np = NP(thing, det=self.pick(determiners))
                 self.describe(np, 0.4)
@@ -270,16 +274,16 @@ class Sentences(Clauses):
 
     def it_lies(self, it: NP) -> Clause:
         """Return where it lies, whose it is, that it is gone."""
-        gone, lie, belong = self.called({"disappear", "lie", "belong to"})
-        verb = self.pick((lie, lie, belong, gone))
-        clause = Clause(it, verb, "perf" if verb is gone and self.chance(0.5) else self.base)
-        clause.negated = verb is not gone and self.chance(0.15)
+        verb = self.pick((self.lie, self.lie, self.belong, self.gone))
+        gone = verb is self.gone
+        clause = Clause(it, verb, "perf" if gone and self.chance(0.5) else self.base)
+        clause.negated = not gone and self.chance(0.15)
         self.fill(clause, 1)
-        if verb is gone and self.chance(0.5):
+        if gone and self.chance(0.5):
             conjunction = self.pick(IT_CONJUNCTIONS)
             reason = self.clause(self.base, subject=self.someone(), level=2, plain=True)
             clause.adjunct = (conjunction, reason)
-        frequent = verb is not belong and not clause.negated and self.chance(0.3)
+        frequent = verb is not self.belong and not clause.negated and self.chance(0.3)
         if frequent and clause.tense == self.base:
             clause.adverb = self.pick(fitting("adverbs", "frequent"))
         self.settle_tense(clause)
