@@ -15,7 +15,7 @@ from typing import Any
 
 from nmtkit.demo.constituents import NP, PLURAL, Clause
 from nmtkit.demo.corpus import Pair, Writer
-from nmtkit.demo.german import ENDINGS, GERMAN
+from nmtkit.demo.languages import ENDINGS, GERMAN
 from nmtkit.demo.lexicon import FINITE, entries, fitting
 from nmtkit.demo.realise import Leaf, Node, leaves, text
 
@@ -27,6 +27,10 @@ CASES = {label: case for case, label in GERMAN.labels.items()}
 # verbs that form their perfect with sein or haben, by region or meaning
 EITHER_AUXILIARY = {"schwimmen", "folgen", "liegen", "stehen", "sitzen", "hängen"}
 FINITE_TAGS = "VBD VBP"
+# infinitive without prefix -> the prefixes that it takes
+PREFIXES: dict[str, set[str]] = defaultdict(set)
+for _verb in entries("verbs"):
+    PREFIXES[_verb.de.simple].add(_verb.de.prefix)
 Error = dict[str, Any]
 """One wrong translation as Lingeval97 writes it, but with lemmas for its frequency."""
 Found = tuple[Pair, list[Error], Pair | None]
@@ -118,12 +122,6 @@ def auxiliary(pair: Pair, node: Node) -> Error | None:
 class Contrast(Writer):
     """Draws contrastive pairs and holds their sentences, so that train avoids them."""
 
-    def __init__(self, seed: int, stream: int, held: set[str]) -> None:
-        super().__init__(seed, stream, held)
-        self.prefixes: dict[str, set[str]] = defaultdict(set)
-        for verb in entries("verbs"):
-            self.prefixes[verb.de.simple].add(verb.de.prefix)
-
     def noun_phrase(self, pair: Pair, node: Node) -> Error | None:
         """Return a singular definite article of another gender."""
         np, article = node.info, word(node, "the")
@@ -143,7 +141,7 @@ class Contrast(Writer):
         if prefix is None:
             return None
         verb = prefix.lex
-        never = set().union(*self.prefixes.values()) - self.prefixes[verb.de.simple] - {""}
+        never = set().union(*PREFIXES.values()) - PREFIXES[verb.de.simple] - {""}
         finite = find(node, FINITE_TAGS, "LK")
         wrong = self.pick(sorted(never))
         return error("verb_particle", pair, prefix, wrong, finite, verb.lemma)

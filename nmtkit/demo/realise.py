@@ -129,19 +129,22 @@ class Realiser:
             return Node(label, [Leaf(forms["nad".index(case)], "PRP", np.pronoun)], np)
         if np.name:
             return Node(label, [self.word(np.name, "NNP")], np)
+        phrase = Node(label, self.simple_phrase(np, case), np)
+        for modifier in np.modifiers:
+            relative = isinstance(modifier, Clause)
+            part = self.relative(modifier, np) if relative else self.phrase(modifier, "g")
+            phrase = self.attached(phrase, part)
+        return phrase
+
+    def simple_phrase(self, np: NP, case: str) -> list[Any]:
+        """Return determiner, numeral, adjectives and noun."""
         determiner, ending = self.determiner(np, case)
         kids = some(determiner, np.numeral and self.word(np.numeral, "CD"))
         for adjective in np.adjectives:
             stem = adjective.stem if self.side else adjective.en
             kids.append(Leaf(stem + ending, "JJ", adjective))
         forms = np.noun.de[case] if self.side else np.noun.en
-        kids.append(Leaf(forms[np.number], "NN", np.noun))
-        phrase = Node(label, kids, np)
-        for modifier in np.modifiers:
-            relative = isinstance(modifier, Clause)
-            part = self.relative(modifier, np) if relative else self.phrase(modifier, "g")
-            phrase = self.attached(phrase, part)
-        return phrase
+        return [*kids, Leaf(forms[np.number], "NN", np.noun)]
 
     def phrase(self, np: NP, case: str = "") -> Node:
         """Return a prepositional phrase, or a noun phrase if this language has no preposition."""
