@@ -11,8 +11,19 @@ from nmtkit.demo.nominals import Nominals, weighted
 
 POSITION = {"lie", "stand", "sit", "hang"}
 SIMPLE = {"past", "pres"}
-COPULAS = weighted("be 5, look, become, stay")
+DESCRIPTIONS = weighted("be 5, look, become, stay")
 UNPREDICATED = {"small", "strange", "famous", "funny"}
+
+
+AGENTIVE: list[Verb] = fitting("verbs", "person")
+VERBS = [verb for verb in entries("verbs") if verb not in fitting("verbs", "that if to")]
+COPULAS: dict[str, Verb] = {verb.en.base: verb for verb in entries("copulas")}
+DESCRIBABLE = [
+    noun
+    for noun in entries("nouns")
+    if len(fitting("adjectives", noun.classes)) > 2 and "mass" not in noun.classes
+]
+PERSONAL = [word for word in fitting("adjectives", "person") if word.en not in UNPREDICATED]
 
 
 @cache
@@ -36,20 +47,7 @@ def relativised(classes: frozenset[str], subject: bool) -> list[tuple[Verb, Slot
 class Clauses(Nominals):
     """Draws clauses in the tense of the document at hand (`base`: past or pres)."""
 
-    def __init__(self, seed: int, stream: int = 0) -> None:
-        super().__init__(seed, stream)
-        self.base, self.negation = "past", 0.14
-        self.agents: list[Verb] = fitting("verbs", "person")
-        clausal = fitting("verbs", "that if to")
-        self.verbs = [verb for verb in entries("verbs") if verb not in clausal]
-        self.copulas: dict[str, Verb] = {verb.en.base: verb for verb in entries("copulas")}
-        self.describable = [
-            noun
-            for noun in entries("nouns")
-            if len(fitting("adjectives", noun.classes)) > 2 and "mass" not in noun.classes
-        ]
-        personal = fitting("adjectives", "person")
-        self.personal = [adjective for adjective in personal if adjective.en not in UNPREDICATED]
+    base, negation = "past", 0.14
 
     def agent(self, levels: int = 1) -> NP:
         """Return a person: of the cast, two of them, a pronoun, or a noun phrase."""
@@ -210,7 +208,7 @@ class Clauses(Nominals):
             plain: no negation, no modal.
             gap: the slot that a relative pronoun stands for.
         """
-        verb = verb or self.pick(self.agents if subject else self.verbs)
+        verb = verb or self.pick(AGENTIVE if subject else VERBS)
         subject = subject or self.subject_for(verb, int(level == 0))
         clause = Clause(subject, verb, tense, gap)
         free = not plain and not subject.quantified
@@ -232,13 +230,13 @@ class Clauses(Nominals):
         if subject is None and self.chance(0.3):
             subject = self.agent(levels)
         elif subject is None:
-            noun = self.pick(self.describable)
+            noun = self.pick(DESCRIBABLE)
             subject = self.filled_out(self.plain(noun.classes, plural=0.35), levels)
         classes = subject.noun.classes if subject.noun else "person"
-        options = fitting("adjectives", classes) if subject.noun else self.personal
+        options = fitting("adjectives", classes) if subject.noun else PERSONAL
         unused = [adjective for adjective in options if adjective not in subject.adjectives]
-        adjective = self.pick(unused or self.personal)
-        clause = Clause(subject, self.copulas[self.pick(COPULAS)], tense, adjective=adjective)
+        adjective = self.pick(unused or PERSONAL)
+        clause = Clause(subject, COPULAS[self.pick(DESCRIPTIONS)], tense, adjective=adjective)
         clause.negated = not subject.quantified and self.chance(0.15)
         if adjective.comparative[0] and self.chance(0.15) and not clause.negated:
             clause.than = self.plain(classes, "definite")

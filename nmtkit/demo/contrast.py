@@ -1,69 +1,73 @@
 """Contrastive pairs: a right translation beside wrong ones, in the format of Lingeval97.
 
 Lingeval97: Sennrich 2017. `distance` is the difference of the two words' positions (1: neighbours),
-so 1 to 16 stand for 0 to 15 words between. `frequency` is the count of the lemma in the training
-text.
+so 1 to 16 stand for 0 to 15 words between. `frequency` is the count of the lemma (of the rarer one
+of two) in the training text.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nmtkit.demo.constituents import PLURAL, Clause
+from nmtkit.demo.constituents import NP, PLURAL, Clause
 from nmtkit.demo.corpus import Pair, Writer
-from nmtkit.demo.german import ENDINGS, GERMAN
+from nmtkit.demo.languages import ENDINGS, GERMAN
 from nmtkit.demo.lexicon import FINITE, entries, fitting
-from nmtkit.demo.realise import CLOSING, Leaf, Node, leaves, text
+from nmtkit.demo.realise import Leaf, Node, leaves, text
 
 DISTANCES = range(1, 17)
 NICHT, KEIN = "polarity_particle_nicht_del", "polarity_particle_kein_del"
+KINDS = ("np_agreement", NICHT, KEIN, "auxiliary", "verb_particle")
 GENDERS = {"m": "masculine", "f": "feminine", "n": "neuter"}
-LABELS = list(GERMAN.labels.values())
+CASES = {label: case for case, label in GERMAN.labels.items()}
 # verbs that form their perfect with sein or haben, by region or meaning
 EITHER_AUXILIARY = {"schwimmen", "folgen", "liegen", "stehen", "sitzen", "hängen"}
-FINITE_TAGS = {"VBD", "VBP"}
-
-
+FINITE_TAGS = "VBD VBP"
+# infinitive without prefix -> the prefixes that it takes
+PREFIXES: dict[str, set[str]] = defaultdict(set)
+for _verb in entries("verbs"):
+    PREFIXES[_verb.de.simple].add(_verb.de.prefix)
 Error = dict[str, Any]
-"""One wrong translation as Lingeval97 writes it, but for the lemmas of its frequency."""
+"""One wrong translation as Lingeval97 writes it, but with lemmas for its frequency."""
 Found = tuple[Pair, list[Error], Pair | None]
+Draw = Callable[[], Clause]
+Rule = Callable[[Pair, Any], Error | None]
 
 
-def position(pair: Pair, word: Leaf) -> int:
-    """Return a word's position in the German sentence, punctuation not counted."""
-    before = pair.words[: pair.words.index(word)]
-    return sum(leaf.form.count(" ") + 1 for leaf in before if leaf.form not in CLOSING)
-
-
-def error(kind: str, pair: Pair, wrong: Leaf, form: str) -> Error:
+def error(kind: str, pair: Pair, wrong: Leaf, form: str, other: Leaf | None, *lemmas: str) -> Error:
     """Return the error of one wrong word.
 
     Args:
         form: what stands for the word, "" if it is left out.
+        other: what it depends on, None where Lingeval97 gives no distance.
+        lemmas: whose training frequency is reported.
     """
     words = [replace(leaf, form=form) if leaf is wrong else leaf for leaf in pair.words]
-    return {"type": kind, "contrastive": text([leaf for leaf in words if leaf.form])}
+    contrastive = text([leaf for leaf in words if leaf.form])
+    record: Error = {"type": kind, "contrastive": contrastive}
+    if other:
+        distance = abs(pair.position(other) - pair.position(wrong))
+        record |= {"distance": distance, "frequency": lemmas}
+    return record
 
 
-def agreement_error(
-    kind: str, pair: Pair, wrong: Leaf, form: str, word: Leaf, *lemmas: str
-) -> Error:
-    """Return the error of a word that depends on another one."""
-    distance = abs(position(pair, word) - position(pair, wrong))
-    return error(kind, pair, wrong, form) | {"distance": distance, "frequency": lemmas}
+def word(node: Node, *entries: Any) -> Any:
+    """Return the first word of some lexicon entries directly under a node, None for none."""
+    leaves = (kid for kid in node.kids if kid.__class__ is Leaf)
+    return next((leaf for leaf in leaves if leaf.lex in entries), None)
 
 
-def find(node: Node, tags: set[str], *fields: str) -> Leaf | None:
-    """Return the first word with one of some tags under a node, or under fields of a clause."""
-    nodes = [kid for kid in node.kids if isinstance(kid, Node) and kid.label in fields]
-    for inner in nodes if fields else [node]:
-        for leaf in inner.kids:
-            if isinstance(leaf, Leaf) and leaf.tag in tags:
-                return leaf
+def find(node: Node, tags: str, *fields: str) -> Any:
+    """Return the first word with one of some tags in the fields of a clause, None for none."""
+    for kid in node.kids:
+        if kid.__class__ is Node and kid.label in fields:
+            for leaf in kid.kids:
+                if leaf.__class__ is Leaf and leaf.tag in tags.split():
+                    return leaf
     return None
 
 
@@ -79,76 +83,68 @@ def subject_verb(pair: Pair, node: Node) -> Error | None:
     if any(slot.role == "acc" for slot, _ in clause.filled):
         return None
     subject = next(part for part in node.nodes() if part.info is clause.subject)
-    head, finite = find(subject, {"NN"}), find(node, FINITE_TAGS, "LK", "RK")
-    if head is None or finite is None:
-        return None
-    auxiliary = isinstance(finite.lex, str)
-    forms = FINITE[finite.lex] if auxiliary else finite.lex.de.finite
+    noun, verb = clause.subject.noun, clause.verb
+    head = word(subject, noun)
+    finite = find(node, FINITE_TAGS, "LK", "RK")
+    auxiliary = finite.lex is not verb
+    forms = FINITE[finite.lex] if auxiliary else verb.de.finite
     form = forms[3 * clause.past + 3 - clause.subject.agreement]
     if node.label == "SSUB" and not auxiliary:
-        form = clause.verb.de.prefix + form
-    lemmas = (clause.subject.noun.lemma, clause.verb.lemma)
-    return agreement_error("subj_verb_agreement", pair, finite, form, head, *lemmas)
+        form = verb.de.prefix + form
+    return error("subj_verb_agreement", pair, finite, form, head, noun.lemma, verb.lemma)
 
 
 def polarity(pair: Pair, node: Node) -> Error | None:
     """Return nicht deleted, or kein turned into ein."""
-    nicht, kein = find(node, {"RB"}), find(node, {"DT"})
-    if nicht and nicht.lex == "not":
-        return error(NICHT, pair, nicht, "")
-    if kein and kein.lex in {"no", "any"} and node.info.number != PLURAL:
-        return error(KEIN, pair, kein, kein.form[1:])
+    nicht, kein = word(node, "not"), word(node, "no", "any")
+    if nicht:
+        return error(NICHT, pair, nicht, "", None)
+    if kein and node.info.number != PLURAL:
+        return error(KEIN, pair, kein, kein.form[1:], None)
     return None
 
 
 def auxiliary(pair: Pair, node: Node) -> Error | None:
     """Return the perfect with haben for sein, or the other way round."""
-    participle, finite = find(node, {"VBN"}, "RK"), find(node, FINITE_TAGS, "LK", "RK")
+    participle = find(node, "VBN", "RK")
     # "ist versucht, ..." is German, though it means another thing
-    if participle is None or finite is None or node.info.content:
+    if participle is None or node.info.content:
         return None
     lemma = participle.lex.lemma
     if lemma in EITHER_AUXILIARY:
         return None
+    finite = find(node, FINITE_TAGS, "LK", "RK")
     other = "haben" if finite.lex == "sein" else "sein"
     form = FINITE[other][FINITE[finite.lex].index(finite.form)]
-    return agreement_error("auxiliary", pair, finite, form, participle, lemma)
+    return error("auxiliary", pair, finite, form, participle, lemma)
 
 
 class Contrast(Writer):
     """Draws contrastive pairs and holds their sentences, so that train avoids them."""
 
-    def __init__(self, seed: int, stream: int, held: set[str]) -> None:
-        super().__init__(seed, stream, held)
-        self.prefixes: dict[str, set[str]] = defaultdict(set)
-        for verb in entries("verbs"):
-            self.prefixes[verb.de.simple].add(verb.de.prefix)
-
     def noun_phrase(self, pair: Pair, node: Node) -> Error | None:
         """Return a singular definite article of another gender."""
-        if node.label not in LABELS:
-            return None
-        np, article, head = node.info, find(node, {"DT"}), find(node, {"NN"})
-        if article is None or head is None:
+        np, article = node.info, word(node, "the")
+        if node.label not in CASES or article is None or np.number == PLURAL:
             return None
         singular, plural = np.noun.de["n"]
-        # "der Jungen" is German of a young woman
-        if article.lex != "the" or np.number == PLURAL or singular in {plural, "Junge"}:
+        if singular in {plural, "Junge"}:  # "der Jungen" is German of a young woman
             return None
-        first = 4 * LABELS.index(node.label)
-        articles = ENDINGS["def"][first : first + 3]
+        articles = ENDINGS["def", CASES[node.label]][:3]
         wrong = self.pick([form for form in articles if form != article.form])
-        return agreement_error("np_agreement", pair, article, wrong, head, np.noun.lemma)
+        head = word(node, np.noun)
+        return error("np_agreement", pair, article, wrong, head, np.noun.lemma)
 
     def particle(self, pair: Pair, node: Node) -> Error | None:
         """Return a separable prefix that the verb never takes."""
-        prefix, finite = find(node, {"RP"}, "RK"), find(node, FINITE_TAGS, "LK")
-        if prefix is None or finite is None:
+        prefix = find(node, "RP", "RK")
+        if prefix is None:
             return None
         verb = prefix.lex
-        every = set().union(*self.prefixes.values())
-        wrong = self.pick(sorted(every - self.prefixes[verb.de.simple] - {""}))
-        return agreement_error("verb_particle", pair, prefix, wrong, finite, verb.lemma)
+        never = set().union(*PREFIXES.values()) - PREFIXES[verb.de.simple] - {""}
+        finite = find(node, FINITE_TAGS, "LK")
+        wrong = self.pick(sorted(never))
+        return error("verb_particle", pair, prefix, wrong, finite, verb.lemma)
 
     def far_subject(self, distance: int) -> Clause:
         """Return a sentence whose subject and verb are about `distance` apart."""
@@ -157,25 +153,21 @@ class Contrast(Writer):
         if distance != 2 and self.chance(0.35):
             return clause
         clause.front = ""
-        verb = (self.someone(), self.pick(fitting("verbs", "that")))
-        return Clause(*verb, self.base, content=("that", clause))
+        subject, verb = self.someone(), self.pick(fitting("verbs", "that"))
+        return Clause(subject, verb, self.base, content=("that", clause))
 
     def collect(
-        self,
-        wanted: dict[Any, int],
-        goals: Iterable[Any],
-        draw: Callable[[], Clause],
-        rules: Iterable[Callable[[Pair, Node], Error | None]],
-        most: int,
-        tries: int,
+        self, wanted: dict[Any, int], each: int, goals: Sequence[Any], draw: Draw, *rules: Rule
     ) -> Iterator[Found]:
-        """Yield pairs with errors until all goals are reached.
+        """Yield pairs with errors until no goal is left, or 400 draws for one were not enough.
 
         Args:
             wanted: error type or distance -> number that is still missing.
-            goals: those of `wanted` that end the search. most: errors of one sentence.
+            each: that number at the start.
+            goals: those of `wanted` that end the search.
         """
-        for _ in range(tries):
+        most = 1 if len(goals) == 1 else len(goals) * each
+        for _ in range(400 * each):
             if not any(wanted[goal] for goal in goals):
                 return
             self.open_document()
@@ -184,8 +176,7 @@ class Contrast(Writer):
                 continue
             errors: list[Error] = []
             nodes = list(pair.de.nodes())
-            found = [rule(pair, node) for rule in rules for node in nodes]
-            for wrong in filter(None, found):
+            for wrong in filter(None, [rule(pair, node) for rule in rules for node in nodes]):
                 key = wrong["type"] if wrong["type"] in wanted else wrong["distance"]
                 if wanted.get(key) and len(errors) < most:
                     wanted[key] -= 1
@@ -201,22 +192,21 @@ class Contrast(Writer):
             size: the demo's training size: 20,000 gives 50 for each distance, 150 of each category.
         """
         scale = min(size, 100_000) / 20_000
-        each = max(2, round(50 * scale))
-        wanted: dict[Any, int] = dict.fromkeys(DISTANCES, each)
+        each, of_kind = max(2, round(50 * scale)), max(5, round(150 * scale))
+        distances: dict[Any, int] = dict.fromkeys(DISTANCES, each)
+        kinds: dict[Any, int] = dict.fromkeys(KINDS, of_kind)
         found: list[Found] = []
         for distance in DISTANCES:
             draw = partial(self.far_subject, distance)
-            found += self.collect(wanted, [distance], draw, [subject_verb], 1, 400 * each)
-        each = max(5, round(150 * scale))
-        kinds = ("np_agreement", NICHT, KEIN, "auxiliary", "verb_particle")
-        wanted, usual = dict.fromkeys(kinds, each), self.negation
+            found += self.collect(distances, each, [distance], draw, subject_verb)
+        usual = self.negation
 
         def any_sentence() -> Clause:
-            self.negation = 0.7 if wanted[KEIN] or wanted[NICHT] else usual
+            self.negation = 0.7 if kinds[KEIN] or kinds[NICHT] else usual
             return self.sentence()
 
         rules = (self.noun_phrase, polarity, auxiliary, self.particle)
-        found += self.collect(wanted, kinds, any_sentence, rules, len(kinds) * each, 400 * each)
+        found += self.collect(kinds, of_kind, KINDS, any_sentence, *rules)
         self.negation = usual
         return found
 
@@ -226,14 +216,14 @@ class Contrast(Writer):
         for _ in range(max(30, round(600 * min(size, 100_000) / 20_000))):
             self.open_document()
             context, pair = self.antecedent_and_it()
-            nouns = (np.noun for _, np in context.clause.filled if np.noun)
-            lemma = next(noun.lemma for noun in nouns if "thing" in noun.classes)
+            nouns = [np.noun for _, np in context.clause.filled if np.noun]
+            lemmas = [noun.lemma for noun in nouns if "thing" in noun.classes]
             right = GENDERS[pair.gender]
             errors = [
                 {
                     "type": f"{name}_for_{right}",
                     "contrastive": with_gender(pair, gender),
-                    "frequency": [lemma],
+                    "frequency": lemmas,
                 }
                 for gender, name in GENDERS.items()
                 if name != right
@@ -245,7 +235,8 @@ class Contrast(Writer):
 
 def with_gender(pair: Pair, gender: str) -> str:
     """Return the German sentence with its pronouns for "it" in another gender."""
-    its = [node.info for node in pair.de.nodes() if getattr(node.info, "pronoun", "") == "it"]
+    infos = [node.info for node in pair.de.nodes()]
+    its = [np for np in infos if isinstance(np, NP) and np.pronoun == "it"]
     for np in its:
         np.gender = gender
     other = text(leaves(GERMAN.sentence(pair.clause)))
@@ -254,11 +245,12 @@ def with_gender(pair: Pair, gender: str) -> str:
     return other
 
 
-def records(found: list[Found], counts: Counter[str]) -> list[dict[str, Any]]:
+def records(found: list[Found], counts: Counter[str]) -> list[Error]:
     """Return pairs as Lingeval97's JSON has them, with the sentence before where there is one."""
-    records: list[dict[str, Any]] = []
+    records: list[Error] = []
     for number, (pair, errors, context) in enumerate(found):
-        record = {"source": pair.source, "reference": pair.target, "origin": f"demo.{number}"}
+        record: Error = {"source": pair.source, "reference": pair.target}
+        record["origin"] = f"demo.{number}"
         if context:
             record |= {"context_src": context.source, "context_ref": context.target}
             record["gender"] = GENDERS[pair.gender]

@@ -1,4 +1,9 @@
-"""Documents and splits: the demo corpus as text files."""
+"""Documents with their sentences about "it", and splits as text files.
+
+German says er, sie or es for "it" by the gender of the noun it stands for. The antecedent is the
+only singular thing in its sentence. The sentence with "it" is drawn without looking at the
+antecedent's gender, so only the sentence before decides the pronoun.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,35 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from nmtkit.demo.constituents import Clause
-from nmtkit.demo.english import ENGLISH
-from nmtkit.demo.german import GERMAN
-from nmtkit.demo.realise import leaves, text
+from nmtkit.demo.clauses import COPULAS, VERBS
+from nmtkit.demo.constituents import NP, Clause
+from nmtkit.demo.languages import ENGLISH, GERMAN
+from nmtkit.demo.lexicon import Verb, Word, entries, fitting
+from nmtkit.demo.nominals import weighted
+from nmtkit.demo.realise import CLOSING, Leaf, leaves, text
 from nmtkit.demo.sentences import Sentences
 from nmtkit.files import writing
+
+
+def called(names: str) -> list[Verb]:
+    """Return the verbs that have one of some English names."""
+    wanted = weighted(names)
+    return [verb for verb in VERBS if verb.english_name in wanted]
+
+
+CARRYING = (
+    "sell, find, lose, forget, need, steal, choose, keep, describe, look for, look at, "
+    "bring along, take along, wrap up, throw away"
+)
+CARRIERS = called(CARRYING + ", buy, give, show, send, lend, bring")
+HANDLERS = called(CARRYING + ", put back, send back, put, give back")
+BRIEF = called("laugh, smile, cry, give up, come back, break down")
+DISAPPEAR, LIE, BELONG = called("disappear, lie, belong to")
+REASONS = weighted("because 2, although 2")
+THINGS = {
+    gender: [noun for noun in fitting("nouns", "thing") if noun.gender == gender]
+    for gender in "mfn"
+}
 
 
 class Pair:
@@ -27,6 +55,11 @@ class Pair:
         self.en, self.de = ENGLISH.sentence(clause), GERMAN.sentence(clause)
         self.words = leaves(self.de)
         self.source, self.target = text(leaves(self.en)), text(self.words)
+
+    def position(self, word: Leaf) -> int:
+        """Return a word's position in the German sentence, punctuation not counted."""
+        before = self.words[: self.words.index(word)]
+        return sum(leaf.form.count(" ") + 1 for leaf in before if leaf.form not in CLOSING)
 
 
 class Writer(Sentences):
@@ -89,6 +122,118 @@ class Writer(Sentences):
                 length = size - 6
             yield self.document(length)
             size -= length
+
+    def someone(self) -> NP:
+        """Return a person without anything else in the phrase that "it" could mean."""
+        if self.chance(0.55):
+            return self.named()
+        np = self.plain("person", plural=0.25)
+        while np.noun.gender == "n":  # a child, a girl: German says es of them, too
+            np = self.plain("person", plural=0.25)
+        np.det = "the" if np.det in {"his", "her", "their"} else np.det
+        return np
+
+    def short_times(self, clause: Clause) -> list[Word]:
+        """Return the time adverbials of a clause's tense that go with "it"."""
+        return [time for time in self.times_of(clause) if "it" in time.classes]
+
+    def antecedent(self, gender: str) -> Clause:
+        """Return a sentence that brings in one thing of a gender, and nothing else for "it"."""
+        verb = self.pick(CARRIERS)
+        clause = Clause(self.someone(), verb, self.base if self.chance(0.8) else "perf")
+        subject = clause.subject
+        for slot in verb.slots:
+            if "thing" in slot.nouns:
+                thing = self.pick(THINGS[gender])
+                determiners = ("the", "the", "a", "a", "this", self.owner_of(subject))
+                np = NP(thing, det=self.pick(determiners))
+                self.describe(np, 0.4)
+                clause.shifted = verb.shifts and self.chance(0.5)
+            else:
+                np = self.someone()
+                while np.name is not None and np.name is subject.name:
+                    np = self.someone()
+            clause.filled.append((slot, np))
+        self.settle_tense(clause)
+        times = self.short_times(clause)
+        if times and self.chance(0.35):
+            clause.time = self.pick(times)
+            clause.front = "time" if self.chance(0.5) else ""
+        return clause
+
+    def about_it(self, gender: str) -> Clause:
+        """Return a sentence about the thing of the sentence before."""
+        roll = self.random()
+        it = NP(pronoun="it", gender=gender)
+        if roll < 0.28:
+            return self.it_is(it)
+        return self.it_lies(it) if roll < 0.50 else self.it_undergoes(it)
+
+    def it_is(self, it: NP, level: int = 0) -> Clause:
+        """Return "It was very heavy" and the like, as a main or a subordinate clause."""
+        verb = COPULAS[self.pick(("be", "be", "be", "look"))]
+        clause = Clause(it, verb, self.base)
+        clause.adjective = self.pick(fitting("adjectives", "carried"))
+        clause.degree = self.pick(entries("degrees")) if self.chance(0.6) else None
+        clause.negated = self.chance(0.15)
+        if level:
+            return clause
+        if self.chance(0.45):
+            conjunction, subject = self.pick(("and", "but")), self.named()
+            second = self.clause(self.base, self.pick(BRIEF), subject, level=2)
+            clause.second = (conjunction, second)
+        elif self.chance(0.5):
+            past = self.base == "past"
+            times = self.short_times(clause) if past else self.times_of(clause)
+            clause.time, clause.front = self.pick(times), "time"
+        return clause
+
+    def it_lies(self, it: NP) -> Clause:
+        """Return where it lies, whose it is, that it is gone."""
+        verb = self.pick((LIE, LIE, BELONG, DISAPPEAR))
+        gone = verb is DISAPPEAR
+        clause = Clause(it, verb, "perf" if gone and self.chance(0.5) else self.base)
+        clause.negated = not gone and self.chance(0.15)
+        self.fill(clause, 1)
+        if gone and self.chance(0.5):
+            conjunction = self.pick(REASONS)
+            reason = self.clause(self.base, subject=self.someone(), level=2, plain=True)
+            clause.adjunct = (conjunction, reason)
+        frequent = verb is not BELONG and not clause.negated and self.chance(0.3)
+        if frequent and clause.tense == self.base:
+            clause.adverb = self.pick(fitting("adverbs", "frequent"))
+        self.settle_tense(clause)
+        return clause
+
+    def it_undergoes(self, it: NP) -> Clause:
+        """Return what somebody does with it."""
+        verb = self.pick(HANDLERS)
+        clause = Clause(self.someone() if self.chance(0.7) else self.pronoun(), verb, self.base)
+        roll = self.random()
+        if roll < 0.2 and not verb.stative:
+            clause.modal = self.pick(("can", "must", "want"))
+        elif roll < 0.35:
+            clause.tense = "perf"
+        elif roll < 0.45 and self.base == "pres":
+            clause.tense = "fut"
+        negatable = not clause.subject.quantified and clause.modal != "must"
+        clause.negated = negatable and self.chance(0.15)
+        for slot in verb.slots:
+            owner = self.owner_of(clause.subject)
+            filler = it if slot.role == "acc" else self.filler(slot, clause, owner, 2)
+            # a surface is drawn again, as nobody's but "my": older corpora did, and theirs is ours
+            filler = self.onto("my") if slot.role == "on" else filler
+            clause.filled.append((slot, filler))
+        clause.shifted = verb.shifts
+        self.settle_tense(clause)
+        roll = self.random()
+        timed = clause.tense in {"past", "pres", "prog", "fut"} and not clause.modal
+        if roll < 0.35:
+            clause.adjunct = (self.pick(REASONS), self.it_is(it, level=1))
+        elif roll < 0.6 and timed:
+            clause.time = self.pick(self.times_of(clause))
+            clause.front = "time" if clause.negated or self.chance(0.5) else ""
+        return clause
 
 
 def write_split(folder: Path, name: str, documents: Iterable[list[Pair]]) -> Counter[str]:

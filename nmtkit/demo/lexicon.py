@@ -40,10 +40,11 @@ class Word:
     `lemma`: the German dictionary form; `classes`: what it goes with, or what goes with it.
     """
 
-    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
-        self.index, self.lemma, self.classes = index, right, frozenset(tags.split())
-        self.en: Any = left
-        self.de: Any = right
+    def __init__(self, index: int, *line: str) -> None:
+        self.en: Any
+        self.de: Any
+        self.en, self.de, classes = line
+        self.index, self.lemma, self.classes = index, line[1], frozenset(classes.split())
 
 
 class Noun(Word):
@@ -53,25 +54,26 @@ class Noun(Word):
     preposition of being there.
     """
 
-    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
-        super().__init__(index, left, right, re.sub(r"\w+:\w+", "", tags))
-        singular, _, plural = left.partition("/")
+    def __init__(self, index: int, *line: str) -> None:
+        super().__init__(index, *line)
+        singular, _, plural = self.en.partition("/")
         self.en = (singular, plural or inflect(singular, "plural"))
-        article, base, *forms = re.split(",? ", right)
+        article, base, *forms = re.split(",? ", self.de)
         self.gender = {"der": "m", "die": "f", "das": "n"}[article]
+        self.column = "mfn".index(self.gender)
         self.de = noun_forms(base, self.gender, *forms)
         self.lemma = self.de["n"][0]
-        self.place = [*re.findall(r"(\w+):(\w+)", tags), ("in", "in")][0]
+        self.place = [*re.findall(r"(\w+):(\w+)", line[2]), ("in", "in")][0]
+        self.classes -= {":".join(self.place)}
 
 
 class Adjective(Word):
     """An adjective: comparatives ("" if none), German `stem`, `rank` in a row of adjectives."""
 
-    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
-        rank, _, classes = tags.partition(" ")
-        super().__init__(index, left, right, classes)
-        (self.en, _, more), (self.de, _, mehr) = left.partition(" "), right.partition(" ")
-        self.lemma, self.rank, self.comparative = self.de, int(rank), (more, mehr)
+    def __init__(self, index: int, *line: str) -> None:
+        super().__init__(index, *line)
+        (self.en, _, more), (self.de, _, mehr) = self.en.partition(" "), self.de.partition(" ")
+        self.lemma, self.rank, self.comparative = self.de, line[2][0], (more, mehr)
         self.stem = inflect(self.de, "adjective_stem")
 
 
@@ -82,14 +84,14 @@ class Slot:
     `case`.
     """
 
-    def __init__(self, index: int, left: str, right: str, tags: str = "") -> None:
-        head, _, nouns = right.partition(":")
+    def __init__(self, index: int, owner: str, slot: str, tags: str = "") -> None:
+        head, _, nouns = slot.partition(":")
         *english, german, role = ["", *head.split()]
         self.de = german.strip("-")
         self.en = "to" if role == "to" else " ".join(english).strip(" -")
         self.role = "pp" if self.de else role
         self.case = {"acc": "a", "dat": "d", "to": "d", "gen": "g"}.get(role, "")
-        self.nouns, self.classes = frozenset(nouns.split()), frozenset([left])
+        self.nouns, self.classes = frozenset(nouns.split()), frozenset([owner])
 
 
 class Verb(Word):
@@ -98,8 +100,8 @@ class Verb(Word):
     `shifts`: its English particle may follow the object; `stative`: it has no progressive.
     """
 
-    def __init__(self, index: int, left: str, right: str, tags: str) -> None:
-        subjects, _, slots = tags.partition(" > ")
+    def __init__(self, index: int, left: str, right: str, frame: str) -> None:
+        subjects, _, slots = frame.partition(" > ")
         super().__init__(index, left, right, subjects)
         name, *parts = left.split()
         base, self.particle, marks = re.findall(r"(\w+)\.?(\w*)(.*)", name)[0]
@@ -203,9 +205,9 @@ def separable_expressions() -> list[tuple[str, list[str], str]]:
     Returns: English phrase ("looked up", "looked ...10 up" round an object), its German phrases,
         and the verb's name ("look up = nachschlagen").
     """
-    expressions: dict[str, tuple[list[str], str]] = {}
+    expressions: dict[str, tuple[dict[str, None], str]] = {}
     for verb in entries("verbs"):
-        prefix, en, de = verb.de.prefix, verb.en, verb.de
+        en, de, prefix = verb.en, verb.de, verb.de.prefix
         if not prefix:
             continue
         apart = f" ... {prefix}"
@@ -216,10 +218,9 @@ def separable_expressions() -> list[tuple[str, list[str], str]]:
         # "did not look up": schlug ... nach
         phrases += [(en.base, [de.infinitive, de.zu, *present, *past]), (en.ing, present + past)]
         around = verb.shifts and any(slot.role == "acc" for slot in verb.slots)
+        name, rest = f"{verb.english_name} = {de.infinitive}", verb.english_name[len(en.base) :]
         for form, german in phrases:
             for gap in ("", " ...10") if around else ("",):
-                phrase = form + gap + verb.english_name.removeprefix(en.base)
-                name = f"{verb.english_name} = {de.infinitive}"
-                accepted, _ = expressions.setdefault(phrase, ([], name))
-                accepted += [words for words in dict.fromkeys(german) if words not in accepted]
-    return [(phrase, german, name) for phrase, (german, name) in expressions.items()]
+                accepted, _ = expressions.setdefault(form + gap + rest, ({}, name))
+                accepted.update(dict.fromkeys(german))
+    return [(phrase, [*german], name) for phrase, (german, name) in expressions.items()]

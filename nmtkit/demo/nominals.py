@@ -65,9 +65,7 @@ class Draw:
 class Nominals(Draw):
     """Draws noun phrases; `cast`: the named persons of the document at hand."""
 
-    def __init__(self, seed: int, stream: int = 0) -> None:
-        super().__init__(seed, stream)
-        self.cast: list[Word] = entries("names")[:3]
+    cast: list[Word] = entries("names")[:3]
 
     def plain(
         self,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.demo.constituents import NP, PLURAL, Clause
-from nmtkit.demo.english import ENGLISH
+from nmtkit.demo.languages import ENGLISH
 from nmtkit.demo.lexicon import Noun, entries, fitting
 from nmtkit.demo.nominals import weighted
 from nmtkit.demo.realise import CLOSING, Leaf, Node, leaves, spelled

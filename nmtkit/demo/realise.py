@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +36,13 @@ class Leaf:
     lex: Any = None
 
 
+@dataclass(eq=False, slots=True)
 class Node:
-    """A constituent of parts, but for what is empty; `info`: the phrase or clause it realises."""
+    """A constituent; `info`: the noun phrase or clause that it realises."""
 
-    __slots__ = ("info", "kids", "label")
-
-    def __init__(self, label: str, kids: Iterable[Any], info: Any = None) -> None:
-        self.label, self.info = label, info
-        self.kids: list[Any] = list(filter(None, kids))
+    label: str
+    kids: list[Any]
+    info: Any = None
 
     def nodes(self) -> Iterator[Node]:
         """Yield this node and all below it, from the left."""
@@ -87,6 +86,11 @@ def text(words: list[Leaf]) -> str:
     return written
 
 
+def some(*parts: Any) -> list[Any]:
+    """Return those of some parts that are not empty."""
+    return list(filter(None, parts))
+
+
 def comma() -> Leaf:
     """Return a comma."""
     return Leaf(",", ",")
@@ -111,31 +115,36 @@ class Realiser:
 
     def function(self, key: str) -> Leaf:
         """Return a function word."""
-        return Leaf(FUNCTION_WORDS[key][self.side], FUNCTION_WORDS[key][2], key)
+        forms = FUNCTION_WORDS[key]
+        return Leaf(forms[self.side], forms[2], key)
 
     def noun_phrase(self, np: NP, case: str, label: str = "") -> Node:
         """Return a noun phrase in a case (n a d g), labelled with the case unless told how."""
         label = label or self.labels.get(case, "NP")
         if np.parts:
             first, second = (self.noun_phrase(part, case, "NP") for part in np.parts)
-            return Node(label, [first, Leaf(("and", "und")[self.side], "CC", "and"), second], np)
+            return Node(label, [first, self.function("and"), second], np)
         if np.pronoun:
             forms = PRONOUNS[np.pronoun + np.gender][self.side]
             return Node(label, [Leaf(forms["nad".index(case)], "PRP", np.pronoun)], np)
         if np.name:
             return Node(label, [self.word(np.name, "NNP")], np)
-        determiner, ending = self.determiner(np, case)
-        kids = [determiner, np.numeral and self.word(np.numeral, "CD")]
-        for adjective in np.adjectives:
-            stem = adjective.stem if self.side else adjective.en
-            kids.append(Leaf(stem + ending, "JJ", adjective))
-        forms = np.noun.de[case] if self.side else np.noun.en
-        phrase = Node(label, [*kids, Leaf(forms[np.number], "NN", np.noun)], np)
+        phrase = Node(label, self.simple_phrase(np, case), np)
         for modifier in np.modifiers:
             relative = isinstance(modifier, Clause)
             part = self.relative(modifier, np) if relative else self.phrase(modifier, "g")
             phrase = self.attached(phrase, part)
         return phrase
+
+    def simple_phrase(self, np: NP, case: str) -> list[Any]:
+        """Return determiner, numeral, adjectives and noun."""
+        determiner, ending = self.determiner(np, case)
+        kids = some(determiner, np.numeral and self.word(np.numeral, "CD"))
+        for adjective in np.adjectives:
+            stem = adjective.stem if self.side else adjective.en
+            kids.append(Leaf(stem + ending, "JJ", adjective))
+        forms = np.noun.de[case] if self.side else np.noun.en
+        return [*kids, Leaf(forms[np.number], "NN", np.noun)]
 
     def phrase(self, np: NP, case: str = "") -> Node:
         """Return a prepositional phrase, or a noun phrase if this language has no preposition."""
@@ -155,7 +164,7 @@ class Realiser:
             comparative = Leaf(adjective.comparative[self.side], "JJR", adjective)
             return Node("ADJP", [comparative, Node("PP", than)])
         degree = clause.degree and self.word(clause.degree)
-        return Node("ADJP", [degree, self.word(adjective, "JJ")])
+        return Node("ADJP", some(degree, self.word(adjective, "JJ")))
 
     def verbs(self, clause: Clause) -> list[Leaf]:
         """Return the finite verb and the other one, if there is one."""
@@ -178,7 +187,7 @@ class Realiser:
             return [self.time(clause)]
         if clause.front == "sub" and clause.adjunct:
             return [self.subordinate(*clause.adjunct), comma()]
-        return [Leaf(("then", "dann")[self.side], "RB", "then")] if clause.front == "then" else []
+        return [self.function("then")] if clause.front == "then" else []
 
     def dependents(self, clause: Clause) -> list[Node]:
         """Return the clauses that end a clause."""
@@ -198,6 +207,6 @@ class Realiser:
             conjunction, other = clause.second
             pause = conjunction == "but" and comma()
             link = self.function(conjunction)
-            top = Node("COORD", [top, pause, link, self.main_clause(other)])
+            top = Node("COORD", some(top, pause, link, self.main_clause(other)))
         top.kids.append(Leaf("?" if clause.question else ".", "."))
         return Node("ROOT", [top])

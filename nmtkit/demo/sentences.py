@@ -1,15 +1,10 @@
-"""Drawing sentences: one clause, two clauses, reported ones, questions, and those about "it".
-
-German says er, sie or es for "it" by the gender of the noun it stands for. The antecedent is the
-only singular thing in its sentence. The sentence with "it" is drawn without looking at the
-antecedent's gender, so only the sentence before decides the pronoun.
-"""
+"""Drawing sentences: one clause, two clauses, reported ones, questions, distant subjects."""
 
 from __future__ import annotations
 
-from nmtkit.demo.clauses import Clauses
+from nmtkit.demo.clauses import AGENTIVE, DESCRIBABLE, Clauses
 from nmtkit.demo.constituents import NP, Clause
-from nmtkit.demo.lexicon import Noun, Verb, Word, entries, fitting
+from nmtkit.demo.lexicon import Noun, entries, fitting
 from nmtkit.demo.nominals import weighted
 
 CONJUNCTIONS = {
@@ -22,27 +17,10 @@ CONJUNCTIONS = {
 THIRD_PERSON = {"he", "she", "they"}
 PLACES = {"loc", "dir", "on", "city"}
 FAR = "key text kin owner part plant surface"
-CARRYING = {
-    *("sell", "find", "lose", "forget", "need", "steal", "choose", "keep", "describe", "look for"),
-    *("look at", "bring along", "take along", "wrap up", "throw away"),
-}
-ANTECEDENT_VERBS = CARRYING | {"buy", "give", "show", "send", "lend", "bring"}
-IT_VERBS = CARRYING | {"put back", "send back", "put", "give back"}
-IT_CONJUNCTIONS = ("because", "because", "although", "although")
-BRIEF_VERBS = {"laugh", "smile", "cry", "give up", "come back", "break down"}
 
 
 class Sentences(Clauses):
     """Draws the sentences of documents, whose persons and tense stay."""
-
-    def __init__(self, seed: int, stream: int = 0) -> None:
-        super().__init__(seed, stream)
-        self.carriers, self.handlers = self.called(ANTECEDENT_VERBS), self.called(IT_VERBS)
-        self.brief = self.called(BRIEF_VERBS)
-
-    def called(self, names: set[str]) -> list[Verb]:
-        """Return the verbs that have one of some English names."""
-        return [verb for verb in self.verbs if verb.english_name in names]
 
     def open_document(self) -> None:
         """Choose persons and tense of the next document."""
@@ -138,7 +116,7 @@ class Sentences(Clauses):
         main = Clause(self.agent(), verb, self.pick((self.base, self.base, "perf")))
         if main.subject.heavy:
             main.subject.modifiers = ()
-        verb = self.pick([verb for verb in self.agents if not verb.stative])
+        verb = self.pick([verb for verb in AGENTIVE if not verb.stative])
         inner = self.clause("pres", verb, main.subject, level=2, plain=True)
         inner.tense, inner.adverb, inner.time = "pres", None, None
         main.content = ("to", inner)
@@ -168,7 +146,7 @@ class Sentences(Clauses):
             levels: depth of modifiers, by default 1 to 3. plain: no negation, no accusative.
         """
         levels = self.between(1, 3) if levels is None else levels
-        noun = self.pick(fitting("nouns", FAR) if self.chance(0.5) else self.describable)
+        noun = self.pick(fitting("nouns", FAR) if self.chance(0.5) else DESCRIBABLE)
         np = self.plain(noun.classes, plural=0.5)
         np.owner = None
         self.modify(np, levels)
@@ -200,117 +178,4 @@ class Sentences(Clauses):
             clause.place, clause.question = (clause.place, "yn") if placed else (None, "where")
         if clause.question != "yn":
             clause.time = None
-        return clause
-
-    def someone(self) -> NP:
-        """Return a person without anything else in the phrase that "it" could mean."""
-        if self.chance(0.55):
-            return self.named()
-        np = self.plain("person", plural=0.25)
-        while np.noun.gender == "n":  # a child, a girl: German says es of them, too
-            np = self.plain("person", plural=0.25)
-        np.det = "the" if np.det in {"his", "her", "their"} else np.det
-        return np
-
-    def short_times(self, clause: Clause) -> list[Word]:
-        """Return the time adverbials of a clause's tense that go with "it"."""
-        return [time for time in self.times_of(clause) if "it" in time.classes]
-
-    def antecedent(self, gender: str) -> Clause:
-        """Return a sentence that brings in one thing of a gender, and nothing else for "it"."""
-        verb = self.pick(self.carriers)
-        clause = Clause(self.someone(), verb, self.base if self.chance(0.8) else "perf")
-        subject = clause.subject
-        for slot in verb.slots:
-            if "thing" in slot.nouns:
-                things = [noun for noun in fitting("nouns", "thing") if noun.gender == gender]
-                thing = self.pick(things)
-                determiners = ("the", "the", "a", "a", "this", self.owner_of(subject))
-                np = NP(thing, det=self.pick(determiners))
-                self.describe(np, 0.4)
-                clause.shifted = verb.shifts and self.chance(0.5)
-            else:
-                np = self.someone()
-                while np.name is not None and np.name is subject.name:
-                    np = self.someone()
-            clause.filled.append((slot, np))
-        self.settle_tense(clause)
-        times = self.short_times(clause)
-        if times and self.chance(0.35):
-            clause.time = self.pick(times)
-            clause.front = "time" if self.chance(0.5) else ""
-        return clause
-
-    def about_it(self, gender: str) -> Clause:
-        """Return a sentence about the thing of the sentence before."""
-        roll = self.random()
-        it = NP(pronoun="it", gender=gender)
-        if roll < 0.28:
-            return self.it_is(it)
-        return self.it_lies(it) if roll < 0.50 else self.it_undergoes(it)
-
-    def it_is(self, it: NP, level: int = 0) -> Clause:
-        """Return "It was very heavy" and the like, as a main or a subordinate clause."""
-        verb = self.copulas[self.pick(("be", "be", "be", "look"))]
-        clause = Clause(it, verb, self.base)
-        clause.adjective = self.pick(fitting("adjectives", "carried"))
-        clause.degree = self.pick(entries("degrees")) if self.chance(0.6) else None
-        clause.negated = self.chance(0.15)
-        if level:
-            return clause
-        if self.chance(0.45):
-            conjunction, subject = self.pick(("and", "but")), self.named()
-            second = self.clause(self.base, self.pick(self.brief), subject, level=2)
-            clause.second = (conjunction, second)
-        elif self.chance(0.5):
-            past = self.base == "past"
-            times = self.short_times(clause) if past else self.times_of(clause)
-            clause.time, clause.front = self.pick(times), "time"
-        return clause
-
-    def it_lies(self, it: NP) -> Clause:
-        """Return where it lies, whose it is, that it is gone."""
-        gone, lie, belong = self.called({"disappear", "lie", "belong to"})
-        verb = self.pick((lie, lie, belong, gone))
-        clause = Clause(it, verb, "perf" if verb is gone and self.chance(0.5) else self.base)
-        clause.negated = verb is not gone and self.chance(0.15)
-        self.fill(clause, 1)
-        if verb is gone and self.chance(0.5):
-            conjunction = self.pick(IT_CONJUNCTIONS)
-            reason = self.clause(self.base, subject=self.someone(), level=2, plain=True)
-            clause.adjunct = (conjunction, reason)
-        frequent = verb is not belong and not clause.negated and self.chance(0.3)
-        if frequent and clause.tense == self.base:
-            clause.adverb = self.pick(fitting("adverbs", "frequent"))
-        self.settle_tense(clause)
-        return clause
-
-    def it_undergoes(self, it: NP) -> Clause:
-        """Return what somebody does with it."""
-        verb = self.pick(self.handlers)
-        clause = Clause(self.someone() if self.chance(0.7) else self.pronoun(), verb, self.base)
-        roll = self.random()
-        if roll < 0.2 and not verb.stative:
-            clause.modal = self.pick(("can", "must", "want"))
-        elif roll < 0.35:
-            clause.tense = "perf"
-        elif roll < 0.45 and self.base == "pres":
-            clause.tense = "fut"
-        negatable = not clause.subject.quantified and clause.modal != "must"
-        clause.negated = negatable and self.chance(0.15)
-        for slot in verb.slots:
-            owner = self.owner_of(clause.subject)
-            filler = it if slot.role == "acc" else self.filler(slot, clause, owner, 2)
-            # a surface is drawn again, as nobody's but "my": older corpora did, and theirs is ours
-            filler = self.onto("my") if slot.role == "on" else filler
-            clause.filled.append((slot, filler))
-        clause.shifted = verb.shifts
-        self.settle_tense(clause)
-        roll = self.random()
-        timed = clause.tense in {"past", "pres", "prog", "fut"} and not clause.modal
-        if roll < 0.35:
-            clause.adjunct = (self.pick(IT_CONJUNCTIONS), self.it_is(it, level=1))
-        elif roll < 0.6 and timed:
-            clause.time = self.pick(self.times_of(clause))
-            clause.front = "time" if clause.negated or self.chance(0.5) else ""
         return clause

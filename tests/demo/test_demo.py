@@ -16,7 +16,6 @@ from nmtkit.demo.corpus import Pair, Writer
 from nmtkit.demo.lexicon import entries
 from nmtkit.demo.nominals import Draw
 from nmtkit.demo.realise import leaves
-from nmtkit.demo.sentences import Sentences
 from nmtkit.errors import ConfigError
 
 SPLITS = {"train": 1500, "dev": 200, "test": 200}
@@ -188,10 +187,8 @@ def test_it_has_the_gender_of_the_only_thing_in_the_sentence_before(folder, name
 
 
 def test_nothing_else_gives_the_gender_away():
-    """Drawn with the same choices for the three genders, sentences about "it" are alike in
-    English, and in German but for the pronouns.
-    """
-    tellers = {gender: Sentences(9, 1) for gender in "mfn"}
+    """Drawn with the same choices for the three genders, sentences about "it" are alike in English, and in German but for the pronouns."""
+    tellers = {gender: Writer(9, 1) for gender in "mfn"}
     different = 0
     for _ in range(300):
         for teller in tellers.values():

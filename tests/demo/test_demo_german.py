@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 from nmtkit.demo.corpus import Writer
-from nmtkit.demo.german import GERMAN
+from nmtkit.demo.languages import GERMAN
 from nmtkit.demo.lexicon import GermanVerb, Verb, noun_forms
 from nmtkit.demo.realise import Leaf, Node, leaves, text
 from tests.demo import demo_checker as checker

@@ -1,0 +1,242 @@
+"""English as constituents, in the labels of the Penn Treebank, and German as topological fields.
+
+A German main clause: VF (one constituent) LK (the finite verb) MF RK (prefix, infinitive,
+participle) NF. A subordinate one: C MF RK NF with the finite verb last in RK. The order inside MF
+is fixed, so each English sentence has one translation. Where a phrase's attachment is open in
+English ("the man in the garden"), both readings have the same German order.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from nmtkit.demo.constituents import NP, PLURAL, Clause
+from nmtkit.demo.lexicon import FINITE, TABLES
+from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser, comma, keyed, some
+
+VOWEL = re.compile("(?!uni|use|one|eu)([aeiou]|hon|hour)")  # a sound with "an" before it
+CONTRACTIONS = {apart: joined for apart, joined, _ in TABLES["contractions"]}
+REFLEXIVES = {"I": "mich", "we": "uns"}
+# (paradigm, case) -> masculine, feminine, neuter, plural
+ENDINGS = {
+    (name, case): forms[at : at + 4]
+    for name, (_, forms) in keyed("endings").items()
+    for case, at in zip("nadg", range(0, 16, 4), strict=True)
+}
+
+
+def ending(paradigm: str, case: str, np: NP) -> str:
+    """Return a noun phrase's form in a paradigm."""
+    return ENDINGS[paradigm, case][3 if np.number == PLURAL else np.noun.column]
+
+
+class English(Realiser):
+    """English as constituents."""
+
+    side = 0
+    labels = {}
+
+    def determiner(self, np: NP, case: str) -> tuple[Any, str]:
+        if np.owner:
+            return Node("NP", [self.word(np.owner, "NNP"), Leaf("'s", "POS")]), ""
+        form = DETERMINERS[np.det][0][np.number]
+        if form == "a" and VOWEL.match(np.adjectives[0].en if np.adjectives else np.noun.en[0]):
+            form = "an"
+        return form and Leaf(form, "DT", np.det), ""
+
+    def attached(self, phrase: Node, modifier: Node) -> Node:
+        return Node("NP", [phrase, modifier], phrase.info)
+
+    def relative(self, clause: Clause, np: NP) -> Node:
+        pronoun = Leaf("who" if np.human else "that", "WP")
+        subject = clause.gap and self.noun_phrase(clause.subject, "n")
+        body = Node("S", some(subject, *self.predicate(clause)))
+        return Node("SBAR", [Node("WHNP", [pronoun]), body], clause)
+
+    def verbs(self, clause: Clause) -> list[Leaf]:
+        finite, *others = super().verbs(clause)
+        full = clause.modal == "want" or (clause.modal == "must" and clause.past)
+        if full:
+            others.insert(0, Leaf("to", "TO"))
+        if not (clause.negated or clause.question):
+            return [finite, *others]
+        base = {"want": "want", "must": "have"}.get(clause.modal, clause.verb.en.base)
+        if not full and (others or base == "be"):
+            return [finite, *others]
+        do = FINITE["do"][3 * clause.past + clause.subject.agreement]
+        return [Leaf(do, finite.tag, "do"), Leaf(base, "VB", finite.lex), *others]
+
+    def complements(self, clause: Clause) -> list[Any]:
+        """Return what follows the main verb: objects, particle, complements and adverbials."""
+        bare: list[Any] = []
+        prepositional: list[Any] = []
+        for slot, filler in clause.filled:
+            if slot is not clause.gap:
+                (prepositional if filler.preposition else bare).append(self.phrase(filler, "a"))
+            elif slot.en:
+                prepositional.append(Leaf(slot.en, "IN", slot.en))
+        verb = clause.verb
+        particle = verb.particle and Node("PRT", [Leaf(verb.particle, "RP", verb)])
+        order = (*bare, particle) if clause.shifted else (particle, *bare)
+        predicate = clause.adjective and self.adjective_phrase(clause)
+        place = clause.place and self.phrase(clause.place)
+        time = clause.front != "time" and self.time(clause)
+        return some(*order, *prepositional, predicate, place, time, *self.dependents(clause))
+
+    def infinitive(self, clause: Clause) -> Node:
+        verb = Node("VP", [Leaf(clause.verb.en.base, "VB", clause.verb), *self.complements(clause)])
+        return Node("S", [Node("VP", [Leaf("to", "TO"), verb])])
+
+    def subordinate(self, conjunction: str, clause: Clause) -> Node:
+        body = Node("S", [self.noun_phrase(clause.subject, "n"), *self.predicate(clause)])
+        return Node("SBAR", [self.function(conjunction), body], clause)
+
+    def time(self, clause: Clause) -> Any:
+        if clause.time is None:
+            return None
+        first, *others = clause.time.en.split()
+        label = "PP" if first in {"in", "on", "at", "after"} else "NP" if others else "ADVP"
+        return Node(label, [self.word(clause.time)])
+
+    def predicate(self, clause: Clause, asked: bool = False) -> list[Any]:
+        """Return adverb and verb phrase; a question has its finite verb elsewhere."""
+        finite, *others = self.verbs(clause)
+        adverb = clause.adverb and Node("ADVP", [self.word(clause.adverb)])
+        negation: Any = clause.negated and self.function("not")
+        if finite.form == "can" and negation:
+            finite.form, negation = "cannot", None
+        inside = self.complements(clause)
+        for word in reversed(others):
+            inside = [Node("VP", [word, *inside])]
+        if asked:
+            return inside
+        if others or clause.verb.en.base == "be":
+            return [Node("VP", some(finite, negation, adverb, *inside))]
+        return some(adverb, Node("VP", some(finite, negation, *inside)))
+
+    def main_clause(self, clause: Clause) -> Node:
+        subject = self.noun_phrase(clause.subject, "n")
+        predicate = self.predicate(clause, bool(clause.question))
+        if not clause.question:
+            lead = clause.lead and self.function(clause.lead)
+            return Node("S", some(lead, *self.opening(clause), subject, *predicate), clause)
+        body = Node("SQ", [self.verbs(clause)[0], subject, *predicate], clause)
+        if clause.question == "yn":
+            return body
+        return Node("SBARQ", [Node("WHADVP", [self.function(clause.question)]), body], clause)
+
+
+class German(Realiser):
+    """German as topological fields."""
+
+    side = 1
+    labels = {"n": "NP-SB", "a": "NP-OA", "d": "NP-DA", "g": "NP-AG"}
+
+    def determiner(self, np: NP, case: str) -> tuple[Any, str]:
+        stem, paradigm, adjectives = DETERMINERS[np.det][1]
+        determiner = None
+        if np.owner:
+            determiner, adjectives = Leaf(np.owner.de + "s", "NNP", np.owner), "strong"
+        elif paradigm:
+            determiner = Leaf(stem + ending(paradigm, case, np), "DT", np.det)
+        return determiner, ending(adjectives, case, np)
+
+    def attached(self, phrase: Node, modifier: Node) -> Node:
+        restrictive = modifier.label == "SREL"
+        phrase.kids += [comma(), modifier, comma()] if restrictive else [modifier]
+        return phrase
+
+    def phrase(self, np: NP, case: str = "") -> Node:
+        # preposition and article melt (im, zur), but not before a relative clause
+        phrase = super().phrase(np, case)
+        if phrase.label == "PP" and not any(isinstance(part, Clause) for part in np.modifiers):
+            preposition, inner = phrase.kids
+            melted = CONTRACTIONS.get(f"{preposition.form} {inner.kids[0].form}")
+            if melted:
+                preposition.form = melted
+                del inner.kids[0]
+        return phrase
+
+    def relative(self, clause: Clause, np: NP) -> Node:
+        gap = clause.gap
+        pronoun = Leaf(ending("relative", gap.case if gap else "n", np), "WP")
+        preposition = gap and gap.de and Leaf(gap.de, "IN", gap.de)
+        return self.verb_last("SREL", some(preposition, pronoun), clause, gap is not None)
+
+    def middle(self, clause: Clause, subject: bool) -> Node:
+        """Return the middle field, with the subject or without."""
+        pronouns: list[Node] = []
+        objects: dict[str, list[Node]] = {"d": [], "a": []}
+        prepositional: list[Node] = []
+        for slot, np in clause.filled:
+            if slot is clause.gap:
+                continue
+            phrase = self.phrase(np, slot.case)
+            if np.preposition and np.preposition[1]:
+                prepositional.append(phrase)
+            elif np.pronoun:  # the accusative comes first
+                pronouns.insert(len(pronouns) if slot.case == "d" else 0, phrase)
+            else:
+                objects[slot.case].append(phrase)
+        negated = clause.negated and not any(np.det == "any" for _, np in clause.filled)
+        kids = some(
+            subject and self.noun_phrase(clause.subject, "n"),
+            *pronouns,
+            clause.verb.reflexive
+            and Leaf(REFLEXIVES.get(clause.subject.pronoun, "sich"), "PRP", "sich"),
+            *objects["d"],
+            clause.front != "time" and self.time(clause),
+            clause.adverb and self.word(clause.adverb),
+            *objects["a"],
+            negated and self.function("not"),
+            *prepositional,
+            clause.place and self.phrase(clause.place),
+            clause.adjective and self.adjective_phrase(clause),
+        )
+        return Node("MF", kids)
+
+    def time(self, clause: Clause) -> Any:
+        return clause.time and self.word(clause.time)
+
+    def after(self, clause: Clause) -> Node:
+        """Return the field after the right bracket, each clause between commas."""
+        clauses = self.dependents(clause)
+        return Node("NF", [part for inner in clauses for part in (comma(), inner, comma())])
+
+    def fields(
+        self, label: str, opening: list[Any], clause: Clause, bracket: list[Any], subject: bool
+    ) -> Node:
+        """Return a clause: what opens it, the middle field, the right bracket, what follows."""
+        middle = self.middle(clause, subject)
+        return Node(label, [*opening, middle, Node("RK", bracket), self.after(clause)], clause)
+
+    def verb_last(self, label: str, opening: list[Any], clause: Clause, subject: bool) -> Node:
+        """Return a clause with its finite verb last, the separable prefix joined."""
+        finite, *others = self.verbs(clause)
+        if not others:
+            finite.form = clause.verb.de.prefix + finite.form
+        return self.fields(label, [Node("C", opening)], clause, [*others, finite], subject)
+
+    def subordinate(self, conjunction: str, clause: Clause) -> Node:
+        return self.verb_last("SSUB", [self.function(conjunction)], clause, True)
+
+    def infinitive(self, clause: Clause) -> Node:
+        return self.fields("SINF", [], clause, [Leaf(clause.verb.de.zu, "VB", clause.verb)], False)
+
+    def main_clause(self, clause: Clause) -> Node:
+        finite, *others = self.verbs(clause)
+        first = self.opening(clause)
+        if clause.question and clause.question != "yn":
+            first = [self.function(clause.question)]
+        inverted = bool(first or clause.question)
+        front = first[:1] if inverted else [self.noun_phrase(clause.subject, "n")]
+        lead = clause.lead and self.function(clause.lead)
+        opening = some(lead, Node("VF", front), *first[1:], Node("LK", [finite]))
+        prefix = clause.verb.de.prefix
+        if prefix and not others:
+            others = [Leaf(prefix, "RP", clause.verb)]
+        return self.fields("S", opening, clause, others, inverted)
+
+
+ENGLISH, GERMAN = English(), German()
