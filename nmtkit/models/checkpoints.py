@@ -157,10 +157,10 @@ def read_manifest(path: Path) -> CheckpointManifest:
         message = f"incomplete checkpoint: {error.message}"
         hint = _hint(*path.glob("*"))
         raise CheckpointError(message, where=path / MANIFEST, hint=hint) from None
-    for name, wanted in manifest.files.items():
+    for name, facts in manifest.files.items():
         actual = (path / name).stat().st_size if (path / name).is_file() else None
-        if actual != wanted.bytes:
-            state = f"has {actual} bytes instead of {wanted.bytes}"
+        if actual != facts.bytes:
+            state = f"has {actual} bytes instead of {facts.bytes}"
             state = "is missing" if actual is None else state
             raise CheckpointError(f"truncated checkpoint: {name} {state}", where=path, hint=AGAIN)
     return manifest

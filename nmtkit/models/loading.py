@@ -57,9 +57,11 @@ def build_untrained(run: Run, system: System) -> Model:
     try:
         load_variant(config["variant"])
     except ConfigError as error:  # which speaks of an option that the command at hand may not have
-        others = " ".join(f"--system {s.name}" for s in run.systems() if s.name != system.name)
+        alternatives = " ".join(
+            f"--system {s.name}" for s in run.systems() if s.name != system.name
+        )
         hint = error.hint or "where it was trained there was one"
-        hint += f"; or leave this system out: {others}" if others else ""
+        hint += f"; or leave this system out: {alternatives}" if alternatives else ""
         where = system.path if error.where == "--variant" else f"{system.path} ({error.where})"
         message = f"system '{system.name}': {error.message}"
         raise ConfigError(message, where=where, hint=hint) from error
