@@ -87,7 +87,7 @@ class Model(nn.Module, abc.ABC):
         return {key: value for key, value in sizes.items() if key in cls.Settings.model_fields}
 
     def initialise(self) -> None:
-        """Draw the weights anew if that takes the whole model; by default they stay as drawn."""
+        """Do what takes the whole new model, such as to draw its weights anew or name its parts."""
 
     @property
     def reads_spans(self) -> bool:

@@ -78,7 +78,6 @@ class ContextAwareTransformer(DocumentTransformer):
         super().__init__(settings, vocabularies)
         self.context_layer = EncoderLayer(settings)
         self.context_norm = settings.last_norm()
-        self.name_attentions()
 
     def encoder_layer(self, index: int) -> EncoderLayer:
         last = index == self.settings.encoder_layers - 1

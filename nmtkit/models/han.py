@@ -168,7 +168,6 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         encoder, decoder = s.side != "decoder", s.side != "encoder"
         self.encoder_context = HierarchicalAttention(s, "encoder_context") if encoder else None
         self.decoder_context = HierarchicalAttention(s, "decoder_context") if decoder else None
-        self.name_attentions()
 
     @property
     def context_rule(self) -> ContextRule:

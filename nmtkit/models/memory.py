@@ -306,7 +306,6 @@ class AssociatedMemoryTransformer(DocumentTransformer):
             raise ConfigError(message, where="model.memory_scope", hint=hint)
         self.join = "parallel" if batch_wide else s.context_join
         self.memory = AssociatedMemory(s)
-        self.name_attentions()
 
     @property
     def context_rule(self) -> ContextRule:

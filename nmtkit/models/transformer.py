@@ -170,13 +170,6 @@ class Transformer(Model):
         self.encoder_norm = s.last_norm()
         self.decoder_norm = s.last_norm()
         self.output = OutputLayer(vocabularies.tgt, s.d_model, tied, s.softmax_bias)
-        self.name_attentions()
-
-    def name_attentions(self) -> None:
-        """Name the attentions for `capture`; to be called again after some were added."""
-        for name, module in self.named_modules():
-            if isinstance(module, Attention):
-                module.name = name
 
     def embedder(self, table: Embedding) -> Embedder:
         """Return what a stack reads."""
@@ -191,9 +184,11 @@ class Transformer(Model):
         return DecoderLayer(self.settings)
 
     def initialise(self) -> None:
-        for module in self.modules():
+        for name, module in self.named_modules():
             if isinstance(module, Linear):
                 module.draw(self.settings.init)
+            elif isinstance(module, Attention):
+                module.name = name
 
     @property
     def width(self) -> int:

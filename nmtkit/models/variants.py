@@ -21,7 +21,7 @@ class Variant(NamedTuple):
     """One entry of the table: `module:Class`, imported when asked for; what the variant is."""
 
     target: str
-    what: str
+    summary: str
 
 
 VARIANTS: dict[str, Variant] = {
@@ -171,7 +171,7 @@ def describe(preset: str | None = None, vocab_size: int | None = None) -> list[d
         with torch.device("meta"):  # shapes alone, no memory
             parameters = count_parameters(build_model(name, cls.adapt(sizes), vocabularies))
         keys = [asdict(setting) for setting in fields.describe(cls.Settings)]
-        row = {"name": name, "what": variant.what, "paper": cls.paper}
+        row = {"name": name, "what": variant.summary, "paper": cls.paper}
         rows.append(row | {"parameters": parameters, "settings": keys})
     return rows
 

@@ -61,12 +61,12 @@ class Recurrent(nn.Module):
         x = [cell.inputs(side) for cell, side in zip(cells, sides, strict=False)]  # (W, G·H) each
         low, dtype = x[0].dtype, next(self.parameters()).dtype
         with torch.autocast(v.device.type, enabled=False):
-            step, one = loop(cells, words.going, low), len(cells) == 1
+            step, single = loop(cells, words.going, low), len(cells) == 1
             h = v.new_zeros(len(cells), len(v), cells[0].state_blocks * self.d_hidden, dtype=dtype)
             if initial is not None:
                 h = initial.to(dtype).index_select(1, words.order)
-            states = [h[0] if one else h]
-            steps = (x[0] if one else torch.stack(x)).to(dtype).split(words.going, dim=-2)
+            states = [h[0] if single else h]
+            steps = (x[0] if single else torch.stack(x)).to(dtype).split(words.going, dim=-2)
             for t, x_t in enumerate(steps):
                 h, rows = states[-1], x_t.size(-2)
                 h = h if rows == h.size(-2) else h[..., :rows, :]

@@ -216,7 +216,7 @@ def model_lines() -> list[str]:
         told.append(name)
         base = max(bases, key=lambda other: len(classes[other].__mro__), default=None)
         own = [row for row in rows.values() if base is None or described[base].get(row.name) != row]
-        lines += [f"### {name}", "", f"{load_variant(name).paper}: {VARIANTS[name].what}.", ""]
+        lines += [f"### {name}", "", f"{load_variant(name).paper}: {VARIANTS[name].summary}.", ""]
         lines += (
             [f"The settings of [{base}](#{base})" + (", and:" if own else ", and no others."), ""]
             if base

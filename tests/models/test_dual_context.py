@@ -209,13 +209,8 @@ def test_every_kernel_at_both_ends_of_a_sentence(kernel, side):
 
 def test_a_window_of_one_is_a_gated_linear_unit_of_each_token():
     torch.manual_seed(3)
-    attention = (
-        DualContextAttention(
-            DualContextSettings(d_model=8, heads=2, kernel_size=1, dropout=0, attn_bias=True), 0
-        )
-        .double()
-        .eval()
-    )
+    settings = DualContextSettings(d_model=8, heads=2, kernel_size=1, dropout=0.0)
+    attention = DualContextAttention(settings, before=0).double().eval()
     x = torch.randn(2, 5, 8, dtype=torch.float64)
     a, b = (x @ attention.local.convolution.weight.T + attention.local.convolution.bias).chunk(
         2, dim=-1
@@ -323,16 +318,9 @@ def test_one_attention_call_for_both_units(monkeypatch):
 
 
 def test_the_local_heads_and_the_global_ones_are_captured_under_names_of_their_own():
-    """The first H heads read the local summaries: with their keys and values at zero, their
-    weights are even.
-    """
-    module = (
-        DualContextAttention(
-            DualContextSettings(d_model=8, heads=2, kernel_size=2, dropout=0, attn_bias=False), 1
-        )
-        .double()
-        .eval()
-    )
+    """The first H heads read the local summaries: with their keys and values at zero, their weights are even."""
+    settings = DualContextSettings(d_model=8, heads=2, dropout=0.0, attn_bias=False)
+    module = DualContextAttention(settings, before=1).double().eval()
     module.name = "here"
     module.local_kv.weight.data.zero_()
     with capture() as seen:

@@ -179,7 +179,7 @@ class _Look(torch.autograd.Function):
         dkey = torch.mm(slope.t(), low.flatten(0, 2))
         dg = torch.mm(slope, key).view(low.shape).to(g.dtype)
         dg.addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
-        wanted = [x for x in of_gate if x.requires_grad]
-        inner = iter(torch.autograd.grad(mixed, wanted, dg, allow_unused=True))
+        leaves = [x for x in of_gate if x.requires_grad]
+        inner = iter(torch.autograd.grad(mixed, leaves, dg, allow_unused=True))
         of_gate = [next(inner) if x.requires_grad else None for x in of_gate]
         return None, None, None, dkey, dv, dq, *of_gate
