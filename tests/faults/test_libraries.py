@@ -1,8 +1,7 @@
 """Known bugs and habits of the libraries below nmtkit: each with the test that shows that it
-doesn't reach a user, here or where it stands.
+doesn't reach a user, here. README.md lists those that other tests show.
 """
 
-import ast
 import random
 import re
 import subprocess
@@ -23,132 +22,6 @@ from nmtkit.text.moses import Moses
 from nmtkit.text.side import TextSide
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = "faults/test_libraries.py"
-
-FAULTS = {
-    "typer: the traceback of an error prints the values of variables": {
-        HERE: ["test_typer_prints_no_variables_of_a_fault"]
-    },
-    "typer: completion and --help import the whole program": {
-        "test_house.py": ["test_no_torch_where_none_is_needed"]
-    },
-    "torch: weights_only, pickled files": {"test_cli.py": ["test_a_pickle_is_never_read"]},
-    "torch: attention is NaN where a row sees nothing": {
-        "nn/test_attention.py": [
-            "test_blind_queries_get_exactly_zero_and_finite_gradients",
-            "test_torchs_kernels_are_never_shown_a_blind_query",
-        ],
-    },
-    "torch: workers multiply lists in memory": {
-        "data/test_store.py": ["test_a_store_travels_by_path", "test_writing_takes_constant_memory"]
-    },
-    "sacremoses, subword-nmt, typer: releases that change the text or break": {
-        HERE: ["test_versions_that_change_the_text_are_pinned"]
-    },
-    "sacremoses: a last apostrophe, a last full stop, letters of other scripts": {
-        "prep/test_moses.py": ["test_examples", "test_multi30k_as_recorded"],
-        HERE: ["test_sacremoses_leaves_scripts_without_rules_whole"],
-    },
-    "sacremoses: French apostrophes don't come back": {"prep/test_moses.py": ["test_round_trip"]},
-    "sacremoses: escaped text is escaped again": {
-        "prep/test_moses.py": ["test_escapes_in_the_text_are_text"],
-        HERE: ["test_sacremoses_escapes_never_reach_the_text_that_is_scored"],
-    },
-    "sacremoses: line separators inside a line": {
-        "prep/test_text.py": ["test_nasty_text_stays_one_line_and_never_breaks_a_neighbour"]
-    },
-    "sacremoses: detokenization loses spaces, so nothing but raw references may be scored against": {
-        HERE: [
-            "test_sacremoses_detokenization_changes_spaces_only",
-            "test_sacremoses_escapes_never_reach_the_text_that_is_scored",
-        ],
-    },
-    "sacremoses: the detokenizer dies on Czech": {
-        "prep/test_moses.py": ["test_czech_detokenizer_does_not_crash"]
-    },
-    "sacremoses: its own pool": {
-        "prep/test_pipeline.py": ["test_the_output_does_not_depend_on_the_number_of_workers"]
-    },
-    "subword-nmt: dies on nothing to learn from": {
-        "prep/test_subwords.py": ["test_fewer_merges_than_asked_and_none_at_all"]
-    },
-    "subword-nmt: `no pair has frequency >= 2` and other output": {
-        "prep/test_subwords.py": ["test_learning_prints_nothing"],
-        HERE: ["test_subword_nmt_with_fewer_merges_than_asked_is_said_in_words"],
-    },
-    "subword-nmt: codes and text read by splitlines": {
-        "prep/test_subwords.py": ["test_codes_with_line_separators_are_read_line_by_line"],
-        "test_files.py": ["test_lines_end_at_lf_only_in_every_compression"],
-        HERE: ["test_subword_nmt_codes_with_line_separators_come_back"],
-    },
-    "subword-nmt: @@ in the text": {
-        "prep/test_subwords.py": ["test_words_ending_in_the_joiner_are_not_read_as_joined"],
-        "prep/test_text.py": ["test_control_symbols_in_the_text_are_text"],
-        "prep/test_clean.py": ["test_each_kind_is_made_safe_and_counted"],
-    },
-    "subword-nmt: a joint code puts units of one side on the other": {
-        "prep/test_text.py": ["test_threshold_filters_the_vocabulary"],
-        HERE: ["test_subword_nmt_joint_code_makes_no_unit_that_its_side_lacks"],
-    },
-    "subword-nmt: draws from Python's own generator": {
-        HERE: ["test_subword_nmt_leaves_the_random_generator_alone"]
-    },
-    "sacrebleu: unequal lengths are cut silently": {
-        "score/test_metrics.py": ["test_line_counts_are_checked_before_sacrebleu_cuts"]
-    },
-    "sacrebleu: empty hypotheses and references": {
-        "score/test_metrics.py": ["test_empty_lines_are_scored_and_counted"]
-    },
-    "sacrebleu: Chinese is 0.0 by the default tokenizer": {
-        "score/test_stage.py": ["test_chinese_is_scored_by_characters_and_the_choice_is_said"],
-        HERE: ["test_sacrebleu_scores_chinese_alike_with_and_without_spaces"],
-    },
-    "sacrebleu: a score without its signature": {
-        "score/test_metrics.py": ["test_the_signature_always_travels_with_the_value"]
-    },
-    "sacrebleu: its significance tests": {
-        "score/test_significance.py": ["test_sacrebleus_two_tests_give_the_p_of_sacrebleu_itself"]
-    },
-    "sacrebleu: papers' BLEU is multi-bleu.perl's": {
-        "score/test_recorded.py": ["test_recorded_multi_bleu_lines_of_twenty_published_outputs"],
-    },
-    "rich: bars flood logs": {HERE: ["test_rich_draws_no_bar_into_a_log"]},
-    "jieba: lines on stderr, warnings, its cache in the temporary folder": {
-        "prep/test_chinese.py": [
-            "test_jieba_is_quiet_and_its_cache_is_in_ours",
-            "test_a_cache_that_cannot_be_used_is_done_without",
-        ],
-        "test_chinese_run.py": [
-            "test_translating_chinese_loads_jieba_and_says_nothing_of_it",
-            "test_english_and_german_never_load_jieba",
-        ],
-    },
-    "jieba: one tokenizer for all in the process": {
-        "prep/test_chinese.py": ["test_the_dictionary_of_others_in_the_process_stays_theirs"]
-    },
-    "jieba: another dictionary, other words": {
-        "test_chinese_run.py": ["test_english_to_chinese_without_spaces_but_between_latin_words"]
-    },
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_has_tests_that_are_there(fault):
-    for path, names in FAULTS[fault].items():
-        tree = ast.parse((ROOT / "tests" / path).read_text("utf-8"))
-        assert {*names} <= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-
-def test_every_test_here_is_named():
-    named = {name for tests in FAULTS.values() for name in tests.get(HERE, [])}
-    here = {
-        node.name
-        for node in ast.parse(Path(__file__).read_text("utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    assert {
-        name for name in here if name.startswith("test_") and not name.startswith("test_every_")
-    } == named
 
 
 def test_typer_prints_no_variables_of_a_fault():

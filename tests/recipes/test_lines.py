@@ -9,8 +9,8 @@ import pytest
 import torch
 from typer.main import get_command
 
-from nmtkit.analyze import stage
 from nmtkit.cli import app
+from nmtkit.cli.analyze import analysis_command
 from nmtkit.corpora import table
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, count_parameters
@@ -127,7 +127,7 @@ def asked(name, folder, **variables):
 
 def planned(values):
     """What a call of train resolves to."""
-    run = SimpleNamespace(manifest=lambda: {"preset": "", "fingerprint": ""})
+    run = SimpleNamespace(manifest=lambda: SimpleNamespace(preset="", fingerprint=""))
     return make_plan(
         run,
         values["variant"],
@@ -140,6 +140,9 @@ def planned(values):
 
 def understood(call):
     """The options of a call, with defaults; what they name exists."""
+    if call[0] == "analyze":
+        command = analysis_command(call[1])
+        return command.make_context(call[1], list(call[2:])).params | {"analysis": call[1]}
     values = COMMANDS[call[0]].make_context(call[0], list(call[1:])).params
     if call[0] == "prep":
         table.find(values["dataset"])
@@ -148,24 +151,6 @@ def understood(call):
     elif call[0] == "score":
         lengths.groups(values["buckets"] or "dc")
         check_test(values["test"])
-    elif call[0] == "analyze":
-        options = (
-            "buckets",
-            "measure",
-            "pairs",
-            "context",
-            "levels",
-            "expressions",
-            "probes",
-            "sentence",
-            "paper",
-            "table",
-        )
-        stage.own_options(
-            values["analysis"],
-            stage.find(values["analysis"]),
-            {name: values[name] for name in options},
-        )
     return values
 
 
