@@ -111,7 +111,9 @@ class Writer(Sentences):
         return pairs
 
     def documents(self, size: int) -> Iterator[list[Pair]]:
-        """Yield documents of 6 to 12 sentences, `size` sentences together (the last may be shorter)."""
+        """Yield documents of 6 to 12 sentences, `size` sentences together (the last may be
+        shorter).
+        """
         while size > 0:
             length = self.between(6, 12)
             if size <= 12:

@@ -115,7 +115,9 @@ def like_the_ending(case: str, column: int) -> str:
 
 
 def like_a_ending(case: str, column: int) -> str:
-    """ein keine ...: as like_the, but bare in the nominative masculine and the nominative and accusative neuter."""
+    """ein keine ...: as like_the, but bare in the nominative masculine and the nominative and
+    accusative neuter.
+    """
     return "" if (case, column) in {("n", 0), ("n", 2), ("a", 2)} else like_the_ending(case, column)
 
 
@@ -169,7 +171,9 @@ def noun_table() -> dict[str, list[tuple[str, int, object]]]:
 
 @cache
 def finite_table() -> dict[str, set[tuple[str, int]]]:
-    """Finite form as spoken in one word (prefix joined and not) -> (infinitive, agreement); auxiliaries under their own form."""
+    """Finite form as spoken in one word (prefix joined and not) -> (infinitive, agreement);
+    auxiliaries under their own form.
+    """
     table: dict[str, set[tuple[str, int]]] = {}
     for verb in [*entries("verbs"), *entries("copulas")]:
         for at, form in enumerate(verb.de.finite):
@@ -206,7 +210,9 @@ def governor(tree: Node, pp: Node) -> str:
 
 
 def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
-    """Case that a prepositional phrase must have, and its article if that has melted into the preposition."""
+    """Case that a prepositional phrase must have, and its article if that has melted into the
+    preposition.
+    """
     form = kids(pp)[0].form
     preposition, article = MELTED.get(form, (form, ""))
     verb = governor(tree, pp)
@@ -222,7 +228,9 @@ def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
 
 
 def analyse(np: Node, case: str, article: str = "") -> set[int]:
-    """The agreement (0 first person, 1 singular, 2 plural) a noun phrase can have in a case; empty if its words do not fit together."""
+    """The agreement (0 first person, 1 singular, 2 plural) a noun phrase can have in a case; empty
+    if its words do not fit together.
+    """
     coordinated = [kid for kid in np.kids if isinstance(kid, Node) and kid.label == "NP"]
     if coordinated:
         return {2} if all(analyse(part, case) for part in coordinated) else set()
@@ -272,7 +280,9 @@ def prepositions(tree: Node) -> list[str]:
 
 
 def objects(tree: Node) -> list[str]:
-    """Dative verbs have a dative alone, verbs with two objects one of each case, all others an accusative."""
+    """Dative verbs have a dative alone, verbs with two objects one of each case, all others an
+    accusative.
+    """
     wrong = []
     for node in tree.nodes():
         if node.label in {"S", "SSUB", "SINF"} and "MF" in parts(node):
@@ -333,7 +343,9 @@ def relative_pronouns(tree: Node) -> list[str]:
 
 
 def agreement_of(np: Node) -> set[int]:
-    """The agreement of a noun phrase in the case that its label says (any, for one inside a prepositional phrase)."""
+    """The agreement of a noun phrase in the case that its label says (any, for one inside a
+    prepositional phrase).
+    """
     cases = FUNCTION_CASE.get(np.label, CASES)
     return set().union(*(analyse(np, case, "") for case in cases))
 
@@ -366,7 +378,9 @@ def subject_and_verb(tree: Node) -> list[str]:
 
 
 def verb_second(tree: Node) -> list[str]:
-    """A main clause has one constituent, or in a yes-no question none, before its one finite verb, and no finite verb at its end."""
+    """A main clause has one constituent, or in a yes-no question none, before its one finite verb,
+    and no finite verb at its end.
+    """
     wrong = []
     for node in tree.nodes():
         if node.label == "S":
@@ -382,7 +396,9 @@ def verb_second(tree: Node) -> list[str]:
 
 
 def verb_final(tree: Node) -> list[str]:
-    """A subordinate clause opens with its conjunction or relative pronoun behind a comma, and ends its bracket with the one finite verb."""
+    """A subordinate clause opens with its conjunction or relative pronoun behind a comma, and ends
+    its bracket with the one finite verb.
+    """
     wrong = []
     order = leaves(tree)
     for node in tree.nodes():
@@ -406,7 +422,9 @@ def verb_final(tree: Node) -> list[str]:
 
 
 def prefixes(tree: Node) -> list[str]:
-    """A separable prefix stands exactly once: at the end of a main clause whose finite verb is the verb itself, joined everywhere else."""
+    """A separable prefix stands exactly once: at the end of a main clause whose finite verb is the
+    verb itself, joined everywhere else.
+    """
     wrong = []
     for node in tree.nodes():
         if node.label not in {"S", "SSUB", "SREL", "SINF"}:
@@ -456,7 +474,9 @@ def negation(tree: Node) -> list[str]:
 
 
 def participles(tree: Node) -> list[str]:
-    """The perfect takes sein with verbs of motion and change (a list of this file), haben elsewhere."""
+    """The perfect takes sein with verbs of motion and change (a list of this file), haben
+    elsewhere.
+    """
     wrong = []
     for node in tree.nodes():
         if "RK" in parts(node):

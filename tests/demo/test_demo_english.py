@@ -1,4 +1,6 @@
-"""The demo's English: agreement, articles, do-support, particles; one test a rule, each shown to fail on a broken sentence."""
+"""The demo's English: agreement, articles, do-support, particles; one test a rule, each shown to
+fail on a broken sentence.
+"""
 
 import re
 
@@ -105,7 +107,9 @@ def is_subject(node, at):
 
 
 def articles(pair):
-    """A before consonants, an before vowels (the lexicon's words begin as they are spelled, but for uni-)."""
+    """A before consonants, an before vowels (the lexicon's words begin as they are spelled, but for
+    uni-).
+    """
     found = re.findall(r"\b([Aa]n?) (\w+)", pair.source)
     return [
         (article, word)

@@ -1,4 +1,6 @@
-"""Every German sentence of the demo grammar is grammatical by construction: one test a rule, each shown to fail on a broken sentence."""
+"""Every German sentence of the demo grammar is grammatical by construction: one test a rule, each
+shown to fail on a broken sentence.
+"""
 
 import gzip
 import lzma
@@ -26,7 +28,9 @@ def test_rule_holds_in_every_sentence(drawn, rule):
 
 
 def broken(drawn, rule, change):
-    """Of all sentences that `change` can break (it returns a function that repairs it), the number that the rule finds, and all."""
+    """Of all sentences that `change` can break (it returns a function that repairs it), the number
+    that the rule finds, and all.
+    """
     found = total = 0
     for pair in drawn:
         repair = change(pair)
@@ -187,7 +191,8 @@ def twice(leaf):
     return (leaf.lex.de.prefix if isinstance(leaf.lex, Verb) else "") + leaf.form
 
 
-# name -> rule, change, share of the changed sentences that must be found wrong (the rest are right in another reading)
+# name -> rule, change, share of the changed sentences that must be found wrong (the rest are right
+# in another reading)
 MUTATIONS = {
     "adjective ending": (
         checker.noun_phrases,
@@ -216,7 +221,8 @@ MUTATIONS = {
         reword(tagged("WP"), lambda leaf: RELATIVES[leaf.form]),
         0.95,
     ),
-    # beside "sie" and "die" before feminines whose plural is alike, both numbers of the verb are German
+    # beside "sie" and "die" before feminines whose plural is alike, both numbers of the verb are
+    # German
     "number of the verb": (
         checker.subject_and_verb,
         reword(tagged("VBD", "VBP"), other_number),
@@ -352,7 +358,9 @@ def test_declension_against_forms_written_by_hand(noun, expected):
 
 
 def test_word_forms_occur_in_real_german(shared):
-    """Nine forms in ten of the words the grammar speaks occur in real German text (the rest are right, only rare): wrong inflection would not."""
+    """Nine forms in ten of the words the grammar speaks occur in real German text (the rest are
+    right, only rare): wrong inflection would not.
+    """
     data = shared / "data"
     with lzma.open(data / "europarl_deen_20k" / "train.de.xz", "rt", encoding="utf-8") as stream:
         read = stream.read()
