@@ -161,7 +161,7 @@ class Task:
     """
 
     def __init__(self, name: str, labels: list[str], sizes: list[int]) -> None:
-        self.name, self.labels = name, labels
+        self.name, self.labels, self.key = name, set(labels), KEYS.get(name)
         self.left = {
             (part, label): size // len(labels) + (at < size % len(labels))
             for part, size in zip(PARTS, sizes, strict=True)
@@ -177,19 +177,20 @@ class Task:
         if example is None or example[0] not in self.labels:
             return
         label, text = example
-        if self.name in KEYS:
-            parts = PARTS[max(0, KEYS[self.name](sentence).index * 7 % 10 - 7) :][:1]
+        if self.key:
+            parts = PARTS[max(0, self.key(sentence).index * 7 % 10 - 7) :][:1]
         else:
             roll = sentence.draw.random()
             parts = (
                 PARTS if roll < 0.8 else ("va", "te", "tr") if roll < 0.9 else ("te", "va", "tr")
             )
-        part = next((part for part in parts if self.left.get((part, label))), None)
-        if part:
-            self.left[part, label] -= 1
-            self.missing -= 1
-            self.seen.add(sentence.text)
-            self.rows[part].append(f"{part}\t{label}\t{text}\n")
+        for part in parts:
+            if self.left[part, label]:
+                self.left[part, label] -= 1
+                self.missing -= 1
+                self.seen.add(sentence.text)
+                self.rows[part].append(f"{part}\t{label}\t{text}\n")
+                break
 
 
 def content_nouns(number: int) -> list[Noun]:
