@@ -54,7 +54,7 @@ class NP:
     def heavy(self) -> bool:
         """True if a word after it could be read as part of its relative clause."""
         inner = (*self.modifiers, *self.parts)
-        return any(isinstance(part, Clause) or part.heavy for part in inner)
+        return bool(inner) and any(isinstance(part, Clause) or part.heavy for part in inner)
 
     @property
     def human(self) -> bool:

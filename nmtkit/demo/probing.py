@@ -22,11 +22,23 @@ from nmtkit.files import writing
 PARTS = ("tr", "va", "te")
 BINS = (range(5, 9), range(9, 13), range(13, 17), range(17, 21), range(21, 26), range(26, 29))
 LENGTHS = {length: str(at) for at, lengths in enumerate(BINS) for length in lengths}
-DEPTHS = weighted("5, 6, 7, 8, 9, 10")
 TOPS = weighted(
     "NP_VP_., NP_ADVP_VP_., ADVP_NP_VP_., PP_NP_VP_., NP_NP_VP_., SBAR_NP_VP_., CC_NP_VP_., "
     "S_CC_S_., WHADVP_SQ_., VBD_NP_VP_., OTHER"
 )
+# task -> its labels
+LABELS = {
+    "sentence_length": "0, 1, 2, 3, 4, 5",
+    "word_content": "",  # words, as many as the size allows
+    "tree_depth": "5, 6, 7, 8, 9, 10",
+    "top_constituents": ", ".join(TOPS),
+    "bigram_shift": "I, O",
+    "past_present": "PAST, PRES",
+    "subj_number": "NN, NNS",
+    "obj_number": "NN, NNS",
+    "odd_man_out": "C, O",
+    "coordination_inversion": "I, O",
+}
 # task -> the entry whose index decides the partition
 KEYS: dict[str, Callable[[Any], Any]] = {
     "past_present": lambda sentence: sentence.clause.verb,
@@ -64,8 +76,7 @@ class Sentence:
 
     def tree_depth(self) -> Example:
         """Return the depth of the tree, parts of speech included, the root not."""
-        depth = str(self.tree.depth() - 1)
-        return self.labelled(depth if depth in DEPTHS else None)
+        return self.labelled(str(self.tree.depth() - 1))
 
     def top_constituents(self) -> Example:
         """Return the constituents under the topmost clause."""
@@ -150,7 +161,7 @@ class Task:
     """
 
     def __init__(self, name: str, labels: list[str], sizes: list[int]) -> None:
-        self.name = name
+        self.name, self.labels, self.key = name, set(labels), KEYS.get(name)
         self.left = {
             (part, label): size // len(labels) + (at < size % len(labels))
             for part, size in zip(PARTS, sizes, strict=True)
@@ -163,22 +174,23 @@ class Task:
     def offer(self, sentence: Sentence) -> None:
         """Take an example from a sentence if there is room for it; a sentence is used once."""
         example = None if sentence.text in self.seen else getattr(sentence, self.name)()
-        if example is None:
+        if example is None or example[0] not in self.labels:
             return
         label, text = example
-        if self.name in KEYS:
-            parts = PARTS[max(0, KEYS[self.name](sentence).index * 7 % 10 - 7) :][:1]
+        if self.key:
+            parts = PARTS[max(0, self.key(sentence).index * 7 % 10 - 7) :][:1]
         else:
             roll = sentence.draw.random()
             parts = (
                 PARTS if roll < 0.8 else ("va", "te", "tr") if roll < 0.9 else ("te", "va", "tr")
             )
-        part = next((part for part in parts if self.left.get((part, label))), None)
-        if part:
-            self.left[part, label] -= 1
-            self.missing -= 1
-            self.seen.add(sentence.text)
-            self.rows[part].append(f"{part}\t{label}\t{text}\n")
+        for part in parts:
+            if self.left[part, label]:
+                self.left[part, label] -= 1
+                self.missing -= 1
+                self.seen.add(sentence.text)
+                self.rows[part].append(f"{part}\t{label}\t{text}\n")
+                break
 
 
 def content_nouns(number: int) -> list[Noun]:
@@ -226,20 +238,10 @@ def write_probing(folder: Path, seed: int, size: int) -> None:
     grammar = Sentences(seed, 5)
     nouns = content_nouns(max(20, min(100, sizes[0] // 20)))
     words = [noun.en[0] for noun in nouns]
-    labels = {
-        "sentence_length": list("012345"),
-        "word_content": words,
-        "tree_depth": DEPTHS,
-        "top_constituents": TOPS,
-        "bigram_shift": ["I", "O"],
-        "past_present": ["PAST", "PRES"],
-        "subj_number": ["NN", "NNS"],
-        "obj_number": ["NN", "NNS"],
-        "odd_man_out": ["C", "O"],
-        "coordination_inversion": ["I", "O"],
-    }
+    tasks = [
+        Task(name, weighted(labels) if labels else words, sizes) for name, labels in LABELS.items()
+    ]
     content = set(words)
-    tasks = [Task(name, classes, sizes) for name, classes in labels.items()]
     for _ in range(12 * sum(sizes)):
         waiting = [task for task in tasks if task.missing]
         if not waiting:

@@ -101,13 +101,13 @@ class Realiser:
 
     side: int
     labels: dict[str, str]
-    determiner: Callable[..., tuple[Any, str]]
-    attached: Callable[..., Node]
+    determiner: Any
+    attached: Any
     relative: Callable[..., Node]
     subordinate: Callable[..., Node]
     infinitive: Callable[..., Node]
     main_clause: Callable[..., Node]
-    time: Callable[..., Node | Leaf]
+    time: Any
 
     def word(self, entry: Word, tag: str = "RB") -> Leaf:
         """Return an entry's word."""

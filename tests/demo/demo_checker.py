@@ -233,8 +233,8 @@ def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
 
 
 def analyse(np: Node, case: str, article: str = "") -> set[int]:
-    """The agreement (0 first person, 1 singular, 2 plural) a noun phrase can have in a case;
-    empty if its words do not fit together.
+    """The agreement (0 first person, 1 singular, 2 plural) a noun phrase can have in a case; empty
+    if its words do not fit together.
     """
     coordinated = [kid for kid in np.kids if isinstance(kid, Node) and kid.label == "NP"]
     if coordinated:
@@ -387,8 +387,8 @@ def subject_and_verb(tree: Node) -> list[str]:
 
 
 def verb_second(tree: Node) -> list[str]:
-    """A main clause has one constituent, or in a yes-no question none, before its one finite
-    verb, and no finite verb at its end.
+    """A main clause has one constituent, or in a yes-no question none, before its one finite verb,
+    and no finite verb at its end.
     """
     wrong = []
     for node in tree.nodes():
@@ -405,8 +405,8 @@ def verb_second(tree: Node) -> list[str]:
 
 
 def verb_final(tree: Node) -> list[str]:
-    """A subordinate clause opens with its conjunction or relative pronoun behind a comma, and
-    ends its bracket with the one finite verb.
+    """A subordinate clause opens with its conjunction or relative pronoun behind a comma, and ends
+    its bracket with the one finite verb.
     """
     wrong = []
     order = leaves(tree)
@@ -431,8 +431,8 @@ def verb_final(tree: Node) -> list[str]:
 
 
 def prefixes(tree: Node) -> list[str]:
-    """A separable prefix stands exactly once: at the end of a main clause whose finite verb is
-    the verb itself, joined everywhere else.
+    """A separable prefix stands exactly once: at the end of a main clause whose finite verb is the
+    verb itself, joined everywhere else.
     """
     wrong = []
     for node in tree.nodes():

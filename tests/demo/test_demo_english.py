@@ -107,8 +107,8 @@ def is_subject(node, at):
 
 
 def articles(pair):
-    """A before consonants, an before vowels (the lexicon's words begin as they are spelled, but
-    for uni-).
+    """A before consonants, an before vowels (the lexicon's words begin as they are spelled, but for
+    uni-).
     """
     found = re.findall(r"\b([Aa]n?) (\w+)", pair.source)
     return [

@@ -1,5 +1,5 @@
-"""Every German sentence of the demo grammar is grammatical by construction: one test a rule,
-each shown to fail on a broken sentence.
+"""Every German sentence of the demo grammar is grammatical by construction: one test a rule, each
+shown to fail on a broken sentence.
 """
 
 import gzip
@@ -28,8 +28,8 @@ def test_rule_holds_in_every_sentence(drawn, rule):
 
 
 def broken(drawn, rule, change):
-    """Of all sentences that `change` can break (it returns a function that repairs it), the
-    number that the rule finds, and all.
+    """Of all sentences that `change` can break (it returns a function that repairs it), the number
+    that the rule finds, and all.
     """
     found = total = 0
     for pair in drawn:
