@@ -15,8 +15,9 @@ from tests.models.test_memory import (
     batch_of,
     of,
     transformer_of,
-)  # noqa: F401
+)
 
+BASELINE = "transformer"
 count = test_transformer.count
 
 
