@@ -22,6 +22,7 @@ from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, plain
 
 GENERAL = "General"
 """The part of a command's help that has the options of all commands."""
+STAGES = ("prep", "train", "translate", "score", "analyze")
 _debug = bool(os.environ.get("NMTKIT_DEBUG"))
 
 
@@ -39,7 +40,10 @@ def examples(*lines: str, before: str = "For example:", after: str = "") -> str:
 
 
 class Help:
-    """A help whose reader may leave before its end."""
+    """A help whose reader may leave before its end; options that are on or off show no type."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_type(super().get_params(ctx))  # type: ignore[misc]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help.
@@ -59,9 +63,10 @@ class Help:
 class Door(Help, TyperGroup):
     """Runs a command and turns whatever ends it into a message and an exit code."""
 
-    def get_params(self, ctx: Any) -> Any:
-        """The options of `nmtkit` itself."""
-        return _without_type(super().get_params(ctx))
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the stages in their order, then the other commands."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: STAGES.index(name) if name in STAGES else len(names))
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         try:
@@ -174,7 +179,7 @@ class Command(Help, TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         """The parameters, --help among those that all commands have."""
-        found = _without_type(super().get_params(ctx))
+        found = super().get_params(ctx)
         vars(found[-1])["rich_help_panel"] = GENERAL
         return found
 
