@@ -1,0 +1,210 @@
+"""Every way in which a CPU computes other than plainly (nmtkit/nn/cpu.py): processor time with it and without it.
+
+With and without it are two processes of one thread each that take turns, batch by batch. Printed: the median time of a
+turn with it, and how much of the time without it is saved (median and middle half of the pairs of turns).
+
+python tests/benchmarks/tricks.py [--run RUN] [--rounds 15] [--only pack] [--matmul medium]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nmtkit import environment, settings
+from nmtkit.analyze.shared.timing import Endless
+from nmtkit.data.batches import batch_list, collate, source_batch
+from nmtkit.data.store import Store
+from nmtkit.models import loading
+from nmtkit.models.base import Model
+from nmtkit.models.variants import build_model, load_variant
+from nmtkit.nn import cpu, hardware, linear
+from nmtkit.nn.dropout import seed_dropout
+from nmtkit.run import Run
+from nmtkit.settings import SearchSettings
+from nmtkit.train import loss
+from nmtkit.translate import beam
+
+UPDATES, STEPS = 3, 15
+CPU = torch.device("cpu")
+
+
+@contextlib.contextmanager
+def without_default_path(models: list[Model]) -> Iterator[None]:
+    """`inference` without its choice for small products."""
+    with torch.inference_mode():
+        yield
+
+
+# What takes a trick away.
+WITHOUT: dict[str, Callable[[], object]] = {
+    "dropout": lambda: setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True)),
+    "writes_attention_out": lambda: setattr(cpu, "SHORT", 0),
+    "row_multiple": lambda: setattr(cpu, "FILLED", 1),
+    "pack": lambda: setattr(cpu, "pack", lambda weight, narrow: None),
+    "keep_big_blocks": lambda: setattr(cpu, "keep_big_blocks", lambda: False),
+    "inference": lambda: setattr(beam, "inference", without_default_path),
+    "set_flush_denormal": lambda: setattr(torch, "set_flush_denormal", lambda on: False),
+}
+# Trick, work, variant, precision.
+MEASURED = [
+    ("dropout", "training", "transformer", "bfloat16"),
+    ("dropout", "training", "transformer", "float32"),
+    ("writes_attention_out", "training", "transformer", "bfloat16"),
+    ("writes_attention_out", "training", "transformer", "float32"),
+    ("writes_attention_out", "search", "transformer", "bfloat16"),
+    ("row_multiple", "training", "amn", "bfloat16"),
+    ("row_multiple", "training", "rnnsearch", "bfloat16"),
+    ("row_multiple", "training", "transformer", "bfloat16"),
+    ("pack", "search", "transformer", "bfloat16"),
+    ("pack", "search", "transformer", "float32"),
+    ("keep_big_blocks", "training", "transformer", "bfloat16"),
+    ("keep_big_blocks", "search", "transformer", "bfloat16"),
+    ("inference", "search", "transformer", "float32"),
+    ("set_flush_denormal", "Adam", "transformer", "float32"),
+]
+
+
+def training(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
+    """Forward and backward of some batches."""
+    rows = batch_list(store.src_lengths, store.tgt_lengths, 2048, "tgt_tokens", 1, 0)
+    autocast: dict[str, Any] = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": narrow}
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(**autocast):
+            return model.logits(hidden)
+
+    def turn(number: int) -> None:
+        for i in range(number * UPDATES, (number + 1) * UPDATES):
+            batch = collate(store, rows[i % len(rows)], CPU, model.context_rule)
+            seed_dropout(1, i)
+            with torch.autocast(**autocast):
+                hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+            loss.backward(
+                logits, hidden, batch, 0.1, 1.0, loss.chunk_rows(model.vocabularies.tgt, "cpu")
+            )
+            model.zero_grad(set_to_none=True)
+
+    return turn
+
+
+def search(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
+    """Beam search of some sentences, all to the same length."""
+    linear.pack(model.eval(), "bfloat16" if narrow else "float32")
+    wanted = settings.build(SearchSettings, {"max_length_a": 0.0, "max_length_b": STEPS}, "search")
+
+    def turn(number: int) -> None:
+        sentences = [store.src(i % len(store)) for i in range(number * 40, (number + 1) * 40)]
+        beam.search([Endless(model).eval()], source_batch(sentences, CPU), wanted)
+
+    return turn
+
+
+def adam(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
+    """Updates of the weights of words that have not been seen for long."""
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, fused=True)
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for moments in optimizer.state.values():
+        moments["exp_avg"].fill_(1e-37)
+        moments["exp_avg_sq"].fill_(1e-38)
+    return lambda number: [optimizer.step() for _ in range(5)][0]
+
+
+def serve(a: argparse.Namespace) -> None:
+    """Take a turn for every line of stdin, and print its processor time."""
+    trick, work, variant, precision, state = a.serve.split(",")
+    if state == "without":
+        WITHOUT[trick]()
+    torch.set_num_threads(1)
+    hardware.choose("cpu", precision, matmul=a.matmul)
+    cls, run = load_variant(variant), Run(a.run)
+    own = settings.build(cls.Settings, cls.adapt(settings.load_preset("small")["model"]), "model")
+    torch.manual_seed(1)
+    model = build_model(variant, own.model_dump(), loading.vocabulary_sizes(run)).train()
+    turn = {"training": training, "search": search, "Adam": adam}[work](
+        model, Store(run.prep / "train"), precision == "bfloat16"
+    )
+    for number, _ in enumerate(sys.stdin):
+        start = time.process_time()
+        turn(number)
+        print(time.process_time() - start, flush=True)
+
+
+def measure(a: argparse.Namespace, trick: str, *work: str) -> str:
+    """A row of the table."""
+    command = [sys.executable, __file__, "--run", str(a.run), "--matmul", a.matmul, "--serve"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = {
+        s: subprocess.Popen([*command, ",".join((trick, *work, s))], **pipes)
+        for s in ("with", "without")
+    }
+    seconds: dict[str, list[float]] = {state: [] for state in processes}
+    for number in range(a.rounds + 2):
+        for state in list(processes)[:: 1 if number % 2 else -1]:
+            processes[state].stdin.write("\n")
+            processes[state].stdin.flush()
+            seconds[state].append(float(processes[state].stdout.readline()))
+    for process in processes.values():
+        process.stdin.close()
+        process.wait()
+    used, spared = (
+        np.array(seconds[state][2:]) for state in ("with", "without")
+    )  # two turns of warm-up
+    low, saved, high = (f"{100 * x:.0f}" for x in np.quantile(1 - used / spared, [0.25, 0.5, 0.75]))
+    return f"| `{trick}` | {' | '.join(work)} | {np.median(used):.3f} | **{saved}** ({low} to {high}) |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--run", type=Path, help="a prepared run with documents; without it the demo is prepared"
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", choices=WITHOUT, help="one trick")
+    parser.add_argument("--matmul", default="auto", help="as train.matmul")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    environment.prepare()
+    if a.serve:
+        serve(a)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if a.run is None:
+            a.run = Path(folder) / "run"
+            command = [
+                "-m",
+                "nmtkit",
+                "prep",
+                "demo",
+                "--size",
+                "4000",
+                "--run",
+                str(a.run),
+                "--quiet",
+            ]
+            subprocess.run([sys.executable, *command], check=True)
+        print(
+            "| trick | work | variant | precision | seconds with it | saved % |\n|---|---|---|---|---|---|"
+        )
+        for trick, *work in MEASURED:
+            if a.only in {None, trick}:
+                print(measure(a, trick, *work), flush=True)
+
+
+if __name__ == "__main__":
+    main()
