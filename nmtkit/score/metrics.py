@@ -18,7 +18,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from nmtkit.errors import DataError
-from nmtkit.score import formulas
+from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Array, Formula
 from nmtkit.score.scripts import Mteval, MultiBleu
 
@@ -302,10 +302,7 @@ class Scorer:
             tokenizer = self.tokenization if kind.of_tokens else self.tokenizer
             self._counters[key] = kind.counter(refs, tokenizer, self.lowercase, self._spaced)
         counter = self._counters[key]
-        rows = counter._extract_corpus_statistics(hyps, None)
-        found = counter._compute_score_from_stats(
-            [sum(column) for column in zip(*rows, strict=True)]
-        )
+        rows, found = counts.count(counter, hyps, refs)
         details: dict[str, Any] = {}
         if isinstance(counter, BLEU):
             details = {

@@ -8,11 +8,12 @@ what differs is written here.
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from nmtkit.score import formulas
 
@@ -35,9 +36,50 @@ _TEXT = {c: 0xF0000 + c for c in _SEPARATORS}
 _BYTES = {c: 0xF0000 + c for c in (*_SEPARATORS, *_UNICODE_SPACES)}
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _CASE = "lc-ascii"
+_tokenize_13a = Tokenizer13a()  # type: ignore[no-untyped-call, unused-ignore]
 
 
-class Mteval(BLEU):  # type: ignore[misc, unused-ignore]
+class Script(BLEU):  # type: ignore[misc, unused-ignore]
+    """BLEU of lines that `words` has split: sacreBLEU does not touch them.
+
+    Args:
+        references: each a full stream of lines.
+        lowercase: A to Z become a to z.
+        method: sacreBLEU's name of the smoothing.
+        names: entries of the signature in which the script differs from sacreBLEU.
+    """
+
+    def __init__(
+        self,
+        references: Sequence[Sequence[str]],
+        lowercase: bool,
+        method: str = "exp",
+        **names: str,
+    ) -> None:
+        self.ascii_lowercase = lowercase
+        self.names = names | ({"case": _CASE} if lowercase else {})
+        words = [self.words(ref) for ref in references]
+        super().__init__(tokenize="none", smooth_method=method, force=True, references=words)
+
+    def words(self, lines: Iterable[str]) -> list[str]:
+        """Return the words of lines, separated by white space."""
+        words = map(self.split, lines)
+        return [line.translate(_LOWER) if self.ascii_lowercase else line for line in words]
+
+    @staticmethod
+    def split(line: str) -> str:
+        """Return a line with white space between its words, as the script sees words."""
+        raise NotImplementedError
+
+    def get_signature(self) -> Any:
+        """sacreBLEU's signature, naming the script where it differs from sacreBLEU."""
+        signature = super().get_signature()
+        for key, value in self.names.items():
+            signature.update(key, value)
+        return signature
+
+
+class Mteval(Script):
     """BLEU of NIST's mteval-v13a.pl with its defaults: no international tokenization, closest
     reference length, smoothing.
 
@@ -52,25 +94,24 @@ class Mteval(BLEU):  # type: ignore[misc, unused-ignore]
         """`references`: each a full stream of raw text; `lowercase`: the script without its
         option -c.
         """
-        super().__init__(lowercase=lowercase, tokenize="13a", force=True, references=references)
+        super().__init__(references, lowercase, tok="mteval-v13a", smooth="mteval-v13a")
 
-    def _preprocess_segment(self, sent: str) -> str:
-        tokens: str = self.tokenizer(_unlike_python(sent, _TEXT))
-        return tokens.translate(_LOWER) if self.lowercase else tokens
+    @staticmethod
+    def split(line: str) -> str:
+        tokens: str = _tokenize_13a(_unlike_python(line, _TEXT))
+        return tokens
 
-    def _compute_score_from_stats(self, stats: list[int]) -> BLEUScore:
-        found = super()._compute_score_from_stats(stats)
-        found.score = float(formulas.mteval_bleu(np.asarray(stats)))
-        return found
-
-    def get_signature(self) -> Any:
-        """sacreBLEU's signature, naming the script where it differs from sacreBLEU."""
-        return _signed(
-            super().get_signature(), self.lowercase, tok="mteval-v13a", smooth="mteval-v13a"
-        )
+    @staticmethod
+    def compute_bleu(  # type: ignore[override, unused-ignore]
+        correct: list[int], total: list[int], sys_len: int, ref_len: int, **options: Any
+    ) -> BLEUScore:
+        """sacreBLEU's score, with the script's smoothing."""
+        score = BLEU.compute_bleu(correct, total, sys_len, ref_len, **options)
+        score.score = float(formulas.mteval_bleu(np.array([sys_len, ref_len, *correct, *total])))
+        return score
 
 
-class MultiBleu(BLEU):  # type: ignore[misc, unused-ignore]
+class MultiBleu(Script):
     """BLEU of Moses' multi-bleu.perl: bytes split at ASCII white space, no smoothing; its -lc
     knows A to Z alone.
     """
@@ -84,29 +125,12 @@ class MultiBleu(BLEU):  # type: ignore[misc, unused-ignore]
         """`references`: each a full stream of tokens; `lowercase`: the script's option -lc;
         `tokenization`: what made the tokens, if known.
         """
-        super().__init__(
-            lowercase=lowercase,
-            tokenize="none",
-            smooth_method="none",
-            force=True,
-            references=references,
-        )
-        self.tokenization = tokenization
+        super().__init__(references, lowercase, "none", tok=tokenization)
 
-    def _preprocess_segment(self, sent: str) -> str:
-        tokens = _unlike_python(sent, _BYTES)
-        return tokens.translate(_LOWER) if self.lowercase else tokens
-
-    def get_signature(self) -> Any:
-        """sacreBLEU's signature, naming what made the tokens."""
-        return _signed(super().get_signature(), self.lowercase, tok=self.tokenization)
+    @staticmethod
+    def split(line: str) -> str:
+        return _unlike_python(line, _BYTES)
 
 
 def _unlike_python(line: str, characters: dict[int, int]) -> str:
     return line if line.isascii() and line.isprintable() else line.translate(characters)
-
-
-def _signed(signature: Any, lowercase: bool, **names: str) -> Any:
-    for key, value in (names | ({"case": _CASE} if lowercase else {})).items():
-        signature.update(key, value)
-    return signature

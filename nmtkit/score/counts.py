@@ -1,0 +1,68 @@
+"""sacreBLEU's counts of every sentence: the one file that calls its private functions.
+
+Resampling needs the counts of each sentence, and sacreBLEU's public functions return those of a
+corpus. A version of sacreBLEU without the private functions gives the same numbers, but more
+slowly: each sentence is then scored as a corpus of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from nmtkit.score import formulas
+from nmtkit.score.scripts import Script
+
+PRIVATE = ("_extract_corpus_statistics", "_compute_score_from_stats")
+
+
+def count(metric: Any, hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> tuple[Any, Any]:
+    """Return the counts of every sentence, and sacreBLEU's score of the corpus.
+
+    Args:
+        metric: sacreBLEU's BLEU, CHRF or TER, which has read the references already.
+        hyps: one line a sentence.
+        refs: each a full reference stream.
+    """
+    lines = metric.words if isinstance(metric, Script) else list
+    hyps = lines(hyps)
+    if all(hasattr(metric, name) for name in PRIVATE):
+        rows = metric._extract_corpus_statistics(hyps, None)
+        sums = [sum(column) for column in zip(*rows, strict=True)]
+        return rows, metric._compute_score_from_stats(sums)
+    refs = [lines(ref) for ref in refs]
+    rows = [_sentence(metric, *pair) for pair in zip(hyps, zip(*refs, strict=True), strict=True)]
+    return rows, metric.corpus_score(hyps, refs)
+
+
+def _sentence(metric: Any, hyp: str, refs: Sequence[str]) -> list[float]:
+    """Return the counts of one sentence by sacreBLEU's public functions alone."""
+    if isinstance(metric, CHRF):
+        return _chrf(metric, hyp, refs)
+    score = metric.corpus_score([hyp], [[ref] for ref in refs])
+    if isinstance(metric, BLEU):
+        return [score.sys_len, score.ref_len, *score.counts, *score.totals]
+    return [score.num_edits, score.ref_length]
+
+
+def _chrf(metric: CHRF, hyp: str, refs: Sequence[str]) -> list[float]:
+    """Return the counts of one sentence with its best reference: no public function has them."""
+    own, best = _character_ngrams(metric, hyp), [0.0] * 3 * metric.char_order
+    for number, ref in enumerate(refs):
+        pairs = zip(own, _character_ngrams(metric, ref), strict=True)
+        counts = [(h.total() if r else 0, r.total(), (h & r).total()) for h, r in pairs]
+        row = [float(n) for order in counts for n in order]
+        if not number or formulas.chrf(np.array(row)) > formulas.chrf(np.array(best)):
+            best = row
+    return best
+
+
+def _character_ngrams(metric: CHRF, line: str) -> list[Counter[str]]:
+    text = "".join((line.lower() if metric.lowercase else line).split())
+    orders = range(1, metric.char_order + 1)
+    return [Counter(text[i : i + n] for i in range(len(text) - n + 1)) for n in orders]
