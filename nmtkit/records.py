@@ -34,7 +34,7 @@ from pydantic import (
 from nmtkit import files
 from nmtkit.errors import DataError, plain
 from nmtkit.settings import PrepSettings
-from nmtkit.tables.table import Estimate
+from nmtkit.tables.table import Estimate, StoredTable
 
 R = TypeVar("R")
 
@@ -537,8 +537,8 @@ class Scores(Record):
     seeds: SeedResult | None = None
     by_length: LengthResult | None = None
     made_from: ScoredFrom | None = None
-    paper: dict[str, Any] | None = None
-    """A paper's numbers beside these, as a table."""
+    paper: StoredTable | None = None
+    """A paper's numbers beside these."""
 
     @property
     def names(self) -> Sequence[str]:

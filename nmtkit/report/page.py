@@ -259,7 +259,7 @@ def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
         "verdicts": comparison.verdicts(result),
         "tables": comparison.tables(found, name),
         "details": comparison.details(result),
-        "paper": Table.from_json(result.paper) if result.paper else None,
+        "paper": result.paper.table if result.paper else None,
         "by_length": comparison.by_length(result),
         "figure": drawn(figure, f"BLEU by source length on {name}"),
     }

@@ -48,9 +48,9 @@ def show(
             _joined([(result.set, table) for result, _, table in tables if table]).print("csv")
         if any(result.paper for result in results):
             print()
-            _joined(
-                [(result.set, Table.from_json(result.paper)) for result in results if result.paper]
-            ).print("csv")
+            _joined([(result.set, result.paper.table) for result in results if result.paper]).print(
+                "csv"
+            )
         return
     for number, (result, table, by) in enumerate(tables):
         if number:
@@ -61,7 +61,7 @@ def show(
             significance_table(result, ["bleu"]).print(output_format)
         if result.paper:
             print()
-            Table.from_json(result.paper).print(output_format)
+            result.paper.table.print(output_format)
         if by:
             print()
             by.print(output_format)

@@ -31,7 +31,7 @@ from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
 from nmtkit.score.translations import described, sets_to_score, translated_systems
 from nmtkit.score.views import STEMS, tables
-from nmtkit.tables.table import SUFFIXES, check_format
+from nmtkit.tables.table import SUFFIXES, StoredTable, check_format
 
 __all__ = ["score", "score_files"]
 
@@ -165,7 +165,9 @@ def _beside_printed(
     else:
         for suffix in SUFFIXES:
             (folder / f"paper.{suffix}").unlink(missing_ok=True)
-    found = result.model_copy(update={"paper": table and table.as_json()})
+    found = result.model_copy(
+        update={"paper": table and StoredTable.model_validate(table.as_json())}
+    )
     if found != result:
         found.write(folder / "scores.json")
     return found

@@ -1,24 +1,25 @@
-"""Figures as SVG text, with matplotlib where it is installed (the extra `plots`): object API, no
+"""Figures as SVG text, drawn with matplotlib if it is installed (the extra `plots`): object API, no
 display, no global state.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import io
-import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from nmtkit import console
 from nmtkit.tables.table import Estimate
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MARKERS = "osD^vP*X"
-COLOURS = (
+COLOURS = [
     "#1f77b4",
     "#cc6d00",
     "#2ca02c",
@@ -29,10 +30,18 @@ COLOURS = (
     "#7f7f7f",
     "#8f8a00",
     "#1292a4",
-)
-"""Matplotlib's ten, those of them darker that are too light: each has a contrast of 3 to 1 with
-white paper and with a dark page.
+]
+"""Matplotlib's ten colours, the light ones darkened: each has a contrast of 3 to 1 with white paper
+and with a dark page.
 """
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: searchable and small
+    "svg.hashsalt": "nmtkit",  # the same element ids in every run
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+SMALL_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8}
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,8 @@ class Heat:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one thing, joined in order: `y` over `x`; curves of one name have one colour, a
-    `faint` one is thin and without markers.
+    """Points joined in order: `y` over `x`. Curves of one name have one colour; a `faint` curve is
+    thin and without markers.
     """
 
     name: str
@@ -77,7 +86,7 @@ P = ParamSpec("P")
 
 
 def available() -> bool:
-    """True if matplotlib is installed; if not, one line says how to get it."""
+    """True if matplotlib is installed; if not, print how to install it."""
     if importlib.util.find_spec("matplotlib") is not None:
         return True
     console.say(
@@ -86,93 +95,86 @@ def available() -> bool:
     return False
 
 
-def _where_possible(draw: Callable[P, str]) -> Callable[P, str | None]:
-    """Make a function that draws return None where matplotlib is missing."""
+def _as_svg(draw: Callable[Concatenate[Figure, P], None]) -> Callable[P, str | None]:
+    """Make a function that draws into a figure return the SVG: the same bytes for the same input,
+    None without matplotlib.
+    """
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **options: P.kwargs) -> str | None:
-        return draw(*args, **options) if available() else None
+        if not available():
+            return None
+        import matplotlib
+        from cycler import cycler
+        from matplotlib.figure import Figure
+
+        stream = io.StringIO()
+        with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
+            figure = Figure(layout="constrained")
+            draw(figure, *args, **options)
+            with warnings.catch_warnings():
+                # Chinese, for example, is written as text, for the reader's fonts.
+                warnings.filterwarnings("ignore", message="Glyph .* missing")
+                figure.savefig(stream, format="svg", metadata={"Date": None})
+        return stream.getvalue()
 
     return drawn
 
 
-@_where_possible
+@_as_svg
 def grouped_bars(
+    figure: Figure,
     groups: Sequence[str],
     series: Mapping[str, Sequence[Estimate]],
     xlabel: str,
     ylabel: str,
     title: str = "",
     upright: bool = False,
-) -> str:
-    """A bar for each series in each group, with its interval.
+) -> None:
+    """Draw a bar with its interval for each series in each group.
 
     Args:
-        groups: labels along the horizontal axis; those of which no series has a number are left
-            out.
+        groups: labels along the horizontal axis; a group without any number is left out.
         series: name -> one Estimate a group (an empty Estimate leaves a gap).
         xlabel, ylabel, title: texts.
-        upright: whether the labels of groups are written upwards.
-    Returns: SVG, the same bytes for the same input.
+        upright: write the labels of groups upwards.
     """
-    from matplotlib.figure import Figure
+    import numpy as np
 
     known = [
-        i
-        for i in range(len(groups))
-        if any(values[i].value is not None for values in series.values())
+        i for i in range(len(groups)) if any(of[i].value is not None for of in series.values())
     ]
-    groups, series = (
-        [groups[i] for i in known],
-        {name: [values[i] for i in known] for name, values in series.items()},
+    figure.set_size_inches(max(4.5, 0.28 * len(known) * (len(series) + 1) + 1.2), 3.2)
+    axes = figure.add_subplot()
+    step = 0.8 / max(1, len(series))
+    for number, (name, estimates) in enumerate(series.items()):
+        shown = [
+            (place, estimates[i].value, estimates[i].low, estimates[i].high)
+            for place, i in enumerate(known)
+            if estimates[i].value is not None
+        ]
+        places, heights, low, high = np.array(shown, np.float64).reshape(-1, 4).T
+        reach = np.stack([heights - low, high - heights])
+        axes.bar(
+            places - 0.4 + step * (number + 0.5),
+            heights,
+            step * 0.92,
+            label=name,
+            yerr=None if np.isnan(reach).all() else np.nan_to_num(reach).clip(0),
+            error_kw={"linewidth": 0.8},
+            capsize=1.5,
+        )
+    axes.set_xticks(
+        range(len(known)), [_plain(groups[i]) for i in known], rotation=90 if upright else 0
     )
-    with _reproducible():
-        figure = Figure(
-            figsize=(max(4.5, 0.28 * len(groups) * (len(series) + 1) + 1.2), 3.2),
-            layout="constrained",
-        )
-        axes = figure.add_subplot()
-        step = 0.8 / max(1, len(series))
-        for number, (name, values) in enumerate(series.items()):
-            drawn = [(i, v) for i, v in enumerate(values) if v.value is not None]
-            heights = [v.value or 0.0 for _, v in drawn]
-            below = [
-                max(0.0, h - (v.low if v.low is not None else h))
-                for h, (_, v) in zip(heights, drawn, strict=True)
-            ]
-            above = [
-                max(0.0, (v.high if v.high is not None else h) - h)
-                for h, (_, v) in zip(heights, drawn, strict=True)
-            ]
-            places = [i - 0.4 + step * (number + 0.5) for i, _ in drawn]
-            spread = (
-                [below, above]
-                if any(v.low is not None or v.high is not None for _, v in drawn)
-                else None
-            )
-            axes.bar(
-                places,
-                heights,
-                step * 0.92,
-                label=name,
-                yerr=spread,
-                error_kw={"linewidth": 0.8},
-                capsize=1.5,
-            )
-        axes.set_xticks(
-            range(len(groups)), [_plain(g) for g in groups], rotation=90 if upright else 0
-        )
-        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-        axes.spines[["top", "right"]].set_visible(False)
-        if len(series) > 1:
-            figure.legend(
-                loc="outside upper left", frameon=False, fontsize=8, ncols=min(3, len(series))
-            )  # where a phone begins to show it
-        return _svg(figure)
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    if len(series) > 1:  # at the left, where a phone begins to show the figure
+        figure.legend(loc="outside upper left", ncols=min(3, len(series)), **SMALL_LEGEND)
 
 
-@_where_possible
+@_as_svg
 def lines(
+    figure: Figure,
     groups: Sequence[str],
     series: Mapping[str, Sequence[float | None]],
     xlabel: str,
@@ -181,8 +183,8 @@ def lines(
     *,
     means: Mapping[str, float] | None = None,
     means_label: str = "",
-) -> str:
-    """A line for each series over groups that have an order.
+) -> None:
+    """Draw a line for each series over groups that have an order.
 
     Args:
         groups: labels along the horizontal axis.
@@ -190,182 +192,97 @@ def lines(
         xlabel, ylabel, title: texts.
         means: name -> one number for all groups together, drawn as bars on a panel of their own;
             means_label: their axis.
-    Returns: SVG, the same bytes for the same input.
     """
-    from matplotlib.figure import Figure
-
-    with _reproducible():
-        width = max(4.5, 0.5 * len(groups) + 1.5)
-        height = max(3.2, 0.22 * len(means) + 0.8) if means else 3.2
-        figure = Figure(figsize=(width * (2 if means else 1), height), layout="constrained")
-        panels = figure.subplots(1, 2 if means else 1, squeeze=False)[0]
-        axes = panels[0]
-        for number, (name, values) in enumerate(series.items()):
-            heights = [math.nan if value is None else value for value in values]
-            axes.plot(
-                range(len(groups)),
-                heights,
-                MARKERS[number % len(MARKERS)] + "-",
-                label=_plain(name),
-                linewidth=1.2,
-                markersize=4,
-            )
-        axes.set_xticks(range(len(groups)), groups)
-        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-        axes.legend(frameon=False, fontsize=8)
-        if means:
-            panels[1].barh(
-                range(len(means)),
-                list(means.values()),
-                color=[f"C{list(series).index(name) % 10}" for name in means],
-            )
-            panels[1].set_yticks(range(len(means)), list(map(_plain, means)))
-            panels[1].invert_yaxis()
-            panels[1].set(xlabel=means_label)
-        for axes in panels:
-            axes.spines[["top", "right"]].set_visible(False)
-        return _svg(figure)
-
-
-@_where_possible
-def curves(panels: Sequence[Sequence[Panel]]) -> str:
-    """Panels in rows, with one legend for all; a row shares its vertical axis, and every horizontal
-    one begins at 0.
-
-    Args:
-        panels: rows of as many panels each.
-    Returns: SVG, the same bytes for the same input.
-    """
-    from matplotlib.figure import Figure
-
-    names = list(
-        dict.fromkeys(curve.name for row in panels for panel in row for curve in panel.curves)
-    )
-    with _reproducible():
-        figure = Figure(
-            figsize=(max(4.5, 3.2 * len(panels[0])), 2.6 * len(panels) + 0.4), layout="constrained"
+    columns = 2 if means else 1
+    height = max(3.2, 0.22 * len(means) + 0.8) if means else 3.2
+    figure.set_size_inches(max(4.5, 0.5 * len(groups) + 1.5) * columns, height)
+    axes, *beside = figure.subplots(1, columns, squeeze=False)[0]
+    for number, (name, values) in enumerate(series.items()):
+        heights = [float("nan") if value is None else value for value in values]
+        marker = MARKERS[number % len(MARKERS)]
+        axes.plot(
+            range(len(groups)), heights, f"{marker}-", label=_plain(name), linewidth=1.2, ms=4
         )
-        shown: dict[str, Any] = {}
-        for line, row in zip(
-            figure.subplots(len(panels), len(panels[0]), squeeze=False, sharey="row"),
-            panels,
-            strict=True,
-        ):
-            for axes, panel in zip(line, row, strict=True):
-                for curve in panel.curves:
-                    number = names.index(curve.name)
-                    marker = "" if curve.faint else MARKERS[number % len(MARKERS)]
-                    width = 0.7 if curve.faint else 1.2
-                    drawn = axes.plot(
-                        curve.x,
-                        curve.y,
-                        f"{marker}-",
-                        color=f"C{number % 10}",
-                        linewidth=width,
-                        markersize=3,
-                    )
-                    if not curve.faint:
-                        shown.setdefault(curve.name, drawn[0])
-                axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel if axes is line[0] else "")
-                axes.set_xlim(left=0)
-                axes.spines[["top", "right"]].set_visible(False)
-        if shown:
-            figure.legend(
-                shown.values(),
-                map(_plain, shown),
-                loc="outside upper center",
-                ncols=min(4, len(shown)),
-                frameon=False,
-                fontsize=8,
-            )
-        return _svg(figure)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.legend(**SMALL_LEGEND)
+    if means:
+        (bars,) = beside
+        colours = [f"C{list(series).index(name) % 10}" for name in means]
+        bars.barh(range(len(means)), list(means.values()), color=colours)
+        bars.set_yticks(range(len(means)), list(map(_plain, means)))
+        bars.invert_yaxis()
+        bars.set(xlabel=means_label)
 
 
-@_where_possible
-def scatter(panels: Mapping[str, Cloud], xlabel: str, ylabel: str) -> str:
-    """One cloud of points a panel, side by side on the same axes, with the diagonal on which x = y.
-
-    Args:
-        panels: title -> points.
-        xlabel, ylabel: texts.
-    Returns: SVG, the same bytes for the same input.
+@_as_svg
+def curves(figure: Figure, panels: Sequence[Sequence[Panel]]) -> None:
+    """Draw rows of as many panels each, with one legend for all. A row shares its vertical axis,
+    and every horizontal axis begins at 0.
     """
-    from matplotlib.figure import Figure
+    columns = len(panels[0])
+    names = list(dict.fromkeys(curve.name for row in panels for at in row for curve in at.curves))
+    figure.set_size_inches(max(4.5, 3.2 * columns), 2.6 * len(panels) + 0.4)
+    shown: dict[str, Any] = {}
+    grid = figure.subplots(len(panels), columns, squeeze=False, sharey="row")
+    for line, row in zip(grid, panels, strict=True):
+        for axes, panel in zip(line, row, strict=True):
+            for curve in panel.curves:
+                number = names.index(curve.name)
+                marker, width = ("", 0.7) if curve.faint else (MARKERS[number % len(MARKERS)], 1.2)
+                (drawn,) = axes.plot(
+                    curve.x, curve.y, f"{marker}-", color=f"C{number % 10}", linewidth=width, ms=3
+                )
+                if not curve.faint:
+                    shown.setdefault(curve.name, drawn)
+            axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel if axes is line[0] else "")
+            axes.set_xlim(left=0)
+    if shown:
+        figure.legend(
+            shown.values(),
+            map(_plain, shown),
+            loc="outside upper center",
+            ncols=min(4, len(shown)),
+            **SMALL_LEGEND,
+        )
 
-    with _reproducible():
-        figure = Figure(figsize=(3.4 * len(panels) + 0.4, 3.4), layout="constrained")
-        row = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
-        for axes, (title, cloud) in zip(row, panels.items(), strict=True):
-            axes.plot([0, 1], [0, 1], "-", color="0.6", linewidth=0.8, zorder=0)
-            axes.plot(cloud.x, cloud.y, "o", markersize=2, alpha=0.5, markeredgewidth=0)
-            axes.set(xlabel=xlabel, ylabel=ylabel if axes is row[0] else "", title=title)
-            axes.spines[["top", "right"]].set_visible(False)
-        return _svg(figure)
 
-
-@_where_possible
-def heat_map(panels: Mapping[str, Heat], xlabel: str, ylabel: str) -> str:
-    """One heat map a panel, side by side, darker for more.
-
-    Args:
-        panels: title -> what is drawn.
-        xlabel, ylabel: texts.
-    Returns: SVG, the same bytes for the same input.
+@_as_svg
+def scatter(figure: Figure, panels: Mapping[str, Cloud], xlabel: str, ylabel: str) -> None:
+    """Draw one cloud of points a panel (title -> points), side by side on the same axes, with the
+    diagonal on which x = y.
     """
-    from matplotlib.figure import Figure
-
-    with _reproducible():
-        width = sum(0.22 * len(panel.columns) + 2.0 for panel in panels.values())
-        height = max(0.22 * len(panel.rows) for panel in panels.values()) + 1.8
-        figure = Figure(figsize=(max(3.5, width), max(2.5, height)), layout="constrained")
-        for axes, (title, panel) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-        ):
-            mesh = axes.pcolormesh(
-                panel.values, cmap="Greys", vmin=0, edgecolors="none", rasterized=False
-            )
-            axes.set_xticks(
-                [i + 0.5 for i in range(len(panel.columns))],
-                [_plain(c) for c in panel.columns],
-                rotation=90,
-            )
-            axes.set_yticks(
-                [i + 0.5 for i in range(len(panel.rows))], [_plain(r) for r in panel.rows]
-            )
-            axes.invert_yaxis()
-            axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-            figure.colorbar(mesh, ax=axes, shrink=0.8)
-        return _svg(figure)
+    figure.set_size_inches(3.4 * len(panels) + 0.4, 3.4)
+    row = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+    for axes, (title, cloud) in zip(row, panels.items(), strict=True):
+        axes.plot([0, 1], [0, 1], "-", color="0.6", linewidth=0.8, zorder=0)
+        axes.plot(cloud.x, cloud.y, "o", markersize=2, alpha=0.5, markeredgewidth=0)
+        axes.set(xlabel=xlabel, ylabel=ylabel if axes is row[0] else "", title=title)
 
 
-@contextlib.contextmanager
-def _reproducible() -> Iterator[None]:
-    """Text stays text (searchable, small), and element ids do not change from run to run."""
-    import matplotlib
-    from cycler import cycler
-
-    colours = cycler(color=COLOURS)
-    with matplotlib.rc_context(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "nmtkit",
-            "font.size": 9,
-            "axes.prop_cycle": colours,
-        }
-    ):
-        yield
-
-
-def _svg(figure: Any) -> str:
-    stream = io.StringIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Glyph .* missing"
-        )  # Chinese, say: it is written as text, for the reader's fonts
-        figure.savefig(stream, format="svg", metadata={"Date": None})
-    return stream.getvalue()
+@_as_svg
+def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: str) -> None:
+    """Draw one heat map a panel (by title), side by side, darker for more."""
+    width = sum(0.22 * len(panel.columns) + 2.0 for panel in panels.values())
+    height = max(0.22 * len(panel.rows) for panel in panels.values()) + 1.8
+    figure.set_size_inches(max(3.5, width), max(2.5, height))
+    row = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, panel) in zip(row, panels.items(), strict=True):
+        axes.spines[:].set_visible(True)
+        mesh = axes.pcolormesh(
+            panel.values, cmap="Greys", vmin=0, edgecolors="none", rasterized=False
+        )
+        columns, rows = (
+            [(i + 0.5, _plain(label)) for i, label in enumerate(labels)]
+            for labels in (panel.columns, panel.rows)
+        )
+        axes.set_xticks(*zip(*columns, strict=True), rotation=90)
+        axes.set_yticks(*zip(*rows, strict=True))
+        axes.invert_yaxis()
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        figure.colorbar(mesh, ax=axes, shrink=0.8)
 
 
 def _plain(label: str) -> str:
-    """A label in which matplotlib sees no formula."""
+    """Return a label in which matplotlib sees no formula."""
     return label.replace("$", r"\$")

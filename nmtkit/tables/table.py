@@ -1,5 +1,5 @@
-"""One result table, written as Markdown, LaTeX, CSV, JSON and terminal text; scores and analyses
-use the same.
+"""One result table, written as Markdown, LaTeX, CSV, JSON and terminal text. Scores, analyses and
+the report all use it.
 """
 
 from __future__ import annotations
@@ -9,26 +9,25 @@ import io
 import json
 import math
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, nearest
 
-FORMATS = ("table", "json", "md", "tex", "csv")
 SUFFIXES = ("md", "tex", "csv")
-"""Of the files that `Table.write` makes."""
+"""The files that `Table.write` makes."""
+FORMATS = ("table", "json", *SUFFIXES)
 EMPTY = "–"
 SHADES = " ·░▒▓█"
-_TEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "Δ": r"$\Delta$",
-    "×": r"$\times$", "±": r"$\pm$", "∞": r"$\infty$", "→": r"$\rightarrow$", "…": r"\ldots{}", "·": r"$\cdot$", "Σ": r"$\Sigma$",
-    "α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "²": "$^2$", "½": r"$\frac12$", "|": r"\textbar{}", "`": r"\textasciigrave{}",
-    '"': "''", "\n": " ", "\t": " ", "\0": "{}",
-}  # fmt: skip
+LAST_LATIN_LETTER = "\u017f"
+"""pdflatex has no later letters."""
+_LATEX = tomllib.loads((Path(__file__).parent / "latex.toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,11 @@ class Column:
     below: float | None = None
 
 
+def text_column(key: str, header: str = "") -> Column:
+    """Return a column of text; its header is its key by default."""
+    return Column(key, header or key, left=True)
+
+
 @dataclass(frozen=True)
 class Table:
     """Columns and rows of raw values (None = not measured, Estimate = with interval), a title
@@ -73,128 +77,88 @@ class Table:
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
-    notes: Sequence[str] = field(default_factory=tuple)
-
-    def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), (
-            "a row has as many cells as there are columns"
-        )
+    notes: Sequence[str] = ()
 
     def cells(self) -> list[list[str]]:
-        """The rows as text."""
+        """Return the rows as text."""
         return [
             [text(value, column) for value, column in zip(row, self.columns, strict=True)]
             for row in self.rows
         ]
 
     def markdown(self) -> str:
-        """A GitHub table; vertical bars are escaped."""
+        """Return a GitHub table; vertical bars are escaped."""
 
         def line(cells: Sequence[str]) -> str:
-            return (
-                "| "
-                + " | ".join(
-                    cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
-                    for cell in cells
-                )
-                + " |"
-            )
+            escapes = str.maketrans({"\\": r"\\", "|": r"\|", "\n": " "})
+            return "| " + " | ".join(cell.translate(escapes) for cell in cells) + " |"
 
         rule = "|" + "|".join(":---" if c.left else "---:" for c in self.columns) + "|"
-        lines = [
-            f"**{self.title}**",
-            "",
-            line([c.header for c in self.columns]),
-            rule,
-            *map(line, self.cells()),
-            "",
-        ]
-        return "\n".join(lines + [f"{note}  " for note in self.notes]).rstrip() + "\n"
+        table = [line([c.header for c in self.columns]), rule, *map(line, self.cells())]
+        notes = [f"{note}  " for note in self.notes]
+        return "\n".join([f"**{self.title}**", "", *table, "", *notes]).rstrip() + "\n"
 
     def latex(self) -> str:
-        """A booktabs tabular; everything that LaTeX would read as markup is escaped, an interval
-        is aligned in a column of its own.
+        """Return a booktabs tabular. Everything that LaTeX would read as markup is escaped; an
+        interval is aligned in a column of its own.
         """
 
         def line(cells: Sequence[str]) -> str:
             joined = " & ".join(cells) + r" \\"
-            return (
-                "{}" + joined if joined.startswith(("[", "*")) else joined
-            )  # after \\ or a rule, either would be an option of it
+            # After \\ or a rule, [ or * would be an option of that.
+            return "{}" + joined if joined.startswith(("[", "*")) else joined
+
+        def comment(words: str) -> str:
+            return f"% {' '.join(words.split())}"
 
         columns = "".join("l" if c.left else "r@{~}r" if c.interval else "r" for c in self.columns)
         head = [
             rf"\multicolumn{{2}}{{c}}{{{tex(c.header)}}}" if c.interval else tex(c.header)
             for c in self.columns
         ]
-        body = [
-            line([tex_cell(value, column) for value, column in zip(row, self.columns, strict=True)])
-            for row in self.rows
-        ]
-        body = [line(head), r"\midrule", *body]
-        further = (
-            ["it has letters that pdflatex lacks: lualatex or xelatex, and a font that has them"]
-            if _beyond_latin(body)
-            else []
-        )
-        above = [
-            f"% {' '.join(note.split())}"
-            for note in (self.title, r"\usepackage{booktabs}", *further)
-        ]
-        below = [f"% {' '.join(note.split())}" for note in self.notes]
-        return (
-            "\n".join(
-                [
-                    *above,
-                    rf"\begin{{tabular}}{{{columns}}}",
-                    r"\toprule",
-                    *body,
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    *below,
-                ]
+        rows = [list(map(tex_cell, row, self.columns)) for row in self.rows]
+        body = [line(head), r"\midrule", *map(line, rows)]
+        lines = [comment(self.title), r"% \usepackage{booktabs}"]
+        if max("".join(body)) > LAST_LATIN_LETTER:
+            lines.append(
+                "% it has letters that pdflatex lacks: lualatex or xelatex, and a font that has"
+                " them"
             )
-            + "\n"
-        )
+        lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body]
+        lines += [r"\bottomrule", r"\end{tabular}", *map(comment, self.notes)]
+        return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
-        """Raw values at full precision; an interval takes the columns KEY, KEY_low, KEY_high."""
+        """Return raw values at full precision; an interval takes the columns KEY, KEY_low,
+        KEY_high.
+        """
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
+        parts = [("", "_low", "_high") if c.interval else ("",) for c in self.columns]
         writer.writerow(
-            [
-                name
-                for c in self.columns
-                for name in ([c.key, f"{c.key}_low", f"{c.key}_high"] if c.interval else [c.key])
-            ]
+            c.key + part for c, own in zip(self.columns, parts, strict=True) for part in own
         )
         for row in self.rows:
             cells: list[Any] = []
             for value, column in zip(row, self.columns, strict=True):
-                if column.interval:
-                    value = value or Estimate(None)
-                    cells += [value.value, value.low, value.high]
-                else:
-                    cells.append(value)
+                cells += astuple(value or Estimate(None)) if column.interval else [value]
             writer.writerow(cells)
         return stream.getvalue()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for JSON: the columns, and one object a row."""
-        rows = [
-            {c.key: plain(v) for v, c in zip(row, self.columns, strict=True)} for row in self.rows
-        ]
+        """Return plain values for JSON: the columns, and one object a row."""
+        keys = [column.key for column in self.columns]
         return {
             "name": self.name,
             "title": self.title,
-            "columns": [asdict(c) for c in self.columns],
-            "rows": rows,
+            "columns": [asdict(column) for column in self.columns],
+            "rows": [dict(zip(keys, map(plain, row), strict=True)) for row in self.rows],
             "notes": list(self.notes),
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Table:
-        """A table read back from `as_json`."""
+        """Return the table that `as_json` described."""
         columns = [Column(**column) for column in value["columns"]]
         rows = [
             [
@@ -206,11 +170,11 @@ class Table:
         return cls(value["name"], value["title"], columns, rows, value["notes"])
 
     def json(self) -> str:
-        """`as_json` as text."""
+        """Return `as_json` as text."""
         return json.dumps(self.as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
     def forms(self) -> dict[str, str]:
-        """What is written of it, by suffix."""
+        """Return the content of each file that `write` makes, by suffix."""
         return dict(zip(SUFFIXES, (self.markdown(), self.latex(), self.csv()), strict=True))
 
     def write(self, folder: Path, stem: str = "table") -> None:
@@ -218,30 +182,40 @@ class Table:
         for suffix, content in self.forms().items():
             files.write_text(folder / f"{stem}.{suffix}", content)
 
-    def text(self) -> str:
-        """Aligned columns, as they are printed into a file."""
-        return "\n".join([self.title, *console.aligned(self._headers(), self.cells()), *self.notes])
-
-    def _headers(self) -> list[str]:
-        return [("<" if column.left else "") + column.header for column in self.columns]
-
     def print(self, output_format: str = "table") -> None:
-        """Print on stdout.
-
-        Args:
-            output_format: one of FORMATS.
-        """
+        """Print on stdout in one of FORMATS."""
         if output_format == "table":
-            console.print_table(self.title, self._headers(), self.cells())
+            headers = [("<" if column.left else "") + column.header for column in self.columns]
+            console.print_table(self.title, headers, self.cells())
             for note in self.notes:
                 print(note)
         else:
-            print(
-                {"md": self.markdown, "tex": self.latex, "csv": self.csv, "json": self.json}[
-                    output_format
-                ](),
-                end="",
-            )
+            content = self.json() if output_format == "json" else self.forms()[output_format]
+            print(content, end="")
+
+
+class StoredTable(BaseModel):
+    """A table in a JSON file, as `Table.as_json` describes it."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    title: str
+    columns: list[Column]
+    rows: list[dict[str, Estimate | str | bool | int | float | None]]
+    notes: list[str]
+
+    @model_validator(mode="after")
+    def _every_row_has_every_column(self) -> Self:
+        keys = [column.key for column in self.columns]
+        if any(list(row) != keys for row in self.rows):
+            raise ValueError("a row has other cells than the table has columns")
+        return self
+
+    @property
+    def table(self) -> Table:
+        """The table itself."""
+        rows = [list(row.values()) for row in self.rows]
+        return Table(self.name, self.title, self.columns, rows, self.notes)
 
 
 def check_format(output_format: str) -> None:
@@ -258,14 +232,12 @@ def check_format(output_format: str) -> None:
 
 
 def text(value: Any, column: Column) -> str:
-    """A cell for people: – for nothing, thousands separated, `decimals` digits, an interval in
-    brackets.
+    """Return a cell for people: – for nothing, thousands separated, `decimals` digits, an interval
+    in brackets.
     """
     if isinstance(value, Estimate):
-        shown = text(value.value, column)
-        if value.low is None or value.high is None:
-            return shown
-        return f"{shown} [{text(value.low, column)}, {text(value.high, column)}]"
+        shown, low, high = (text(number, column) for number in astuple(value))
+        return shown if EMPTY in (low, high) else f"{shown} [{low}, {high}]"
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return EMPTY
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -277,40 +249,32 @@ def text(value: Any, column: Column) -> str:
 
 
 def tex(value: str) -> str:
-    """Text as LaTeX source that prints it; signs that TeX would join to one ("--") stay two."""
-    return "".join(
-        _TEX.get(character, character) for character in re.sub(r"([-,'])(?=\1)", "\\1\0", value)
-    )
+    """Return text as LaTeX source that prints it; signs that TeX would join to one ("--") stay
+    two.
+    """
+    return re.sub(r"([-,'])(?=\1)", "\\1\0", value).translate(str.maketrans(_LATEX))
 
 
 def tex_cell(value: Any, column: Column) -> str:
-    """A cell as LaTeX source: a number with a minus that is as wide as a plus; number & interval
-    where the column has intervals.
+    """Return a cell as LaTeX source: a number with a minus that is as wide as a plus; number &
+    interval where the column has intervals.
     """
     shown = text(value, column)
     if isinstance(value, str):
         return tex(shown)
     number, bracket, interval = shown.replace("-", "−").partition(" [")
-    return (
-        f"{tex(number)} & {tex((bracket + interval).strip())}".rstrip()
-        if column.interval
-        else tex(number)
-    )
-
-
-def _beyond_latin(lines: Sequence[str]) -> bool:
-    return any(character > "\u017f" for line in lines for character in line)
+    if not column.interval:
+        return tex(number)
+    return f"{tex(number)} & {tex((bracket + interval).strip())}".rstrip()
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: an Estimate becomes an object, a number that is not finite
-    null.
+    """Return a value as JSON can hold it: an Estimate becomes an object, a number that is not
+    finite null.
     """
     if isinstance(value, Estimate):
-        return {"value": plain(value.value), "low": plain(value.low), "high": plain(value.high)}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        return {key: plain(number) for key, number in asdict(value).items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def bar(value: float | None, top: float, width: int = 30) -> str:

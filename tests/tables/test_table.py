@@ -8,7 +8,7 @@ import pytest
 
 from nmtkit.errors import ConfigError
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, bar, check_format, tex, text
+from nmtkit.tables.table import Column, Estimate, StoredTable, Table, bar, check_format, tex, text
 
 TABLE = Table(
     "t",
@@ -41,8 +41,9 @@ def test_json_is_plain():
     }
     assert found["rows"][1]["bleu"]["value"] is None
     assert found["notes"] == ["read #1"]
-    assert Table.from_json(found).cells() == TABLE.cells()
-    assert Table.from_json(found).csv() == TABLE.csv()
+    stored = StoredTable.model_validate_json(TABLE.json(), strict=True)
+    assert (stored.table.cells(), stored.table.csv()) == (TABLE.cells(), TABLE.csv())
+    assert stored.model_dump() == found
 
 
 def test_latex_escapes_everything_it_would_read_as_markup():
@@ -111,8 +112,10 @@ def test_print_writes_each_form_to_stdout(capsys):
 
 
 def test_a_row_of_the_wrong_length_is_our_own_fault():
-    with pytest.raises(AssertionError):
-        Table("t", "", [Column("a", "a")], [[1, 2]])
+    with pytest.raises(ValueError, match="shorter"):
+        Table("t", "", [Column("a", "a")], [[1, 2]]).cells()
+    with pytest.raises(ValueError, match="a row has other cells"):
+        StoredTable.model_validate({**TABLE.as_json(), "rows": [{"name": "a"}]})
 
 
 def test_numbers_that_are_not_finite_are_shown_as_nothing():
