@@ -19,20 +19,22 @@ the report shows.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field, model_validator
 
 from nmtkit import console, files
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.records import Part, load
 from nmtkit.score.paper import Kind
 from nmtkit.settings import Section
-from nmtkit.tables.table import Table
+from nmtkit.tables.table import Column, Estimate, Table
 
 if TYPE_CHECKING:
     from nmtkit.analyze.study import Study
@@ -131,38 +133,25 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything but figure and attachments as plain values."""
-        paper = {} if self.paper is None else {"paper": self.paper.as_json()}
-        head = {
-            "name": self.name,
-            "title": self.title,
-            "text": self.text,
-            "table": self.table.as_json(),
-        }
-        return {**head, **paper, "bars": self.bars, "facts": self.facts}
+        values = {key: getattr(self, key) for key in ("name", "title", "text")}
+        values["table"] = self.table.as_json()
+        if self.paper is not None:
+            values["paper"] = self.paper.as_json()
+        return {**values, "bars": self.bars, "facts": self.facts}
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Finding:
-        """Return the finding that `as_json` described."""
-        paper = Table.from_json(value["paper"]) if "paper" in value else None
-        values = {key: value[key] for key in ("text", "bars", "facts", "name", "title")}
-        return cls(Table.from_json(value["table"]), paper=paper, **values)
-
-    def write(self, folder: Path, made_from: dict[str, Any]) -> None:
+    def write(self, folder: Path, inputs: Inputs) -> None:
         """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into
-        analyze/<name>/.
-
-        Args:
-            made_from: the inputs of the finding; the finding is up to date while they are the same.
+        analyze/<name>/. Remove the attachments of an earlier finding.
         """
+        earlier = stored(folder)
         self.table.write(folder)
-        present = self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
-        for name in (
-            _attachments(folder) | {"figure.svg"}
-        ) - present.keys():  # of an earlier finding
-            (folder / name).unlink(missing_ok=True)
-        for name, content in present.items():
+        texts = self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
+        outdated = {"figure.svg", *(earlier.attachments if earlier else ())} - texts.keys()
+        for name in outdated:
+            (folder / Path(name).name).unlink(missing_ok=True)
+        for name, content in texts.items():
             files.write_text(folder / name, content)
-        about = {"attachments": sorted(self.attachments), "made_from": made_from}
+        about = {"attachments": sorted(self.attachments), "made_from": inputs.model_dump()}
         files.write_json(folder / "finding.json", {"format": 1, **self.as_json(), **about})
         console.say(f"{self.name}: written to {folder}")
 
@@ -182,12 +171,72 @@ class Finding:
             print("\n" + self.text)
 
 
-def _attachments(folder: Path) -> set[str]:
-    """Return the names of the attachments of the finding in a folder, none if it cannot be read."""
-    try:
-        return {Path(name).name for name in files.read_json(folder / "finding.json")["attachments"]}
-    except (DataError, KeyError, TypeError):
-        return set()
+class Inputs(Part):
+    """Everything that a finding depends on. The finding is up to date while this is the same."""
+
+    nmtkit: str = ""
+    prepared: str = ""
+    systems: list[str]
+    options: dict[str, Any] = {}
+    files: dict[str, str]
+    """Path, relative to the run if inside it -> SHA-256."""
+    weights: dict[str, dict[str, str]] = {}
+    """System -> checkpoint -> SHA-256."""
+    words: list[str] | None = None
+    """The options as they are typed, without those at their default; None: by nmtkit 0.1."""
+
+
+Cell = Annotated[Estimate | Any, Field(union_mode="left_to_right")]
+
+
+class StoredTable(BaseModel):
+    """A table as `Table.as_json` describes it."""
+
+    name: str
+    title: str
+    columns: list[Column]
+    rows: list[dict[str, Cell]]
+    notes: list[str]
+
+    @model_validator(mode="after")
+    def _rows_are_complete(self) -> Self:
+        keys = {column.key for column in self.columns}
+        if any(keys - row.keys() for row in self.rows):
+            raise ValueError("a row has fewer cells than there are columns")
+        return self
+
+    def table(self) -> Table:
+        """Return the table."""
+        rows = [[row[column.key] for column in self.columns] for row in self.rows]
+        return Table(self.name, self.title, self.columns, rows, self.notes)
+
+
+class StoredFinding(BaseModel):
+    """finding.json."""
+
+    again: ClassVar[str] = "nmtkit analyze NAME --force"
+    name: str
+    title: str
+    text: str
+    table: StoredTable
+    paper: StoredTable | None = None
+    bars: str
+    facts: dict[str, Any]
+    attachments: list[str] = []
+    made_from: Inputs
+
+    def finding(self) -> Finding:
+        """Return the finding, without figure and attachments."""
+        values = {key: getattr(self, key) for key in ("text", "bars", "facts", "name", "title")}
+        paper = self.paper.table() if self.paper else None
+        return Finding(self.table.table(), paper=paper, **values)
+
+
+def stored(folder: Path) -> StoredFinding | None:
+    """Return the finding that a folder holds; None if there is none that can be read."""
+    with contextlib.suppress(DataError):
+        return load(StoredFinding, folder / "finding.json")
+    return None
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741

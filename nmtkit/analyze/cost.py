@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from nmtkit import console, environment, files
 from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions
@@ -21,7 +22,6 @@ from nmtkit.models.loading import build_untrained
 from nmtkit.records import MetricsLine, TranslationMeta, load, load_lines
 from nmtkit.run import Run, System
 from nmtkit.score import paper as papers
-from nmtkit.settings import SearchSettings, build
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table
 
@@ -72,29 +72,45 @@ class Count:
     spans: int | None
     beam: int
 
+    def relative_to(self, baseline: Count) -> tuple[float, float, float, float]:
+        """Return parameters and MACs of training, of a decoding step and of a search, relative to
+        the baseline's.
+        """
+        return (
+            self.parameters.total / baseline.parameters.total,
+            self.macs.train / baseline.macs.train,
+            self.macs.step / baseline.macs.step,
+            self.macs.search(self.beam) / baseline.macs.search(baseline.beam),
+        )
+
+
+class CostFacts(BaseModel):
+    """The facts of a finding of `cost`.
+
+    Attributes:
+        baseline: the first system.
+        src_length, tgt_length: of the counted sentences.
+        contexts, spans: of the systems that read some.
+        set: the set that decoding speeds are of.
+        measured: speeds that were measured in turn; empty if speeds are from the logs.
+    """
+
+    baseline: str
+    src_length: int
+    tgt_length: int
+    contexts: dict[str, float]
+    spans: dict[str, int]
+    set: str
+    measured: dict[str, Timing]
+
 
 @dataclass(frozen=True)
 class Costs:
-    """Counts and speeds by system, the baseline first, and the set that decoding speeds are of."""
+    """Counts and speeds by system, the baseline first."""
 
     counts: dict[str, Count]
     speeds: dict[str, Timing]
-    set_name: str
-
-    @property
-    def baseline(self) -> str:
-        """The name of the first system."""
-        return next(iter(self.counts))
-
-    @property
-    def contexts(self) -> dict[str, float]:
-        """Context sentences of the systems that read context."""
-        return {n: c.contexts for n, c in self.counts.items() if c.contexts is not None}
-
-    @property
-    def spans(self) -> dict[str, int]:
-        """Spans of a source of the systems that read parses."""
-        return {n: c.spans for n, c in self.counts.items() if c.spans is not None}
+    facts: CostFacts
 
 
 class Cost(Analysis[CostOptions, Costs]):
@@ -111,25 +127,31 @@ class Cost(Analysis[CostOptions, Costs]):
         return self.options.measure
 
     def measure(self, study: Study) -> Costs:
+        systems, set_name = study.systems, study.set_name  # an unknown set is refused at once
         if self.options.measure:
-            environment.room_for_products(
-                len(study.systems)
-            )  # oneDNN reads it at the first product
+            # oneDNN reads this at the first product.
+            environment.room_for_products(len(systems))
         store = training_pairs(study.run)
-        set_name = study.set_name  # before minutes of counting: it may be unknown
         counts = {}
-        with console.progress("counting multiply-accumulates", len(study.systems)) as advance:
-            for name in study.systems:
-                counts[name] = count(study.run, name, store)
+        with console.progress("counting multiply-accumulates", len(systems)) as advance:
+            for name in systems:
+                counts[name] = count(study, name, store)
                 advance(1)
-        steps = typical_lengths(store)[1]
-        speeds = measure_speed(study, steps) if self.options.measure else kept_speeds(study)
-        return Costs(counts, speeds or logged_speeds(study), set_name)
+        src_length, tgt_length = typical_lengths(store)
+        in_turn = measure_speed(study, tgt_length) if self.options.measure else stored_speeds(study)
+        facts = CostFacts(
+            baseline=systems[0],
+            src_length=src_length,
+            tgt_length=tgt_length,
+            contexts={n: c.contexts for n, c in counts.items() if c.contexts is not None},
+            spans={n: c.spans for n, c in counts.items() if c.spans is not None},
+            set=set_name,
+            measured=in_turn,
+        )
+        return Costs(counts, in_turn or logged_speeds(study), facts)
 
     def present(self, result: Costs) -> Finding:
-        macs = result.counts[result.baseline].macs
-        timed = {name: asdict(speed) for name, speed in result.speeds.items() if speed.rounds}
-        title = "Cost (speed measured in turn)" if timed else "Cost"
+        title = "Cost (speed measured in turn)" if result.facts.measured else "Cost"
         rows = [cells(result, name) for name in result.counts]
         return Finding(
             table=Table("cost", title, COLUMNS, rows, notes(result)),
@@ -139,15 +161,7 @@ class Cost(Analysis[CostOptions, Costs]):
                 " machine and hour; only --measure takes the systems in turn."
             ),
             figure=figure(result) if len(rows) > 1 else None,
-            facts={
-                "baseline": result.baseline,
-                "src_length": macs.src_length,
-                "tgt_length": macs.tgt_length,
-                "contexts": result.contexts,
-                "spans": result.spans,
-                "set": result.set_name,
-                "measured": timed,
-            },
+            facts=result.facts.model_dump(),
         )
 
     def printed_too(self, result: Costs) -> Measured:
@@ -160,13 +174,13 @@ class Cost(Analysis[CostOptions, Costs]):
                 "decode_time_ratio": speed.decode_ratio.value,
             }
             numbers[name] = {key: value for key, value in costs.items() if value is not None}
-        base = result.speeds[result.baseline]
+        base = result.speeds[result.facts.baseline]
         how = f"in turn, {base.rounds} rounds, {base.device}" if base.rounds else OF_LOGS
         remark = (
             "parameters depend on the vocabulary, speeds on machine and software: a paper's are of "
             "its own; of steps a second there is no difference"
         )
-        remarks = [f"times relative to {result.baseline}", remark]
+        remarks = [f"times relative to {result.facts.baseline}", remark]
         return Measured(numbers, "", f"counted; speeds {how}", remarks)
 
 
@@ -177,55 +191,39 @@ def relative(value: float | None, baseline: float | None) -> float | None:
 
 def cells(result: Costs, name: str) -> list[Any]:
     """Return the row of a system."""
-    system, base, speed = result.counts[name], result.counts[result.baseline], result.speeds[name]
-    train_macs = relative(system.macs.train, base.macs.train)
-    search_macs = relative(system.macs.search(system.beam), base.macs.search(base.beam))
+    system, speed, base = result.counts[name], result.speeds[name], result.facts.baseline
+    parameters, macs = system.parameters, system.macs
+    _, train, step, search = system.relative_to(result.counts[base])
     return [
-        name,
-        system.parameters.total,
-        system.parameters.embeddings,
-        system.parameters.rest,
-        system.macs.train / 1e6,
-        train_macs,
-        system.macs.encode / 1e6,
-        system.macs.step / 1e6,
-        relative(system.macs.step, base.macs.step),
-        speed.train_tokens_per_s,
-        speed.train_ratio,
-        relative(speed.train_ratio.value, train_macs),
-        speed.decode_tokens_per_s,
-        speed.decode_ratio,
-        relative(speed.decode_ratio.value, search_macs),
+        *(name, parameters.total, parameters.embeddings, parameters.rest),
+        *(macs.train / 1e6, train, macs.encode / 1e6, macs.step / 1e6, step),
+        *(speed.train_tokens_per_s, speed.train_ratio, relative(speed.train_ratio.value, train)),
+        *(speed.decode_tokens_per_s, speed.decode_ratio),
+        relative(speed.decode_ratio.value, search),
     ]
 
 
 def notes(result: Costs) -> list[str]:
     """Return the notes of the table."""
-    macs, speed = result.counts[result.baseline].macs, result.speeds[result.baseline]
+    facts = result.facts
+    speed = result.speeds[facts.baseline]
+    how = (
+        "target tokens/s; training: median of metrics.jsonl; decoding: logged for "
+        f"{facts.set}; no interval (--measure takes the systems in turn)"
+    )
     if speed.rounds:
         how = (
             f"measured in {speed.rounds} alternating rounds on {speed.device}; time ×: median of "
             "the rounds' ratios [their middle 95%]"
         )
-    else:
-        how = (
-            "target tokens/s; training: median of metrics.jsonl; decoding: logged for "
-            f"{result.set_name}; no interval (--measure takes the systems in turn)"
-        )
-    contexts = ", ".join(f"{name} {count:.2f}" for name, count in result.contexts.items())
-    of_contexts = (
-        "context sentences of a sentence, as in the training set, counted and timed with the rest: "
-    )
-    spans = ", ".join(f"{name} {count}" for name, count in result.spans.items())
-    of_spans = "phrases of a source from its parse, as many as in the training set: "
-    return [
+    lines = [
         (
-            f"×: relative to {result.baseline}; time × above 1 is slower; time/MAC: time × divided"
+            f"×: relative to {facts.baseline}; time × above 1 is slower; time/MAC: time × divided"
             " by MAC × (decoding: of a whole sentence)"
         ),
         (
-            f"MMAC: million multiply-accumulates, sentences of {macs.src_length} source and "
-            f"{macs.tgt_length} target subwords; exact counts, no interval"
+            f"MMAC: million multiply-accumulates, sentences of {facts.src_length} source and "
+            f"{facts.tgt_length} target subwords; exact counts, no interval"
         ),
         (
             "train: forward and backward per target token; encode: per source token; step: one "
@@ -235,24 +233,28 @@ def notes(result: Costs) -> list[str]:
             "counted: matrix products, convolutions, attention; not counted: softmax, norms, "
             "activations, gates' element-wise part, look-ups"
         ),
-        *([of_spans + spans] if spans else []),
-        *([of_contexts + contexts] if contexts else []),
-        f"speed: {how}",
     ]
+    if facts.spans:
+        spans = ", ".join(f"{name} {count}" for name, count in facts.spans.items())
+        lines.append(f"phrases of a source from its parse, as many as in the training set: {spans}")
+    if facts.contexts:
+        contexts = ", ".join(f"{name} {count:.2f}" for name, count in facts.contexts.items())
+        lines.append(
+            "context sentences of a sentence, as in the training set, counted and timed with the"
+            f" rest: {contexts}"
+        )
+    return [*lines, f"speed: {how}"]
 
 
 def figure(result: Costs) -> str | None:
     """Return bars of all that is relative to the baseline."""
-    base, series = result.counts[result.baseline], {}
+    baseline, series = result.facts.baseline, {}
     for name, system in result.counts.items():
-        counted = [
-            Estimate(relative(system.parameters.total, base.parameters.total)),
-            Estimate(relative(system.macs.train, base.macs.train)),
-            Estimate(relative(system.macs.step, base.macs.step)),
-        ]
+        counted = map(Estimate, system.relative_to(result.counts[baseline]))
+        parameters, train, step, _ = counted
         speed = result.speeds[name]
-        series[name] = [*counted[:2], speed.train_ratio, counted[2], speed.decode_ratio]
-    return figures.grouped_bars(BARS, series, "", f"relative to {result.baseline}", "")
+        series[name] = [parameters, train, speed.train_ratio, step, speed.decode_ratio]
+    return figures.grouped_bars(BARS, series, "", f"relative to {baseline}", "")
 
 
 def training_pairs(run: Run) -> Store:
@@ -261,12 +263,10 @@ def training_pairs(run: Run) -> Store:
     Raises: DataError if the run has no training pairs.
     """
     sets = run.sets("train")
-    if not sets or not len(store := Store(run.prep / sets[0].name)):
-        problem = (
-            "the training set of this run is empty" if sets else "this run has no training set"
-        )
-        raise DataError(problem, where=run.prep, hint="nmtkit prep --force")
-    return store
+    if sets and len(store := Store(run.prep / sets[0].name)):
+        return store
+    message = "the training set of this run is empty" if sets else "this run has no training set"
+    raise DataError(message, where=run.prep, hint="nmtkit prep --force")
 
 
 def typical_lengths(store: Store) -> tuple[int, int]:
@@ -293,48 +293,46 @@ def typical_spans(store: Store, length: int) -> list[int]:
     counts = [count for i in nearest if (count := len(store.spans[int(i)]))]
     if not counts:
         return []
-    return [
-        len(part) for part in np.array_split(range(length), min(length, round(np.mean(counts))))
-    ]
+    parts = np.array_split(range(length), min(length, round(np.mean(counts))))
+    return list(map(len, parts))
 
 
-def count(run: Run, name: str, store: Store) -> Count:
+def count(study: Study, name: str, store: Store) -> Count:
     """Return what is counted of a system, with sentences as in a training set."""
-    system = run.system(name)
-    model = build_untrained(run, system).eval()
+    model = build_untrained(study.run, study.run.system(name)).eval()
     rule = model.context_rule
     contexts = None if rule is None else typical_contexts(store, rule)
     lengths = typical_lengths(store)
     spans = typical_spans(store, lengths[0]) if model.reads_spans else []
     macs = count_macs(model, *lengths, contexts or 0, spans)
-    search = build(SearchSettings, system.read_config().get("search", {}), "search")
-    return Count(count_parameters(model), macs, contexts, len(spans) or None, search.beam)
+    beam = study.search_settings(name).beam
+    return Count(count_parameters(model), macs, contexts, len(spans) or None, beam)
 
 
-def kept_speeds(study: Study) -> dict[str, Timing]:
+def stored_speeds(study: Study) -> dict[str, Timing]:
     """Return what an earlier --measure timed, if baseline, set and systems are still the same.
 
     Returns: system -> timing; {} without such timings.
     """
-    finding, inputs = study.previous() or (None, {})
-    if finding is None or not (timed := finding.facts.get("measured")):
+    earlier = study.previous()
+    if earlier is None or not earlier.facts.get("measured"):
         return {}
-    systems = [study.run.system(name) for name in study.systems]
-    hashes = {str(s.config.relative_to(study.run.path)): files.sha256(s.config) for s in systems}
-    weights = {s.name: checkpoints.current(s) for s in systems}
-    with contextlib.suppress(KeyError, TypeError):  # a finding of another version
-        now = {"baseline": study.systems[0], "set": study.set_name}
-        same_weights = weights.items() <= inputs["weights"].items()
-        if (
-            now.items() <= finding.facts.items()
-            and hashes.items() <= inputs["files"].items()
-            and same_weights
-        ):
+    with contextlib.suppress(ValidationError):  # a finding of another version
+        facts, inputs = CostFacts.model_validate(earlier.facts), earlier.made_from
+        systems = [study.run.system(name) for name in study.systems]
+        configs = {
+            str(s.config.relative_to(study.run.path)): files.sha256(s.config) for s in systems
+        }
+        weights = {s.name: checkpoints.current(s) for s in systems}
+        same_files = configs.items() <= inputs.files.items()
+        same_weights = weights.items() <= inputs.weights.items()
+        same_study = (facts.baseline, facts.set) == (study.systems[0], study.set_name)
+        if same_files and same_weights and same_study:
             study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
-            return {name: Timing.from_json(timed[name]) for name in study.systems}
+            return {name: facts.measured[name] for name in study.systems}
     console.say(
-        f"cost: the times that --measure took of {', '.join(timed)} are not of these systems; "
-        "speeds are read from the logs"
+        f"cost: the times that --measure took of {', '.join(earlier.facts['measured'])} are not of"
+        " these systems; speeds are read from the logs"
     )
     return {}
 
@@ -355,15 +353,14 @@ def logged(system: System, set_name: str) -> tuple[float | None, float | None, f
     Those of training are medians over the logged stretches, without the first (its warm-up).
     """
     lines: list[MetricsLine] = []
-    decoding = None
+    speed = None
     with contextlib.suppress(DataError):  # not trained here
-        lines = [one for one in load_lines(MetricsLine, system.metrics) if one.tgt_tokens_per_s]
+        lines = [line for line in load_lines(MetricsLine, system.metrics) if line.tgt_tokens_per_s]
     with contextlib.suppress(DataError):  # not translated
         speed = load(TranslationMeta, system.translation(set_name) / "meta.json").speed
-        decoding = speed.tokens_per_second if speed else None
-    tokens = [one.tgt_tokens_per_s or 0.0 for one in lines]
-    updates = [one.updates / one.seconds for one in lines if one.updates and one.seconds]
-    return median(tokens), median(updates), decoding
+    tokens = [line.tgt_tokens_per_s or 0.0 for line in lines]
+    updates = [line.updates / line.seconds for line in lines if line.updates and line.seconds]
+    return median(tokens), median(updates), speed.tokens_per_second if speed else None
 
 
 def median(values: list[float]) -> float | None:

@@ -4,19 +4,21 @@ translations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from nmtkit import console, files
-from nmtkit.analyze.analysis import Finding, LeftOut
+from nmtkit import console
+from nmtkit.analyze.analysis import LeftOut, StoredFinding, stored
 from nmtkit.errors import DataError
+from nmtkit.parallel import cores
 from nmtkit.records import TextSet
 from nmtkit.run import Run
 from nmtkit.score.resampling import Draws, Resampling
 from nmtkit.score.translations import compared
+from nmtkit.settings import SearchSettings, build
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from nmtkit.data.store import Store
     from nmtkit.models.base import Model
     from nmtkit.nn.linear import Precision
+    from nmtkit.translate.scorer import Scorer
 
     Rows = NDArray[np.int64]
 
@@ -77,6 +80,11 @@ class Study:
         return Store(self.run.prep / self.set_name)
 
     @property
+    def folder(self) -> Path:
+        """The folder of the finding."""
+        return self.run.path / "analyze" / self.analysis
+
+    @property
     def dataset(self) -> str:
         """The name of the prepared corpus."""
         return self.run.manifest().dataset
@@ -102,6 +110,21 @@ class Study:
         return loading.load_system(
             self.run, self.run.find_system(name), self.device, precision=precision
         )
+
+    def search_settings(self, name: str) -> SearchSettings:
+        """Return how a system searches."""
+        values = self.run.system(name).read_config().get("search", {})
+        return build(SearchSettings, values, "search")
+
+    def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
+        """Return what translates and scores raw text with a model, on all cores."""
+        from nmtkit.text.side import TextSide
+        from nmtkit.text.vocabulary import load_vocabularies
+        from nmtkit.translate.scorer import Scorer
+
+        prep = self.run.prep
+        sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")
+        return Scorer([model], *sides, *load_vocabularies(prep), settings, self.device, cores())
 
     def batches(self, name: str, model: Model, rows: Rows | None = None) -> Iterator[Batch]:
         """Yield the pairs of the one set in batches, with the contexts that a model reads.
@@ -157,20 +180,6 @@ class Study:
         """Return the resamples and swaps of so many sentences that significance rests on."""
         return Draws(sentences, RESAMPLES, seed=SEED)
 
-    def previous(self) -> tuple[Finding, Mapping[str, Any]] | None:
-        """Return the finding that an earlier call kept and its inputs; None if there is none
-        that can be read.
-        """
-        return kept(self.run, self.analysis)
-
-
-def kept(run: Run, name: str) -> tuple[Finding, Mapping[str, Any]] | None:
-    """Return a finding of a run and its inputs; None if there is none that can be read."""
-    path = run.path / "analyze" / name / "finding.json"
-    if not path.is_file():
-        return None
-    try:
-        stored = files.read_json(path)
-        return Finding.from_json(stored), stored["made_from"]
-    except (DataError, KeyError, TypeError):
-        return None
+    def previous(self) -> StoredFinding | None:
+        """Return the finding of an earlier call; None if there is none that can be read."""
+        return stored(self.folder)

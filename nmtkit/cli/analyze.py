@@ -210,5 +210,5 @@ def analyze(ctx: typer.Context) -> None:
         console.print_table(
             "",
             ["<analysis", "<what it shows"],
-            [[name, entry.shows] for name, entry in ANALYSES.items()],
+            [[name, shows] for name, shows in ANALYSES.items()],
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.analysis import Finding, as_words
+from nmtkit.analyze.analysis import Finding, Inputs, StoredFinding, as_words
 from nmtkit.analyze.shared.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
@@ -252,31 +252,27 @@ def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[
             )
             continue
         try:
-            stored = files.read_json(folder / "finding.json")
-            finding = Finding.from_json(stored)
-            finding.table.cells()
-            made_from = stored.get("made_from") or {}
-            weights = made_from.get("weights", {})
-            late = changed(made_from.get("files", {}))
+            stored = load(StoredFinding, folder / "finding.json")
+            made_from, weights = stored.made_from, stored.made_from.weights
+            late = changed(made_from.files)
             late += [
                 f"the weights of {name}"
                 for name in weights
                 if checkpoints.current(found.run.system(name)) != weights[name]
             ]
-            without = [s for s in trained if s not in made_from.get("systems", trained)]
-            command = analyze_command(
-                name, made_from, [system.name for system in found.run.systems()]
-            )
-        except DAMAGED as error:
+        except NmtkitError as error:
             found.note(
                 f"analyze/{name}: cannot be read, and left out ({error})",
                 f"nmtkit analyze {name} --force",
             )
             continue
+        finding = stored.finding()
+        without = [s for s in trained if s not in made_from.systems]
+        command = analyze_command(name, made_from, [system.name for system in found.run.systems()])
         remarks = [Remark(f"Made before these changed: {_some(late)}", command)] if late else []
         if without:
             remarks.append(
-                Remark(f"Of {', '.join(made_from['systems'])} alone, without {', '.join(without)}")
+                Remark(f"Of {', '.join(made_from.systems)} alone, without {', '.join(without)}")
             )
         figure = folder / "figure.svg"
         further = sorted(
@@ -288,27 +284,24 @@ def _read_findings(found: Gathered, changed: Callable[[Mapping[str, str]], list[
         found.findings[name] = KeptFinding(finding, svg, further, remarks, command, bool(late))
 
 
-def analyze_command(name: str, made_from: Mapping[str, Any], systems: Sequence[str]) -> str:
+def analyze_command(name: str, made_from: Inputs, systems: Sequence[str]) -> str:
     """Return the command that makes a finding again; systems: all of the run, which need no
     naming.
     """
-    compared, options = list(made_from.get("systems", systems)), made_from.get("options") or {}
-    words = (
-        [word for system in compared for word in ("--system", system)]
-        if compared != list(systems)
-        else []
-    )
-    words += [
-        word for set_name in options.get("set_names", ()) for word in ("--set-name", set_name)
-    ]
-    if "words" not in made_from:  # a finding of nmtkit 0.1: all options, at their default or not
+    words = []
+    if made_from.systems != list(systems):
+        words += [word for system in made_from.systems for word in ("--system", system)]
+    set_names = made_from.options.get("set_names", ())
+    words += [word for set_name in set_names for word in ("--set-name", set_name)]
+    typed = made_from.words
+    if typed is None:  # a finding of nmtkit 0.1: all options, at their default or not
         given = {
             key: value
-            for key, value in options.items()
+            for key, value in made_from.options.items()
             if key != "set_names" and value not in ("", [], False, 0)
         }
-        made_from = {**made_from, "words": as_words(given)}
-    return shlex.join(["nmtkit", "analyze", name, *words, *made_from["words"]])
+        typed = as_words(given)
+    return shlex.join(["nmtkit", "analyze", name, *words, *typed])
 
 
 def _some(names: list[str], most: int = 3) -> str:

@@ -146,9 +146,7 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
             for name, kept_one in found.findings.items()
             if name not in own
         ],
-        "undone": {
-            name: entry.shows for name, entry in ANALYSES.items() if name not in found.findings
-        },
+        "undone": {name: shows for name, shows in ANALYSES.items() if name not in found.findings},
         "shown": side_by_side(part.texts[0]) if part.texts else [],
         "shown_set": part.texts[0] if part.texts else None,
         "texts": part.texts,

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from nmtkit.analyze import ANALYSES, stage
-from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.analysis import Finding, Inputs
 from nmtkit.analyze.shared import timing
 from nmtkit.analyze.shared.macs import count_macs, count_parameters
 from nmtkit.analyze.study import Study
@@ -453,7 +453,7 @@ def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
     (tmp_path / "own.txt").write_text("mine")
     table = Table("t", "t", [Column("a", "a")], [[1]])
     for attachments in ({"paper.md": "1", "a.scores": "2"}, {"a.scores": "3"}, {}):
-        Finding(table, "t", attachments=attachments).write(tmp_path, {})
+        Finding(table, "t", attachments=attachments).write(tmp_path, Inputs(systems=[], files={}))
         there = {path.name for path in tmp_path.iterdir()}
         assert there == {
             "own.txt",

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.analysis import Finding, Inputs
 from nmtkit.report import stage
 from nmtkit.run import Run
 from nmtkit.score.stage import score
@@ -105,9 +105,8 @@ class ReportedRun(FakeRun):
             name=name,
             title=title,
         )
-        found.write(
-            self.run.path / "analyze" / name, made_from or {"systems": ["base", "own"], "files": {}}
-        )
+        inputs = Inputs(**(made_from or {"systems": ["base", "own"], "files": {}}))
+        found.write(self.run.path / "analyze" / name, inputs)
 
     def page(self, **options):
         """Make the page and read it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.analyze import ANALYSES, attention
-from nmtkit.analyze.analysis import Finding
+from nmtkit.analyze.analysis import Finding, Inputs
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.records import Comparison, MetricScore, Scores, SignificanceTest, SystemScores
@@ -196,7 +196,8 @@ def test_cost_of_training_and_decoding(reported):
     ],
 )
 def test_a_finding_is_made_again_as_it_was_made(made_from, expected):
-    assert analyze_command("agreement", made_from, ["a", "b"]) == expected
+    inputs = Inputs(**{"systems": ["a", "b"], "files": {}, **made_from})
+    assert analyze_command("agreement", inputs, ["a", "b"]) == expected
 
 
 def test_the_next_seed_is_one_that_is_not_in_use(reported):
@@ -254,7 +255,8 @@ def test_a_papers_numbers_stand_on_the_page_as_tables(reported, tmp_path):
     )
     own = Table("cost", "Cost", [Column("system", "system", left=True)], [["base"]], [])
     made = Finding(own, "Then `nmtkit analyze <x>` it.", name="cost", title="cost").beside(beside)
-    made.write(reported.run.path / "analyze" / "cost", {"systems": ["base", "own"], "files": {}})
+    inputs = Inputs(systems=["base", "own"], files={})
+    made.write(reported.run.path / "analyze" / "cost", inputs)
     scores = reported.run.path / "score" / "test" / "scores.json"
     scores.write_text(
         json.dumps(json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}), "utf-8"
