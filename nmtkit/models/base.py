@@ -146,7 +146,7 @@ class Model(nn.Module, abc.ABC):
 
 def visible_source(batch: Batch) -> Visible:
     """Return which source positions of a batch are real, bool (B, 1, S); None = all."""
-    return visible_positions(batch.src_lengths, batch.src.size(1)) if batch.src_padded else None
+    return visible_positions(batch.src_lengths, batch.src.size(1), batch.src_padded)
 
 
 def embedding_tables(

@@ -121,7 +121,7 @@ class ContextEncoder(nn.Module):
             return [self._through_layers(embedder(part.ids), part) for part in parts]
         # A recurrent layer needs no positions, and no parts either: padding costs it nothing.
         words = self.dropout(embedder.table(context.ids))
-        states, _ = self.rnn(words, context.lengths, context.padded)
+        states, _ = self.rnn(words, context.lengths)
         rows = states.split([len(part.ids) for part in parts])
         return [x[:, : part.ids.size(1)] for part, x in zip(parts, rows, strict=True)]
 

@@ -21,12 +21,12 @@ from nmtkit.models.base import (
 )
 from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.capture import capturing, record
-from nmtkit.nn.cells import GRU, loop
+from nmtkit.nn.cells import GRU, cell_step
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear
+from nmtkit.nn.loops import LoopProduct, eager
 from nmtkit.nn.recurrent import Recurrent
-from nmtkit.nn.repeated import Repeated, eager
 
 
 class RNNSearchSettings(ModelSettings):
@@ -129,7 +129,7 @@ class RNNSearch(RecurrentModel):
             states themselves only where somebody captures.
         """
         words = self.src_words(batch.src)
-        states, last = self.encoder(words, batch.src_lengths, batch.src_padded)
+        states, last = self.encoder(words, batch.src_lengths)
         memory = {
             "initial": tanh(self.initial(last[1])),
             "keys": self.attention.prepare(states),
@@ -176,8 +176,8 @@ class RNNSearch(RecurrentModel):
         states, weights, times = [], [], len(x)
         with torch.autocast(x.device.type, enabled=False):
             attend = self.attention.loop(memory["keys"], memory["visible"], times, x.dtype)
-            context = Repeated(memory["to_cell"], times)
-            step = loop([self.cell], times, x.dtype)
+            context = LoopProduct(memory["to_cell"], times)
+            step = cell_step([self.cell], times, x.dtype)
             for t, x_t in enumerate(x.to(s.dtype), start=1):
                 states.append(s)
                 weights.append(attend(s))  # (B, K, S)

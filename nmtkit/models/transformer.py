@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule, Join
-from nmtkit.data.padding import like_length
 from nmtkit.models.base import (
     Memory,
     Model,
@@ -23,9 +19,9 @@ from nmtkit.models.base import (
     embedding_tables,
     visible_source,
 )
+from nmtkit.nn import cpu
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
-from nmtkit.nn.capture import capturing
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
 from nmtkit.nn.linear import Init, Linear
 from nmtkit.nn.masks import Visible, visible_positions
@@ -209,12 +205,7 @@ class Transformer(Model):
 
     def through_encoder(self, x: Tensor, visible: Visible) -> Tensor:
         """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
-        # Hooks and captures see all rows together.
-        watched = capturing() or any(layer._forward_hooks for layer in self.encoder)
-        searching = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-        if visible is not None and searching and x.device.type == "cpu" and not watched:
-            return in_parts(self._layers, x, visible)
-        return self._layers(x, visible)
+        return cpu.by_length(self._layers, x, visible, self.encoder)
 
     def _layers(self, x: Tensor, visible: Visible) -> Tensor:
         for layer in self.encoder:
@@ -230,34 +221,13 @@ class Transformer(Model):
     def decode(
         self, tgt_in: Tensor, memory: Memory, state: State | None = None
     ) -> tuple[Tensor, State | None]:
-        cache = None if state is None else state.get("cache") or Cache(len(self.decoder))
+        cache = None if state is None else state.get("cache") or Cache()
         x = self.tgt_embedder(tgt_in, 0 if cache is None else cache.length)
         if cache is not None:
             cache.begin(tgt_in.size(0), memory["states"].size(0), tgt_in.size(1), x)
         for index, layer in enumerate(self.decoder):
             x = layer(x, memory["layers"][index], memory["visible"], cache, index)
         return self.decoder_norm(x), None if cache is None else {"cache": cache}
-
-
-def in_parts(function: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Tensor) -> Tensor:
-    """Apply a function to rows of like length at a time, to have little work with padding.
-
-    Args:
-        function: of some rows x (B', S', D) and of their `visible`, bool (B', 1, S') or None.
-        x: (B, S, D).
-        visible: its real positions, which begin each row, bool (B, 1, S).
-    Returns: (B, S, D); zeros may stand behind a row's real positions.
-    """
-    lengths, order = visible.sum(-1).flatten().sort(descending=True, stable=True)
-    cuts = [*like_length(lengths.numpy()), len(lengths)]
-    if len(cuts) == 2:
-        return function(x, visible)
-    states = torch.zeros_like(x)
-    for start, end in itertools.pairwise(cuts):
-        rows, longest = order[start:end], int(lengths[start])
-        part = visible[rows, :, :longest] if lengths[end - 1] < longest else None
-        states[rows, :longest] = function(x[rows, :longest], part)
-    return states
 
 
 class DocumentSettings(TransformerSettings):
@@ -296,6 +266,4 @@ def visible_words(context: Context, more: int = 0) -> Visible:
         context: of which `ids` is (U, M).
         more: how many positions stand before each context, all real.
     """
-    if not context.padded:
-        return None
-    return visible_positions(context.lengths + more, context.ids.size(1) + more)
+    return visible_positions(context.lengths + more, context.ids.size(1) + more, context.padded)

@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from nmtkit.nn.capture import changed
 from nmtkit.nn.linear import Linear
+from nmtkit.nn.loops import loop_product
 from nmtkit.nn.masks import Visible, additive
-from nmtkit.nn.repeated import repeated
 
 SITE = "attention"
 """What `capture` calls these weights: a decoder has one such attention."""
@@ -79,7 +79,7 @@ class AdditiveAttention(nn.Module):
             scale: N.
         Returns: s (R, d_query) -> weights (B, K, S); uniform where nothing is visible.
         """
-        query, v = repeated([self.query], times, dtype), self.v
+        query, v = loop_product([self.query], times, dtype), self.v
         mask = None if visible is None else additive(visible, keys.dtype)
 
         def attend(s: Tensor) -> Tensor:

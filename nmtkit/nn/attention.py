@@ -17,7 +17,7 @@ from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, changed, record
 from nmtkit.nn.dropout import dropout
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import block, future
+from nmtkit.nn.masks import future, hide
 
 
 def attention(
@@ -80,7 +80,7 @@ def _explicit(
     with torch.autocast(q.device.type, enabled=False):
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
-        weights = block(scores, visible, causal).softmax(-1)
+        weights = hide(scores, visible, causal).softmax(-1)
         if visible is not None and visible.dtype == torch.bool:
             weights = weights.masked_fill(
                 ~visible, 0

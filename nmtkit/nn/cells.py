@@ -16,7 +16,7 @@ from torch import Tensor, nn, tanh
 from torch.nn import functional as F
 
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.repeated import Product, Repeated, repeated
+from nmtkit.nn.loops import Product, loop_product
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -89,7 +89,7 @@ class Cell(nn.Module, abc.ABC):
         if v.dim() == 1:
             return self(v.unsqueeze(0), None if h is None else h.unsqueeze(0)).squeeze(0)
         x = self.inputs(v)
-        step = loop([self], 1, x.dtype)
+        step = cell_step([self], 1, x.dtype)
         return self.first(x, step) if h is None else step(x, h)
 
 
@@ -157,7 +157,7 @@ class LSTM(Cell):
         return torch.cat([o * tanh(c), c], dim=-1)
 
 
-def loop(cells: Sequence[Cell], times: int | Sequence[int], dtype: torch.dtype) -> Step:
+def cell_step(cells: Sequence[Cell], times: int | Sequence[int], dtype: torch.dtype) -> Step:
     """Make cells of one kind ready for a loop, which they go through side by side.
 
     Args:
@@ -168,22 +168,14 @@ def loop(cells: Sequence[Cell], times: int | Sequence[int], dtype: torch.dtype) 
     Returns: (x, h) -> next h, (R, G·H) and (R, state_blocks·H) of one cell; of several, N in front.
     """
     layers = [[getattr(cell, name) for cell in cells] for name in cells[0].state_side]
-    products = [repeated(side, times, dtype) for side in layers]
+    products = [loop_product(side, times, dtype) for side in layers]
     step = cells[0].step
     return lambda x, h: step(x, h, *products)
 
 
-def inputs_loop(cell: Cell, times: int, dtype: torch.dtype) -> Product:
-    """Make a cell's input side ready for a loop in which the input depends on the state.
+def cell_inputs(cell: Cell, times: int, dtype: torch.dtype) -> Product:
+    """Make a cell's input side (R, E) -> (R, G·H) ready for a loop.
 
-    Args:
-        cell: whose.
-        times: steps, at most.
-        dtype: number type of the product.
-    Returns: (R, E) -> (R, G·H).
+    For an input that depends on the state; see `loop_product`.
     """
-    if not torch.is_grad_enabled() and cell.input.packed is not None:
-        return cell.inputs
-    bias = cell.input_bias()
-    matrix = cell.input.weight.to(dtype).mT
-    return Repeated(matrix, times, None if bias is None else bias.to(dtype))
+    return loop_product([cell.input], times, dtype, cell.input_bias())

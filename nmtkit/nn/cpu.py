@@ -6,12 +6,19 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+from nmtkit.data.padding import like_length
+from nmtkit.nn import private
+from nmtkit.nn.capture import capturing
+from nmtkit.nn.masks import Visible
 
 SHORT = 128 * 128
 """Attention written out is faster than torch's kernel while a head has at most so many scores."""
@@ -99,9 +106,40 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
     return y.split([rows.numel(), missing])[0].view(*rows, -1) if missing else y
 
 
+def by_length(
+    stack: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Visible, layers: nn.ModuleList
+) -> Tensor:
+    """Apply an encoder; in a search, to rows of like length at a time: less work with padding.
+
+    Args:
+        stack: maps rows x (B', S', D) and their `visible`, bool (B', 1, S') or None, to states.
+        x: (B, S, D).
+        visible: its real positions, which begin each row, bool (B, 1, S); None = all.
+        layers: of the encoder; hooks on them, and captures, see all rows together.
+    Returns: (B, S, D); zeros may stand behind a row's real positions.
+    """
+    searching = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or capturing())
+    if (
+        visible is None
+        or x.device.type != "cpu"
+        or not searching
+        or any(map(private.has_hooks, layers))
+    ):
+        return stack(x, visible)
+    lengths, order = visible.sum(-1).flatten().sort(descending=True, stable=True)
+    cuts = [*like_length(lengths.numpy()), len(lengths)]
+    if len(cuts) == 2:
+        return stack(x, visible)
+    states = torch.zeros_like(x)
+    for start, end in itertools.pairwise(cuts):
+        rows, longest = order[start:end], int(lengths[start])
+        part = visible[rows, :, :longest] if lengths[end - 1] < longest else None
+        states[rows, :longest] = stack(x[rows, :longest], part)
+    return states
+
+
 def pack(weight: Tensor, narrow: bool) -> Tensor | None:
-    """Lay out a matrix (out, in) for `packed_linear` as oneDNN wants it, which else does so at
-    every product.
+    """Lay out a matrix (out, in) once for all `packed_linear` of it, as oneDNN wants it.
 
     Args:
         weight: float32.
@@ -112,14 +150,11 @@ def pack(weight: Tensor, narrow: bool) -> Tensor | None:
     """
     if weight.device.type != "cpu":
         return None
-    onednn = torch.backends.mkldnn.is_available()
-    multiplies_narrow = onednn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if narrow and not multiplies_narrow:
+    if narrow and not private.multiplies_bfloat16():
         return weight.bfloat16().float()
-    if multiplies_narrow or (onednn and torch.get_float32_matmul_precision() == "medium"):
-        return torch.ops.mkldnn._reorder_linear_weight(
-            weight.bfloat16() if narrow else weight, PACKED
-        )
+    medium = torch.get_float32_matmul_precision() == "medium" and private.has_packed_products()
+    if medium or private.multiplies_bfloat16():
+        return private.pack(weight.bfloat16() if narrow else weight, PACKED)
     return None
 
 
@@ -131,8 +166,7 @@ def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, relu: bool) ->
     if not packed.is_mkldnn:
         y = F.linear(x.bfloat16().float(), packed, bias)
         return torch.relu_(y).bfloat16() if relu else y
-    after = "relu" if relu else "none"
-    y = torch.ops.mkldnn._linear_pointwise(x.to(packed.dtype), packed, bias, after, [], "")
+    y = private.packed_product(x.to(packed.dtype), packed, bias, relu)
     return y if relu else y.float()
 
 

@@ -46,4 +46,3 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
 def has_hooks(module: nn.Module) -> bool:
     """True if somebody may look at what a module returns."""
     return bool(getattr(module, "_forward_hooks", True))
-

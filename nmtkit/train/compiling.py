@@ -17,7 +17,7 @@ from nmtkit import console
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
-from nmtkit.nn.repeated import keep_eager
+from nmtkit.nn.loops import keep_eager
 
 
 def check_compiler(device: torch.device, backend: str = "inductor") -> None:

@@ -13,10 +13,10 @@ import torch
 from nmtkit import settings
 from nmtkit.data.padding import like_length
 from nmtkit.errors import ConfigError
-from nmtkit.models import transformer
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.concat import joined
 from nmtkit.models.variants import build_model, count_parameters
+from nmtkit.nn import cpu
 from nmtkit.nn.capture import capture
 from tests.models import contract
 from tests.models.differences import similarity_in_bfloat16
@@ -288,7 +288,7 @@ def test_a_search_encodes_rows_of_like_length_together(variant, monkeypatch):
     batch = contract.batch_for(model, contract.pairs(count=9))
     whole = contract.full(model, batch)  # with gradients, all rows at once
     shapes, layers = [], model._layers
-    monkeypatch.setattr(transformer, "like_length", lambda lengths: like_length(lengths, 1))
+    monkeypatch.setattr(cpu, "like_length", lambda lengths: like_length(lengths, 1))
     monkeypatch.setattr(
         model, "_layers", lambda x, visible: shapes.append(x.shape[:2]) or layers(x, visible)
     )

@@ -64,7 +64,7 @@ def step(cache, histories, rows, sentences, steps):
 def test_a_long_beam_search(beam):
     """Hundreds of entries: buffers fill, are cleared of what nobody sees, and grow."""
     torch.manual_seed(beam)
-    sentences, cache, histories = 3, Cache(LAYERS), Histories(3)
+    sentences, cache, histories = 3, Cache(), Histories(3)
     step(cache, histories, 3, 3, 1)
     rows = torch.arange(3).repeat_interleave(beam)
     sizes = set()
@@ -88,7 +88,7 @@ def test_a_long_beam_search(beam):
 
 def test_any_rows_in_any_order():
     torch.manual_seed(1)
-    cache, histories = Cache(LAYERS), Histories(6)
+    cache, histories = Cache(), Histories(6)
     step(cache, histories, 6, 2, 1)
     for _ in range(12):
         index = torch.randint(0, len(histories.rows), (int(torch.randint(1, 9, ())),))
@@ -99,7 +99,7 @@ def test_any_rows_in_any_order():
 
 def test_several_positions_at_once():
     torch.manual_seed(2)
-    cache, histories = Cache(LAYERS), Histories(4)
+    cache, histories = Cache(), Histories(4)
     for steps in (3, 1, 40, 2):
         step(cache, histories, 4, 2, steps)
         index = torch.tensor([1, 0, 3, 3])
@@ -108,14 +108,14 @@ def test_several_positions_at_once():
 
 
 def test_reordering_hypotheses_moves_no_keys():
-    cache, histories = Cache(LAYERS), Histories(6)
+    cache, histories = Cache(), Histories(6)
     step(cache, histories, 6, 2, 1)
-    before = [t.data_ptr() for t in cache._keys + cache._values]
+    before = [t.data_ptr() for t in cache._buffers.values()]
     for index in ([1, 0, 2, 5, 5, 3], [2, 2, 2, 3, 4, 5]):
         cache = select_rows(cache, torch.tensor(index))
         histories.select(torch.tensor(index))
         step(cache, histories, 6, 2, 1)
-    assert [t.data_ptr() for t in cache._keys + cache._values] == before
+    assert [t.data_ptr() for t in cache._buffers.values()] == before
 
 
 def test_trees_keep_their_shape_and_their_other_leaves():
@@ -133,7 +133,7 @@ def test_trees_keep_their_shape_and_their_other_leaves():
         1,
     ]
     assert picked["b"][1] is None and picked["step"] == 7 and isinstance(picked["c"], tuple)
-    cache, histories = Cache(LAYERS), Histories(2)
+    cache, histories = Cache(), Histories(2)
     step(cache, histories, 2, 2, 1)
     twice = torch.tensor([0, 0, 1, 1])
     doubled = select_rows({"cache": cache}, twice)["cache"]

@@ -8,6 +8,7 @@ import torch
 from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
+from nmtkit.nn import private
 from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear, inference, pack
 
@@ -148,3 +149,30 @@ def test_a_transformer_in_bfloat16_is_close_to_itself(onednn, any_cpu):
     assert logits[1].dtype == torch.float32
     error = float((logits[0] - logits[1]).norm() / logits[0].norm())
     assert 1e-4 < error < 2e-2
+
+
+class NoOperators:
+    """torch.ops.mkldnn of a version without its private functions."""
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_without_torchs_private_functions_products_are_the_plain_ones(
+    onednn, monkeypatch, precision
+):
+    torch.manual_seed(1)
+    layer, x = Linear(160, 192), torch.randn(7, 160)
+    with inference([layer]):
+        pack(layer, precision)
+        packed = layer(x)
+        monkeypatch.setattr(torch.ops, "mkldnn", NoOperators())
+        pack(layer, precision)
+        assert layer.packed is None or not layer.packed.is_mkldnn
+        torch.testing.assert_close(layer(x), packed, rtol=0, atol=1e-5)
+
+
+def test_the_softmax_has_its_gradient_without_torchs_private_function(monkeypatch):
+    torch.manual_seed(1)
+    weights, grad = torch.randn(2, 3, 5).softmax(-1), torch.randn(2, 3, 5)
+    wanted = private.softmax_backward(grad, weights)
+    monkeypatch.delattr(torch, "_softmax_backward_data")
+    torch.testing.assert_close(private.softmax_backward(grad, weights), wanted)

@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.models.caru import CARU, CARUCell
 from nmtkit.nn.alignment import AdditiveAttention
-from nmtkit.nn.cells import GRU, LSTM, MGU, loop, tanh
+from nmtkit.nn.cells import GRU, LSTM, MGU, cell_step
+from nmtkit.nn.loops import LoopProduct
 from nmtkit.nn.masks import visible_positions
 from nmtkit.nn.recurrent import Recurrent
-from nmtkit.nn.repeated import Repeated
 from tests.models.slow import affine, plus, sigmoid, softmax, times
 from tests.models.slow import tanh as slow_tanh
 
@@ -118,7 +118,7 @@ def test_cells_read_sentences_as_their_equations_say(kind, slow, history, bidire
         if history
         else None
     )
-    states, last = model(v, lengths, True, before)
+    states, last = model(v, lengths, before)
     assert states.shape == (len(lengths), steps, width * (1 + bidirectional)) and last.shape == (
         1 + bidirectional,
         len(lengths),
@@ -202,7 +202,7 @@ def test_the_golden_step_of_a_caru_cell():
         pytest.approx(0.391186, abs=5e-7),
     )
     assert (
-        loop([cell], 1, torch.float64)(x, h).item()
+        cell_step([cell], 1, torch.float64)(x, h).item()
         == cell(torch.ones(1, 1).double(), h).item()
         == pytest.approx(0.708032, abs=5e-7)
     )
@@ -296,7 +296,7 @@ def test_the_gru_is_torchs_where_the_reset_gate_is_open():
         theirs.weight_hh.copy_(torch.cat([cell.gates.weight, cell.candidate.weight]))
         theirs.weight_ih[4:8] *= -1  # its update gate keeps the old state, ours takes the new one
         theirs.weight_hh[4:8] *= -1
-        step = loop([cell], 2, torch.float64)
+        step = cell_step([cell], 2, torch.float64)
         assert (step(cell.inputs(v), h) - theirs(v, h)).abs().max() > 1e-3
         x = cell.inputs(v)
         x[:, :4] = 1e3
@@ -314,10 +314,10 @@ def test_padding_costs_no_gradient_and_batches_equal_their_sentences(kind):
     v = torch.randn(len(LENGTHS), 6, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(len(LENGTHS), 6, 8, dtype=torch.float64)
 
-    def gradients(rows, padded):
+    def gradients(rows):
         total = torch.zeros((), dtype=torch.float64)
         for row in rows:
-            states, last = model(v[row], LENGTHS[row], padded)
+            states, last = model(v[row], LENGTHS[row])
             real = torch.arange(states.size(1)) < LENGTHS[row][:, None]
             total = (
                 total + (states * weight[row, : states.size(1)])[real].sum() + last.square().sum()
@@ -325,12 +325,12 @@ def test_padding_costs_no_gradient_and_batches_equal_their_sentences(kind):
         return torch.autograd.grad(total, [v, *model.parameters()])
 
     everything = [torch.arange(len(LENGTHS))]
-    together = gradients(everything, True)
+    together = gradients(everything)
     real = torch.arange(6) < LENGTHS[:, None]
     assert (together[0][~real] == 0).all() and (together[0][real] != 0).all()
     total = torch.zeros((), dtype=torch.float64)
     for row, length in enumerate(LENGTHS.tolist()):
-        states, last = model(v[row : row + 1, :length], LENGTHS[row : row + 1], False)
+        states, last = model(v[row : row + 1, :length], LENGTHS[row : row + 1])
         total = total + (states * weight[row : row + 1, :length]).sum() + last.square().sum()
     for found, alone in zip(
         together, torch.autograd.grad(total, [v, *model.parameters()]), strict=True
@@ -353,7 +353,7 @@ def test_repeated_products_have_the_gradients_of_plain_ones(leading, biased):
             found.append(torch.tanh(product(found[-1])))
         return found[1:]
 
-    fast = states(Repeated(matrix, 7, bias))  # more uses were announced than come
+    fast = states(LoopProduct(matrix, 7, bias))  # more uses were announced than come
     plain = states(lambda h: h @ matrix + (0 if bias is None else bias))
     for steps in (
         [4],
@@ -440,27 +440,16 @@ def test_a_loops_graph_is_freed_without_the_garbage_collector():
     gc.collect()
     gc.disable()
     try:
-        product = Repeated(torch.randn(3, 3, requires_grad=True), 4)
+        product = LoopProduct(torch.randn(3, 3, requires_grad=True), 4)
         h = torch.randn(2, 3)
         for _ in range(4):
             h = product(h).tanh()
-        kept = weakref.ref(product.inputs[2])
+        kept = weakref.ref(product._inputs[2])
         assert kept() is not None
         del product, h
         assert kept() is None
     finally:
         gc.enable()
-
-
-def test_tanh_is_tanh():
-    x = torch.linspace(-30, 30, 4001, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(
-        tanh(x), torch.tanh(x), rtol=0, atol=4.5e-16
-    )  # the last bits of 2σ - 1
-    torch.testing.assert_close(
-        tanh(x.detach().float()), torch.tanh(x.detach().float()), rtol=0, atol=3e-7
-    )
-    assert torch.autograd.gradcheck(tanh, (x.detach()[1900:2100].requires_grad_(),))
 
 
 def slow_weights(attention, s, states):

@@ -21,8 +21,9 @@ from torch.nn import functional as F
 from nmtkit.models.caru.gates import Gate
 from nmtkit.nn.alignment import AdditiveAttention, Scale, normalise
 from nmtkit.nn.capture import capturing, changing
+from nmtkit.nn.loops import loop_product
 from nmtkit.nn.masks import Visible, additive
-from nmtkit.nn.repeated import repeated
+from nmtkit.nn.private import softmax_backward
 
 PIECE = 1 << 20
 """Numbers (B, K, S, W) of a search's step that are worked on at once."""
@@ -67,8 +68,8 @@ class GatedAttention(nn.Module):
             scale: N.
         """
         gate, wide = self.gate, of_h.dtype
-        state = repeated([gate.state], times, dtype)
-        query = repeated([self.attention.query], times, dtype)
+        state = loop_product([gate.state], times, dtype)
+        query = loop_product([self.attention.query], times, dtype)
         h, of_h = h.to(wide).unsqueeze(1), of_h.unsqueeze(1)
         mask = None if visible is None else additive(visible, wide)
         fixed = mask, scale, self.attention.key.weight.to(dtype), self.attention.v
@@ -169,7 +170,7 @@ class _Look(torch.autograd.Function):
         of_context = torch.matmul(low, dcontext.to(low.dtype).unsqueeze(-1)).squeeze(-1)
         of_context = of_context.to(alpha.dtype)
         dalpha = of_context if dalpha is None else dalpha + of_context
-        dscores = torch._softmax_backward_data(dalpha, alpha, -1, alpha.dtype)
+        dscores = softmax_backward(dalpha, alpha)
         dscores = 2 * (dscores if ctx.scale is None else dscores * ctx.scale)  # (B, K, S)
         sigma = torch.sigmoid_(torch.add(2 * q, F.linear(low, key), alpha=2))  # (B, K, S, A)
         dv = torch.mv(sigma.flatten(0, 2).t(), dscores.flatten())

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from nmtkit.models.caru.cell import CARUCell, FirstStep
 from nmtkit.nn.capture import capturing
-from nmtkit.nn.cells import inputs_loop
+from nmtkit.nn.cells import cell_inputs
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.repeated import Product, Repeated, repeated
+from nmtkit.nn.loops import LoopProduct, Product, loop_product
 
 Before = Callable[[int, Tensor], tuple[Tensor, Product]]
 """Step t and s_{t-1} (R, W) -> u (R, W) before the context, and the cell's state side of it."""
@@ -64,10 +64,10 @@ class CAEmbed(nn.Module):
             if words is None
             else self._over_words(words, recent)
         )
-        contexts = inputs_loop(self.cell, times, dtype)
+        contexts = cell_inputs(self.cell, times, dtype)
         if added is not None:
-            contexts = Repeated(self.cell.input.weight.to(dtype).mT, times)
-        project = None if self.project is None else repeated([self.project], times, dtype)
+            contexts = LoopProduct(self.cell.input.weight.to(dtype).mT, times)
+        project = None if self.project is None else loop_product([self.project], times, dtype)
 
         def run(t: int, s: Tensor, c: Tensor) -> Tensor:
             x = contexts(c if project is None else project(c))
@@ -81,11 +81,11 @@ class CAEmbed(nn.Module):
         return run
 
     def _over_states(self, recent: list[Tensor], times: int, dtype: torch.dtype) -> Before:
-        cell, product = self.cell, inputs_loop(self.cell, times, dtype)
+        cell, product = self.cell, cell_inputs(self.cell, times, dtype)
         if self.history == 1 and cell.input.packed is None:  # a first step reads one half only
             weight, bias = (p[: cell.d_hidden].to(dtype) for p in cell.input.parameters())
-            product = Repeated(weight.mT, times, bias)
-        state = repeated([cell.state], times * self.history, dtype)
+            product = LoopProduct(weight.mT, times, bias)
+        state = loop_product([cell.state], times * self.history, dtype)
 
         def before(_: int, s: Tensor) -> tuple[Tensor, Product]:
             first, *further = vectors = [*recent, product(s).to(s.dtype)]

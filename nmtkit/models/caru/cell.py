@@ -12,7 +12,7 @@ from torch import Tensor, tanh
 
 from nmtkit.nn.cells import Cell, Step
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.repeated import Product
+from nmtkit.nn.loops import Product
 
 FirstStep = Literal["tanh", "linear"]
 

@@ -23,12 +23,12 @@ from nmtkit.models.caru.settings import CARUSettings, GAttSettings, GRUInvSettin
 from nmtkit.models.rnnsearch import RecurrentModel
 from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.capture import capturing, record
-from nmtkit.nn.cells import GRU, LSTM, MGU, Cell, inputs_loop, loop
+from nmtkit.nn.cells import GRU, LSTM, MGU, Cell, cell_inputs, cell_step
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import OutputLayer
 from nmtkit.nn.linear import Linear
+from nmtkit.nn.loops import eager, loop_product
 from nmtkit.nn.recurrent import Recurrent
-from nmtkit.nn.repeated import eager, repeated
 
 CELLS: dict[str, type[Cell]] = {"caru": CARUCell, "gru": GRU, "lstm": LSTM, "mgu": MGU}
 Advance = Callable[[int, Tensor, Tensor], Tensor]
@@ -109,7 +109,7 @@ class CARUAttention(RecurrentModel):
             L1(exp(Nx)) for each sentence (B, 1, 1).
         """
         words = self._words(self.src_table.weight, batch.src)
-        states, last = self.encoder(words, batch.src_lengths, batch.src_padded)
+        states, last = self.encoder(words, batch.src_lengths)
         start, h = last[-1], self.settings.d_hidden
         if self.initial is not None:  # an LSTM's memory goes on as it is
             first = tanh(self.initial(start[:, :h])).to(start.dtype)
@@ -216,12 +216,12 @@ class CARUAttention(RecurrentModel):
             x = embed.cell.inputs(self.word(words))  # (T, R, 2H)
             return x.dtype, embed.loop(recent, opened, times, x.dtype, added=x)
         x = (embed if kind == "embed" else self).cell.inputs(words)  # (T, R, G·H)
-        dtype, step = x.dtype, loop([cell], times, x.dtype)
+        dtype, step = x.dtype, cell_step([cell], times, x.dtype)
         if kind == "embed":
             u = embed.loop(recent, opened, times, dtype, words=x)
-            inputs = inputs_loop(cell, times, dtype)
+            inputs = cell_inputs(cell, times, dtype)
             return dtype, lambda t, s, c: step(inputs(u(t, s, c)).to(wide), s)
-        x, to_cell = x.to(wide), repeated([self.cell_context], times, dtype)
+        x, to_cell = x.to(wide), loop_product([self.cell_context], times, dtype)
         if kind == "off":
             return dtype, lambda t, s, c: step(x[t] + to_cell(c), s)
         u = embed.loop(recent, opened, times, dtype)
