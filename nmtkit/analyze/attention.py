@@ -7,23 +7,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import console, files
-from nmtkit.analyze.alignment import chosen_sites, of_head, shown_site
+from nmtkit.analyze.alignment import drawn_site, of_head, select_sites
 from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
 from nmtkit.analyze.shared import recording
+from nmtkit.analyze.shared.presenting import text_columns
 from nmtkit.analyze.study import Study
-from nmtkit.data.batches import collate
-from nmtkit.data.spans import Spans
-from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.score.translations import bleu_of, translated_systems
 from nmtkit.tables.table import Column, Table
-from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary, load_vocabularies
+from nmtkit.text.vocabulary import EOS, SPECIALS, load_vocabularies
+from nmtkit.translate.forced import GivenPairs
 
 
 class AttentionOptions(Options):
@@ -46,34 +43,17 @@ class SentenceAttention:
 
 @dataclass(frozen=True)
 class SystemAttention:
-    """The attention of one system on some sentences of a set."""
+    """The attention of one system on some sentences of a set.
+
+    Attributes:
+        what: which attention, and which heads.
+        sentences: by line, from 0.
+    """
 
     system: str
     what: str
-    """Which attention, and which heads."""
     set_name: str
     sentences: dict[int, SentenceAttention]
-    """By line, from 0."""
-
-
-class Translated:
-    """A prepared set whose target side is a system's output, as batching reads it.
-
-    Args:
-        store: the set; subwords: the tokens of each output; vocabulary: of the target.
-    """
-
-    def __init__(
-        self, store: Store, subwords: Sequence[Sequence[str]], vocabulary: Vocabulary
-    ) -> None:
-        self.src, self.src_lengths, self.documents = store.src, store.src_lengths, store.documents
-        self.spans: Spans | None = store.spans
-        self._targets = [np.array(vocabulary.encode(tokens), dtype=np.int64) for tokens in subwords]
-        self.tgt_lengths = np.array([len(target) for target in self._targets], dtype=np.int64)
-
-    def tgt(self, i: int) -> NDArray[Any]:
-        """Return the target ids of pair i, </s> last."""
-        return self._targets[i]
 
 
 def lines_that_differ(study: Study, count: int) -> list[int]:
@@ -96,49 +76,41 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     Raises: DataError if its translation lacks subwords; LeftOut if it does not attend to the source
         alone.
     """
-    path = study.run.system(name).translation(study.set_name) / "hyp.subwords.txt"
+    path, store = study.run.system(name).translation(study.set_name), study.store
+    path /= "hyp.subwords.txt"
     subwords = [line.split(" ") if line else [] for line in files.text_lines(path)]
-    store = study.store
     if len(subwords) != len(store):
         hint = f"nmtkit translate --force --system {name} --set-name {study.set_name}"
-        raise DataError(
-            f"{len(subwords):,} lines of subwords for {len(store):,} sentences",
-            where=path,
-            hint=hint,
-        )
+        message = f"{len(subwords):,} lines of subwords for {len(store):,} sentences"
+        raise DataError(message, where=path, hint=hint)
     model = study.model(name)
-    sites = chosen_sites(model, "", True, study.device)
+    sites = select_sites(model, "", True, study.device)
     if not sites:
         raise LeftOut("it does not attend to the source")
-    site = shown_site(sites)
+    site = drawn_site(sites)
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
-    pairs = Translated(store, subwords, tgt_vocabulary)
-    order = sorted(
-        (i for i in lines if subwords[i] and store.src_lengths[i] > 1),
-        key=lambda i: (-store.src_lengths[i], i),
+    pairs = GivenPairs(
+        [store.src(i) for i in range(len(store))],
+        [tgt_vocabulary.encode(tokens) for tokens in subwords],
+        store.spans,
+        store.documents,
     )
+    rows = [i for i in lines if subwords[i] and store.src_lengths[i] > 1]
+    order = np.array(sorted(rows, key=lambda i: -store.src_lengths[i]), dtype=np.int64)
     sentences: dict[int, SentenceAttention] = {}
-    with console.progress(f"{name}: attention", len(order)) as done:
-        while order:
-            size = max(1, recording.POSITIONS // int(store.src_lengths[order[0]]))
-            rows, order = order[:size], order[size:]
-            batch = collate(pairs, np.array(rows), study.device, model.context_rule, pairs.tgt)
+    with console.progress(f"{name}: attention", len(rows)) as advance:
+        for batch in recording.ordered_batches(pairs, study.device, model.context_rule, order):
             weights = of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
             if weights.size(-1) != batch.src.size(1):
                 raise LeftOut(
                     "it attends to more than its source, so its attention cannot be shown beside"
                     " the source"
                 )
-            for i, matrix in zip(rows, weights, strict=True):
-                src, tgt = (
-                    [src_vocabulary[k] for k in store.src(i).tolist()],
-                    [
-                        *subwords[i],
-                        SPECIALS[EOS],
-                    ],
-                )
+            for i, matrix in zip(batch.rows.tolist(), weights, strict=True):
+                src = [src_vocabulary[k] for k in pairs.src(i).tolist()]
+                tgt = [*subwords[i], SPECIALS[EOS]]
                 sentences[i] = SentenceAttention(src, tgt, matrix[: len(tgt), : len(src)].tolist())
-            done(len(rows))
+            advance(len(batch.rows))
     return SystemAttention(name, f"{site}, mean over heads", study.set_name, sentences)
 
 
@@ -165,27 +137,20 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
         return list(study.each(measured, "no attention to show", hint).values())
 
     def present(self, result: list[SystemAttention]) -> Finding:
-        rows = [[one.system, one.what, len(one.sentences)] for one in result]
-        columns = [
-            Column("system", "system", left=True),
-            Column("attention", "attention", left=True),
-        ]
-        columns += [Column("sentences", "sentences")]
+        set_name = result[0].set_name
+        rows = [[system.system, system.what, len(system.sentences)] for system in result]
+        columns = [*text_columns("system", "attention"), Column("sentences", "sentences")]
+        title = f"Attention kept for the explorer ({set_name})"
         return Finding(
-            table=Table(
-                "attention",
-                f"Attention kept for the explorer ({result[0].set_name})",
-                columns,
-                rows,
-            ),
+            table=Table("attention", title, columns, rows),
             text=(
                 "The sentence explorer of `nmtkit report` shows these weights, each system's on its"
                 " own translation. Attention says what was read at a step, not why a word was"
                 " chosen."
             ),
-            facts={"set": result[0].set_name},
+            facts={"set": set_name},
             attachments={
-                f"{one.system}.json": json.dumps(asdict(one), ensure_ascii=False) + "\n"
-                for one in result
+                f"{system.system}.json": json.dumps(asdict(system), ensure_ascii=False) + "\n"
+                for system in result
             },
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate, source_batch
 from nmtkit.data.documents import Documents
+from nmtkit.data.spans import Spans
 from nmtkit.models.base import Model
 from nmtkit.nn.linear import inference
 from nmtkit.translate.steps import wide
@@ -65,12 +67,20 @@ class GivenPairs:
 
     Args:
         src, tgt: ids of each sentence, </s> last.
+        spans: how the sources are cut into parts, if known.
+        documents: where documents start (default: each sentence is one).
     """
 
-    def __init__(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        src: Sequence[Sequence[int] | NDArray[Any]],
+        tgt: Sequence[Sequence[int]],
+        spans: Spans | None = None,
+        documents: Documents | None = None,
+    ) -> None:
         self._src, self._tgt = src, tgt
-        self.spans = None
-        self.documents = Documents([], len(src))
+        self.spans = spans
+        self.documents = documents or Documents([], len(src))
         self.src_lengths = np.fromiter(map(len, src), dtype=np.int64, count=len(src))
         self.tgt_lengths = np.fromiter(map(len, tgt), dtype=np.int64, count=len(tgt))
 

@@ -394,12 +394,7 @@ def test_batches_do_not_change_the_points(analysed, monkeypatch):
     analysed.system("own", "gatt", {"d_hidden": 16, "d_embedding": 8})
     stage.analyze(analysed.run, "importance")
     first = finding(analysed.run, "importance")["table"]["rows"][0]
-    batches = recording.batches
-    monkeypatch.setattr(
-        recording,
-        "batches",
-        lambda store, device, rule, rows: batches(store, device, rule, rows, 60),
-    )
+    monkeypatch.setattr(recording, "POSITIONS", 60)
     stage.analyze(analysed.run, "importance", force=True)
     again = finding(analysed.run, "importance")["table"]["rows"][0]
     assert again["correlation"]["value"] == pytest.approx(first["correlation"]["value"], rel=1e-3)

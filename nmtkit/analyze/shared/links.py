@@ -1,4 +1,6 @@
-"""Word alignments: reading gold and hypothesised ones, and the alignment error rate."""
+"""Word alignments: files of gold and hypothesised links, links from attention, and the error rate
+of links.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,17 @@ import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
+from nmtkit.translate.forced import GivenPairs
 
 Link = tuple[int, int]
 """Source word and target word, from 0."""
@@ -27,8 +37,22 @@ class Gold:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Agreement with gold links over a whole set; None where nothing is to be counted."""
+class GoldSet:
+    """Sentence pairs with gold links, as a model reads them.
+
+    Attributes:
+        src_words, tgt_words: the word of each subword of each sentence, </s> left out.
+    """
+
+    name: str
+    gold: list[Gold]
+    pairs: GivenPairs
+    src_words: list[list[int]]
+    tgt_words: list[list[int]]
+
+
+class Rates(NamedTuple):
+    """Agreement with gold links over a whole set, in percent; None where nothing is counted."""
 
     links: int
     precision: float | None
@@ -36,68 +60,81 @@ class Rates:
     error: float | None
 
 
+def read_gold_set(prep: Path, paths: str) -> GoldSet:
+    """Read "LINKS,PAIRS" and split the words of the pairs into the subwords of a prepared corpus.
+
+    Raises: ConfigError for another number of files; DataError for files that do not fit.
+    """
+    names = [Path(path) for path in paths.split(",")]
+    if len(names) != 2:
+        hint = f"--gold LINKS,PAIRS with source {SEPARATOR} target in PAIRS"
+        raise ConfigError(f"two files are wanted, not {len(names)}", where="--gold", hint=hint)
+    gold, pairs = read_gold(names[0]), read_pairs(names[1])
+    check(gold, pairs, names[0])
+    vocabularies = load_vocabularies(prep)
+    src, src_words = as_subwords(
+        TextSide.load(prep, "src"), vocabularies[0], [source for source, _ in pairs]
+    )
+    tgt, tgt_words = as_subwords(
+        TextSide.load(prep, "tgt"), vocabularies[1], [target for _, target in pairs]
+    )
+    return GoldSet(names[0].name, gold, GivenPairs(src, tgt), src_words, tgt_words)
+
+
 def read_gold(path: Path) -> list[Gold]:
-    """Gold alignments, a sentence pair a line: i-j for a sure link, ipj for a possible one, words
-    counted from 1.
+    """Read gold alignments, a sentence pair a line: i-j for a sure link, ipj for a possible one,
+    words counted from 1.
 
     Raises: DataError for a line in another form, or a word 0.
     """
-    found = []
-    for number, line in enumerate(_parsed(path), 1):
+    gold = []
+    for number, line in enumerate(_read(path), 1):
         if any(0 in (i, j) for i, _, j in line):
             raise DataError(
                 "a link of word 0, but gold links count from 1", where=f"{path}, line {number}"
             )
-        links = {
-            (i - 1, j - 1): kind
-            for i, kind, j in sorted(line, key=lambda link: link[1], reverse=True)
-        }  # p first, so that - stays
-        found.append(
-            Gold(frozenset(link for link, kind in links.items() if kind == "-"), frozenset(links))
-        )
-    return found
+        sure = frozenset((i - 1, j - 1) for i, kind, j in line if kind == "-")
+        gold.append(Gold(sure, frozenset((i - 1, j - 1) for i, _, j in line)))
+    return gold
 
 
 def read_links(path: Path) -> list[frozenset[Link]]:
-    """Hypothesised alignments, a sentence pair a line, i-j or ipj; words count from 0 if a 0 occurs
-    anywhere in the file, else from 1.
+    """Read hypothesised alignments, a sentence pair a line, i-j or ipj; words count from 0 if a 0
+    occurs anywhere in the file, else from 1.
 
     Raises: DataError for a line in another form.
     """
-    lines = _parsed(path)
+    lines = _read(path)
     first = 0 if any(0 in (i, j) for line in lines for i, _, j in line) else 1
     return [frozenset((i - first, j - first) for i, _, j in line) for line in lines]
 
 
-def _parsed(path: Path) -> list[list[tuple[int, str, int]]]:
+def _read(path: Path) -> list[list[tuple[int, str, int]]]:
+    """Read the links of each line as source word, "-" or "p", target word."""
     lines = []
     for number, line in enumerate(files.text_lines(path), 1):
-        matches = [(link, _LINK.fullmatch(link)) for link in line.split()]
-        if odd := [link for link, match in matches if match is None]:
-            raise DataError(
-                f"not a link: '{odd[0][:40]}'",
-                where=f"{path}, line {number}",
-                hint="i-j, or ipj for a possible one",
-            )
-        lines.append([(int(match[1]), match[2], int(match[3])) for _, match in matches if match])
+        links = []
+        for link in line.split():
+            if (match := _LINK.fullmatch(link)) is None:
+                where, hint = f"{path}, line {number}", "i-j, or ipj for a possible one"
+                raise DataError(f"not a link: '{link[:40]}'", where=where, hint=hint)
+            links.append((int(match[1]), match[2], int(match[3])))
+        lines.append(links)
     return lines
 
 
 def read_pairs(path: Path) -> list[tuple[list[str], list[str]]]:
-    """Tokenized sentence pairs, "source ||| target" a line, as words.
+    """Read tokenized sentence pairs, "source ||| target" a line, as words.
 
     Raises: DataError for a line without exactly one separator.
     """
     pairs = []
     for number, line in enumerate(files.text_lines(path), 1):
-        parts = line.split(SEPARATOR)
-        if len(parts) != 2:
-            raise DataError(
-                "not a sentence pair",
-                where=f"{path}, line {number}",
-                hint=f"source {SEPARATOR} target, words separated by spaces",
-            )
-        pairs.append((parts[0].split(), parts[1].split()))
+        sides = line.split(SEPARATOR)
+        if len(sides) != 2:
+            hint = f"source {SEPARATOR} target, words separated by spaces"
+            raise DataError("not a sentence pair", where=f"{path}, line {number}", hint=hint)
+        pairs.append((sides[0].split(), sides[1].split()))
     return pairs
 
 
@@ -106,39 +143,83 @@ def check(
 ) -> None:
     """Refuse gold links that do not belong to these sentences.
 
-    Raises: DataError naming the first line that is odd.
+    Raises: DataError naming the first line that does not fit.
     """
-    if len(gold) != len(pairs):
-        raise DataError(
-            f"{len(gold):,} lines of links for {len(pairs):,} sentence pairs", where=where
-        )
-    for number, (own, (src, tgt)) in enumerate(zip(gold, pairs, strict=True), 1):
-        for i, j in sorted(own.possible):
+    check_count(gold, len(pairs), where)
+    for number, (links, (src, tgt)) in enumerate(zip(gold, pairs, strict=True), 1):
+        for i, j in sorted(links.possible):
             if i >= len(src) or j >= len(tgt):
-                what = f"a link {i + 1}-{j + 1} where there are {len(src)} and {len(tgt)} words"
                 raise DataError(
-                    what,
+                    f"a link {i + 1}-{j + 1} where there are {len(src)} and {len(tgt)} words",
                     where=f"{where}, line {number}",
                     hint="do source and target stand in the order of the links?",
                 )
 
 
-def rates(found: Sequence[Set[Link]], gold: Sequence[Gold]) -> Rates:
-    """Precision |A∩P|/|A|, recall |A∩S|/|S| and alignment error rate 1 - (|A∩S| + |A∩P|)/(|A| +
-    |S|), counted over the whole set.
+def check_count(links: Sequence[object], pairs: int, where: object) -> None:
+    """Refuse links of another number of sentence pairs.
+
+    Raises: DataError with both numbers.
+    """
+    if len(links) != pairs:
+        raise DataError(f"{len(links):,} lines of links for {pairs:,} sentence pairs", where=where)
+
+
+def as_subwords(
+    side: TextSide, vocabulary: Vocabulary, sentences: Sequence[Sequence[str]]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the ids of the subwords of sentences, </s> last, and the word of each subword.
+
+    Each word is tokenized by itself, so that its subwords are known.
+    """
+    ids, words = [], []
+    for sentence in sentences:
+        tokenized = [side.tokenized(word).split() for word in sentence]
+        tokens = [token for part in tokenized for token in part]
+        word_of = [number for number, part in enumerate(tokenized) for _ in part]
+        cased = side.truecaser.truecase(tokens) if side.truecaser else tokens
+        subwords, token_of = side.subwords(cased)
+        ids.append(vocabulary.encode(subwords))
+        words.append([word_of[token] for token in token_of])
+    return ids, words
+
+
+def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> frozenset[Link]:
+    """Link each target word to the source word with the most attention, summed over the subwords of
+    both, without </s>.
 
     Args:
-        found: A of each sentence pair.
+        weights: (T, S) or larger, of subwords.
+        src, tgt: (S), (T) the word of each subword.
+    """
+    if not src or not tgt:
+        return frozenset()
+    src_words, src_of = np.unique(src, return_inverse=True)
+    tgt_words, tgt_of = np.unique(tgt, return_inverse=True)
+    columns = weights.new_zeros(len(tgt), len(src_words))
+    columns.index_add_(1, torch.from_numpy(src_of), weights[: len(tgt), : len(src)])
+    summed = weights.new_zeros(len(tgt_words), len(src_words))
+    summed.index_add_(0, torch.from_numpy(tgt_of), columns)
+    best = src_words[summed.argmax(1).numpy()]
+    return frozenset(zip(best.tolist(), tgt_words.tolist(), strict=True))
+
+
+def rates(links: Sequence[Set[Link]], gold: Sequence[Gold]) -> Rates:
+    """Return precision |A∩P|/|A|, recall |A∩S|/|S| and alignment error rate 1 - (|A∩S| + |A∩P|) /
+    (|A| + |S|) in percent, counted over the whole set.
+
+    Args:
+        links: A of each sentence pair.
         gold: S and P, in the same order.
     Source: Och & Ney 2003, A systematic comparison of various statistical alignment models, section
         5.
     """
-    links, sure = sum(map(len, found)), sum(len(own.sure) for own in gold)
-    in_sure = sum(len(a & own.sure) for a, own in zip(found, gold, strict=True))
-    in_possible = sum(len(a & own.possible) for a, own in zip(found, gold, strict=True))
+    count, sure = sum(map(len, links)), sum(len(pair.sure) for pair in gold)
+    in_sure = sum(len(a & pair.sure) for a, pair in zip(links, gold, strict=True))
+    in_possible = sum(len(a & pair.possible) for a, pair in zip(links, gold, strict=True))
     return Rates(
-        links,
-        in_possible / links if links else None,
-        in_sure / sure if sure else None,
-        1 - (in_sure + in_possible) / (links + sure) if links + sure else None,
+        count,
+        100 * (in_possible / count) if count else None,
+        100 * (in_sure / sure) if sure else None,
+        100 * (1 - (in_sure + in_possible) / (count + sure)) if count + sure else None,
     )

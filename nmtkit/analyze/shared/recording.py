@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.batches import Batch, collate
+from nmtkit.data.batches import Batch, Pairs, collate
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.store import Store
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture
@@ -25,6 +24,8 @@ POSITIONS = 1024
 """Most source positions of a batch, with padding: all weights are in memory at once."""
 CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
+Sites = dict[str, tuple[str, str]]
+"""Attentions by name: (queries, keys)."""
 OF_CONTEXTS = "context."
 """The names of sites that read contexts by themselves begin with it."""
 TINY = {"d_model": 8, "d_ff": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1}
@@ -58,7 +59,7 @@ def _joined(recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     return joined
 
 
-def sides(model: Model, device: torch.device) -> dict[str, tuple[str, str]]:
+def sides(model: Model, device: torch.device) -> Sites:
     """Return the queries and keys of each attention: each "source", "target", or "" for others."""
     names = dict(zip(PROBE, ("source", "target"), strict=True))
     return {
@@ -91,22 +92,29 @@ def layer_of(site: str) -> int:
 
 
 def batches(
-    store: Store,
+    store: Pairs,
     device: torch.device,
     rule: ContextRule | None = None,
     rows: NDArray[np.int64] | None = None,
-    positions: int = POSITIONS,
 ) -> Iterator[Batch]:
     """Yield the pairs of a set in batches, the longest first, with the contexts of a rule.
 
     Args:
         rows: the numbers of the pairs to read; None: all.
-        positions: most source positions of a batch.
     """
-    rows = np.arange(len(store)) if rows is None else rows
+    rows = np.arange(len(store.src_lengths)) if rows is None else rows
     order = rows[np.lexsort((store.tgt_lengths[rows], store.src_lengths[rows]))[::-1]]
+    return ordered_batches(store, device, rule, order)
+
+
+def ordered_batches(
+    store: Pairs, device: torch.device, rule: ContextRule | None, order: NDArray[np.int64]
+) -> Iterator[Batch]:
+    """Yield pairs of a set in batches, in an order in which no source is longer than the one
+    before.
+    """
     while len(order):
-        size = max(1, positions // int(store.src_lengths[order[0]]))
+        size = max(1, POSITIONS // int(store.src_lengths[order[0]]))
         yield collate(store, order[:size], device, rule)
         order = order[size:]
 

@@ -1,0 +1,52 @@
+"""What several findings share: the option of one sentence, columns, a note, CSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nmtkit.analyze.analysis import Options, option
+from nmtkit.analyze.study import RESAMPLES, SEED
+from nmtkit.errors import ConfigError
+from nmtkit.tables.table import Column
+
+
+class SentenceOptions(Options):
+    """Options of an analysis that shows one sentence pair."""
+
+    sentence: int = option(1, "N", ge=1)
+    """The sentence pair to show, by its line."""
+
+    def row(self, count: int) -> int:
+        """Return the number of the sentence pair, from 0, in a set of `count` pairs.
+
+        Raises: ConfigError if the set is too short.
+        """
+        if self.sentence > count:
+            message = f"no line {self.sentence}: there are {count:,}"
+            raise ConfigError(message, where="--sentence", hint=f"1 to {count}")
+        return self.sentence - 1
+
+
+def text_columns(*keys: str) -> list[Column]:
+    """Return columns of text, each headed by its key."""
+    return [Column(key, key, left=True) for key in keys]
+
+
+def interval_column(key: str, header: str, decimals: int = 2, signed: bool = False) -> Column:
+    """Return a column of numbers with their 95% intervals."""
+    return Column(key, f"{header} [95%]", decimals, signed=signed, interval=True)
+
+
+def interval_note(resampled: str = "sentences") -> str:
+    """Return the note on how the intervals of a table were made."""
+    return f"[95%]: percentile interval over {RESAMPLES} resamples of the {resampled}, seed {SEED}"
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as the text of a CSV file."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
