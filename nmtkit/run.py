@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import nmtkit
-from nmtkit import files
+from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.records import Manifest, TextSet, load
 from nmtkit.settings import SECTIONS, to_toml
@@ -225,16 +225,19 @@ class Run:
                     stream.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
 
 
-def choose(run: Path | None, root: Path = Path("runs")) -> Run:
-    """The run a stage works on: --run, else NMTKIT_RUN, else the one prepared last under ./runs.
+def choose(folder: Path | None) -> Run:
+    """Return the run in a folder, else the one prepared last under ./runs; tell the user which.
 
     Raises: DataError if there is none.
     """
-    named = run or (Path(os.environ["NMTKIT_RUN"]) if os.environ.get("NMTKIT_RUN") else None)
-    if named is not None:
-        if not named.is_dir():
-            raise DataError(f"no run at {named}", hint="nmtkit prep DATASET --run " + str(named))
-        return Run(named)
+    run = Run(folder) if folder else _prepared_last(Path("runs"))
+    if not run.path.is_dir():
+        raise DataError(f"no run at {run.path}", hint=f"nmtkit prep DATASET --run {run.path}")
+    console.say(f"run {run.path}")
+    return run
+
+
+def _prepared_last(root: Path) -> Run:
     prepared = sorted(root.glob("*/prep/manifest.json"), key=lambda p: p.stat().st_mtime_ns)
     if not prepared:
         raise DataError(

@@ -17,7 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from nmtkit.cli import app
-from nmtkit.cli.door import Command
+from nmtkit.cli.command import Command
 from nmtkit.cli.unused import CASES, refuse_unused
 from nmtkit.settings import STAGES
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,22 +23,21 @@ def prepared(folder, name="x", sets=(("train", "train"), ("dev", "dev"), ("test"
     return folder / name
 
 
-def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch):
-    monkeypatch.delenv("NMTKIT_RUN", raising=False)
-    first, second = prepared(tmp_path, "a"), prepared(tmp_path, "b")
+def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first, second = (prepared(Path("runs"), name) for name in "ab")
     os.utime(first / "prep/manifest.json", ns=(1, 1))
-    assert choose(None, tmp_path).path == second
+    assert choose(None).path == second
     os.utime(second / "prep/manifest.json", ns=(0, 0))
-    assert choose(None, tmp_path).path == first
-    monkeypatch.setenv("NMTKIT_RUN", str(second))
-    assert choose(None, tmp_path).path == second
-    assert choose(first, tmp_path).path == first
+    assert choose(None).path == first
+    assert choose(second).path == second
+    assert capsys.readouterr().err == "".join(f"nmtkit: run runs/{name}\n" for name in "bab")
 
 
 def test_no_run_says_what_to_do_first(tmp_path, monkeypatch):
-    monkeypatch.delenv("NMTKIT_RUN", raising=False)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="nmtkit prep"):
-        choose(None, tmp_path)
+        choose(None)
     with pytest.raises(DataError, match="no run at"):
         choose(tmp_path / "nope")
     with pytest.raises(DataError, match="not prepared"):

@@ -27,44 +27,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, model_validator
 
 from nmtkit import console, files
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.options import Options as Options
+from nmtkit.options import flag as flag
+from nmtkit.options import option as option
 from nmtkit.records import Part, load
 from nmtkit.score.paper import Kind
-from nmtkit.settings import Section
 from nmtkit.tables.table import Column, Estimate, Table
 
 if TYPE_CHECKING:
     from nmtkit.analyze.study import Study
 
 
-class Options(Section):
-    """The options of an analysis: the field `match_case` is `--match-case`, its docstring is the
-    help.
-    """
-
-
 class PaperOptions(Options):
     """The options of an analysis whose numbers some paper prints."""
 
-    paper: str = Field("", json_schema_extra={"metavar": "FILE"})
+    paper: str = option("", "FILE")
     """A paper's printed numbers (recipes/PAPER/paper.toml), beside the measured ones."""
-    table: str = Field("", json_schema_extra={"metavar": "NAME"})
+    table: str = option("", "NAME")
     """Which table of --paper, for example table1."""
-
-
-def option(default: Any, metavar: str, **limits: Any) -> Any:
-    """Return the default of an option whose value is shown as `metavar` in the help; `limits`
-    are pydantic's (ge, …).
-    """
-    return Field(default, json_schema_extra={"metavar": metavar}, **limits)
-
-
-def flag(key: str) -> str:
-    """Return an option as it is typed."""
-    return "--" + key.replace("_", "-")
 
 
 def as_words(options: Mapping[str, Any]) -> list[str]:

@@ -1,21 +1,8 @@
-"""The command line: one file a stage's command, and lists of what there is. Each parses its
-options, calls one function and prints the result.
+"""The command line: the program, the commands of the stages and of the lists. A command takes
+its options, calls one function and prints the result.
 """
 
-import importlib
-
-from nmtkit.cli.door import app, main
-
-for name in (
-    "prep",
-    "train",
-    "translate",
-    "score",
-    "analyze",
-    "report",
-    "export",
-    "lists",
-):  # in the order of the help
-    importlib.import_module(f"nmtkit.cli.{name}")
+from nmtkit.cli import analyze, lists, stages  # noqa: F401 - they add their commands to `app`
+from nmtkit.cli.program import app, main
 
 __all__ = ["app", "main"]

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
-import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from nmtkit import console
-from nmtkit.cli.door import GENERAL, Command, Help, app, examples
-from nmtkit.cli.options import (
-    Debug,
-    Quiet,
-    chosen_run,
-    force_option,
-    format_option,
-    run_option,
-    set_names_option,
-    systems_option,
-)
+from nmtkit.cli.command import Command, command
+from nmtkit.cli.program import CONTEXT, Help, app, examples
 from nmtkit.errors import ConfigError
+from nmtkit.options import GENERAL, Options, format_option, option, run_option, set_names_option
 
 
-def _general(
-    systems: Annotated[
-        Optional[list[str]],
-        systems_option(
-            "Only this system of the run, the baseline first. Repeatable; default: all, the one"
-            " trained first leads.",
-            GENERAL,
-        ),
-    ] = None,
-    set_names: Annotated[
-        Optional[list[str]], set_names_option("all, or the first, as the analysis needs", GENERAL)
-    ] = None,
-    output_format: Annotated[str, format_option(GENERAL)] = "table",
-    run: Annotated[Optional[Path], run_option()] = None,
-    force: Annotated[bool, force_option("Repeat an analysis that is up to date.")] = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
+class EveryAnalysis(Options):
     """The options of every analysis."""
+
+    systems: list[str] = option([], "NAME", "--system", panel=GENERAL)
+    """Only this system of the run, the baseline first. Repeatable; default: all, the one trained
+    first leads.
+    """
+    set_names: list[str] = set_names_option("all, or the first, as the analysis needs", GENERAL)
+    output_format: str = format_option(GENERAL)
+    run: Path | None = run_option()
+    force: bool = option(False, panel=GENERAL)
+    """Repeat an analysis that is up to date."""
 
 
 def analysis_command(name: str) -> Any:
@@ -55,77 +38,18 @@ def analysis_command(name: str) -> Any:
     """
     from nmtkit.analyze import stage
 
-    cls = stage.find(name)
+    def call(run: Path | None = None, **options: Any) -> None:
+        from nmtkit.run import choose
 
-    def call(**values: Any) -> None:
-        from nmtkit.analyze.stage import analyze
+        stage.analyze(choose(run), name, **options)
 
-        given_general: dict[str, Any] = {key: values.pop(key) for key in ("output_format", "force")}
-        systems, set_names = values.pop("systems") or [], values.pop("set_names") or []
-        del values["quiet"], values["debug"]
-        options = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in values.items()
-            if key != "run"
-        }
-        given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-        analyze(
-            chosen_run(values["run"]),
-            name,
-            systems=systems,
-            set_names=set_names,
-            **given_general,
-            **given,
-        )
-
-    fields = cls.Options.model_fields.items()
-    own = [_parameter(field_name, field) for field_name, field in fields]
-    general = inspect.signature(_general, eval_str=True).parameters.values()
-    parameters = [
-        *own,
-        *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in general),
-    ]
-    vars(call)["__signature__"] = inspect.Signature(parameters)
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    shows = stage.shows(name)
+    cls, shows = stage.find(name), stage.shows(name)
     call.__doc__ = f"{shows[0].upper()}{shows[1:]}."
-    single = typer.Typer(
-        add_completion=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    )
-    lines = [
-        f"nmtkit analyze {' '.join([name, example])}".rstrip() for example in cls.examples or [""]
-    ]
-    single.command(name, cls=_AnalysisCommand, epilog=examples(*lines), short_help=shows)(call)
+    lines = [f"nmtkit analyze {name} {example}".rstrip() for example in cls.examples or [""]]
+    single = typer.Typer(add_completion=False, context_settings=CONTEXT)
+    settings: dict[str, Any] = {"within": single, "cls": _AnalysisCommand, "short_help": shows}
+    command(name, cls.Options, EveryAnalysis, epilog=examples(*lines), **settings)(call)
     return get_command(single)
-
-
-def _parameter(name: str, field: Any) -> inspect.Parameter:
-    """Return a field of an analysis' options as a parameter that typer reads."""
-    extra = field.json_schema_extra or {}
-    annotation, default = field.annotation, field.default
-    declared: dict[str, Any] = {
-        "help": " ".join((field.description or "").split()),
-        "show_default": default not in {"", (), 0},
-    }
-    flag = "--" + name.replace("_", "-")
-    if annotation is bool:
-        return _keyword(name, bool, default, typer.Option(flag, **declared))
-    if typing.get_origin(annotation) is typing.Literal:
-        values = "|".join(typing.get_args(annotation))
-        return _keyword(name, str, default, typer.Option(flag, metavar=values, **declared))
-    declared["metavar"] = extra.get("metavar")
-    if typing.get_origin(annotation) is tuple:
-        declared["show_default"] = False
-        return _keyword(name, Optional[list[str]], None, typer.Option(flag, **declared))
-    least = next((item.ge for item in field.metadata if hasattr(item, "ge")), None)
-    return _keyword(name, annotation, default, typer.Option(flag, min=least, **declared))
-
-
-def _keyword(name: str, kind: Any, default: Any, declared: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
-    )
 
 
 class _AnalysisCommand(Command):

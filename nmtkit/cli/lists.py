@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Any
 
-import typer
-
-from nmtkit import console
-from nmtkit.cli.door import command, examples
-from nmtkit.cli.options import Debug, Quiet, preset_option
+from nmtkit import console, fields, settings
+from nmtkit.cli.command import command
+from nmtkit.cli.program import examples
 from nmtkit.errors import ConfigError, nearest
-
-if TYPE_CHECKING:  # imported by the command that needs it, so that --help is instant
-    from nmtkit.fields import Setting
+from nmtkit.options import Options, option, preset_option
 
 
-@command(epilog=examples("nmtkit variants --preset dc-wmt --vocab-size 33432"))
-def variants(
-    preset: Annotated[Optional[str], preset_option("base", panel=None)] = None,
-    vocab_size: Annotated[
-        int,
-        typer.Option(
-            min=5,
-            metavar="V",
-            help="Vocabulary size, of each side, with which parameters are counted.",
-        ),
-    ] = 32000,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with every setting.")] = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
+class VariantsOptions(Options):
+    """The options of `nmtkit variants`."""
+
+    preset: str | None = preset_option("base", panel=None)
+    vocab_size: int = option(32000, "V", ge=5)
+    """Vocabulary size, of each side, with which parameters are counted."""
+    as_json: bool = option(False, None, "--json")
+    """As JSON, with every setting."""
+
+
+@command(
+    "variants",
+    VariantsOptions,
+    epilog=examples("nmtkit variants --preset dc-wmt --vocab-size 33432"),
+)
+def variants(vocab_size: int, as_json: bool, preset: str | None = None) -> None:
     """List the variants: parameters, paper and what each is; as JSON their settings too."""
     import json
 
@@ -51,8 +49,21 @@ def variants(
     console.say("the settings of one: nmtkit settings model --variant NAME")
 
 
+class SettingsOptions(Options):
+    """The options of `nmtkit settings`."""
+
+    section: str | None = option(None, "prep|train|model|search", argument=True)
+    """Only this section."""
+    preset: str | None = preset_option("none, the plain defaults", panel=None)
+    variant: str | None = option(None, "NAME")
+    """The variant that the section model is of, as in `nmtkit train` (default: the baseline)."""
+    as_json: bool = option(False, None, "--json")
+    """As JSON."""
+
+
 @command(
     "settings",
+    SettingsOptions,
     epilog=examples(
         "nmtkit settings train",
         "nmtkit settings --preset dc-wmt",
@@ -60,31 +71,16 @@ def variants(
     ),
 )
 def list_settings(
-    section: Annotated[
-        Optional[str], typer.Argument(metavar="prep|train|model|search", help="Only this section.")
-    ] = None,
-    preset: Annotated[Optional[str], preset_option("none, the plain defaults", panel=None)] = None,
-    variant: Annotated[
-        Optional[str],
-        typer.Option(
-            metavar="NAME",
-            help=(
-                "The variant that the section model is of, as in `nmtkit train` (default: the"
-                " baseline)."
-            ),
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    as_json: bool,
+    section: str | None = None,
+    preset: str | None = None,
+    variant: str | None = None,
 ) -> None:
     """List the settings: what each means, which values it takes, its default or what a preset
     makes of it.
     """
     import json
     from dataclasses import asdict
-
-    from nmtkit import settings
 
     if section is not None and section not in settings.SECTIONS:
         raise ConfigError(
@@ -121,10 +117,8 @@ def list_settings(
         )
 
 
-def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> list[Setting]:
-    """The settings of a section, with a preset's values for defaults."""
-    from nmtkit import fields, settings
-
+def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> list[fields.Setting]:
+    """Return the settings of a section, with a preset's values for defaults."""
     if section != "model":
         return fields.describe(settings.STAGES[section], values, section)
     from nmtkit.models.variants import VARIANTS, load_variant
@@ -133,33 +127,30 @@ def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> l
     return fields.describe(cls.Settings, cls.adapt(values), section)
 
 
+class DatasetsOptions(Options):
+    """The options of `nmtkit datasets`."""
+
+    as_json: bool = option(False, None, "--json")
+    """As JSON, with sets and notes."""
+    fetch: list[str] = option([], "NAME")
+    """Bring this one's files here and print their paths. Repeatable."""
+    from_dir: Path | None = option(None, "DIR")
+    """With --fetch: look here before the network."""
+
+
 @command(
-    epilog=examples("nmtkit datasets --json", "nmtkit datasets --fetch senteval --from-dir /data")
+    "datasets",
+    DatasetsOptions,
+    epilog=examples("nmtkit datasets --json", "nmtkit datasets --fetch senteval --from-dir /data"),
 )
-def datasets(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with sets and notes.")] = False,
-    fetch: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--fetch",
-            metavar="NAME",
-            help="Bring this one's files here and print their paths. Repeatable.",
-        ),
-    ] = None,
-    from_dir: Annotated[
-        Optional[Path],
-        typer.Option(metavar="DIR", help="With --fetch: look here before the network."),
-    ] = None,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
+def datasets(as_json: bool, fetch: Sequence[str] = (), from_dir: Path | None = None) -> None:
     """List the registered data sets: size, licence, citation, whether cached."""
     import json
     import textwrap
 
     from nmtkit.corpora import published, table
 
-    for name in fetch or []:
+    for name in fetch:
         for path in published.fetch(name, from_dir):
             print(path)
     if fetch:

@@ -15,9 +15,11 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, EnvironmentProblem, nearest
 from nmtkit.export import check, folder, layout
+from nmtkit.export.options import ExportOptions
 from nmtkit.models import loading
 from nmtkit.models.base import Model
 from nmtkit.run import Run, locked
+from nmtkit.settings import build
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.chosen import Chosen, choose
@@ -34,41 +36,29 @@ QUANTIZATIONS = (
     "int8_bfloat16",
 )
 """CTranslate2's, the default first."""
-SHARE, QUANTIZED_SHARE = 0.95, 0.5
-"""Of translations that must be equal: float32 differs where two are almost as good; rounded
-weights differ more.
+SHARE, QUANTIZED_SHARE = 95.0, 50.0
+"""Percentage of translations that must be equal: float32 differs where two are almost as good;
+rounded weights differ more.
 """
 POSITIONS = 1024
 """The longest sentence, at least: CTranslate2 stores the table of positions."""
 FORMAT = 1
 
 
-def export(
-    run: Run,
-    system: str,
-    to: str,
-    *,
-    out: Path | None = None,
-    quantization: str = QUANTIZATIONS[0],
-    lines: int = 0,
-    share: float | None = None,
-    force: bool = False,
-) -> Path:
+def export(run: Run, system: str, to: str, **values: Any) -> Path:
     """Write the weights of a system (see `nmtkit.models.checkpoints.choose`) for another engine.
 
     Args:
         run: the run; system: its name.
         to: the engine.
-        out: the folder to write; None = export/ENGINE in the system's own.
-        quantization: how weights are stored.
-        lines: so many lines of the first test set are translated with both; 0 = none.
-        share: of translations that must be equal then; None = 0.95, with rounded weights 0.5.
-        force: write again what is up to date.
+        values: of `ExportOptions`.
     Returns: the folder.
     Raises: ConfigError for what the engine cannot run, or a folder that is something else;
         EnvironmentProblem if its package is not installed; Disagreement if fewer translations are
         equal.
     """
+    options = build(ExportOptions, {"system": system, "to": to, **values}, "export")
+    quantization = options.quantization
     if to not in ENGINES:
         raise ConfigError(f"no export to '{to}'", where="--to", hint=nearest(to, ENGINES))
     if quantization not in QUANTIZATIONS:
@@ -84,23 +74,18 @@ def export(
             where=f"--to {to}",
             hint="in nmtkit's checkout: pip install -e '.[export]'",
         )
-    target = out or run.system(system).path / "export" / to
+    target = options.out or run.system(system).path / "export" / to
     with run.recorded("export", device="cpu") as record, locked(run.path, "export", shared=True):
         record["systems"] = [system]
         group = choose(run, [system], False, {}, single=True)[0]
-        _write(group, target, quantization, force)
-        if lines:
+        _write(group, target, quantization, options.force)
+        if options.check:
+            least = SHARE if quantization == "float32" else QUANTIZED_SHARE
             _check(
                 group,
                 target,
-                lines,
-                (
-                    share
-                    if share is not None
-                    else SHARE
-                    if quantization == "float32"
-                    else QUANTIZED_SHARE
-                ),
+                options.lines,
+                least if options.at_least is None else options.at_least,
             )
     return target
 
@@ -203,7 +188,7 @@ def _save(model: Model, prep: Path, quantization: str, positions: int, target: P
     spec.save(str(target))
 
 
-def _check(group: Chosen, target: Path, count: int, share: float) -> None:
+def _check(group: Chosen, target: Path, count: int, least: float) -> None:
     """Translate lines with both, print what came of it.
 
     Raises: Disagreement if too few translations are equal.
@@ -215,14 +200,14 @@ def _check(group: Chosen, target: Path, count: int, share: float) -> None:
     check.show(
         checked, f"{len(lines)} lines of {name}, beam {group.settings.beam}, no length penalty"
     )
-    if checked.share < share:
+    if checked.share < least / 100:
         what = (
             f"only {sum(checked.equal)} of {len(lines)} translations are equal, less than"
-            f" {share:.0%}"
+            f" {least:.0f}%"
         )
         hint = (
             "--at-least lowers the bar; rounded weights (--quantization) may cost this much"
-            if share < SHARE
+            if least < SHARE
             else "please report it as a fault of nmtkit"
         )
         raise check.Disagreement(what, where=target, hint=hint)

@@ -32,6 +32,8 @@ from nmtkit.corpora.document_starts import (
 )
 from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, nearest
+from nmtkit.options import flag
+from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parsers import PARSERS
 from nmtkit.prep.shorten import with_first
 from nmtkit.settings import PrepSettings
@@ -40,8 +42,6 @@ FEW, MANY = "small", "base"
 """Presets of own files, by their training pairs."""
 MANY_PAIRS = 500_000
 """From here on they are many."""
-SEED = 1
-"""Of a generated corpus, unless another one is asked for."""
 
 
 @dataclass(frozen=True)
@@ -96,44 +96,34 @@ class Request:
         return settings.build(PrepSettings, settings.merge(*layers).get("prep", {}), "prep")
 
 
-def refuse_ignored(what: str, from_dir: Path | None, seed: int) -> None:
-    """Refuse options that would have no effect.
+def refuse_ignored(what: str, options: PrepOptions, *names: str) -> None:
+    """Refuse options that would have no effect, if they differ from their defaults.
 
     Raises: ConfigError naming the first.
     """
-    for option, given, use in (
-        ("--from-dir", from_dir is not None, "data sets that are downloaded"),
-        ("--seed", seed != SEED, "generated corpora such as demo"),
-    ):
-        if given:
+    uses = {"from_dir": "data sets that are downloaded", "seed": "generated corpora such as demo"}
+    for name in names:
+        if getattr(options, name) != PrepOptions.model_fields[name].default:
             raise ConfigError(
-                f"{what}: {option} has no effect",
-                where=option,
-                hint=f"leave it out; it is for {use}",
+                f"{what}: {flag(name)} has no effect",
+                where=flag(name),
+                hint=f"leave it out; it is for {uses[name]}",
             )
 
 
 def own_request(
-    name: str | None,
-    train: tuple[Path, Path] | None,
-    dev: tuple[Path, Path] | None,
-    test: list[str],
-    src: str | None,
-    tgt: str | None,
-    from_dir: Path | None,
-    size: int | None,
-    seed: int,
-    preset: str | None,
-    documents: Mapping[str, str],
-    parses: Mapping[str, Path],
+    options: PrepOptions, documents: Mapping[str, str], parses: Mapping[str, Path]
 ) -> Request:
-    """A request for own files; arguments as of `stage.prep`, but `documents` and `parses`, which
-    are by set (`assigned`).
+    """Return a request for own files.
 
+    Args:
+        options: of the command.
+        documents, parses: its --docs and --parses, by set.
     Raises: ConfigError if files or languages are missing, the name is that of a data set, or an
         option means nothing for own files; DataError if no preset is named and the training text
         can't be read.
     """
+    name, preset = options.dataset, options.preset
     if name in table.registered():
         hint = (
             "for own files take another name; for the data set leave them out (--test adds test"
@@ -141,10 +131,21 @@ def own_request(
         )
         raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev", hint=hint)
     corpus = with_documents(
-        with_markup(own_files(name, train, dev, test, src, tgt, preset or MANY)), documents
+        with_markup(
+            own_files(
+                name,
+                options.train,
+                options.dev,
+                options.test,
+                options.src,
+                options.tgt,
+                preset or MANY,
+            )
+        ),
+        documents,
     )
-    corpus = with_first(with_parses(corpus, parses), size)
-    refuse_ignored("own files are taken as they are", from_dir, seed)
+    corpus = with_first(with_parses(corpus, parses), options.size)
+    refuse_ignored("own files are taken as they are", options, "from_dir", "seed")
     note = ""
     if preset is None:
         few = _pairs(corpus.sets[0], MANY_PAIRS) < MANY_PAIRS
@@ -159,7 +160,9 @@ def own_request(
     def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
         same = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
         return _without_choice(
-            "own files", chosen, same | _own_identity(corpus.sets, known) | _size_identity(size)
+            "own files",
+            chosen,
+            same | _own_identity(corpus.sets, known) | _size_identity(options.size),
         )
 
     said: dict[str, Any] = {
@@ -256,22 +259,14 @@ def _known_sha256(path: Path, known: dict[str, Any]) -> str:
 
 
 def registered_request(
-    name: str | None,
-    from_dir: Path | None,
-    size: int | None,
-    seed: int,
-    preset: str | None,
-    src: str | None,
-    tgt: str | None,
-    test: Sequence[str] = (),
-    documents: Mapping[str, str] | None = None,
-    parses: Mapping[str, Path] | None = None,
+    options: PrepOptions, documents: Mapping[str, str], parses: Mapping[str, Path]
 ) -> Request:
-    """A request for a registered data set, perhaps with test sets of the person's; arguments as of
-    `own_request`.
+    """Return a request for a registered data set, perhaps with test sets of the user's; arguments
+    as of `own_request`.
 
     Raises: ConfigError for an unknown name, or an option that means nothing for this data set.
     """
+    name, size = options.dataset, options.size
     if name is None:
         hint = (
             "name a data set (nmtkit datasets lists them), or own files: --train SRC TGT --dev"
@@ -284,20 +279,21 @@ def registered_request(
         raise ConfigError(
             f"'{name}' is an evaluation set, nothing to train on", where="nmtkit prep", hint=hint
         )
-    if (src or dataset.src, tgt or dataset.tgt) != (dataset.src, dataset.tgt):
+    direction = dataset.src, dataset.tgt
+    if (options.src or dataset.src, options.tgt or dataset.tgt) != direction:
         hint = "these are for own files; the name of a data set says its direction"
         raise ConfigError(
             f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint
         )
-    preset = preset or dataset.entry.preset
+    preset = options.preset or dataset.entry.preset
     weak, strong = dataset.entry.prep, dataset.entry.presets.get(preset, {})
-    own = _further_tests(dataset, test, documents or {})
+    own = _further_tests(dataset, options.test, documents)
     generator = dataset.entry.generator
     if generator:
-        refuse_ignored(f"'{name}' is generated", from_dir, SEED)
-        options = {"size": size or dataset.entry.train_pairs, "seed": seed}
+        refuse_ignored(f"'{name}' is generated", options, "from_dir")
+        drawn = {"size": size or dataset.entry.train_pairs, "seed": options.seed}
     else:
-        refuse_ignored(f"'{name}' is not generated", None, seed)
+        refuse_ignored(f"'{name}' is not generated", options, "seed")
 
     def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
         _refuse_taken_names(dataset, chosen, own)
@@ -305,18 +301,18 @@ def registered_request(
             own.sets, known
         )
         if generator:
-            return _without_choice(name, chosen, same | options)
+            return _without_choice(name, chosen, same | drawn)
         return same | {"resources": published.identity(dataset, chosen)} | _size_identity(size)
 
     def find(chosen: PrepSettings) -> Callable[[Path], Corpus]:
         def generate(folder: Path) -> Corpus:
-            return generated.corpus(dataset, folder, preset, **options)
+            return generated.corpus(dataset, folder, preset, **drawn)
 
-        read = generate if generator else published.find(dataset, chosen, preset, from_dir)
+        read = generate if generator else published.find(dataset, chosen, preset, options.from_dir)
 
         def whole(folder: Path) -> Corpus:
             corpus = read(folder)
-            corpus = with_parses(replace(corpus, sets=corpus.sets + own.sets), parses or {})
+            corpus = with_parses(replace(corpus, sets=corpus.sets + own.sets), parses)
             return corpus if generator else with_first(corpus, size)
 
         return whole

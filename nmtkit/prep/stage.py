@@ -19,89 +19,40 @@ from nmtkit.corpora.document_starts import separate
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.parallel import cores
 from nmtkit.prep import check
+from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSED
 from nmtkit.prep.parsers import load_parser
 from nmtkit.prep.pipeline import Pipeline
-from nmtkit.prep.request import SEED, own_request, parse_identity, registered_request
+from nmtkit.prep.request import own_request, parse_identity, registered_request
 from nmtkit.prep.shorten import first_pairs
 from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run, locked, write_toml
-from nmtkit.settings import PrepSettings
+from nmtkit.settings import PrepSettings, build
 
 SIDES = (("src", "source"), ("tgt", "target"))
 
 
-def prep(
-    dataset: str | None = None,
-    *,
-    train: tuple[Path, Path] | None = None,
-    dev: tuple[Path, Path] | None = None,
-    test: list[str] | None = None,
-    src: str | None = None,
-    tgt: str | None = None,
-    from_dir: Path | None = None,
-    size: int | None = None,
-    seed: int = SEED,
-    jobs: int = 0,
-    preset: str | None = None,
-    config: Path | None = None,
-    assignments: list[str] | None = None,
-    docs: list[str] | None = None,
-    parses: list[str] | None = None,
-    parser: str | None = None,
-    run_dir: Path | None = None,
-    force: bool = False,
-) -> Run:
+def prep(dataset: str | None = None, **values: Any) -> Run:
     """Prepare a corpus: clean, tokenize, truecase, BPE, vocabulary, store.
 
     Args:
-        dataset: a registered name; for own files, a name of the person's (None: the language pair).
-        train, dev: own files, source and target.
-        test: own test sets, "SRC,TGT[,TGT…]" each; of a registered data set, beside its own.
-        src, tgt: languages of own files (None: from their suffix).
-        from_dir: looked through for a data set's files before the network.
-        size: training pairs of a generated corpus; of any other, only the first so many are taken,
-            and the rest of the last one's document.
-        seed: of a generated corpus.
-        jobs: worker processes, 0 = one a core; the output doesn't depend on it.
-        preset, config, assignments: settings, weakest first, over those of the data set.
-        docs: "SET=FILE", "SET=blank" or "SET=marker" each: where documents start in own sets
-            (`documents.read_starts`), or that lines between separate them, which are blank or <d>.
-        parses: "SET=FILE" each: bracketed trees of a set's source, one a line.
-        parser: parses the sets without a file: stanza.
-        run_dir: the run; None: runs/NAME.
-        force: prepare again whatever is there.
+        dataset: a registered name; for own files, a name of the user's (None: the language pair).
+        values: of `PrepOptions`.
     Returns: the run.
     Raises: ConfigError, DataError, EnvironmentProblem; then nothing of the prep folder has changed.
     """
-    documents = assigned(docs or [], "--docs")
-    trees = {name: Path(file) for name, file in assigned(parses or [], "--parses").items()}
-    if train is not None or dev is not None:
-        request = own_request(
-            dataset,
-            train,
-            dev,
-            test or [],
-            src,
-            tgt,
-            from_dir,
-            size,
-            seed,
-            preset,
-            documents,
-            trees,
-        )
-    else:
-        request = registered_request(
-            dataset, from_dir, size, seed, preset, src, tgt, test or [], documents, trees
-        )
-    chosen = request.settings(config, assignments or [])
-    run = _run_at(run_dir or Path("runs") / request.name)
+    options = build(PrepOptions, {"dataset": dataset, **values}, "prep")
+    documents = assigned(options.docs, "--docs")
+    trees = {name: Path(file) for name, file in assigned(options.parses, "--parses").items()}
+    own = options.train is not None or options.dev is not None
+    request = (own_request if own else registered_request)(options, documents, trees)
+    chosen = request.settings(options.config, options.assignments)
+    run = _run_at(options.run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
     known = old.inputs if old else {}
-    identity = request.identity(known, chosen) | parse_identity(trees, parser, known)
-    if old and not force and _up_to_date(run, old, identity, chosen):
+    identity = request.identity(known, chosen) | parse_identity(trees, options.parser, known)
+    if old and not options.force and _up_to_date(run, old, identity, chosen):
         return run
     strict = chosen.on_bad_utf8 == "error"
     facts = check.check_sets(request.own, strict)
@@ -124,13 +75,13 @@ def prep(
             facts = check.check_sets(corpus.sets, strict, raw, facts)
         corpus, facts = _written_anew(corpus, facts, strict, raw)
         loaded = (
-            load_parser(parser, corpus.src) if parser else None
+            load_parser(options.parser, corpus.src) if options.parser else None
         )  # before the long work, which it would be a pity to lose
-        pipeline = Pipeline(work, corpus, facts, chosen, jobs or cores(), identity, loaded)
+        pipeline = Pipeline(work, corpus, facts, chosen, options.jobs or cores(), identity, loaded)
         manifest = pipeline.run()
         _warn_of_systems(run, old, manifest)
         _publish(work, run.prep)
-        write_toml(run.path / "run.toml", _run_toml(manifest, identity, seed))
+        write_toml(run.path / "run.toml", _run_toml(manifest, identity))
         _report(run, manifest, time.perf_counter() - start)
     return run
 
@@ -304,7 +255,7 @@ def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:
         )
 
 
-def _run_toml(manifest: Manifest, identity: dict[str, Any], seed: int) -> dict[str, Any]:
+def _run_toml(manifest: Manifest, identity: dict[str, Any]) -> dict[str, Any]:
     values = {
         key: getattr(manifest, key) for key in ("dataset", "src", "tgt", "preset", "fingerprint")
     }

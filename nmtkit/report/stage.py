@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import nmtkit
 from nmtkit import console, files
@@ -17,9 +18,11 @@ from nmtkit.errors import ConfigError, nearest
 from nmtkit.models import checkpoints
 from nmtkit.report import explorer, page
 from nmtkit.report.gathered import Gathered, gather
+from nmtkit.report.options import ReportOptions
 from nmtkit.report.provenance import calls
 from nmtkit.report.texts import read_texts
-from nmtkit.run import Run, code_commit, locked
+from nmtkit.run import Run, choose, code_commit, locked
+from nmtkit.settings import build
 from nmtkit.tables import figures
 
 READ = (
@@ -40,35 +43,23 @@ READ = (
 """The files of a run that a page is made of, beside the history."""
 
 
-def report(
-    run: Run,
-    *,
-    also: Sequence[Run] = (),
-    title: str = "",
-    attention: Sequence[str] = (),
-    sentences: int = 200,
-    force: bool = False,
-) -> Path:
+def report(run: Run, **values: Any) -> Path:
     """Write the page of a run, or of several; its path is printed on stdout.
 
     Args:
         run: the run; only what other stages wrote into it is read.
-        also: runs whose parts follow in the same page; only `attention` writes into them.
-        title: of the page (default: what is compared, on which data).
-        attention: systems whose attention the sentence explorer shows, of each run that has them
-            (`analyze attention`).
-        sentences: of how many sentences of each run, those on which its systems differ most.
-        force: make a page again that is up to date.
+        values: of `ReportOptions`; only `attention` writes into the runs.
     Returns: the page.
     Raises: DataError if a run is not prepared or has no scores; ConfigError for an unknown system,
         or a run that is named twice; EnvironmentProblem if the page cannot be written.
     """
-    runs = [run, *also]
+    options = build(ReportOptions, values, "report")
+    runs = [run, *map(choose, options.also)]
     for one in runs:
         one.manifest()
-    _check(runs, attention)
+    _check(runs, options.attention)
     for one in runs:
-        _compute_attention(one, attention, sentences, force)
+        _compute_attention(one, options)
     path = run.path / "report" / "index.html"
     with contextlib.ExitStack() as held:
         record = held.enter_context(run.recorded("report"))
@@ -77,16 +68,23 @@ def report(
         held.enter_context(locked(run.path / "report", "report"))
         found = [gather(one) for one in runs]
         digest = _digest(
-            found, [title, list(attention), sentences, *(str(one.path) for one in runs if also)]
+            found,
+            [
+                options.title,
+                options.attention,
+                options.sentences,
+                *(str(one.path) for one in runs if options.also),
+            ],
         )
-        if not force and _is_of(path, digest):
+        if not options.force and _is_of(path, digest):
             console.say("report: up to date (--force makes it again)")
         else:
             parts = [
-                _part(one, number if also else 0, len(runs)) for number, one in enumerate(found, 1)
+                _part(one, number if options.also else 0, len(runs))
+                for number, one in enumerate(found, 1)
             ]
             about = {
-                "title": title or "; ".join(part.title for part in parts),
+                "title": options.title or "; ".join(part.title for part in parts),
                 "commit": str(record["commit"] or ""),
                 "made": time.strftime("%Y-%m-%d %H:%M %Z"),
                 "digest": digest,
@@ -136,18 +134,18 @@ def _part(found: Gathered, number: int, runs: int) -> page.Part:
     )
 
 
-def _compute_attention(run: Run, names: Sequence[str], sentences: int, force: bool) -> None:
+def _compute_attention(run: Run, options: ReportOptions) -> None:
     """Run `analyze attention` for those of the systems that the run has."""
     known = [system.name for system in run.systems()]
-    if systems := [name for name in dict.fromkeys(names) if name in known]:
+    if systems := [name for name in dict.fromkeys(options.attention) if name in known]:
         from nmtkit.analyze.attention import Attention, AttentionOptions
         from nmtkit.analyze.stage import current
         from nmtkit.analyze.study import Study
 
         current(
-            Attention(AttentionOptions(sentences=sentences)),
+            Attention(AttentionOptions(sentences=options.sentences)),
             Study(run, Attention.name, systems, []),
-            force,
+            options.force,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from nmtkit.prep.check import first_odd_pair
 from nmtkit.run import code_commit
 from nmtkit.score import lengths
 from nmtkit.score.evaluate import Output, Task, check_baseline, evaluate
+from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws
 from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
@@ -23,46 +25,28 @@ from nmtkit.tables.table import check_format
 from nmtkit.text.side import TextSide
 
 
-def score_files(
-    hyps: Sequence[Path],
-    refs: Sequence[Path],
-    *,
-    src: Path | None = None,
-    language: str | None = None,
-    against: str | None = None,
-    by_length: bool = False,
-    buckets: str = "dc",
-    output_format: str = "table",
-    test: str = "paired_bootstrap",
-    resamples: int = 1000,
-    ratio: float = 1.0,
-    trials: int = 10_000,
-    seed: int = 1,
-) -> None:
+def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> None:
     """Score outside files, without a run; printed only.
 
     Args:
         hyps: translations, one file a system; refs: references. Each is read once, and may be a
             pipe.
-        src: the source, whose words are counted for --by-length (without it: the first
-            reference's); else only checked to be there.
-        language: target language, by whose rules BLEU of tokens tokenizes as `prep` does (default:
-            the suffix of the first reference, and no BLEU of tokens).
-        against: the baseline by file name (default: the first file).
-        test, resamples, ratio, trials, seed: as `stage.score` has them.
+        values: of `ScoreOptions`, but those of a run.
     Raises: ConfigError if hypotheses or references are missing, DataError where a file is missing
         or all are empty, or line counts differ.
     """
-    check_format(output_format)
-    check_test(test)
-    lengths.groups(buckets)
+    options = build(ScoreOptions, values, "score")
+    src, language, buckets = options.src, options.language, options.length_groups
+    check_format(options.output_format)
+    check_test(options.test)
+    lengths.groups(buckets or "dc")
     if not hyps or not refs:
         raise ConfigError(
             "--hyp and --ref go together",
             where="nmtkit score",
             hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE",
         )
-    if src is not None and not by_length:
+    if src is not None and not buckets:
         files.check_file(src, once=True)
         console.warn("--src is only used by --by-length: its words are counted there")
     streams = [list(files.text_lines(path, once=True)) for path in refs]
@@ -77,7 +61,7 @@ def score_files(
         raise DataError(
             f"nothing to score: {refs[0]} is empty", hint="name files with one sentence a line"
         )
-    found, unit = _word_counts(src, refs[0], streams[0]) if by_length else (None, "")
+    found, unit = _word_counts(src, refs[0], streams[0]) if buckets else (None, "")
     language = language if language is not None else _language(refs[0])
     task = Task(
         set_name=refs[0].name,
@@ -87,12 +71,14 @@ def score_files(
         ),
         tokenization=side.tokenization if side else "none",
         lang=language,
-        baseline=check_baseline(_file_name(against, hyps, names), names),
-        draws=Draws(len(streams[0]), resamples, trials, ratio, seed),
-        test=test,
+        baseline=check_baseline(_file_name(options.against, hyps, names), names),
+        draws=Draws(
+            len(streams[0]), options.resamples, options.trials, options.ratio, options.seed
+        ),
+        test=options.test,
         src_lengths=found,
         length_unit=unit,
-        buckets=buckets,
+        buckets=buckets or "dc",
         commit=code_commit(),
     )
     tokens = "tok. BLEU takes its tokens" if side else "tok. BLEU needs --lang"
@@ -103,7 +89,7 @@ def score_files(
     evaluation = evaluate(outputs, task)
     if len(names) == 1:
         console.say("one file: nothing to compare with; name another with --hyp")
-    show([evaluation.result], output_format, by_length)
+    show([evaluation.result], options.output_format, bool(buckets))
 
 
 def _word_counts(

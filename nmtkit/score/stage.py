@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,14 @@ from nmtkit.score.evaluate import (
     sentence_rows,
 )
 from nmtkit.score.formulas import Array
+from nmtkit.score.options import ScoreOptions
 from nmtkit.score.outside import score_files
 from nmtkit.score.resampling import Draws
 from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
 from nmtkit.score.translations import described, sets_to_score, translated_systems
 from nmtkit.score.views import STEMS, tables
+from nmtkit.settings import build
 from nmtkit.tables.table import SUFFIXES, StoredTable, check_format
 
 __all__ = ["score", "score_files"]
@@ -46,72 +47,40 @@ whatever they are.
 """
 
 
-def score(
-    run: Run,
-    *,
-    against: str | None = None,
-    by_length: bool = False,
-    buckets: str = "dc",
-    group_by: str | None = None,
-    output_format: str = "table",
-    set_names: Sequence[str] = (),
-    systems: Sequence[str] = (),
-    force: bool = False,
-    test: str = "paired_bootstrap",
-    resamples: int = 1000,
-    ratio: float = 1.0,
-    trials: int = 10_000,
-    seed: int = 1,
-    paper_file: Path | None = None,
-    paper_table: str | None = None,
-) -> None:
+def score(run: Run, **values: Any) -> None:
     """All systems of a run side by side, on each test set that was translated; printed and kept in
     score/<set>/.
 
     Args:
         run: the run.
-        against: the baseline (default: the system trained first).
-        by_length: also by groups of source length in subwords; buckets: which groups (see
-            `lengths.groups`).
-        group_by: "seed" prints one row for the systems that differ in the training seed alone.
-        output_format: table, json, md, tex or csv, on stdout.
-        set_names, systems: only these (default: all).
-        force: compute again what is up to date.
-        test: whose p stands in the main table (see `significance.TESTS`; all of them are run).
-        resamples, ratio, trials, seed: see `Draws`.
-        paper_file, paper_table: a paper's printed numbers, and which of its tables is put beside
-            the measured ones.
+        values: of `ScoreOptions`, but those of outside files.
     Raises: DataError if nothing was translated, or lines are missing; ConfigError for unknown
         names.
     """
-    check_format(output_format)
+    options = build(ScoreOptions, values, "score")
+    buckets, test, against = options.length_groups, options.test, options.against
+    check_format(options.output_format)
     check_test(test)
-    check_grouping(group_by)
-    lengths.groups(buckets)
-    draws = Draws(1, resamples, trials, ratio, seed)
-    printed = paper.printed(paper_file, paper_table) if paper_file else None
+    check_grouping(options.group_by)
+    lengths.groups(buckets or "dc")
+    draws = Draws(1, options.resamples, options.trials, options.ratio, options.seed)
+    printed = paper.printed(options.paper, options.table) if options.paper else None
     manifest = run.manifest()
     with (
-        run.recorded("score", seed=seed) as record,
+        run.recorded("score", seed=options.seed) as record,
         locked(run.path, "score", shared=True),
         locked(run.path / "score", "score"),
     ):
         results = []
-        for chosen in sets_to_score(run, set_names):
-            found = translated_systems(run, chosen, systems, against)
+        for chosen in sets_to_score(run, options.set_names):
+            found = translated_systems(run, chosen, options.systems, against)
             made_from = _made_from(
                 run, chosen, found, manifest, check_baseline(against, list(found)), draws, test
             )
-            result = (
-                None
-                if force
-                else _up_to_date(run, chosen, made_from, buckets if by_length else None)
-            )
+            result = None if options.force else _up_to_date(run, chosen, made_from, buckets)
             if result is None:
-                _say_replaced(run.path / "score" / chosen.name, made_from.baseline, by_length)
-                task = _task(
-                    run, chosen, found, manifest, made_from, draws, buckets if by_length else None
-                )
+                _say_replaced(run.path / "score" / chosen.name, made_from.baseline, bool(buckets))
+                task = _task(run, chosen, found, manifest, made_from, draws, buckets)
                 result = _score_set(
                     run,
                     chosen,
@@ -130,7 +99,7 @@ def score(
             results.append(
                 _beside_printed(run.path / "score" / chosen.name, printed, result, manifest)
             )
-        show(results, output_format, by_length, group_by == "seed")
+        show(results, options.output_format, bool(buckets), options.group_by == "seed")
 
 
 def _say_replaced(folder: Path, baseline: str, by_length: bool) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import contextlib
 import shutil
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,64 +27,52 @@ from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run, System
+from nmtkit.settings import build
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.initial import copy_matching, find_source
 from nmtkit.train.loop import Trainer, write_best
 from nmtkit.train.optimizer import put_optimizer_tensors
+from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import Plan, check_known, check_unchanged, common_width, make_plan
 from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
 
 
-def train(
-    run: Run,
-    *,
-    variant: str = "transformer",
-    name: str | None = None,
-    preset: str | None = None,
-    config: Path | None = None,
-    assignments: list[str] | None = None,
-    seed: int | None = None,
-    device: str = "auto",
-    compile_model: bool = False,
-    init_from: str | None = None,
-    allow_change: Collection[str] = (),
-    force: bool = False,
-    ranks: Ranks | None = None,
-) -> None:
+def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     """Train a system of a run, or continue it.
 
     Args:
         run: a prepared run.
-        variant: a name of the table of variants, or package.module:Class.
-        name: of the system; None = the variant's.
-        preset, config, assignments, seed: settings, the later the stronger; without a preset the
-            data set's default one.
-        device: auto, cpu or cuda.
-        compile_model: use torch.compile.
-        init_from: begin with the weights of this system (of the run, or a folder).
-        allow_change: settings (train.lr, …) that may differ from those that the system was started
-            with.
-        force: begin anew even if the system exists.
         ranks: the processes that train it together, each of which calls this; None = this one
             alone.
+        values: of `TrainOptions`.
     Raises: ConfigError, DataError, CheckpointError, EnvironmentProblem; Interrupted (all saved);
         TrainingDiverged.
     """
+    options = build(TrainOptions, values, "train")
+    variant, device = options.variant, options.device
     ranks = ranks or Ranks()
-    plan = make_plan(run, variant, preset, config, assignments or [], seed, init_from)
-    system = run.new_system(default_name(variant) if name is None else name)
-    check_known(allow_change, system, plan)
-    if init_from:
-        find_source(run, init_from)
+    plan = make_plan(
+        run,
+        variant,
+        options.preset,
+        options.config,
+        options.assignments,
+        options.seed,
+        options.init_from,
+    )
+    system = run.new_system(default_name(variant) if options.name is None else options.name)
+    check_known(options.allow_change, system, plan)
+    if options.init_from:
+        find_source(run, options.init_from)
     with contextlib.ExitStack() as stack:
         stack.enter_context(
             deterministic(plan.train.deterministic, device)
         )  # before anything starts CUDA
-        if compile_model:
+        if options.compile_model:
             check_compiler(machines.pick_device(device))
         record: dict[str, object] = {}
         if ranks.first:
@@ -92,14 +81,14 @@ def train(
             stack.enter_context(_held(run, system))
         stack.enter_context(without_form_refused())
         ranks.first_does(lambda: _tidy(run, system))
-        begun = bool(checkpoints.candidates(system.checkpoints)) and not force
+        begun = bool(checkpoints.candidates(system.checkpoints)) and not options.force
         if begun:
-            plan = check_unchanged(system, plan, run, allow_change)
+            plan = check_unchanged(system, plan, run, options.allow_change)
         warned: list[str] = []
         with console.warnings_told_to(warned.append):
             state, model, trainer = _start(run, system, plan, device, ranks, fresh=not begun)
         record["device"] = state.hardware["device"]
-        if compile_model:
+        if options.compile_model:
             compile_training(
                 model,
                 collate(

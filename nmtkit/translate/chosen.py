@@ -20,6 +20,7 @@ from nmtkit.nn.linear import Precision
 from nmtkit.records import UsedCheckpoint
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings
+from nmtkit.translate.options import TranslateOptions
 
 
 @dataclass(frozen=True)
@@ -161,11 +162,9 @@ def _chosen(run: Run, systems: list[System], search: dict[str, Any]) -> Chosen:
     return Chosen(run, systems, found, found.average if "average" in search else None)
 
 
-def overrides(
-    assignments: list[str], preset: str | None = None, config: Path | None = None, **named: Any
-) -> dict[str, Any]:
-    """Search settings, weakest first: all of a preset, those in a TOML file, from `--set
-    search.key=value`, from options (None = not given).
+def overrides(options: TranslateOptions) -> dict[str, Any]:
+    """Return search settings, weakest first: all of --preset, those in --config, --set
+    search.key=value, and options such as --beam.
 
     The preset's and the file's other sections say how to prepare and to train, and are of no use
     here.
@@ -173,7 +172,8 @@ def overrides(
     Raises: ConfigError for --set of another section, for a file without search settings, and as
         these are read.
     """
-    values = settings.parse_set(assignments)
+    preset, config = options.preset, options.config
+    values = settings.parse_set(options.assignments)
     other = next((section for section in values if section != "search"), None)
     if other is not None:
         message = f"'{other}' settings cannot be changed at translation"
@@ -196,9 +196,9 @@ def overrides(
                 hint="write them below a line [search]",
             )
         layers.append(sections["search"])
-    given = {key: value for key, value in named.items() if value is not None}
+    named = options.model_dump(include=set(SearchSettings.model_fields), exclude_none=True)
     return {
         key: value
-        for layer in [*layers, values.get("search", {}), given]
+        for layer in [*layers, values.get("search", {}), named]
         for key, value in layer.items()
     }

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import nmtkit
-from nmtkit import console, files
+from nmtkit import console, files, settings
 from nmtkit.corpora.corpus import is_markup
 from nmtkit.corpora.document_starts import MARKER_LINE
 from nmtkit.data.documents import Documents, documents_file
@@ -38,6 +38,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate import workers
 from nmtkit.translate.chosen import Chosen, choose, overrides
+from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translation, Translator
 from nmtkit.translate.windows import (
@@ -63,75 +64,36 @@ class Unavailable(DataError):
     """A system that another process is writing to, or whose model cannot be made."""
 
 
-def translate(
-    run: Run,
-    *,
-    source: str | None = None,
-    systems: list[str] | None = None,
-    set_names: list[str] | None = None,
-    beam: int | None = None,
-    length_penalty: float | None = None,
-    nbest: int | None = None,
-    average: int | None = None,
-    ensemble: bool = False,
-    force_target: Path | None = None,
-    docs: str | None = None,
-    preset: str | None = None,
-    config: Path | None = None,
-    assignments: list[str] | None = None,
-    jobs: int = 0,
-    device: str = "auto",
-    force: bool = False,
-) -> None:
+def translate(run: Run, **values: Any) -> None:
     """Translate test sets into systems/<name>/translate/<set>/, or a file or stdin to stdout.
 
     Args:
         run: the run.
-        source: None = prepared sets; "-" = stdin; else a file.
-        systems: names; none = all trained ones (for a file or stdin: the one trained last).
-        set_names: prepared sets (of no use beside a source); none = all test sets.
-        beam, length_penalty, nbest, average: win over the system's settings (of them only average
-            is of use beside force_target).
-        ensemble: the systems together: the mean of their probabilities.
-        force_target: a file of target lines to score instead of searching; JSON lines to stdout.
-        docs: where the documents of a file or of stdin start, for systems that read context:
-            "blank" (a blank line ends one), "marker" (a line <d> starts one), or of a file one of
-            `nmtkit.corpora.document_starts.read_starts`; None = every line is one.
-        preset, config, assignments: other search settings (see `chosen.overrides`).
-        jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not
-            depend on it.
-        device: auto, cpu or cuda.
-        force: translate again what is up to date (of prepared sets).
+        values: of `TranslateOptions`.
     Raises: ConfigError, DataError, CheckpointError as the parts say; EnvironmentProblem for an
         absent device.
     """
-    search = overrides(
-        assignments or [],
-        preset,
-        config,
-        beam=beam,
-        length_penalty=length_penalty,
-        nbest=nbest,
-        average=average,
-    )
-    where = hardware.pick_device(device)
+    options = settings.build(TranslateOptions, values, "translate")
+    source, force_target = options.source, options.force_target
+    search = overrides(options)
+    where = hardware.pick_device(options.device)
     run.manifest()
     to_stdout = source is not None or force_target is not None
     sets = (
         []
         if source is not None
-        else [run.text_set(name) for name in set_names or []] or run.sets("test")
+        else [run.text_set(name) for name in options.set_names] or run.sets("test")
     )
-    _check(run, source, sets, force_target, docs)
-    starts = starts_said(source, docs)
+    _check(run, source, sets, force_target, options.docs)
+    starts = starts_said(source, options.docs)
     with (
         run.recorded("translate", device=str(where)) as record,
         locked(run.path, "translate", shared=True),
         workers.one_thread(where),
     ):
-        groups = choose(run, systems or [], ensemble, search, single=to_stdout)
+        groups = choose(run, options.systems, options.ensemble, search, single=to_stdout)
         record["systems"] = [group.name for group in groups]
-        stage = _Stage(run, where, jobs or cores(), force_target is not None)
+        stage = _Stage(run, where, options.jobs or cores(), force_target is not None)
         if force_target is not None:
             stage.score(groups[0], source or sets[0], force_target, starts)
         elif source is not None:
@@ -140,10 +102,10 @@ def translate(
             skipped = 0
             for group in groups:
                 try:
-                    stage.translate_sets(group, sets, force)
+                    stage.translate_sets(group, sets, options.force)
                 except Unavailable as error:
                     skipped += 1
-                    if systems or skipped == len(groups):
+                    if options.systems or skipped == len(groups):
                         raise
                     console.warn(f"skipping '{group.name}': {error.message}")
 

@@ -18,11 +18,11 @@ from nmtkit.analyze.shared.macs import count_macs, count_parameters
 from nmtkit.analyze.study import Study
 from nmtkit.cli import app
 from nmtkit.cli.analyze import analysis_command
-from nmtkit.cli.door import GENERAL
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
 from nmtkit.data.spans import SpansWriter
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.options import GENERAL
 from nmtkit.settings import SearchSettings, build
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS

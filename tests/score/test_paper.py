@@ -144,7 +144,7 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
     fake.add("base-new-s3", 0.1)
     kept = fake.run.path / "score" / "test"
     options = {"resamples": 5, "trials": 5}
-    score(fake.run, paper_file=file, paper_table="one", **options)
+    score(fake.run, paper=file, table="one", **options)
     assert "Table 1, printed and measured (another corpus" in capsys.readouterr().out
     assert {path.suffix for path in kept.glob("paper.*")} == {".md", ".tex", ".csv"}
     scores = json.loads((kept / "scores.json").read_text("utf-8"))
@@ -155,14 +155,14 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
     assert measured[:2] == [
         str(scores["systems"][0]["scores"][key]["value"]) for key in ("tokenized_bleu", "bleu")
     ]
-    score(fake.run, paper_file=file, paper_table="one", output_format="csv", **options)
+    score(fake.run, paper=file, table="one", output_format="csv", **options)
     captured = capsys.readouterr()
     last = captured.out.split("\n\n")[-1]
     assert (
         "up to date" in captured.err
         and [row["set"] for row in csv.DictReader(io.StringIO(last))] == ["test"] * 5
     )
-    score(fake.run, paper_file=file, paper_table="one", output_format="json", **options)
+    score(fake.run, paper=file, table="one", output_format="json", **options)
     assert (
         json.loads(capsys.readouterr().out)[0]["paper"]["rows"][4]["system"] == "not trained here"
     )

@@ -9,20 +9,18 @@ import os
 import re
 import signal
 import sys
-from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 import nmtkit
 from nmtkit import environment
-from nmtkit.cli.unused import refuse_unused
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, plain
 
-GENERAL = "General"
-"""The part of a command's help that has the options of all commands."""
-STAGES = ("prep", "train", "translate", "score", "analyze")
+STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+"""Settings of typer for every command."""
 _debug = bool(os.environ.get("NMTKIT_DEBUG"))
 
 
@@ -43,7 +41,12 @@ class Help:
     """A help whose reader may leave before its end; options that are on or off show no type."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _without_type(super().get_params(ctx))  # type: ignore[misc]
+        """Return the parameters; an option that is on or off shows no type."""
+        parameters = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help.
@@ -164,34 +167,6 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class Command(Help, TyperCommand):
-    """A command that refuses options without effect, and whose help says nothing of the type of
-    an option that is on or off.
-    """
-
-    def invoke(self, ctx: Any) -> Any:
-        """Check, then run.
-
-        Raises: ConfigError naming the first option without effect.
-        """
-        refuse_unused(ctx)
-        return super().invoke(ctx)
-
-    def get_params(self, ctx: Any) -> Any:
-        """The parameters, --help among those that all commands have."""
-        found = super().get_params(ctx)
-        vars(found[-1])["rich_help_panel"] = GENERAL
-        return found
-
-
-def _without_type(parameters: Any) -> Any:
-    """Parameters of which those that are on or off show no type in the help."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
-
-
 app = typer.Typer(
     name="nmtkit",
     cls=Door,
@@ -217,12 +192,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    context_settings=CONTEXT,
 )
-
-
-command = partial(app.command, cls=Command)
-"""Decorator: the function is a command, by its own name or one that is given."""
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,120 @@
+"""A command derived from its class of options (`nmtkit.options`)."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Optional
+
+import typer
+from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
+
+from nmtkit import console
+from nmtkit.cli.program import Help, app, set_debug
+from nmtkit.cli.unused import refuse_unused
+from nmtkit.options import GENERAL, Options, flag, option
+
+
+class EveryCommand(Options):
+    """The options of every command."""
+
+    quiet: bool = option(False, None, "--quiet", "-q", panel=GENERAL)
+    """Say nothing on stderr but warnings and errors."""
+    debug: bool = option(False, panel=GENERAL)
+    """Show the traceback of an error."""
+
+
+class Command(Help, TyperCommand):
+    """A command that refuses options without effect."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Check the options, then run the command.
+
+        Raises: ConfigError naming the first option without effect.
+        """
+        console.set_quiet(ctx.params["quiet"])
+        set_debug(ctx.params["debug"])
+        refuse_unused(ctx)
+        return super().invoke(ctx)
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, --help among those of every command."""
+        parameters = super().get_params(ctx)
+        vars(parameters[-1])["rich_help_panel"] = GENERAL
+        return parameters
+
+
+def command(
+    name: str,
+    *options: type[Options],
+    within: typer.Typer = app,
+    cls: type[Command] = Command,
+    **help_texts: Any,
+) -> Callable[[Callable[..., None]], None]:
+    """Return a decorator: the function is a command with these options.
+
+    Args:
+        name: of the command.
+        options: their fields are the keyword arguments of the function; those that nobody gave and
+            that have no default are left out.
+        within: the program.
+        cls: of the command.
+        help_texts: the epilog, and more that typer knows.
+    """
+    groups: list[type[Options]] = [*options, EveryCommand]
+    parameters = [
+        _parameter(key, field)
+        for group in groups
+        for key, field in group.model_fields.items()
+    ]
+
+    def register(function: Callable[..., None]) -> None:
+        def call(**values: Any) -> None:
+            del values["quiet"], values["debug"]
+            function(**{key: value for key, value in values.items() if value is not None})
+
+        call.__doc__ = function.__doc__
+        vars(call)["__signature__"] = inspect.Signature(parameters)
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        within.command(name, cls=cls, **help_texts)(call)
+
+    return register
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    """Return a field of a class of options as a parameter that typer reads."""
+    shown: Any = field.json_schema_extra or {}
+    kind: Any = field.annotation
+    default = inspect.Parameter.empty if field.is_required() else field.default
+    limits = {
+        key: getattr(limit, key)
+        for limit in field.metadata
+        for key in ("ge", "le")
+        if hasattr(limit, key)
+    }
+    settings: dict[str, Any] = {
+        "metavar": shown.get("metavar"),
+        "help": " ".join((field.description or "").split()),
+        "rich_help_panel": shown.get("panel"),
+        "envvar": shown.get("envvar"),
+        "show_default": bool(default) or shown.get("shows_zero", False),
+        "min": limits.get("ge"),
+        "max": limits.get("le"),
+    }
+    if typing.get_origin(kind) is typing.Literal:
+        kind, settings["metavar"] = str, "|".join(typing.get_args(kind))
+    elif typing.get_origin(kind) in {list, tuple}:  # any number of values
+        kind, default = Optional[list[typing.get_args(kind)[0]]], None  # type: ignore[misc]
+    declared = (
+        typer.Argument(**settings)
+        if shown.get("argument")
+        else typer.Option(*(shown.get("names") or [flag(name)]), **settings)
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, declared],
+    )

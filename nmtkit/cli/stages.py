@@ -1,0 +1,154 @@
+"""The commands of the stages but `analyze`: prep, train, translate, score, report, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nmtkit.cli.command import command
+from nmtkit.cli.program import examples
+from nmtkit.export.options import ExportOptions
+from nmtkit.prep.options import PrepOptions
+from nmtkit.report.options import ReportOptions
+from nmtkit.score.options import ScoreOptions
+from nmtkit.train.options import TrainOptions
+from nmtkit.translate.options import TranslateOptions
+
+# The stages are imported when they run, so that `--help` is instant.
+
+
+@command(
+    "prep",
+    PrepOptions,
+    no_args_is_help=True,
+    epilog=examples(
+        "nmtkit prep demo",
+        "nmtkit prep multi30k-ende --from-dir /data/multi30k",
+        "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --test test.de,test.en",
+        "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --docs train=train.docids"
+        " --docs dev=blank",
+        "nmtkit prep tvsub-zhen --size 200000 --test tst2010.zh,tst2010.en --docs"
+        " tst2010=tst2010.doc",
+        "nmtkit prep demo --size 5000 --parser stanza --run runs/parsed",
+        "nmtkit prep demo --size 5000 --parses train=runs/parsed/prep/parses/train.txt --parses"
+        " dev=runs/parsed/prep/parses/dev.txt",
+        "nmtkit prep demo --size 5000 --set prep.merges=1000 --run runs/small-demo",
+    ),
+)
+def prep(**options: Any) -> None:
+    """Turn parallel text into token ids: clean, tokenize, truecase, BPE, vocabulary, store."""
+    from nmtkit.prep import stage
+
+    stage.prep(**options)
+
+
+@command(
+    "train",
+    TrainOptions,
+    epilog=examples(
+        "nmtkit train",
+        "nmtkit train --name pre-norm --set model.norm=pre --set train.max_steps=20000",
+        "nmtkit train --variant my_package.my_file:MyModel --preset tiny",
+        "torchrun --nproc-per-node 4 -m nmtkit train",
+        before="For example, in a run that is prepared:",
+        after=(
+            "`nmtkit train` given again continues a training that was stopped (Ctrl-C or SIGTERM"
+            " save first)."
+        ),
+    ),
+)
+def train(run: Path | None = None, **options: Any) -> None:
+    """Train a system; the same command again continues where it stopped."""
+    from nmtkit.run import choose
+    from nmtkit.train import stage
+    from nmtkit.train.ranks import joined
+
+    with joined() as ranks:
+        stage.train(choose(run), ranks=ranks, **options)
+
+
+@command(
+    "translate",
+    TranslateOptions,
+    epilog=examples(
+        "nmtkit translate",
+        'echo "A dog runs." | nmtkit translate -',
+        "nmtkit translate news.en --system mine --beam 10 --nbest 5",
+        "nmtkit translate --ensemble --system baseline --system mine",
+        "nmtkit translate news.en --force-target news.de",
+    ),
+)
+def translate(run: Path | None = None, **options: Any) -> None:
+    """Translate: every test set of the run with every system that lacks it, a file, or stdin."""
+    from nmtkit.run import choose
+    from nmtkit.translate import stage
+
+    stage.translate(choose(run), **options)
+
+
+@command(
+    "score",
+    ScoreOptions,
+    epilog=examples(
+        "nmtkit score --by-length",
+        "nmtkit score --against baseline --format tex",
+        "nmtkit score --against baseline --group-by seed",
+        "nmtkit score --test sign",
+        "nmtkit score --paper recipes/phrase/paper.toml --table table2",
+        "nmtkit score --hyp a.de --hyp b.de --ref news.de --lang de",
+    ),
+)
+def score(
+    run: Path | None = None,
+    hyp: list[Path] | None = None,
+    ref: list[Path] | None = None,
+    **options: Any,
+) -> None:
+    """BLEU, chrF and TER of all systems side by side, with intervals and significance against a
+    baseline.
+    """
+    from nmtkit.run import choose
+    from nmtkit.score import stage
+
+    if hyp or ref:
+        stage.score_files(hyp or [], ref or [], **options)
+    else:
+        stage.score(choose(run), **options)
+
+
+@command(
+    "report",
+    ReportOptions,
+    epilog=examples(
+        "nmtkit report",
+        'nmtkit report --run runs/multi30k-ende --title "Two variants, one seed, 3,500 updates"',
+        "nmtkit report --attention baseline --attention mine --sentences 50",
+        "nmtkit report --run runs/sentences --also runs/documents",
+    ),
+)
+def report(run: Path | None = None, **options: Any) -> None:
+    """One HTML page of a run, or of several, RUN/report/index.html: comparison, curves,
+    findings, translations, provenance.
+    """
+    from nmtkit.report import stage
+    from nmtkit.run import choose
+
+    stage.report(choose(run), **options)
+
+
+@command(
+    "export",
+    ExportOptions,
+    epilog=examples(
+        "nmtkit export --to ctranslate2 baseline --check",
+        "nmtkit export --to ctranslate2 baseline --quantization int8 --out baseline-int8",
+    ),
+)
+def export(run: Path | None = None, **options: Any) -> None:
+    """Write a trained system for CTranslate2, a fast engine for translation; say at once what it
+    cannot run.
+    """
+    from nmtkit.export import stage
+    from nmtkit.run import choose
+
+    stage.export(choose(run), **options)

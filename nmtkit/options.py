@@ -1,0 +1,124 @@
+"""The options of a command: one class, from which its parameters, its help and its reference page
+are derived, and which its stage takes.
+
+    class ReportOptions(Options):
+        sentences: int = option(200, "N", ge=1)
+        '''With --attention: the number of sentences of a run …'''
+
+The field `match_case` is the option `--match-case`, and its docstring is the help. This file and
+those that define such classes import no torch, so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from nmtkit.presets import preset_names
+from nmtkit.settings import Section
+
+GENERAL = "General"
+"""The panel of a command's help with the options of all commands."""
+SETTINGS = "Settings, weakest first"
+"""The panel with the options that change settings."""
+
+
+class Options(Section):
+    """The options of a command."""
+
+
+def option(
+    default: Any,
+    metavar: str | None = None,
+    *names: str,
+    panel: str | None = None,
+    help: str | None = None,
+    envvar: str | None = None,
+    argument: bool = False,
+    shows_zero: bool = False,
+    **limits: Any,
+) -> Any:
+    """Return the default of an option, with what its help shows.
+
+    Args:
+        default: `...` if the option is required.
+        metavar: what the help shows for the value.
+        names: the option as it is typed, if it is not the name of the field.
+        panel: the part of the help.
+        help: the help, if it is not the docstring of the field.
+        envvar: the environment variable that gives the value, too.
+        argument: it is typed without a name.
+        shows_zero: the help shows the default even if it is 0.
+        limits: pydantic's (ge, le, …).
+    """
+    shown: Any = {"metavar": metavar, "names": names, "panel": panel, "envvar": envvar}
+    shown |= {"argument": argument, "shows_zero": shows_zero}
+    return Field(default, description=help, json_schema_extra=shown, **limits)
+
+
+def flag(key: str) -> str:
+    """Return an option as it is typed."""
+    return "--" + key.replace("_", "-")
+
+
+def preset_option(default: str, panel: str | None = SETTINGS, what: str = "All settings") -> Any:
+    """Return the option --preset; `default` says what it is by default, `what` what it sets."""
+    text = (
+        f"{what} of a paper, or of a size: {', '.join(preset_names())} (shown by `nmtkit settings"
+        f" --preset NAME`; default: {default})."
+    )
+    return option(None, "NAME", panel=panel, help=text)
+
+
+def config_option() -> Any:
+    """Return the option --config."""
+    text = "A TOML file of settings, in the sections prep, train, model, search."
+    return option(None, "FILE", panel=SETTINGS, help=text)
+
+
+def set_option(example: str, panel: str = SETTINGS) -> Any:
+    """Return the option --set, with an example of a setting."""
+    section = example.partition(".")[0]
+    text = (
+        f"One setting, for example {example} (listed by `nmtkit settings {section}`). Repeatable."
+    )
+    return option([], "KEY=VALUE", "--set", panel=panel, help=text)
+
+
+def jobs_option(where: str = "") -> Any:
+    """Return the option --jobs; `where` says where it counts."""
+    text = (
+        f"At most so many worker processes{where}; 0 = one for each CPU core. The output does not"
+        " depend on it."
+    )
+    return option(0, "N", "--jobs", "-j", panel=GENERAL, help=text, shows_zero=True, ge=0)
+
+
+def device_option() -> Any:
+    """Return the option --device."""
+    text = "Where to compute; auto takes the GPU if there is one."
+    return option("auto", "auto|cpu|cuda", panel=GENERAL, help=text)
+
+
+def set_names_option(default: str, panel: str | None = None) -> Any:
+    """Return the option --set-name; `default` names the sets that are taken without it."""
+    text = (
+        "Only this set of the run: a test set by its name (or test, if it is the only one), or"
+        f" dev. Repeatable; default: {default}."
+    )
+    return option([], "NAME", "--set-name", panel=panel, help=text)
+
+
+def format_option(panel: str | None = None) -> Any:
+    """Return the option --format."""
+    text = "How the result is printed on stdout."
+    return option("table", "table|json|md|tex|csv", "--format", panel=panel, help=text)
+
+
+def run_option(
+    help: str = "The run directory (default: the one prepared last under ./runs).",
+    panel: str = GENERAL,
+) -> Any:
+    """Return the option --run."""
+    return option(None, "DIR", "--run", envvar="NMTKIT_RUN", panel=panel, help=help)
