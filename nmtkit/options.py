@@ -11,10 +11,11 @@ those that define such classes import no torch, so that `--help` is instant.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from nmtkit.errors import ConfigError, plain
 from nmtkit.presets import preset_names
 from nmtkit.settings import Section
 
@@ -26,6 +27,22 @@ SETTINGS = "Settings, weakest first"
 
 class Options(Section):
     """The options of a command."""
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        """Return the options with these values.
+
+        Raises: ConfigError naming the first option with a bad value.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ConfigError(
+                f"{plain(first['msg'])} (got {first['input']!r})",
+                where=flag(str(first["loc"][0])),
+                hint="see --help",
+            ) from None
 
 
 def option(

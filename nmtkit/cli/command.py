@@ -65,9 +65,7 @@ def command(
     """
     groups: list[type[Options]] = [*options, EveryCommand]
     parameters = [
-        _parameter(key, field)
-        for group in groups
-        for key, field in group.model_fields.items()
+        _parameter(key, field) for group in groups for key, field in group.model_fields.items()
     ]
 
     def register(function: Callable[..., None]) -> None:

@@ -19,7 +19,6 @@ from nmtkit.export.options import ExportOptions
 from nmtkit.models import loading
 from nmtkit.models.base import Model
 from nmtkit.run import Run, locked
-from nmtkit.settings import build
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.chosen import Chosen, choose
@@ -57,7 +56,7 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
         EnvironmentProblem if its package is not installed; Disagreement if fewer translations are
         equal.
     """
-    options = build(ExportOptions, {"system": system, "to": to, **values}, "export")
+    options = ExportOptions.of({"system": system, "to": to, **values})
     quantization = options.quantization
     if to not in ENGINES:
         raise ConfigError(f"no export to '{to}'", where="--to", hint=nearest(to, ENGINES))

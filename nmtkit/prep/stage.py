@@ -27,7 +27,7 @@ from nmtkit.prep.request import own_request, parse_identity, registered_request
 from nmtkit.prep.shorten import first_pairs
 from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run, locked, write_toml
-from nmtkit.settings import PrepSettings, build
+from nmtkit.settings import PrepSettings
 
 SIDES = (("src", "source"), ("tgt", "target"))
 
@@ -41,7 +41,7 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     Returns: the run.
     Raises: ConfigError, DataError, EnvironmentProblem; then nothing of the prep folder has changed.
     """
-    options = build(PrepOptions, {"dataset": dataset, **values}, "prep")
+    options = PrepOptions.of({"dataset": dataset, **values})
     documents = assigned(options.docs, "--docs")
     trees = {name: Path(file) for name, file in assigned(options.parses, "--parses").items()}
     own = options.train is not None or options.dev is not None

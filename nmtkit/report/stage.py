@@ -22,7 +22,6 @@ from nmtkit.report.options import ReportOptions
 from nmtkit.report.provenance import calls
 from nmtkit.report.texts import read_texts
 from nmtkit.run import Run, choose, code_commit, locked
-from nmtkit.settings import build
 from nmtkit.tables import figures
 
 READ = (
@@ -53,7 +52,7 @@ def report(run: Run, **values: Any) -> Path:
     Raises: DataError if a run is not prepared or has no scores; ConfigError for an unknown system,
         or a run that is named twice; EnvironmentProblem if the page cannot be written.
     """
-    options = build(ReportOptions, values, "report")
+    options = ReportOptions.of(values)
     runs = [run, *map(choose, options.also)]
     for one in runs:
         one.manifest()

@@ -35,7 +35,7 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     Raises: ConfigError if hypotheses or references are missing, DataError where a file is missing
         or all are empty, or line counts differ.
     """
-    options = build(ScoreOptions, values, "score")
+    options = ScoreOptions.of(values)
     src, language, buckets = options.src, options.language, options.length_groups
     check_format(options.output_format)
     check_test(options.test)

@@ -31,7 +31,6 @@ from nmtkit.score.show import show
 from nmtkit.score.significance import check_test
 from nmtkit.score.translations import described, sets_to_score, translated_systems
 from nmtkit.score.views import STEMS, tables
-from nmtkit.settings import build
 from nmtkit.tables.table import SUFFIXES, StoredTable, check_format
 
 __all__ = ["score", "score_files"]
@@ -57,7 +56,7 @@ def score(run: Run, **values: Any) -> None:
     Raises: DataError if nothing was translated, or lines are missing; ConfigError for unknown
         names.
     """
-    options = build(ScoreOptions, values, "score")
+    options = ScoreOptions.of(values)
     buckets, test, against = options.length_groups, options.test, options.against
     check_format(options.output_format)
     check_test(test)

@@ -27,7 +27,6 @@ from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run, System
-from nmtkit.settings import build
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
@@ -52,7 +51,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     Raises: ConfigError, DataError, CheckpointError, EnvironmentProblem; Interrupted (all saved);
         TrainingDiverged.
     """
-    options = build(TrainOptions, values, "train")
+    options = TrainOptions.of(values)
     variant, device = options.variant, options.device
     ranks = ranks or Ranks()
     plan = make_plan(

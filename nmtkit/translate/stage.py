@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import nmtkit
-from nmtkit import console, files, settings
+from nmtkit import console, files
 from nmtkit.corpora.corpus import is_markup
 from nmtkit.corpora.document_starts import MARKER_LINE
 from nmtkit.data.documents import Documents, documents_file
@@ -73,7 +73,7 @@ def translate(run: Run, **values: Any) -> None:
     Raises: ConfigError, DataError, CheckpointError as the parts say; EnvironmentProblem for an
         absent device.
     """
-    options = settings.build(TranslateOptions, values, "translate")
+    options = TranslateOptions.of(values)
     source, force_target = options.source, options.force_target
     search = overrides(options)
     where = hardware.pick_device(options.device)

@@ -15,7 +15,8 @@ from nmtkit.corpora import published, table
 from nmtkit.corpora.cache import checksum
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import stage
-from nmtkit.prep.request import SEED, registered_request
+from nmtkit.prep.options import PrepOptions
+from nmtkit.prep.request import registered_request
 from nmtkit.presets import preset_names
 from nmtkit.settings import PrepSettings, build
 
@@ -205,7 +206,7 @@ def test_settings_of_preset_and_data_set_in_the_right_order():
     """The data set's own < the preset's < the data set's with that preset < --set."""
 
     def chosen(name, preset=None, *assignments):
-        return registered_request(name, None, None, SEED, preset, None, None).settings(
+        return registered_request(PrepOptions(dataset=name, preset=preset), {}, {}).settings(
             None, list(assignments)
         )
 

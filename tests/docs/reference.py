@@ -134,11 +134,11 @@ def group_lines(commands: dict, left_out: dict[str, list[str]]) -> list[str]:
 
 def commands_page() -> str:
     """The reference of the command line."""
-    group = get_command(app)
+    commands = sub_commands(get_command(app))  # in the order of the help
     shared = common(
         {
             name: sub
-            for name, command in group.commands.items()
+            for name, command in commands.items()
             for name, sub in (sub_commands(command) or {name: command}).items()
         }
     )
@@ -149,13 +149,13 @@ def commands_page() -> str:
         "`nmtkit COMMAND --help` prints the same in the terminal.",
         "",
     ]
-    lines += [" · ".join(f"[{name}](#nmtkit-{name})" for name in group.commands), ""]
+    lines += [" · ".join(f"[{name}](#nmtkit-{name})" for name in commands), ""]
     lines += [
         "All commands have:",
         "",
         *table(["option", "default", "meaning"], list(shared.values())),
     ]
-    for name, command in group.commands.items():
+    for name, command in commands.items():
         lines += command_lines(name, command, shared)
         lines += group_lines(sub_commands(command), shared) if sub_commands(command) else []
     lines += [

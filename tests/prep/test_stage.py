@@ -23,6 +23,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
 from nmtkit.prep import check, pipeline, request
+from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run, locked
 from nmtkit.train.plan import make_plan
@@ -485,20 +486,8 @@ def test_training_pairs_are_counted_before_the_preset_is_chosen(
         path.write_bytes(path.read_bytes().replace(b"\n", b"\n \n" if blank else b"\n", 5))
     monkeypatch.setattr(request, "MANY_PAIRS", limit)
     documents = {"train": "blank"} if blank else {}
-    asked = request.own_request(
-        "mine",
-        files["train"],
-        files["dev"],
-        [],
-        None,
-        None,
-        None,
-        size,
-        request.SEED,
-        None,
-        documents,
-        {},
-    )
+    options = PrepOptions(dataset="mine", train=files["train"], dev=files["dev"], size=size)
+    asked = request.own_request(options, documents, {})
     assert asked.preset == preset and asked.note.startswith(f"preset {preset}, for ")
     assert asked.settings(None, []).merges == {"small": 8000, "base": 32000}[preset]
 

@@ -21,7 +21,6 @@ from nmtkit.records import Comparison, MetricScore, Scores, SignificanceTest, Sy
 from nmtkit.report import comparison, explorer, stage, svg
 from nmtkit.report.gathered import analyze_command, gather
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
-from nmtkit.run import Run
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table
@@ -515,7 +514,7 @@ def second(tmp_path, reported, capsys):
 
 
 def test_a_page_of_two_runs(reported, second, capsys):
-    page = reported.page(also=[second.run])
+    page = reported.page(also=[second.run.path])
     said = capsys.readouterr()
     assert (
         said.out == f"{reported.run.path}/report/index.html\n"
@@ -552,23 +551,23 @@ def test_a_page_of_two_runs(reported, second, capsys):
         systems == [["base", "own"], ["base", "own", "third"]]
         and "third is better than base" in page.text
     )
-    path = stage.report(reported.run, also=[second.run])
+    path = stage.report(reported.run, also=[second.run.path])
     assert "up to date" in capsys.readouterr().err
     second.finding("cost", "a new finding")
-    stage.report(reported.run, also=[second.run])
+    stage.report(reported.run, also=[second.run.path])
     assert "A new finding" in path.read_text("utf-8")
 
 
 def test_runs_that_make_no_page_together(reported, second):
     with pytest.raises(ConfigError, match="in this page already") as error:
-        stage.report(reported.run, also=[second.run, Run(reported.run.path / ".." / "run")])
+        stage.report(reported.run, also=[second.run.path, reported.run.path / ".." / "run"])
     assert error.value.where == "--also"
     with pytest.raises(ConfigError, match="no system 'thrid'") as error:
-        stage.report(reported.run, also=[second.run], attention=["thrid"])
+        stage.report(reported.run, also=[second.run.path], attention=["thrid"])
     assert "did you mean 'third'" in error.value.hint and str(second.run.path) in error.value.where
     shutil.rmtree(second.run.path / "score")
     with pytest.raises(DataError, match="not scored") as error:
-        stage.report(reported.run, also=[second.run])
+        stage.report(reported.run, also=[second.run.path])
     assert str(second.run.path) in str(error.value.where)
 
 
@@ -580,7 +579,7 @@ def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeyp
         lambda study, name, lines: SystemAttention(name, "layer", study.set_name, {lines[0]: one}),
     )
     for system, expected in (("third", [False, True]), ("own", [True, True])):
-        page = reported.page(also=[second.run], attention=[system])
+        page = reported.page(also=[second.run.path], attention=[system])
         assert ["attention" in json.loads(data)["sets"][0] for data in page.datas] == expected
         assert page.text.count("only with attention") == sum(expected) and page.text.count(
             "no attention of this run"

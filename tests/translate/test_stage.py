@@ -21,6 +21,7 @@ from nmtkit.nn.hardware import Hardware
 from nmtkit.run import Run, locked
 from nmtkit.translate import stage
 from nmtkit.translate.chosen import choose, overrides
+from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.stage import translate
 from tests.manifests import write_best
 
@@ -265,13 +266,14 @@ def test_search_settings_from_weakest_to_strongest(tmp_path):
     of_preset = (
         settings.SearchSettings().model_dump() | named
     )  # those it does not name have their defaults, as `nmtkit settings` shows
-    assert len(named) < len(of_preset) and overrides([], preset="tiny") == of_preset
-    assert overrides([], preset="tiny", config=config) == of_preset | {
+    assert len(named) < len(of_preset) and overrides(TranslateOptions(preset="tiny")) == of_preset
+    assert overrides(TranslateOptions(preset="tiny", config=config)) == of_preset | {
         "beam": 7,
         "length_penalty": 0.25,
         "max_length_b": 9,
     }
-    found = overrides(["search.max_length_b=8", "search.beam=6"], config=config, beam=5, nbest=None)
+    assignments = ["search.max_length_b=8", "search.beam=6"]
+    found = overrides(TranslateOptions(assignments=assignments, config=config, beam=5))
     assert found == {"beam": 5, "length_penalty": 0.25, "max_length_b": 8}
 
 
