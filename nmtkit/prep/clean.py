@@ -1,43 +1,216 @@
-"""Decide which sentence pairs are fit for training, with the rules of Moses'
-clean-corpus-n.perl.
+"""The first pass over the training text: tidy, tokenize and filter pairs, and count the words from
+which truecaser and BPE are learnt.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
+from pathlib import Path
 
-class PairFilter:
-    """Which pairs are kept for training, with the rules of Moses' clean-corpus-n.perl.
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit import files
+from nmtkit.errors import DataError
+from nmtkit.settings import PrepSettings
+from nmtkit.text.chinese import is_chinese
+from nmtkit.text.side import TextSide
+from nmtkit.text.tidy import tidy, utf8_lines
+from nmtkit.text.truecase import DELAYED_START, SENTENCE_END, evidence, sentence_starts
+
+SIDES = ("src", "tgt")
+LONGEST_WORD = 1000
+_SPECIAL = SENTENCE_END | DELAYED_START
+
+
+def row_chunks(
+    streams: Sequence[Sequence[Path]], max_rows: int = 4000, max_bytes: int = 1 << 20
+) -> Iterator[list[bytes]]:
+    """Read the lines of parallel texts in chunks of bounded size.
 
     Args:
-        min_words: fewest words on a side.
-        max_words: most words on a side; 0 for no limit.
-        max_ratio: a pair goes when one side has more than this many times the words of the other; 0
-            for no limit.
+        streams: the files of each text.
+        max_rows, max_bytes: a chunk ends when it has so much.
+    Returns: for each chunk the lines of each text, each line with its LF.
+    Raises: DataError if one text has more lines than another.
+    """
+    lines = [
+        itertools.chain.from_iterable(itertools.chain.from_iterable(map(files.line_blocks, paths)))
+        for paths in streams
+    ]
+    rows: list[tuple[bytes, ...]] = []
+    size = 0
+    try:
+        for row in zip(*lines, strict=True):
+            rows.append(row)
+            size += sum(map(len, row))
+            if len(rows) >= max_rows or size >= max_bytes:
+                yield list(map(b"".join, zip(*rows, strict=True)))
+                rows, size = [], 0
+    except ValueError as error:
+        problem = "the files changed while they were read: their line counts differ"
+        raise DataError(problem, where=streams[0][0]) from error
+    if rows:
+        yield list(map(b"".join, zip(*rows, strict=True)))
+
+
+def truecased(settings: PrepSettings, side: str, language: str) -> bool:
+    """True if a side is truecased.
+
+    Chinese never is: no capital begins a sentence there, and `iPhone` would get one.
+    """
+    wanted = settings.truecase in (side, "both") and not settings.lowercase
+    return wanted and not is_chinese(language)
+
+
+@dataclass
+class WordCounts:
+    """How often each word of a side occurs; memory grows with the words, not with the text."""
+
+    at_start: Counter[str] = field(default_factory=Counter)
+    """Words where a sentence starts, as the truecaser sees it."""
+    inside: Counter[str] = field(default_factory=Counter)
+    """The truecaser's evidence (`truecase.evidence`), in the order of first appearance."""
+    difference: Counter[str] = field(default_factory=Counter)
+    """Words where no sentence starts, minus `inside`; so a word may have a negative count."""
+    changes: Counter[str] = field(default_factory=Counter)
+    """What `tidy` changed, by kind."""
+
+    def add(self, lines: Iterable[str], truecase: bool) -> None:
+        """Count tokenized lines, none of them empty.
+
+        Most lines are one sentence without quotes or brackets inside: all their words but the first
+        and a last mark are evidence.
+        """
+        starts: list[str] = []
+        inside: list[str] = []
+        others: list[str] = []
+        for line in lines:
+            tokens = line.split(" ")
+            if not truecase:
+                others += tokens
+            elif _SPECIAL.isdisjoint(tokens[:-1]) and "<" not in line:
+                starts.append(tokens[0])
+                marked = tokens[-1] in _SPECIAL
+                inside += tokens[1:-1] if marked else tokens[1:]
+                if marked:
+                    others += tokens[1:][-1:]
+            else:
+                first = list(sentence_starts(tokens))
+                starts += compress(tokens, first)
+                others += compress(tokens, map(not_, first))
+                counted = evidence(tokens)
+                inside += counted
+                self.difference.subtract(counted)
+        self.at_start.update(starts)
+        self.inside.update(inside)
+        self.difference.update(others)
+
+    @property
+    def elsewhere(self) -> Counter[str]:
+        """Words where no sentence starts."""
+        counts = self.inside.copy()
+        counts.update(self.difference)
+        return +counts
+
+    def merge(self, following: WordCounts) -> None:
+        """Add the counts of the text that follows."""
+        for name, counts in vars(following).items():
+            getattr(self, name).update(counts)
+
+
+@dataclass
+class Cleaned:
+    """A chunk of training pairs, tidied, tokenized and filtered."""
+
+    text: bytes
+    """The pairs that are kept, tokenized: src line, tgt line, … as UTF-8."""
+    kept: NDArray[np.bool_]
+    """For each row of the chunk, True if it is kept."""
+    reasons: Counter[tuple[str, str]]
+    """Dropped pairs by reason, under "pairs" and under each side that is to blame."""
+    counts: tuple[WordCounts, WordCounts]
+
+
+class Cleaner:
+    """Tidies, tokenizes, filters and counts training pairs.
+
+    Args:
+        languages: source and target.
+        settings: of prep.
     """
 
-    def __init__(self, min_words: int = 1, max_words: int = 100, max_ratio: float = 9.0) -> None:
-        self.min_words = min_words
-        self.max_words = max_words
-        self.max_ratio = max_ratio
+    def __init__(self, languages: tuple[str, str], settings: PrepSettings) -> None:
+        self._sides = [TextSide(language, settings) for language in languages]
+        self._truecase = list(map(truecased, [settings] * 2, SIDES, languages))
+        self._settings = settings
+        # A line of so many words cannot become short enough: tokenization joins two at most.
+        self._hopeless = 10 * settings.max_words
 
-    def reason(self, src_words: int, tgt_words: int) -> str | None:
-        """Why a pair is dropped.
+    def __call__(self, texts: Sequence[bytes]) -> Cleaned:
+        """Clean the source lines and the target lines of a chunk, each line with its LF."""
+        counts = (WordCounts(), WordCounts())
+        lines: list[str] = []
+        kept: list[bool] = []
+        reasons: Counter[tuple[str, str]] = Counter()
+        drop = self._settings.on_bad_utf8 == "drop"
+        decoded = [
+            utf8_lines(text, None if drop else count.changes)
+            for text, count in zip(texts, counts, strict=True)
+        ]
+        for pair in zip(*decoded, strict=True):
+            tokenized: list[str] = []
+            for raw, side, count in zip(pair, self._sides, counts, strict=True):
+                if raw is None:
+                    reason, blame = "not UTF-8", [not tokenized, bool(tokenized)]
+                    break
+                tokenized.append(self._tokenized(side, tidy(raw, count.changes)))
+            else:
+                reason, blame = drop_reason(tokenized, self._settings)
+            kept.append(not reason)
+            if reason:
+                guilty = compress(SIDES, blame)
+                reasons.update((reason, name) for name in ("pairs", *guilty))
+            else:
+                lines += tokenized
+        for i, (count, truecase) in enumerate(zip(counts, self._truecase, strict=True)):
+            count.add(lines[i::2], truecase)
+        text = "".join([line + "\n" for line in lines]).encode()
+        return Cleaned(text, np.array(kept, bool), reasons, counts)
 
-        Args:
-            src_words, tgt_words: words on each side.
-        Returns: "empty" (no word on a side), "too short" (fewer than min_words), "too long" (more
-            than max_words), "ratio" (strictly more than max_ratio times as many words; Moses:
-            `ec/fc > ratio || fc/ec > ratio`), or None for a pair that is kept.
-        """
-        shorter, longer = (
-            (src_words, tgt_words) if src_words < tgt_words else (tgt_words, src_words)
-        )
-        if shorter == 0:
-            return "empty"
-        if self.max_words and longer > self.max_words:
-            return "too long"
-        if shorter < self.min_words:
-            return "too short"
-        if self.max_ratio and longer / shorter > self.max_ratio:
-            return "ratio"
-        return None
+    def _tokenized(self, side: TextSide, line: str) -> str:
+        if line.count(" ") > self._hopeless:
+            return "x " * self._hopeless + "x"
+        return side.tokenized(line)
+
+
+def drop_reason(pair: Sequence[str], settings: PrepSettings) -> tuple[str, list[bool]]:
+    """Return why a training pair is dropped, and for each side True if it is to blame.
+
+    The rules are those of Moses' clean-corpus-n.perl, and a limit for single words.
+
+    Args:
+        pair: both sides, tokenized.
+        settings: of prep.
+    Returns: "empty", "too long", "too short", "ratio", "word too long", or "" for a pair that is
+        kept.
+    """
+    words = [line.count(" ") + 1 if line else 0 for line in pair]
+    shorter, longer = sorted(words)
+    if not shorter:
+        return "empty", [count == 0 for count in words]
+    if longer > settings.max_words:
+        return "too long", [count > settings.max_words for count in words]
+    if shorter < settings.min_words:
+        return "too short", [count < settings.min_words for count in words]
+    if longer / shorter > settings.max_ratio:
+        return "ratio", [count == longer for count in words]
+    giant = [
+        len(line) > LONGEST_WORD and max(map(len, line.split(" "))) > LONGEST_WORD for line in pair
+    ]
+    return "word too long" if any(giant) else "", giant

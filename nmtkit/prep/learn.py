@@ -1,6 +1,7 @@
-"""From counts of words alone: truecasers, BPE and vocabularies. A word's truecased form depends on
-the word and on whether it starts a sentence, its subwords on that form; so no step reads the text
-again.
+"""Truecaser, BPE and vocabularies from counts of words alone.
+
+The truecased form of a word depends on the word and on whether it starts a sentence, its subwords
+depend on that form; so no step reads the text again.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +18,11 @@ from numpy.typing import NDArray
 
 from nmtkit import console, files
 from nmtkit.parallel import ordered_map
-from nmtkit.prep.encoders import BOTH, Numbers, Segmenter
-from nmtkit.prep.workers import SideCounts
+from nmtkit.prep.clean import SIDES, WordCounts, truecased
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import JOINER, Bpe, learn_bpe
 from nmtkit.text.segmented import Segmented
-from nmtkit.text.truecase import Truecaser
+from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary, by_frequency
 
 Ints = NDArray[np.int64]
@@ -30,176 +30,159 @@ WORDS_PER_CHUNK = 2000
 
 
 @dataclass
-class Words:
-    """The truecased words of a side: list, how often each occurs (0 for those of the other side
-    only), numbers of words as they are in the text.
-    """
+class SideWords:
+    """The truecased words of a side."""
 
     words: list[str]
+    """By number; of both sides if they share them."""
     counts: Ints
-    numbers: Numbers
+    """How often each occurs on this side."""
+    at_start: dict[str, int]
+    """The number of each word of the text where a sentence starts; empty without truecasing."""
+    elsewhere: dict[str, int]
 
 
-def numbered(
-    counts: Mapping[str, SideCounts], truecasers: Mapping[str, Truecaser | None], shared: bool
-) -> dict[str, Words]:
+def number_words(
+    counts: Sequence[WordCounts], truecasers: Sequence[Truecaser | None], shared: bool
+) -> list[SideWords]:
     """Number the words of both sides; the target's numbers follow the source's.
 
     Args:
         counts, truecasers: of each side.
-        shared: the sides share one list of words.
+        shared: True if the sides share one list of words.
     """
     shared_numbers: dict[str, int] = {}
-    numbers = {side: shared_numbers if shared else {} for side in BOTH}
-    found: dict[str, list[tuple[Counter[str], Ints]]] = {}
-    for side in BOTH:
-        number, truecaser = numbers[side], truecasers[side]
-        found[side] = []
-        for words, first in ((counts[side].at_start, True), (counts[side].elsewhere, False)):
+    numbers = [shared_numbers if shared else {} for _ in SIDES]
+    places: list[list[tuple[Counter[str], Ints]]] = []
+    for count, truecaser, number in zip(counts, truecasers, numbers, strict=True):
+        side = []
+        for words, first in ((count.at_start, True), (count.elsewhere, False)):
             cased = truecaser.words(words, first) if truecaser else words
-            found[side].append(
-                (
-                    words,
-                    np.array([number.setdefault(word, len(number)) for word in cased], np.int64),
-                )
-            )
-    result = {}
-    for side, before in zip(BOTH, (0, len(numbers["src"])), strict=True):
-        sums = sum(
-            np.bincount(of, list(words.values()), len(numbers[side])) for words, of in found[side]
+            forms = [number.setdefault(word, len(number)) for word in cased]
+            side.append((words, np.array(forms, np.int64)))
+        places.append(side)
+    sides = []
+    for number, side, before in zip(numbers, places, (0, len(numbers[0])), strict=True):
+        sums = sum(np.bincount(form, [*words.values()], len(number)) for words, form in side)
+        at_start, elsewhere = (
+            dict(zip(words, (form + before).tolist(), strict=True)) for words, form in side
         )
-        forms = [dict(zip(words, (of + before).tolist(), strict=True)) for words, of in found[side]]
-        result[side] = Words(list(numbers[side]), np.asarray(sums, np.int64), Numbers(*forms))
-    return result
+        sides.append(SideWords([*number], np.asarray(sums, np.int64), at_start, elsewhere))
+    return sides
 
 
 @dataclass
 class Models:
-    """What is learnt of both sides' words."""
+    """What is learnt of the words of source and target."""
 
-    bpe: dict[str, Bpe | None]
-    segmented: dict[str, Segmented]
+    words: list[SideWords]
+    segmented: list[Segmented]
     vocabularies: tuple[Vocabulary, Vocabulary]
+    counts: dict[str, int]
+    """Words, types and merges, as the manifest has them."""
 
 
 def learn(
-    words: Mapping[str, Words],
+    counts: Sequence[WordCounts],
+    languages: tuple[str, str],
     settings: PrepSettings,
     folder: Path,
     jobs: int,
-    facts: dict[str, int],
 ) -> Models:
-    """Learn BPE and vocabularies and write codes.bpe (codes.SIDE.bpe), bpe-vocab.SIDE.txt and
-    vocab.txt (vocab.SIDE.txt).
+    """Learn truecasers, BPE and vocabularies.
+
+    Writes truecase.LANGUAGE, codes.bpe (codes.SIDE.bpe), bpe-vocab.SIDE.txt and vocab.txt
+    (vocab.SIDE.txt).
 
     Args:
-        words: of each side.
+        counts, languages: of source and target.
+        settings: of prep.
         folder: where the files go.
         jobs: worker processes.
-        facts: the numbers of merges learnt are added.
     """
-    bpe: dict[str, Bpe | None] = dict.fromkeys(BOTH)
-    segmented = {side: Segmented.whole(words[side].words) for side in BOTH}
+    truecasers = [
+        learn_truecaser(count.inside, folder / f"truecase.{language}")
+        if truecased(settings, side, language)
+        else None
+        for count, side, language in zip(counts, SIDES, languages, strict=True)
+    ]
+    words = number_words(counts, truecasers, settings.joint_vocab)
+    numbers: dict[str, int] = {}
+    for name, side in zip(SIDES, words, strict=True):
+        numbers[f"{name}_words"] = int(side.counts.sum())
+        numbers[f"{name}_types"] = int(np.count_nonzero(side.counts))
+    segmented = [Segmented.whole(side.words) for side in words]
     if settings.merges:
-        codes = {
-            side: folder / ("codes.bpe" if settings.joint_vocab else f"codes.{side}.bpe")
-            for side in BOTH
-        }
-        segmented = _learn_merges(words, settings, codes, jobs, facts)
-    tokens = {side: segmented[side].counts(words[side].counts) for side in BOTH}
-    if settings.merges:
-        for side in BOTH:
-            count = tokens[side]
-            files.write_lines(
-                folder / f"bpe-vocab.{side}.txt",
-                [f"{token} {count[token]}" for token in by_frequency(count)],
-            )
-            allowed = (
-                {token for token in count if count[token] >= settings.vocab_threshold}
-                if settings.vocab_threshold
-                else None
-            )
-            shares = side == "tgt" and settings.joint_vocab and allowed is None
-            bpe[side] = bpe["src"] if shares else Bpe(codes[side], allowed)
-            if allowed:
-                segmented[side] = _undone(
-                    segmented[side],
-                    words[side],
-                    functools.partial(Segmenter, codes[side], allowed),
-                    allowed,
-                    jobs,
-                )
-                tokens[side] = segmented[side].counts(words[side].counts)
+        segmented, merges = _segment(words, settings, folder, jobs)
+        numbers |= merges
+    tokens = [pieces.counts(side.counts) for pieces, side in zip(segmented, words, strict=True)]
     if settings.joint_vocab:
-        shared = Vocabulary.from_counts(tokens["src"] + tokens["tgt"], settings.min_frequency)
+        shared = Vocabulary.from_counts(tokens[0] + tokens[1], settings.min_frequency)
         shared.save(folder / "vocab.txt")
-        return Models(bpe, segmented, (shared, shared))
-    src, tgt = (Vocabulary.from_counts(tokens[side], settings.min_frequency) for side in BOTH)
+        return Models(words, segmented, (shared, shared), numbers)
+    src, tgt = (Vocabulary.from_counts(count, settings.min_frequency) for count in tokens)
     src.save(folder / "vocab.src.txt")
     tgt.save(folder / "vocab.tgt.txt")
-    return Models(bpe, segmented, (src, tgt))
+    return Models(words, segmented, (src, tgt), numbers)
 
 
-def _learn_merges(
-    words: Mapping[str, Words],
-    settings: PrepSettings,
-    codes: Mapping[str, Path],
-    jobs: int,
-    facts: dict[str, int],
-) -> dict[str, Segmented]:
+def _segment(
+    words: Sequence[SideWords], settings: PrepSettings, folder: Path, jobs: int
+) -> tuple[list[Segmented], dict[str, int]]:
+    """Learn merges, and segment the words of both sides with them."""
+    names = [f"codes.{side}.bpe" for side in SIDES]
+    counts = [side.counts for side in words]
     if settings.joint_vocab:
-        counts = words["src"].counts + words["tgt"].counts
-        learnt = [
-            learn_bpe(
-                dict(zip(words["src"].words, counts.tolist(), strict=True)),
-                settings.merges,
-                codes["src"],
-            )
-        ] * 2
-    else:
-        learnt = list(
-            ordered_map(
-                functools.partial(_SideLearner, words, settings.merges, codes), BOTH, min(jobs, 2)
-            )
-        )
-    for side, segmented in zip(BOTH[: 1 if settings.joint_vocab else 2], learnt, strict=False):
-        facts["merges" if settings.joint_vocab else f"{side}_merges"] = segmented.merges
-        if segmented.merges < settings.merges:
-            console.say(
-                f"BPE: learned {segmented.merges:,} of {settings.merges:,} merges; the corpus has"
-                " no more"
-            )
-    return dict(zip(BOTH, learnt, strict=True))
+        names, counts = ["codes.bpe"], [counts[0] + counts[1]]
+    codes = [folder / name for name in names]
+    make = functools.partial(_merge_learner, words, counts, codes, settings.merges)
+    learnt = list(ordered_map(make, range(len(codes)), min(jobs, len(codes))))
+    keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
+    merges = {key: pieces.merges for key, pieces in zip(keys, learnt, strict=True)}
+    for count in merges.values():
+        if count < settings.merges:
+            some = f"learned {count:,} of {settings.merges:,} merges"
+            console.say(f"BPE: {some}; the corpus has no more")
+    segmented = []
+    for i, side in enumerate(SIDES):
+        pieces, path = learnt[i % len(learnt)], codes[i % len(codes)]
+        tokens = pieces.counts(words[i].counts)
+        lines = [f"{token} {tokens[token]}" for token in by_frequency(tokens)]
+        files.write_lines(folder / f"bpe-vocab.{side}.txt", lines)
+        frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
+        if settings.vocab_threshold and frequent:
+            pieces = _without_rare(pieces, words[i], path, frequent, jobs)
+        segmented.append(pieces)
+    return segmented, merges
 
 
-class _SideLearner:
-    """Learns the merges of a side in a process of its own."""
+def _merge_learner(
+    words: Sequence[SideWords], counts: Sequence[Ints], codes: Sequence[Path], merges: int
+) -> Callable[[int], Segmented]:
+    def learn_side(side: int) -> Segmented:
+        numbered = zip(words[side].words, counts[side].tolist(), strict=True)
+        return learn_bpe(dict(numbered), merges, codes[side])
 
-    def __init__(self, words: Mapping[str, Words], merges: int, codes: Mapping[str, Path]) -> None:
-        self._words, self._merges, self._codes = words, merges, codes
-
-    def __call__(self, side: str) -> Segmented:
-        words = self._words[side]
-        return learn_bpe(
-            dict(zip(words.words, words.counts.tolist(), strict=True)),
-            self._merges,
-            self._codes[side],
-        )
+    return learn_side
 
 
-def _undone(
-    segmented: Segmented, words: Words, make: Callable[[], Segmenter], allowed: set[str], jobs: int
+def _without_rare(
+    segmented: Segmented, side: SideWords, codes: Path, frequent: set[str], jobs: int
 ) -> Segmented:
-    """Segment those words anew of which a subword is too rare on their side."""
-    odd = {number for number, word in enumerate(words.words) if word.endswith(JOINER)}
-    numbers = [
-        number for number in sorted({*segmented.outside(allowed), *odd}) if words.counts[number]
-    ]
+    """Segment the words anew that have a subword too rare on their side."""
+    joined = {number for number, word in enumerate(side.words) if word.endswith(JOINER)}
+    numbers = [n for n in sorted({*segmented.outside(frequent), *joined}) if side.counts[n]]
     chunks = [
-        [words.words[number] for number in numbers[i : i + WORDS_PER_CHUNK]]
+        [side.words[number] for number in numbers[i : i + WORDS_PER_CHUNK]]
         for i in range(0, len(numbers), WORDS_PER_CHUNK)
     ]
+    make = functools.partial(_segmenter, codes, frequent)
     pieces = itertools.chain.from_iterable(
         ordered_map(make, chunks, jobs if len(chunks) > 2 else 1)
     )
     return segmented.changed(dict(zip(numbers, pieces, strict=True)))
+
+
+def _segmenter(codes: Path, vocabulary: set[str]) -> Callable[[list[str]], list[list[str]]]:
+    bpe = Bpe(codes, vocabulary)
+    return lambda words: [bpe.segment([word]) for word in words]

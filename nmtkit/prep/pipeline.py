@@ -1,14 +1,8 @@
-"""Raw text to token ids, streaming: two passes over the training text, both in worker processes,
-the first of which does the slow work.
+"""Raw text to token ids: two passes over the training text, chunk by chunk, in worker processes.
 
-1. tidy, tokenize, clean; count the words by case and position (for the truecaser) -> tokenized text
-  in temporary files
-2. from these counts alone: truecaser, BPE, subword counts, vocabulary (no pass over the text: a
-  word's truecased form depends on the
-   word and on whether it starts a sentence, its subwords on the word); meanwhile, the text as
-   numbers of truecased words
-3. numbers of words to token ids -> the store; dev and test sets go the way translation input goes,
-  and keep every line
+1. Tidy, tokenize, clean, and count the words. The tokenized text goes to a temporary file.
+2. Learn truecaser, BPE and vocabularies from the counts alone.
+3. Encode the tokenized text. Dev and test sets go the way of translation input and keep every line.
 """
 
 from __future__ import annotations
@@ -16,47 +10,38 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import itertools
 import shutil
+import tempfile
 import time
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nmtkit import console, files
 from nmtkit.corpora.corpus import Corpus, SetFiles
 from nmtkit.corpora.document_starts import read_starts
 from nmtkit.data.documents import documents_file
-from nmtkit.data.store import StoreWriter, id_type
+from nmtkit.data.store import StoreWriter
 from nmtkit.errors import DataError
-from nmtkit.parallel import Meanwhile, ordered_map
+from nmtkit.parallel import ordered_map
 from nmtkit.prep import check
-from nmtkit.prep.encoders import (
-    BOTH,
-    Encoded,
-    Numberer,
-    Numbers,
-    SetEncoder,
-    TrainEncoder,
-    keep_sides,
-)
-from nmtkit.prep.learn import Models, Words, learn, numbered
-from nmtkit.prep.parse_spans import PARSED, Kept, Parser, parse_text, write_spans
-from nmtkit.prep.parts import Part
+from nmtkit.prep.clean import SIDES, Cleaned, Cleaner, WordCounts, row_chunks
+from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder
+from nmtkit.prep.learn import Models, learn
+from nmtkit.prep.parse_spans import check_parses, write_spans
+from nmtkit.prep.parsers import Stanza, parse_text
 from nmtkit.prep.tally import Tally, as_counts, fingerprint, tools
-from nmtkit.prep.workers import Cleaned, Cleaner, Counts, SideCounts, row_chunks
 from nmtkit.records import Cleaning, Manifest, TextRecipe, TextSet, VocabularySizes
 from nmtkit.settings import PrepSettings
-from nmtkit.text.segmented import WordIds
 from nmtkit.text.side import TextSide
-from nmtkit.text.truecase import Truecaser, TruecaseTrainer
 from nmtkit.text.vocabulary import SPECIALS
 
-PARTS_IN_PARENT = 100  # encoding these takes less than starting workers for it
+FEW_LINES = 2000
+"""So many lines are encoded faster than worker processes start."""
 
 
 class Pipeline:
@@ -67,10 +52,9 @@ class Pipeline:
         corpus: what to prepare; its files are checked.
         facts: the facts of its files (`check.check_sets`).
         settings: of prep.
-        jobs: worker processes; the output doesn't depend on it.
-        identity: what was asked for, kept in the manifest as `source`.
-        parser: of the source language, for the sets that have no file of parses; None: these have
-            none.
+        jobs: worker processes; the output does not depend on it.
+        identity: what was asked for, the manifest's `source`.
+        parser: of the source language, for the sets without a file of parses.
     """
 
     def __init__(
@@ -80,326 +64,208 @@ class Pipeline:
         facts: dict[str, check.Facts],
         settings: PrepSettings,
         jobs: int,
-        identity: dict[str, Any] | None = None,
-        parser: Parser | None = None,
+        identity: dict[str, Any],
+        parser: Stanza | None,
     ) -> None:
-        self.folder = folder
-        self.corpus = corpus
-        self.facts = facts
-        self.settings = settings
-        self.jobs = jobs
-        self.identity = identity or {}
-        self.parser = parser
+        self.folder, self.corpus, self.facts, self.settings = folder, corpus, facts, settings
+        self.jobs, self.identity, self.parser = jobs, identity, parser
+        self.languages = (corpus.src, corpus.tgt)
         self.tally = Tally()
-        self._vocabulary_sizes = (0, 0)
-        self._dropped = (
-            array("q"),
-            array("q"),
-        )  # rows dropped by cleaning, and among those kept then, by encoding
 
     def run(self) -> Manifest:
-        """Do all of it.
+        """Prepare the corpus.
 
         Returns: the manifest, written too.
         Raises: DataError if nothing is left of the training text.
         """
         collecting = gc.isenabled()
-        gc.disable()  # here are no cycles to find, but millions of objects to walk through
+        gc.disable()  # there are no cycles to find, but millions of objects to walk through
         try:
-            return self._run()
+            with tempfile.TemporaryFile(dir=self.folder) as tokenized:
+                train = self._prepare_train(tokenized)
+            sets = [train, *map(self._encode_set, self.corpus.sets[1:])]
+            sets = list(map(self._with_documents_and_spans, self.corpus.sets, sets))
+            for name, path in self.corpus.extras.items():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, self.folder / name)
+            return self._write_manifest(sets)
         finally:
             if collecting:
                 gc.enable()
 
-    def _run(self) -> Manifest:
-        train = self.corpus.sets[0]
-        parts, counts = self._clean(train)
-        start = time.perf_counter()
-        truecasers, words = self._number(counts)
-        trainers = {
-            self.folder / f"truecase.{language}": counts[side].trainer
-            for side, language in zip(BOTH, (self.corpus.src, self.corpus.tgt), strict=True)
-            if truecasers[side]
-        }
+    def _prepare_train(self, tokenized: IO[bytes]) -> TextSet:
+        sizes, masks, counts = self._clean(tokenized)
+        models = self._learn(counts)
         del counts
-        number = functools.partial(
-            _Aside,
-            trainers,
-            (words["src"].numbers, words["tgt"].numbers),
-            self.folder / "train.words",
-        )
-        work: list[Any] = [*trainers, *parts]
-        with Meanwhile(number, work, self.jobs, 1 if self.settings.joint_vocab else 2) as aside:
-            models = self._learn(words, truecasers, start)
-            numbered_parts: Iterator[Any] = itertools.islice(aside.results(), len(trainers), None)
-            sets = [self._encode_train(train, numbered_parts, models, len(parts))]
-        for path in {part.path for part in parts} | set(self.folder.glob("train.words.*")):
-            path.unlink()
-        sets += [self._encode_set(one) for one in self.corpus.sets[1:]]
-        sets = [
-            entry.model_copy(
-                update=self._write_documents(one) | self._write_spans(one, entry.lines)
-            )
-            for one, entry in zip(self.corpus.sets, sets, strict=True)
-        ]
-        for name, path in self.corpus.extras.items():
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, self.folder / name)
-        return self._write_manifest(sets)
+        tokenized.seek(0)
+        return self._encode_train(models, map(tokenized.read, sizes), masks)
 
-    def _clean(self, train: SetFiles) -> tuple[list[Part], dict[str, SideCounts]]:
-        """Tokenized text, and what is counted in it."""
+    def _clean(
+        self, tokenized: IO[bytes]
+    ) -> tuple[list[int], list[NDArray[np.bool_]], tuple[WordCounts, WordCounts]]:
+        """Write the tokenized text and count its words.
+
+        Returns: for each chunk its bytes and which of its rows are kept; the counts of both sides.
+        """
+        train, tally = self.corpus.sets[0], self.tally
         lines = check.total(train.src, self.facts)
-        make = functools.partial(
-            Cleaner, (self.corpus.src, self.corpus.tgt), self.settings, self.folder / "train.tok"
-        )
-        make()  # what it imports and compiles is then there in every worker
-        parts: list[Part] = []
-        counted: list[Counts] = []
-        with self.tally.timed("tidy, tokenize, clean, count", 2 * lines):
-            for done in self._map(
-                make,
-                enumerate(_chunks([train.src, train.tgt])),
-                "tokenizing",
-                lines,
-                handed_over=counted,
-            ):
-                cleaned: Cleaned = done
-                if cleaned.pairs:
-                    parts.append(cleaned.part)
-                self._dropped[0].extend(self.tally.pairs_in + row for row in cleaned.dropped)
-                self.tally.pairs_in += cleaned.pairs + len(cleaned.dropped)
-                self.tally.pairs_kept += cleaned.pairs
-                self.tally.reasons.update(cleaned.reasons)
-            counts = Counts.together(counted)
-        for side in BOTH:
-            self.tally.changes[side] = counts[side].changes
-        self._refuse_nothing()
-        return parts, counts
+        make = functools.partial(Cleaner, self.languages, self.settings)
+        make()  # the workers inherit what it imports and compiles
+        sizes, masks = [], []
+        total = (WordCounts(), WordCounts())
+        with tally.timed("tidy, tokenize, clean, count", 2 * lines):
+            chunks = row_chunks([train.src, train.tgt])
+            cleaned: Cleaned
+            for cleaned in self._map(make, chunks, "tokenizing", lines, self.jobs):
+                sizes.append(tokenized.write(cleaned.text))
+                masks.append(cleaned.kept)
+                tally.reasons.update(cleaned.reasons)
+                for sums, counts in zip(total, cleaned.counts, strict=True):
+                    sums.merge(counts)
+        tally.changes = [counts.changes for counts in total]
+        self._count_pairs(masks)
+        return sizes, masks, total
 
-    def _refuse_nothing(self) -> None:
-        if self.tally.pairs_kept:
-            return
-        reasons = ", ".join(
-            f"{reason} {count['pairs']:,}" for reason, count in self.tally.dropped().items()
-        )
-        raise DataError(
-            f"cleaning dropped all {self.tally.pairs_in:,} training pairs: {reasons}",
-            where=", ".join(str(p) for p in (*self.corpus.sets[0].src, *self.corpus.sets[0].tgt)),
-            hint=(
-                "check the files, or the settings prep.min_words, max_words, max_ratio,"
-                " max_subwords"
-            ),
-        )
+    def _count_pairs(self, masks: Sequence[NDArray[np.bool_]]) -> None:
+        """Count the pairs that are kept, and refuse a corpus without any."""
+        tally, train = self.tally, self.corpus.sets[0]
+        self.kept = np.concatenate([*masks])
+        tally.pairs_in, tally.pairs_kept = len(self.kept), int(self.kept.sum())
+        if not tally.pairs_kept:
+            dropped = tally.dropped().items()
+            reasons = ", ".join(f"{reason} {count['pairs']:,}" for reason, count in dropped)
+            names = "prep.min_words, max_words, max_ratio, max_subwords"
+            raise DataError(
+                f"cleaning dropped all {tally.pairs_in:,} training pairs: {reasons}",
+                where=", ".join(map(str, (*train.src, *train.tgt))),
+                hint=f"check the files, or the settings {names}",
+            )
 
-    def _number(
-        self, counts: dict[str, SideCounts]
-    ) -> tuple[dict[str, Truecaser | None], dict[str, Words]]:
-        """Truecasers and the words that they leave."""
-        truecasers = {
-            side: counts[side].trainer.truecaser() if counts[side].truecase else None
-            for side in BOTH
-        }
-        words = numbered(counts, truecasers, self.settings.joint_vocab)
-        for side in BOTH:
-            self.tally.corpus |= {
-                f"{side}_words": int(words[side].counts.sum()),
-                f"{side}_types": int(np.count_nonzero(words[side].counts)),
-            }
-        return truecasers, words
-
-    def _learn(
-        self, words: dict[str, Words], truecasers: dict[str, Truecaser | None], start: float
-    ) -> Models:
-        """BPE and vocabularies."""
-        models = learn(words, self.settings, self.folder, self.jobs, self.tally.corpus)
-        if max(map(len, models.vocabularies)) == len(SPECIALS):
+    def _learn(self, counts: tuple[WordCounts, WordCounts]) -> Models:
+        start = time.perf_counter()
+        models = learn(counts, self.languages, self.settings, self.folder, self.jobs)
+        self.vocabularies = models.vocabularies
+        if max(map(len, self.vocabularies)) == len(SPECIALS):
             hint = f"no word occurs {self.settings.min_frequency} times: lower it"
             raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
-        self._vocabulary_sizes = (len(models.vocabularies[0]), len(models.vocabularies[1]))
-        # What `TextSide.load` needs to know; the whole manifest follows at the end.
-        TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings).write(
-            self.folder / "manifest.json"
-        )
-        src, tgt = (
-            TextSide(language, self.settings, truecasers[side], models.bpe[side])
-            for side, language in zip(BOTH, (self.corpus.src, self.corpus.tgt), strict=True)
-        )
-        keep_sides(self.folder, ((src, tgt), models.vocabularies))
+        self.tally.corpus |= models.counts
+        # `TextSide.load` needs this much of the manifest; the whole one follows at the end.
+        recipe = TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings)
+        recipe.write(self.folder / "manifest.json")
+        self.sides = (TextSide.load(self.folder, "src"), TextSide.load(self.folder, "tgt"))
         seconds = time.perf_counter() - start
-        types = sum(self.tally.corpus[f"{side}_types"] for side in BOTH)
-        self.tally.speed.append(
-            {"stage": "truecaser, BPE, vocabulary", "types": types, "seconds": round(seconds, 3)}
-        )
-        console.say(f"truecaser, BPE, vocabulary: from {types:,} words in {seconds:.1f}s")
+        types = models.counts["src_types"] + models.counts["tgt_types"]
+        stage = "truecaser, BPE, vocabulary"
+        self.tally.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
+        console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
         return models
 
     def _encode_train(
-        self, train: SetFiles, parts: Iterable[Part], models: Models, count: int
+        self, models: Models, texts: Iterable[bytes], masks: list[NDArray[np.bool_]]
     ) -> TextSet:
-        size = max(self._vocabulary_sizes)
-        ids = WordIds(
-            [
-                (models.segmented[side], vocabulary)
-                for side, vocabulary in zip(BOTH, models.vocabularies, strict=True)
-            ],
-            id_type(size),
-        )
-        make = functools.partial(TrainEncoder, ids, self.settings.max_subwords)
-        kept = 0
-        unknown = np.zeros(2, np.int64)
-        tokens = np.zeros(2, np.int64)
-        pairs = self.tally.pairs_kept
-        with (
-            self.tally.timed("truecase, segment, encode", 2 * pairs),
-            StoreWriter(self.folder / train.name, size) as store,
-        ):
-            for done in self._map(
-                make, parts, "encoding", pairs, self.jobs if count > PARTS_IN_PARENT else 1
-            ):
-                encoded: Encoded = done
-                store.add_block(encoded.ids, encoded.lengths)
-                self._dropped[1].extend(kept + row for row in encoded.dropped)
-                kept += len(encoded.dropped) + len(encoded.lengths) // 2
-                self.tally.reasons.update(encoded.reasons)
-                unknown += encoded.unknown
-                tokens += _tokens(encoded)
-        self.tally.pairs_kept -= len(self._dropped[1])
-        self._refuse_nothing()
-        self.tally.corpus |= {f"{side}_tokens": int(tokens[i]) for i, side in enumerate(BOTH)}
-        return _set_entry(train, self.tally.pairs_kept, tokens, unknown)
+        train, tally = self.corpus.sets[0], self.tally
+        pairs = tally.pairs_kept
+        make = functools.partial(TrainEncoder, models, self.settings.max_subwords)
+        sizes = np.zeros((2, 2), np.int64)
+        with tally.timed("truecase, segment, encode", 2 * pairs):
+            encoded = self._encoded(train, make, texts, "encoding", pairs)
+            for chunk, mask in zip(encoded, masks, strict=True):
+                mask[mask] = chunk.kept
+                tally.reasons.update(chunk.reasons)
+                sizes += chunk.sizes
+        self._count_pairs(masks)
+        for side, subwords in zip(SIDES, sizes[0].tolist(), strict=True):
+            tally.corpus[f"{side}_tokens"] = subwords
+        return _set_entry(train, tally.pairs_kept, sizes)
 
-    def _encode_set(self, one: SetFiles) -> TextSet:
-        lines = check.total(one.src, self.facts)
-        streams = one.sides()
-        unknown = np.zeros(2, np.int64)
-        tokens = np.zeros(2, np.int64)
-        changed: dict[str, Counter[str]] = {side: Counter() for side in BOTH}
-        blank = dict.fromkeys(streams, 0)
+    def _encode_set(self, text: SetFiles) -> TextSet:
+        lines = check.total(text.src, self.facts)
+        streams = text.sides()
+        sizes = np.zeros((2, 2), np.int64)
+        changed: list[Counter[str]] = [Counter(), Counter()]
+        blank: Counter[str] = Counter()
         (self.folder / "text").mkdir(exist_ok=True)
-        make = functools.partial(SetEncoder, self.folder)
-        chunks = _chunks(list(streams.values()), max_rows=500)
+        make = functools.partial(SetEncoder, self.sides, self.vocabularies)
+        chunks = row_chunks(list(streams.values()), max_rows=500)
         with (
-            self.tally.timed(f"{one.name} set", len(streams) * lines),
+            self.tally.timed(f"{text.name} set", len(streams) * lines),
             contextlib.ExitStack() as stack,
         ):
-            store = stack.enter_context(
-                StoreWriter(self.folder / one.name, max(self._vocabulary_sizes))
-            )
-            texts = [
-                stack.enter_context(files.writing(self.folder / "text" / f"{one.name}.{stream}"))
-                for stream in streams
-            ]
-            for encoded in self._map(
-                make, chunks, f"encoding {one.name}", lines, self.jobs if lines > 2000 else 1
-            ):
-                store.add_block(encoded.ids, encoded.lengths)
-                unknown += encoded.unknown
-                tokens += _tokens(encoded)
-                for stream, text, part in zip(streams, texts, encoded.texts, strict=True):
-                    text.write(part)
-                    blank[stream] += sum(map(check.is_blank, part.split("\n")[:-1]))
-                for side, changes in zip(BOTH, encoded.changes, strict=True):
-                    changed[side].update(changes)
-        counted = {
-            "changed": as_counts(changed),
-            "blank": {stream: count for stream, count in blank.items() if count},
-        }
-        return _set_entry(one, lines, tokens, unknown).model_copy(update=counted)
+            paths = [self.folder / "text" / f"{text.name}.{stream}" for stream in streams]
+            outputs = [stack.enter_context(files.writing(path)) for path in paths]
+            for chunk in self._encoded(text, make, chunks, f"encoding {text.name}", lines):
+                sizes += chunk.sizes
+                for stream, output, part in zip(streams, outputs, chunk.texts, strict=True):
+                    output.write(part)
+                    blank[stream] += sum(not line.strip() for line in part.split("\n")[:-1])
+                for total, changes in zip(changed, chunk.changes, strict=True):
+                    total.update(changes)
+        counted = {"changed": as_counts(changed), "blank": dict(+blank)}
+        return _set_entry(text, lines, sizes).model_copy(update=counted)
 
-    def _map(
+    def _encoded(
         self,
-        make: Any,
-        chunks: Any,
+        text: SetFiles,
+        make: Callable[[], Callable[[Any], Encoded]],
+        chunks: Iterable[Any],
         label: str,
-        total: int,
-        jobs: int | None = None,
-        handed_over: list[Any] | None = None,
-    ) -> Iterator[Any]:
-        """`ordered_map` with the progress display."""
+        lines: int,
+    ) -> Iterator[Encoded]:
+        """Encode chunks in worker processes, write them to the store of a set, and yield them."""
+        jobs = self.jobs if lines > FEW_LINES else 1
+        with StoreWriter(self.folder / text.name, max(map(len, self.vocabularies))) as store:
+            for encoded in self._map(make, chunks, label, lines, jobs):
+                store.add_block(encoded.ids.tobytes(), encoded.lengths)
+                yield encoded
+
+    def _map(self, make: Any, chunks: Any, label: str, total: int, jobs: int) -> Iterator[Any]:
+        """Map chunks in order, in worker processes, and show how far it is."""
         with console.progress(label, total) as advance:
-            for done in ordered_map(make, chunks, jobs or self.jobs, handed_over):
-                advance(
-                    len(done.dropped)
-                    + (done.pairs if isinstance(done, Cleaned) else len(done.lengths) // 2)
-                )
-                yield done
+            for result in ordered_map(make, chunks, jobs):
+                advance(len(result.kept))
+                yield result
 
-    def _write_documents(self, one: SetFiles) -> dict[str, Any]:
-        """docs/<set>.txt: where documents start among the lines kept; a document of which nothing
-        is left is left out.
-
-        Returns: how many there are, for the set's entry of the manifest.
-        """
-        if one.docs is None:
-            return {}
-        starts = np.array(read_starts(one.docs, check.total(one.src, self.facts)), np.int64)
-        lines = check.total(one.src, self.facts)
-        if one.split == "train":
-            for dropped in self._dropped:
-                starts -= np.searchsorted(
-                    np.frombuffer(dropped, np.int64) if dropped else np.empty(0, np.int64), starts
-                )
-                lines -= len(dropped)
-        starts = np.unique(starts)
-        starts = starts[starts < lines]
-        path = documents_file(self.folder, one.name)
-        path.parent.mkdir(exist_ok=True)
-        files.write_lines(path, [str(start) for start in starts])
-        return {"documents": len(starts)}
-
-    def _write_spans(self, one: SetFiles, lines: int) -> dict[str, Any]:
-        """<set>.spans.*, the phrases of its source by its parses.
-
-        Returns: how many there are, for the set's entry of the manifest.
-        """
-        dropped = self._dropped if one.split == "train" else ()
-        parses = one.parses
+    def _with_documents_and_spans(self, text: SetFiles, entry: TextSet) -> TextSet:
+        lines = check.total(text.src, self.facts)
+        kept = self.kept if text.split == "train" else np.ones(lines, bool)
+        values: dict[str, Any] = {}
+        if text.docs is not None:
+            values["documents"] = self._write_documents(text.name, text.docs, kept)
+        parses = text.parses
         if parses is None and self.parser is not None:
-            parses = self.folder / "parses" / f"{one.name}.txt"
-            side = TextSide(self.corpus.src, self.settings)
-            with self.tally.timed(f"parsing {one.name}", lines):
-                parse_text(
-                    self.parser, side, _chunks([one.src], max_rows=500), Kept(*dropped), parses
-                )
-        if parses is None:
-            return {}
-        with self.tally.timed(f"phrases of {one.name}", lines):
-            chunks = _chunks([one.src, (parses,)])
-            found = write_spans(
-                self.folder, one.name, chunks, Kept(*dropped), self.jobs if lines > 2000 else 1
-            )
-        reasons = ", ".join(
-            f"{found.counts[reason]:,} {reason}, first line {line:,}"
-            for reason, line in found.first.items()
-        )
-        if (
-            one.parses and not found.counts[PARSED]
-        ):  # a model of parses would be one of n-grams and still be called by their name
-            hint = (
-                "a line is a bracketed tree of the source's line, such as (S (NP (DT the) (NN fox))"
-                " (VP (VBD ran))), or blank"
-            )
-            raise DataError(
-                f"the parses of '{one.name}': none of them fits its sentence ({reasons})",
-                where=parses,
-                hint=hint,
-            )
-        if found.many_unusable:
-            console.warn(
-                f"parses of {one.name}: many do not fit, and their sentences are cut into n-grams"
-                f" instead ({reasons}): {parses}"
-            )
-        return {"parses": found.counts, "parses_first": found.first}
+            parses = self.folder / "parses" / f"{text.name}.txt"
+            with self.tally.timed(f"parsing {text.name}", entry.lines):
+                parse_text(self.parser, self.sides[0], text.src, kept, parses)
+        if parses is not None:
+            path, jobs = self.folder / text.name, self.jobs if entry.lines > FEW_LINES else 1
+            with self.tally.timed(f"phrases of {text.name}", entry.lines):
+                spans = write_spans(path, [text.src, (parses,)], self.sides[0], kept, jobs)
+            check_parses(text.name, parses, **spans, strict=text.parses is not None)
+            values |= spans
+        return entry.model_copy(update=values)
+
+    def _write_documents(self, name: str, docs: Path, kept: NDArray[np.bool_]) -> int:
+        """Write docs/<set>.txt: where documents start among the lines that are kept.
+
+        Returns: how many documents are not empty.
+        """
+        place = np.concatenate([[0], np.cumsum(kept)])
+        starts = np.unique(place[read_starts(docs, len(kept))])
+        starts = starts[starts < place[-1]]
+        path = documents_file(self.folder, name)
+        path.parent.mkdir(exist_ok=True)
+        files.write_lines(path, list(map(str, starts)))
+        return len(starts)
 
     def _write_manifest(self, sets: list[TextSet]) -> Manifest:
         hashes = {
-            p.relative_to(self.folder).as_posix(): files.sha256(p)
-            for p in sorted(self.folder.rglob("*"))
-            if p.is_file()
+            path.relative_to(self.folder).as_posix(): files.sha256(path)
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file()
         }
         hashes.pop("manifest.json", None)
         corpus, tally = self.corpus, self.tally
+        sizes = map(len, self.vocabularies)
         manifest = Manifest(
             format=1,
             dataset=corpus.name,
@@ -409,72 +275,31 @@ class Pipeline:
             source=self.identity,
             settings=self.settings,
             sets=sets,
-            vocabulary=VocabularySizes(self.settings.joint_vocab, *self._vocabulary_sizes),
+            vocabulary=VocabularySizes(self.settings.joint_vocab, *sizes),
             corpus=tally.corpus,
             cleaning=Cleaning(
                 tally.pairs_in, tally.pairs_kept, tally.dropped(), as_counts(tally.changes)
             ),
             files=hashes,
             inputs=corpus.published | check.as_json(self.facts),
-            tools=tools(corpus) | (self.parser.tools if self.parser else {}),
+            tools=tools(self.languages) | (self.parser.tools if self.parser else {}),
             speed=tally.speed,
             jobs=self.jobs,
-            fingerprint=fingerprint(corpus.src, corpus.tgt, self.settings, hashes),
+            fingerprint=fingerprint(self.languages, self.settings, hashes),
         )
         manifest.write(self.folder / "manifest.json")
         return manifest
 
 
-class _Aside:
-    """What can be done while the parent learns: truecasers are written, words of the text numbered.
-
-    Args:
-        trainers: of the truecasers, each by its file.
-        numbers, text: as of `Numberer`.
-    """
-
-    def __init__(
-        self, trainers: Mapping[Path, TruecaseTrainer], numbers: tuple[Numbers, Numbers], text: Path
-    ) -> None:
-        self._trainers = trainers
-        self._number = Numberer(numbers, text)
-
-    def __call__(self, work: Path | Part) -> Part | None:
-        """Write the truecaser of a file, or number a part."""
-        if isinstance(work, Part):
-            return self._number(work)
-        self._trainers[work].save(work)
-        return None
-
-
-def _chunks(streams: Sequence[tuple[Path, ...]], **limits: int) -> Iterator[list[bytes]]:
-    """The lines of parallel files in chunks, a text for each stream, each line with its LF."""
-    blocks = [itertools.chain.from_iterable(map(files.line_blocks, paths)) for paths in streams]
-    try:
-        for chunk in row_chunks(
-            [itertools.chain.from_iterable(stream) for stream in blocks], **limits
-        ):
-            yield [b"".join(lines) for lines in chunk]
-    except ValueError as error:
-        raise DataError(
-            "the files changed while they were read: their line counts differ", where=streams[0][0]
-        ) from error
-
-
-def _tokens(encoded: Encoded) -> tuple[int, int]:
-    """Subwords of each side, </s> not counted."""
-    pairs = len(encoded.lengths) // 2
-    return int(encoded.lengths[0::2].sum()) - pairs, int(encoded.lengths[1::2].sum()) - pairs
-
-
-def _set_entry(one: SetFiles, lines: int, tokens: Any, unknown: Any) -> TextSet:
+def _set_entry(text: SetFiles, lines: int, sizes: NDArray[np.int64]) -> TextSet:
+    (src_tokens, tgt_tokens), (src_unknown, tgt_unknown) = sizes.tolist()
     return TextSet(
-        name=one.name,
-        split=one.split,
+        name=text.name,
+        split=text.split,
         lines=lines,
-        references=1 + len(one.references),
-        src_tokens=int(tokens[0]),
-        src_unknown=int(unknown[0]),
-        tgt_tokens=int(tokens[1]),
-        tgt_unknown=int(unknown[1]),
+        references=1 + len(text.references),
+        src_tokens=src_tokens,
+        src_unknown=src_unknown,
+        tgt_tokens=tgt_tokens,
+        tgt_unknown=tgt_unknown,
     )

@@ -21,7 +21,7 @@ from nmtkit.parallel import cores
 from nmtkit.prep import check
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSED
-from nmtkit.prep.parsers import load_parser
+from nmtkit.prep.parsers import Stanza
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import own_request, parse_identity, registered_request
 from nmtkit.prep.shorten import first_pairs
@@ -75,7 +75,7 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
             facts = check.check_sets(corpus.sets, strict, raw, facts)
         corpus, facts = _written_anew(corpus, facts, strict, raw)
         loaded = (
-            load_parser(options.parser, corpus.src) if options.parser else None
+            Stanza(corpus.src) if options.parser else None
         )  # before the long work, which it would be a pity to lose
         pipeline = Pipeline(work, corpus, facts, chosen, options.jobs or cores(), identity, loaded)
         manifest = pipeline.run()

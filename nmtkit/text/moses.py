@@ -134,6 +134,7 @@ class Moses:
     ) -> None:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer
 
+        self._arguments = (lang, normalize, aggressive_hyphens, escape, caseless)
         self.lang = lang
         self.aggressive_hyphens = aggressive_hyphens
         self.escape = escape
@@ -152,6 +153,9 @@ class Moses:
         self._placed: dict[
             tuple[str, bool, str], str
         ] = {}  # (other word, begins the line, next word's kind) -> its tokens
+
+    def __reduce__(self) -> tuple[type[Moses], tuple[Any, ...]]:
+        return Moses, self._arguments  # sacremoses' tokenizer cannot be pickled
 
     def normalize(self, line: str) -> str:
         """Normalise punctuation (nothing if this was switched off).

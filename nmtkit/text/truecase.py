@@ -4,7 +4,6 @@ and without regular expressions per word.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 import unicodedata
@@ -20,65 +19,33 @@ DELAYED_START = frozenset({"(", "[", '"', "'", "&apos;", "&quot;", "&#91;", "&#9
 _TAG = re.compile(r"<\S[^>]*>")
 
 
-class TruecaseTrainer:
-    """Counts the written forms of each word where it doesn't begin a sentence; memory grows with
-    the forms, not with the text.
+def learn_truecaser(counts: Counter[str], path: Path) -> Truecaser:
+    """Learn a truecaser and write it in Moses' format.
 
     The model is sacremoses' (train-truecaser.perl without --possiblyUseFirstToken; quotes and
-    brackets are passed over wherever they stand).
+    brackets are passed over wherever they stand). Each line is a word, `best (count/total) other
+    (count) …`, in the order of first appearance.
+
+    Args:
+        counts: of the `evidence` of all lines.
+        path: the file.
+    Raises: EnvironmentProblem if it cannot be written.
     """
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def add(self, tokens: Iterable[str]) -> None:
-        """Count one tokenized line, of one or several sentences."""
-        self.counts.update(evidence(tokens))
-
-    @functools.cached_property
-    def forms(self) -> dict[str, list[str]]:
-        """The forms of each lowercased word that has letters with a case, the most frequent
-        first, when all text is counted.
-        """
-        counts, cased = self.counts, _Cased()
-        forms: dict[str, list[str]] = {}
-        for form in counts:
-            if True in map(cased.__getitem__, form):
-                lower = form.lower()
-                if lower in forms:
-                    forms[lower].append(form)
-                else:
-                    forms[lower] = [form]
+    cased = _Cased()
+    forms: dict[str, list[str]] = {}
+    for form in counts:
+        if True in map(cased.__getitem__, form):
+            forms.setdefault(form.lower(), []).append(form)
+    with writing(path) as stream:
         for variants in forms.values():
-            if len(variants) > 1:
-                variants.sort(
-                    key=counts.__getitem__, reverse=True
-                )  # stable: of equally frequent forms the one seen first
-        return forms
-
-    def truecaser(self) -> Truecaser:
-        """The truecaser that `Truecaser.load` makes of what `save` writes."""
-        forms = self.forms
-        return Truecaser(
-            {lower: variants[0] for lower, variants in forms.items()},
-            frozenset(itertools.chain.from_iterable(forms.values())),
-        )
-
-    def save(self, path: Path) -> None:
-        """Write the model in Moses' format: `best (count/total) other (count) …`, a line a word, in
-        order of first appearance.
-
-        Raises: EnvironmentProblem if it can't be written.
-        """
-        counts = self.counts
-        lines: list[str] = []
-        for best, *rest in self.forms.values():
-            count = counts[best]
-            total = count + sum([counts[form] for form in rest])
+            # stable: of equally frequent forms the one seen first
+            variants.sort(key=counts.__getitem__, reverse=True)
+            best, *rest = variants
+            total = sum(map(counts.__getitem__, variants))
             others = "".join([f" {form} ({counts[form]})" for form in rest])
-            lines.append(f"{best} ({count}/{total}){others}\n")
-        with writing(path) as stream:
-            stream.writelines(lines)
+            stream.write(f"{best} ({counts[best]}/{total}){others}\n")
+    best_forms = {lower: variants[0] for lower, variants in forms.items()}
+    return Truecaser(best_forms, frozenset(itertools.chain.from_iterable(forms.values())))
 
 
 def evidence(tokens: Iterable[str]) -> list[str]:

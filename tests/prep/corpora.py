@@ -3,11 +3,11 @@
 import random
 from collections import Counter
 
-from nmtkit.prep.clean import PairFilter
+from nmtkit.prep.clean import drop_reason
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
-from nmtkit.text.truecase import Truecaser, TruecaseTrainer
+from nmtkit.text.truecase import evidence, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary
 
 SUBJECTS = [
@@ -65,21 +65,21 @@ def slow_prep(lines, settings, folder, languages=("en", "de")):
     Returns: ids (src, tgt) of the pairs kept, and the vocabularies.
     """
     sides = [TextSide(language, settings) for language in languages]
-    keep = PairFilter(settings.min_words, settings.max_words, settings.max_ratio)
     tokenized = [
         tuple(side.tokens(tidy(line)) for side, line in zip(sides, pair, strict=True))
         for pair in lines
     ]
-    tokenized = [pair for pair in tokenized if keep.reason(len(pair[0]), len(pair[1])) is None]
+    tokenized = [
+        pair
+        for pair in tokenized
+        if not drop_reason([" ".join(side) for side in pair], settings)[0]
+    ]
     text = [[pair[side] for pair in tokenized] for side in (0, 1)]
     for side, name in enumerate(("src", "tgt")):
         if settings.lowercase or settings.truecase not in (name, "both"):
             continue
-        trainer = TruecaseTrainer()
-        for sentence in text[side]:
-            trainer.add(sentence)
-        trainer.save(folder / f"truecase.{side}")
-        caser = Truecaser.load(folder / f"truecase.{side}")
+        counts = Counter(word for sentence in text[side] for word in evidence(sentence))
+        caser = learn_truecaser(counts, folder / f"truecase.{side}")
         text[side] = [caser.truecase(sentence) for sentence in text[side]]
     if settings.merges:
         words = [Counter(word for sentence in one for word in sentence) for one in text]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.prep.clean import PairFilter
+from nmtkit.prep.clean import drop_reason
+from nmtkit.settings import PrepSettings
 from nmtkit.text.tidy import tidy
 
 SPECIAL = "\x00\t\r\n\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\ufeff @-a\u0301\u200b\u00a0\u3000"
@@ -68,23 +69,30 @@ def test_equal_to_the_obvious_way_and_safe(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("src", "tgt", "reason"),
+    ("src", "tgt", "reason", "blame"),
     [
-        (0, 3, "empty"),
-        (3, 0, "empty"),
-        (0, 0, "empty"),
-        (1, 9, None),
-        (1, 10, "ratio"),
-        (10, 1, "ratio"),
-        (100, 100, None),
-        (101, 100, "too long"),
-        (20, 101, "too long"),
+        (0, 3, "empty", "src"),
+        (3, 0, "empty", "tgt"),
+        (0, 0, "empty", "both"),
+        (2, 18, "", ""),
+        (2, 19, "ratio", "tgt"),
+        (19, 2, "ratio", "src"),
+        (100, 100, "", ""),
+        (101, 100, "too long", "src"),
+        (20, 101, "too long", "tgt"),
+        (1, 3, "too short", "src"),
     ],
 )
-def test_reasons_are_those_of_clean_corpus_n(src: int, tgt: int, reason: str | None) -> None:
-    assert PairFilter(1, 100, 9).reason(src, tgt) == reason
+def test_reasons_are_those_of_clean_corpus_n(src: int, tgt: int, reason: str, blame: str) -> None:
+    limits = PrepSettings(min_words=2, max_words=100, max_ratio=9)
+    guilty = [blame in (side, "both") for side in ("src", "tgt")]
+    pair = [" ".join("w" * count) for count in (src, tgt)]
+    assert drop_reason(pair, limits) == (reason, guilty)
 
 
-def test_limits_can_be_lifted_and_raised() -> None:
-    assert PairFilter(max_words=0, max_ratio=0).reason(1, 5000) is None
-    assert PairFilter(min_words=3).reason(2, 3) == "too short"
+@pytest.mark.parametrize(("size", "reason"), [(1000, ""), (1001, "word too long")])
+def test_a_giant_word_is_dropped(size: int, reason: str) -> None:
+    assert drop_reason(["a b", "a " + "b" * size], PrepSettings()) == (
+        reason,
+        [False, bool(reason)],
+    )

@@ -13,7 +13,6 @@ from nmtkit.corpora.document_starts import read_starts, with_documents, with_mar
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep import check, pipeline, request, stage
 from nmtkit.prep.stage import prep
-from nmtkit.prep.workers import row_chunks
 from tests.prep.corpora import pairs, write
 
 MANY = "cleaning takes this line away " * 12
@@ -143,11 +142,6 @@ def prepared(folder, options, name="run", **more):
     )
 
 
-@pytest.fixture
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=7))
-
-
 def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
     """The prep folders are the same byte for byte, parses and references included, and the
     boundaries those of the rows that are left.
@@ -188,8 +182,7 @@ def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
     assert "documents of train: 7, of 5.0 lines" in capsys.readouterr().err
 
 
-def test_documents_are_renumbered_by_the_lines_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=7))
+def test_documents_are_renumbered_by_the_lines_kept(tmp_path, small_chunks):
     lines = pairs(30)
     for i in (0, 1, 2, 12, 20, 29):  # document 0-2 vanishes, lines of others too
         lines[i] = ("", "x")
@@ -208,7 +201,7 @@ def test_documents_are_renumbered_by_the_lines_kept(tmp_path, monkeypatch):
     (tmp_path / "prep").mkdir()
     settings = stage.PrepSettings(merges=10, max_ratio=40, max_words=80, max_subwords=150)
     work = pipeline.Pipeline(
-        tmp_path / "prep", corpus, check.check_sets(corpus.sets, True), settings, 1
+        tmp_path / "prep", corpus, check.check_sets(corpus.sets, True), settings, 1, {}, None
     )
     manifest = work.run()
     assert manifest.cleaning.dropped["too many subwords"]["pairs"] == 1

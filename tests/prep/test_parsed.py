@@ -4,7 +4,6 @@ are counted, workers change nothing.
 
 import dataclasses
 import json
-import random
 import sys
 import types
 from collections import Counter
@@ -16,12 +15,9 @@ import torch
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
-from nmtkit.prep import parsers as parser
-from nmtkit.prep import pipeline
-from nmtkit.prep.parse_spans import Kept
+from nmtkit.prep.parsers import Stanza
 from nmtkit.prep.stage import prep
 from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
-from nmtkit.prep.workers import row_chunks
 from nmtkit.text.side import TextSide
 from nmtkit.train.stage import train
 from nmtkit.translate.beam import search
@@ -44,11 +40,6 @@ TRAIN = [
     "train.log_every=10",
     "train.warmup=5",
 ]
-
-
-@pytest.fixture
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=37))
 
 
 @pytest.fixture(scope="module")
@@ -309,21 +300,6 @@ def test_parses_of_which_none_fits_are_refused(tmp_path, sentences, spoilt, reas
     assert not (tmp_path / "run").exists()
 
 
-def test_rows_are_kept_as_two_steps_of_dropping_left_them():
-    draw = random.Random(3)
-    for _ in range(50):
-        rows = np.arange(draw.randint(1, 90))
-        first = sorted(draw.sample(range(len(rows)), draw.randint(0, len(rows))))
-        left = np.delete(rows, first)
-        second = sorted(draw.sample(range(len(left)), draw.randint(0, len(left))))
-        expected = np.isin(rows, np.delete(left, second))
-        kept, found = Kept(pipeline.array("q", first), pipeline.array("q", second)), []
-        while len(found) < len(rows):
-            found += kept.following(min(draw.randint(1, 20), len(rows) - len(found))).tolist()
-        assert found == expected.tolist()
-    assert Kept().following(3).all()
-
-
 class FakeTree:
     def __init__(self, label, *children):
         self.label, self.children = label, children
@@ -377,15 +353,15 @@ def test_a_parser_parses_what_has_no_file(tmp_path, sentences, monkeypatch):
 def test_an_absent_parser_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "stanza", None)
     with pytest.raises(EnvironmentProblem) as caught:
-        parser.load_parser("stanza", "en")
+        Stanza("en")
     assert "pip install -e '.[parse]'" in caught.value.hint
     monkeypatch.setitem(
         sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9")
     )
     with pytest.raises(EnvironmentProblem, match="'cs' here: resources.json") as caught:
-        parser.load_parser("stanza", "cs")
+        Stanza("cs")
     assert "stanza.download('cs'" in caught.value.hint
-    assert parser.load_parser("stanza", "en")([["(", "a", "@-@", "&apos;s"]]) == [
+    assert Stanza("en")([["(", "a", "@-@", "&apos;s"]]) == [
         "(ROOT (S (X -LRB-) (X a) (X -) (X 's)))"
     ]
-    assert parser.load_parser("stanza", "en")([]) == []
+    assert Stanza("en")([]) == []

@@ -2,7 +2,6 @@
 accounted for.
 """
 
-import functools
 import gzip
 import json
 import lzma
@@ -22,24 +21,16 @@ from hypothesis import strategies as st
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.files import sha256
-from nmtkit.prep import learn as models
 from nmtkit.prep import pipeline
+from nmtkit.prep.clean import WordCounts, row_chunks
+from nmtkit.prep.learn import number_words
 from nmtkit.prep.stage import prep
-from nmtkit.prep.workers import Counts, SideCounts, row_chunks
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
-from nmtkit.text.truecase import Truecaser, TruecaseTrainer, sentence_starts
+from nmtkit.text.truecase import Truecaser, evidence, sentence_starts
 from nmtkit.text.vocabulary import EOS, load_vocabularies
 from tests.prep.corpora import pairs, slow_prep, write
-
-
-@pytest.fixture
-def small_chunks(monkeypatch):
-    """Chunks so small that a few hundred lines make many, and workers are used everywhere."""
-    monkeypatch.setattr(pipeline, "row_chunks", lambda rows, **_: row_chunks(rows, max_rows=37))
-    monkeypatch.setattr(pipeline, "PARTS_IN_PARENT", 2)
-    monkeypatch.setattr(models, "WORDS_PER_CHUNK", 10)
 
 
 def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, force=False, **values):
@@ -336,84 +327,69 @@ SENTENCES = st.lists(
 )
 
 
+def counted(sentences, truecase=True):
+    counts = WordCounts()
+    counts.add([" ".join(sentence) for sentence in sentences], truecase)
+    return counts
+
+
 @given(SENTENCES)
 @hypothesis_settings(max_examples=300, deadline=None)
 def test_word_counts_equal_those_of_the_truecased_text(sentences):
     """The counts BPE is learnt from come without a pass over the truecased text, and lead from
     each word of the text to its truecased form.
     """
-    counts, trainer = SideCounts(), TruecaseTrainer()
-    for sentence in sentences:
-        trainer.add(sentence)
-    counts.add([" ".join(sentence) for sentence in sentences])
-    assert list(counts.trainer.counts.items()) == list(trainer.counts.items())
-    assert counts.at_start + counts.elsewhere == Counter(
-        word for sentence in sentences for word in sentence
-    )
+    counts = counted(sentences)
+    tokens = [word for sentence in sentences for word in sentence]
+    shown = Counter(word for sentence in sentences for word in evidence(sentence))
+    assert list(counts.inside.items()) == list(shown.items())
+    assert counts.at_start + counts.elsewhere == Counter(tokens)
     caser = Truecaser(
         {"der": "der", "hund": "Hund", "x": "X"}, frozenset({"der", "Der", "Hund", "X"})
     )
+    expected = [word for sentence in sentences for word in caser.truecase(sentence)]
+    first = [starts for sentence in sentences for starts in sentence_starts(sentence)]
     for shared in (True, False):
-        words = models.numbered(
-            {"src": SideCounts(False), "tgt": counts}, {"src": None, "tgt": caser}, shared
-        )["tgt"]
-        expected = [word for sentence in sentences for word in caser.truecase(sentence)]
+        _, words = number_words([WordCounts(), counts], [None, caser], shared)
         assert dict(zip(words.words, words.counts.tolist(), strict=True)) == Counter(expected)
-        first = [starts for sentence in sentences for starts in sentence_starts(sentence)]
-        tokens = [word for sentence in sentences for word in sentence]
         numbers = [
-            (words.numbers.at_start if starts else words.numbers.elsewhere)[token]
+            (words.at_start if starts else words.elsewhere)[token]
             for token, starts in zip(tokens, first, strict=True)
         ]
-        assert [
-            words.words[number - (len(words.words) if shared else 0)] for number in numbers
-        ] == expected
-    plain = SideCounts(truecase=False)
-    plain.add([" ".join(sentence) for sentence in sentences])
+        before = len(words.words) if shared else 0
+        assert [words.words[number - before] for number in numbers] == expected
+    plain = counted(sentences, truecase=False)
     assert plain.elsewhere == Counter(tokens) and not plain.at_start
 
 
-@given(SENTENCES, st.integers(1, 4), st.randoms())
+@given(SENTENCES, st.integers(1, 5))
 @hypothesis_settings(max_examples=200, deadline=None)
-def test_counts_do_not_depend_on_who_counted_what(sentences, jobs, random):
+def test_counts_do_not_depend_on_the_chunks(sentences, size):
     """Not even in their order, by which the truecaser goes."""
-    whole = SideCounts()
-    whole.add([" ".join(sentence) for sentence in sentences])
-    workers = [Counts({"src": SideCounts(), "tgt": SideCounts()}) for _ in range(jobs)]
-    for number in range(0, len(sentences), 3):
-        worker = random.choice(workers)
-        for side in worker.sides.values():
-            side.add([" ".join(sentence) for sentence in sentences[number : number + 3]])
-        worker.seen.append(
-            (number, tuple(len(side.trainer.counts) for side in worker.sides.values()))
-        )
-    for side in Counts.together(workers).values():
-        assert list(side.trainer.counts.items()) == list(whole.trainer.counts.items())
-        assert (side.at_start, side.elsewhere) == (whole.at_start, whole.elsewhere)
+    whole, merged = counted(sentences), WordCounts()
+    for start in range(0, len(sentences), size):
+        merged.merge(counted(sentences[start : start + size]))
+    assert list(merged.inside.items()) == list(whole.inside.items())
+    assert (merged.at_start, merged.elsewhere) == (whole.at_start, whole.elsewhere)
 
 
-def test_chunks_are_bounded_by_rows_and_bytes():
+def test_chunks_are_bounded_by_rows_and_bytes(tmp_path):
     rows = [b"x" * size for size in [1] * 10 + [100] + [1] * 3]
-    others = [b"%d" % i for i in range(14)]
-    chunks = list(row_chunks([iter(rows), iter(others)], max_rows=4, max_bytes=50, step=2))
-    assert [len(chunk[0]) for chunk in chunks] == [4, 4, 4, 2]
-    assert [
-        len(chunk[0])
-        for chunk in row_chunks([iter(rows), iter(others)], max_rows=4, max_bytes=50, step=1)
-    ] == [4, 4, 3, 3]
-    assert [line for chunk in chunks for line in chunk[0]] == rows
-    assert [line for chunk in chunks for line in chunk[1]] == others
-    assert list(row_chunks([iter([]), iter([])])) == []
-
-
-@pytest.mark.parametrize("lengths", [(7, 8), (8, 7), (8, 9), (0, 1)])
-def test_texts_of_different_lengths_are_refused(lengths):
-    with pytest.raises(ValueError, match="different"):
-        list(row_chunks([iter([b"x"] * length) for length in lengths], max_rows=4, step=2))
+    for name, lines in (("a", rows), ("b", rows[:3]), ("c", rows[3:])):
+        (tmp_path / name).write_bytes(b"\n".join(lines) + b"\n")
+    streams = [[tmp_path / "a"], [tmp_path / "b", tmp_path / "c"]]
+    chunks = list(row_chunks(streams, max_rows=4, max_bytes=50))
+    assert [chunk[0].count(b"\n") for chunk in chunks] == [4, 4, 3, 3]
+    assert [b"".join(side) for side in zip(*chunks, strict=True)] == [
+        (tmp_path / "a").read_bytes()
+    ] * 2
+    assert list(row_chunks([[], []])) == []
+    with pytest.raises(DataError, match="line counts differ"):
+        list(row_chunks([[tmp_path / "a"], [tmp_path / "b"]]))
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "row_chunks", functools.partial(row_chunks, max_rows=100))
+    monkeypatch.setattr(pipeline, "row_chunks", lambda files, **_: row_chunks(files, max_rows=100))
     monkeypatch.setattr("nmtkit.data.store.FLUSH_IDS", 1 << 10)
 
     def peak(lines):

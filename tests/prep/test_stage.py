@@ -734,7 +734,7 @@ def test_a_signal_stops_prep_and_nothing_is_left(tmp_path, files, number, jobs, 
         stderr=subprocess.PIPE,
         text=True,
     )
-    while process.poll() is None and not list(tmp_path.glob("run/prep.tmp-*/train.tok*")):
+    while process.poll() is None and not list(tmp_path.glob("run/prep.tmp-*")):
         time.sleep(0.01)
     process.send_signal(number)
     said = process.communicate(timeout=60)[1]

@@ -17,7 +17,7 @@ from nmtkit.errors import DataError
 from nmtkit.parallel import ordered_map
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
-from nmtkit.text.truecase import Truecaser, TruecaseTrainer
+from nmtkit.text.truecase import evidence, learn_truecaser
 from tests.prep.real import lines
 
 DEFAULTS = {"normalize": True, "aggressive_hyphens": False, "escape": True, "lowercase": False}
@@ -41,12 +41,11 @@ def prep(tmp_path_factory) -> Path:
     anything.
     """
     folder = tmp_path_factory.mktemp("prep")
-    plain, trainer = TextSide("en", SimpleNamespace(**DEFAULTS)), TruecaseTrainer()
-    counts: dict[str, int] = {}
-    for line in TEXT:
-        trainer.add(plain.tokens(line))
-    trainer.save(folder / "truecase.en")
-    side = TextSide("en", SimpleNamespace(**DEFAULTS), Truecaser.load(folder / "truecase.en"))
+    plain = TextSide("en", SimpleNamespace(**DEFAULTS))
+    counts = Counter(word for line in TEXT for word in evidence(plain.tokens(line)))
+    truecaser = learn_truecaser(counts, folder / "truecase.en")
+    side = TextSide("en", SimpleNamespace(**DEFAULTS), truecaser)
+    counts = Counter()
     for line in TEXT:
         for token in side.tokens(line):
             counts[token] = counts.get(token, 0) + 1
