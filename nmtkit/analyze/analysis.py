@@ -25,9 +25,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from nmtkit import console, files
 from nmtkit.errors import DataError, NmtkitError
@@ -36,7 +36,7 @@ from nmtkit.options import flag as flag
 from nmtkit.options import option as option
 from nmtkit.records import Part, load
 from nmtkit.score.paper import Kind
-from nmtkit.tables.table import Column, Estimate, Table
+from nmtkit.tables.table import StoredTable, Table
 
 if TYPE_CHECKING:
     from nmtkit.analyze.study import Study
@@ -170,31 +170,6 @@ class Inputs(Part):
     """The options as they are typed, without those at their default; None: by nmtkit 0.1."""
 
 
-Cell = Annotated[Estimate | Any, Field(union_mode="left_to_right")]
-
-
-class StoredTable(BaseModel):
-    """A table as `Table.as_json` describes it."""
-
-    name: str
-    title: str
-    columns: list[Column]
-    rows: list[dict[str, Cell]]
-    notes: list[str]
-
-    @model_validator(mode="after")
-    def _rows_are_complete(self) -> Self:
-        keys = {column.key for column in self.columns}
-        if any(keys - row.keys() for row in self.rows):
-            raise ValueError("a row has fewer cells than there are columns")
-        return self
-
-    def table(self) -> Table:
-        """Return the table."""
-        rows = [[row[column.key] for column in self.columns] for row in self.rows]
-        return Table(self.name, self.title, self.columns, rows, self.notes)
-
-
 class StoredFinding(BaseModel):
     """finding.json."""
 
@@ -212,8 +187,8 @@ class StoredFinding(BaseModel):
     def finding(self) -> Finding:
         """Return the finding, without figure and attachments."""
         values = {key: getattr(self, key) for key in ("text", "bars", "facts", "name", "title")}
-        paper = self.paper.table() if self.paper else None
-        return Finding(self.table.table(), paper=paper, **values)
+        paper = self.paper.table if self.paper else None
+        return Finding(self.table.table, paper=paper, **values)
 
 
 def stored(folder: Path) -> StoredFinding | None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from nmtkit import console, files
 from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options
 from nmtkit.analyze.gates import OF_CONTEXT, Gates, GatesOptions, gates_of
 from nmtkit.analyze.shared import context_reading, recording
-from nmtkit.analyze.shared.context_reading import Example, Numbers, Sites
+from nmtkit.analyze.shared.context_reading import Example, Numbers
 from nmtkit.analyze.study import SEED, Study
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents, Kind, documents_file
@@ -25,21 +26,23 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.models.variants import VARIANTS, load_variant
-from nmtkit.parallel import cores
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table
-from nmtkit.text.side import TextSide
-from nmtkit.text.vocabulary import load_vocabularies
+from nmtkit.tables.table import Column, Estimate, Table, text_column
+from nmtkit.text.bpe import join
 from nmtkit.translate import workers
-from nmtkit.translate.chosen import choose
 from nmtkit.translate.forced import forced_scores
-from nmtkit.translate.translator import Translator
+from nmtkit.translate.scorer import Scorer
 
 OWN, NONE = "own", "none"
+REPLACEMENTS: dict[str, Kind] = {
+    NONE: "none",
+    "same document": "random",
+    "other documents": "foreign",
+}
 EXAMPLES = 5
 """Sentences shown of each system: those that gain most from their context."""
 P_VALUES = ("paired_bootstrap", "sacrebleu_randomization")
@@ -47,14 +50,9 @@ P_VALUES = ("paired_bootstrap", "sacrebleu_randomization")
 
 def conditions(rule: ContextRule) -> dict[str, ContextRule]:
     """Return the contexts that are compared, by name: a system's own, and those in its place."""
-    others: dict[str, Kind] = {
-        NONE: "none",
-        "same document": "random",
-        "other documents": "foreign",
-    }
     seed = rule.seed + 1
-    replaced = {n: dataclasses.replace(rule, kind=k, seed=seed) for n, k in others.items()}
-    return {OWN: rule, **replaced}
+    others = {n: dataclasses.replace(rule, kind=k, seed=seed) for n, k in REPLACEMENTS.items()}
+    return {OWN: rule, **others}
 
 
 class Replaced(Documents):
@@ -76,155 +74,146 @@ class Replaced(Documents):
 
 @dataclass(frozen=True)
 class Condition:
-    """What a system does with one context for each sentence of the set (N)."""
+    """What a system does with one context for each sentence of the set (N).
+
+    Attributes:
+        bleu: None where the context would be what the system has not translated yet.
+        loss: of the references.
+        changed: sentences whose context is another than their own.
+        kept: the share of its own state that a source subword keeps.
+        on_words: the share of its attention that falls on context words.
+    """
 
     bleu: Metric | None
-    """None where the context would be what the system has not translated yet."""
     loss: Metric
     changed: int
-    """Sentences whose context is another than their own."""
     kept: Estimate
-    """The share of its own state that a source subword keeps."""
     on_words: Estimate
-    """The share of its attention that falls on context words."""
+
+
+Conditions = Mapping[str, Condition]
 
 
 @dataclass(frozen=True)
 class ContextUse:
-    """What was measured, and the finding of `gates` where a system weighs its context by a gate."""
+    """What was measured.
+
+    Attributes:
+        signature: of BLEU.
+        systems: system -> condition -> what it does.
+        gates: the finding of `gates` for the systems that weigh their context by a gate.
+        facts: of the finding.
+    """
 
     set_name: str
-    sentences: int
-    documents: int
     signature: str
     draws: Draws
-    rules: dict[str, ContextRule]
-    systems: dict[str, dict[str, Condition]]
+    systems: dict[str, Conditions]
     examples: list[Example]
     gates: Finding | None
-    left_out: list[str]
+    facts: dict[str, Any]
 
 
 class Reader:
-    """One set, and how a system reads it with other contexts.
+    """A system that reads a set with its own context and with others.
 
     Args:
         study: with the set and the device.
+        name: the system.
+    Raises: LeftOut if the system reads no context.
     """
 
-    def __init__(self, study: Study) -> None:
-        self.run, self.set_name, self.store, self.device = (
-            study.run,
-            study.set_name,
-            study.store,
-            study.device,
-        )
-        self.scorer = scorer_of(study.run, study.set_name)
-        self.draws = Draws(len(self.store), seed=SEED)
-        self.texts = TextSide.load(self.run.prep, "src"), TextSide.load(self.run.prep, "tgt")
-        self.vocabularies = load_vocabularies(self.run.prep)
+    def __init__(self, study: Study, name: str) -> None:
+        self.study, self.name, self.store = study, name, study.store
+        self.model = study.model(name)
+        if self.model.context_rule is None:
+            raise LeftOut("it reads no context")
+        self.rule = self.model.context_rule
 
-    def under(self, rule: ContextRule) -> Store:
-        """Return the set with other contexts."""
-        store = copy.copy(self.store)
-        store.documents = Replaced(self.store.documents, rule)
-        return store
+    @cached_property
+    def sites(self) -> context_reading.Sites:
+        """Where the model reads contexts."""
+        return context_reading.sites_of(self.model, self.study.device)
 
-    def log_probs(self, model: Model, store: Store) -> Numbers:
-        """Return the log-probability of each reference (N)."""
-        sums = np.zeros(len(store))
-        for batch in recording.batches(store, self.device, model.context_rule):
-            sums[batch.rows.cpu().numpy()] = [
-                sum(scores) for scores in forced_scores([model], batch)
-            ]
-        return sums
+    @cached_property
+    def scorer(self) -> Scorer:
+        """What translates with the model."""
+        return self.study.scorer(self.model, self.study.search_settings(self.name))
 
-    def loss(self, log_probs: Numbers) -> Metric:
-        """Return nats a subword of the references, </s> included."""
-        statistics = np.stack([-log_probs, self.store.tgt_lengths.astype(np.float64)], axis=1)
-        value = float(_ratio(statistics.sum(0)))
-        signature = "nats a subword, </s> included"
+    def conditions(self, draws: Draws) -> Conditions:
+        """Return what the system does under each condition."""
+        study, results = self.study, {}
+        lines = list(files.text_lines(study.run.source(study.set_name)))
+        metrics = scorer_of(study.run, study.set_name)
+        with workers.one_thread(study.device):
+            for label, rule in conditions(self.rule).items():
+                store = copy.copy(self.store)
+                store.documents = Replaced(self.store.documents, rule)
+                bleu = None
+                if label in (OWN, NONE) or not self.rule.targets:
+                    progress = console.progress(f"{self.name}: context {label}", len(lines))
+                    with progress as self.scorer.done:
+                        translations = self.scorer.translate_window(lines, None, store.documents)
+                    bleu = metrics.score("bleu", [translation.text for translation in translations])
+                results[label] = Condition(bleu, *self._read(store, draws))
+        return results
+
+    def _read(self, store: Store, draws: Draws) -> tuple[Metric, int, Estimate, Estimate]:
+        """Return the fields of `Condition` behind BLEU, for the set with some contexts."""
+        nats = np.zeros(len(store))
+        # By sentence with a context: sums over its subwords of `kept` and `on_words`; subwords.
+        sums = np.zeros((len(store), 3))
+        for batch in recording.batches(store, self.study.device, self.rule):
+            rows = batch.rows.cpu().numpy()
+            nats[rows] = [-sum(scores) for scores in forced_scores([self.model], batch)]
+            readings = context_reading.readings(self.model, batch, self.sites)
+            for row, reading in zip(rows, readings, strict=True):
+                if reading is not None:
+                    kept = 0 if reading.kept is None else reading.kept.sum()
+                    sums[row] = [kept, reading.on_words.sum(), len(reading.weights)]
+        resampled, total = draws.full.sums(sums), sums.sum(0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            kept, on_words = (
+                estimate(float(total[i] / total[2]), resampled[:, i] / resampled[:, 2])
+                if known
+                else Estimate(None)
+                for i, known in enumerate((self.sites.gates, self.sites.attention))
+            )
+        documents = self.store.documents, store.documents
+        pairs = ([d.context(i, self.rule) for d in documents] for i in range(len(store)))
+        changed = sum(own != other for own, other in pairs)
+        return self._loss(nats), changed, kept, on_words
+
+    def _loss(self, nats: Numbers) -> Metric:
+        """Return the loss from the nats of each reference (N)."""
+        statistics = np.stack([nats, self.store.tgt_lengths.astype(np.float64)], axis=1)
+        value, signature = float(_ratio(statistics.sum(0))), "nats a subword, </s> included"
         return Metric(
             "loss", "loss", value, signature, statistics, _ratio, _ratio, higher_is_better=False
         )
 
-    def reading(self, model: Model, store: Store, sites: Sites) -> tuple[Estimate, Estimate]:
-        """Return `Condition.kept` and `Condition.on_words`, over the subwords that have a
-        context.
-        """
-        sums = np.zeros((len(store), 3))
-        for batch in recording.batches(store, self.device, model.context_rule):
-            readings = context_reading.readings(model, batch, sites)
-            for row, reading in zip(batch.rows.tolist(), readings, strict=True):
-                if reading is not None:
-                    kept = 0 if reading.kept is None else reading.kept.sum()
-                    sums[row] = [kept, reading.on_words.sum(), len(reading.weights)]
-        resampled, total = self.draws.full.sums(sums), sums.sum(0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = [float(total[i] / total[2]) if total[2] else None for i in (0, 1)]
-            kept, on_words = (
-                estimate(mean, resampled[:, i] / resampled[:, 2]) for i, mean in enumerate(means)
-            )
-        return kept if sites.gates else Estimate(None), (
-            on_words if sites.attention else Estimate(None)
-        )
+    def examples(self, gains: Numbers) -> list[Example]:
+        """Return the sentences that gain most from their context, the same text once.
 
-    def compare(
-        self, name: str, model: Model, rule: ContextRule
-    ) -> tuple[dict[str, Condition], Numbers]:
-        """Return a system under each condition, and the log-probability that its own context
-        adds to each reference (N).
+        Args:
+            gains: (N) nats.
         """
-        lines = list(files.text_lines(self.run.source(self.set_name)))
-        sites = context_reading.sites_of(model, self.device)
-        results: dict[str, Condition] = {}
-        log_probs: dict[str, Numbers] = {}
-        search = choose(self.run, [name], ensemble=False, search={}, single=True)[0].settings
-        with workers.one_thread(self.device):
-            translator = Translator(
-                [model], *self.texts, *self.vocabularies, search, self.device, cores()
-            )
-            for condition, other in conditions(rule).items():
-                store = self.under(other)
-                bleu = None
-                if condition in (OWN, NONE) or not rule.targets:
-                    with console.progress(
-                        f"{name}: context {condition}", len(lines)
-                    ) as translator.done:
-                        hypotheses = translator.translate_window(lines, documents=store.documents)
-                    bleu = self.scorer.score("bleu", [hypothesis.text for hypothesis in hypotheses])
-                log_probs[condition] = self.log_probs(model, store)
-                contexts = (
-                    (s.documents.context(i, rule) for s in (self.store, store))
-                    for i in range(len(store))
-                )
-                changed = sum(own != other for own, other in contexts)
-                reading = self.reading(model, store, sites)
-                results[condition] = Condition(
-                    bleu, self.loss(log_probs[condition]), changed, *reading
-                )
-        return results, log_probs[OWN] - log_probs[NONE]
-
-    def examples(self, name: str, model: Model, gains: Numbers) -> list[Example]:
-        """Return the sentences that gain most from their context, the same text once."""
-        sites = context_reading.sites_of(model, self.device)
-        if not (sites.attention or sites.gates):
+        if not (self.sites.attention or self.sites.gates):
             return []
+        scorer = self.scorer
         examples: dict[tuple[int, ...], Example] = {}
         for row in np.argsort(-gains, kind="stable").tolist():
             if len(examples) == EXAMPLES or gains[row] <= 0:
                 break
-            batch = collate(self.store, np.array([row]), self.device, model.context_rule)
-            reading = context_reading.readings(model, batch, sites)[0]
+            batch = collate(self.store, np.array([row]), self.study.device, self.rule)
+            (reading,) = context_reading.readings(self.model, batch, self.sites)
             if reading is not None:
-                reference = self.texts[1].surface(
-                    self.vocabularies[1].decode(self.store.tgt(row)[:-1].tolist())
-                )
-                title = f"{name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
+                subwords = scorer.tgt_vocab.decode(self.store.tgt(row)[:-1].tolist())
+                reference = " ".join(join(subwords))
+                title = f"{self.name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
                 source = batch.src[0, :-1].tolist()
-                example = context_reading.example(
-                    title, reading, source, reference, self.vocabularies[0]
-                )
+                about = reading, source, reference, scorer.src_vocab
+                example = context_reading.example(title, *about)
                 examples.setdefault((*reading.symbols, *source), example)
         return list(examples.values())
 
@@ -248,110 +237,91 @@ class Context(Analysis[Options, ContextUse]):
 
     def measure(self, study: Study) -> ContextUse:
         study.set_names = study.set_names or [s.name for s in study.run.sets("dev")][:1]
-        _check_set(study)
-        models: dict[str, Model] = {}
-
-        def rule_of(name: str) -> ContextRule:
-            model = study.model(name)
-            if model.context_rule is None:
-                raise LeftOut("it reads no context")
-            models[name] = model
-            return model.context_rule
-
-        rules = study.each(
-            rule_of,
+        set_name = study.set_name
+        if not study.run.source(set_name).is_file():
+            message = f"the set '{set_name}' has no text to translate"
+            raise ConfigError(message, where="--set-name", hint="a test set, or dev")
+        readers = study.each(
+            lambda name: Reader(study, name),
             "no system reads context",
             f"variants that read one: {', '.join(having_context())}",
         )
-        if not documents_file(study.run.prep, study.set_name).is_file():
-            message = (
-                f"the set '{study.set_name}' has no documents: each sentence stands alone, without"
-                " any context"
-            )
-            hint = f"nmtkit prep … --docs {study.set_name}=FILE, or another --set-name"
-            raise DataError(
-                message, where=documents_file(study.run.prep, study.set_name), hint=hint
-            )
-        reader = Reader(study)
-        signature = reader.scorer.score("bleu", reader.scorer.refs[0]).signature
-        systems: dict[str, dict[str, Condition]] = {}
+        path = documents_file(study.run.prep, set_name)
+        if not path.is_file():
+            message = f"the set '{set_name}' has no documents: each sentence stands alone,"
+            hint = f"nmtkit prep … --docs {set_name}=FILE, or another --set-name"
+            raise DataError(f"{message} without any context", where=path, hint=hint)
+        store, metrics = study.store, scorer_of(study.run, set_name)
+        draws = study.draws(len(store))
+        systems: dict[str, Conditions] = {}
         examples: list[Example] = []
-        for name, rule in rules.items():
-            systems[name], gains = reader.compare(name, models[name], rule)
-            examples += reader.examples(name, models[name], gains)
-        gated = [
-            name
-            for name, model in models.items()
-            if any(s.endswith(OF_CONTEXT) for s in gates_of(model, study.device))
-        ]
+        for name, reader in readers.items():
+            of_system = systems[name] = reader.conditions(draws)
+            nats = (of_system[label].loss.statistics[:, 0] for label in (NONE, OWN))
+            examples += reader.examples(np.subtract(*nats))
         return ContextUse(
-            set_name=study.set_name,
-            sentences=len(study.store),
-            documents=len(study.store.documents),
-            signature=signature,
-            draws=reader.draws,
-            rules=rules,
-            systems=systems,
-            examples=examples,
-            gates=_gates(study, gated),
-            left_out=list(study.left_out),
+            set_name,
+            metrics.score("bleu", metrics.refs[0]).signature,
+            draws,
+            systems,
+            examples,
+            _gates(study, readers),
+            {
+                "set": set_name,
+                "sentences": len(store),
+                "documents": len(store.documents),
+                "left_out": list(study.left_out),
+                "rules": {name: dataclasses.asdict(r.rule) for name, r in readers.items()},
+                "resamples": draws.resamples,
+                "trials": draws.trials,
+                "seed": SEED,
+            },
         )
 
     def present(self, result: ContextUse) -> Finding:
-        table = _table(result)
-        title = f"What is read in the context ({result.set_name}): "
-        title += f"the {EXAMPLES} sentences of each system that gain most from it"
+        title = (
+            f"What is read in the context ({result.set_name}): the {EXAMPLES} sentences of each"
+            " system that gain most from it"
+        )
         note = (
             "context words: the attention they get from the source words, in proportion to what"
-            " these take; "
+            " these take; source words: what each takes from them"
         )
-        note += "source words: what each takes from them"
         bars = [f"{title}\n({note})", context_reading.as_text(result.examples)]
         attachments = {"examples.html": context_reading.as_html(title, note, result.examples)}
         if result.gates is not None:
             bars.append(result.gates.bars)
-            attachments |= {
-                f"gates.{suffix}": content for suffix, content in result.gates.table.forms().items()
-            }
-        facts = {
-            "set": result.set_name,
-            "sentences": result.sentences,
-            "documents": result.documents,
-        }
-        rules = {name: dataclasses.asdict(rule) for name, rule in result.rules.items()}
-        draws = {"resamples": result.draws.resamples, "trials": result.draws.trials, "seed": SEED}
+            forms = result.gates.table.forms().items()
+            attachments |= {f"gates.{suffix}": content for suffix, content in forms}
         return Finding(
-            table=table,
+            table=_table(result),
             text=(
                 "A system uses its context where loss and BLEU get worse without it, and with one"
                 " that says something else. If another document's context does no harm, what was"
                 " gained is not from what the context says."
             ),
-            figure=_figure(result.systems, table),
+            figure=_figure(result),
             bars="\n\n".join(bars),
-            facts={**facts, "left_out": result.left_out, "rules": rules, **draws},
+            facts=result.facts,
             attachments=attachments,
         )
 
 
-def _check_set(study: Study) -> None:
-    """Refuse a set without text."""
-    if not study.run.source(study.set_name).is_file():
-        message = f"the set '{study.set_name}' has no text to translate"
-        raise ConfigError(message, where="--set-name", hint="a test set, or dev")
-
-
-def _gates(study: Study, systems: Sequence[str]) -> Finding | None:
+def _gates(study: Study, readers: Mapping[str, Reader]) -> Finding | None:
     """Return what `analyze gates` finds of the systems that weigh their context by a gate."""
+    systems = [
+        name
+        for name, reader in readers.items()
+        if any(site.endswith(OF_CONTEXT) for site in gates_of(reader.model, study.device))
+    ]
     if not systems:
         return None
     gates = Gates(GatesOptions())
-    return gates.present(gates.measure(Study(study.run, "gates", list(systems), [study.set_name])))
+    return gates.present(gates.measure(Study(study.run, "gates", systems, [study.set_name])))
 
 
-def _rows(name: str, conditions: Mapping[str, Condition], draws: Draws) -> list[list[Any]]:
-    rows = []
-    base = conditions[OWN]
+def _rows(name: str, conditions: Conditions, draws: Draws) -> list[list[Any]]:
+    rows, base = [], conditions[OWN]
     for label, condition in conditions.items():
         cells: list[Any] = [name, label, condition.changed]
         for metric, other in ((condition.loss, base.loss), (condition.bleu, base.bleu)):
@@ -371,29 +341,19 @@ def _rows(name: str, conditions: Mapping[str, Condition], draws: Draws) -> list[
 
 def _table(result: ContextUse) -> Table:
     draws = result.draws
-    columns = [
-        Column("system", "system", left=True),
-        Column("context", "context", left=True),
-        Column("changed", "changed"),
-    ]
+    columns = [text_column("system"), text_column("context"), Column("changed", "changed")]
     for key, header, decimals in (("loss", "loss", 4), ("bleu", "BLEU", 2)):
-        columns += [Column(key, f"{header} [95%]", decimals=decimals, interval=True)]
         columns += [
-            Column(
-                f"{key}_difference",
-                f"Δ {header} [95%]",
-                decimals=decimals,
-                signed=True,
-                interval=True,
-            )
+            Column(key, f"{header} [95%]", decimals, interval=True),
+            Column(f"{key}_difference", f"Δ {header} [95%]", decimals, signed=True, interval=True),
         ]
         for test in P_VALUES:
             finest = TESTS[test].finest(draws) or None
-            columns.append(
-                Column(f"{key}_{test}", f"p {TESTS[test].header}", decimals=4, below=finest)
-            )
-    columns += [Column("kept", "own state kept [95%]", decimals=3, interval=True)]
-    columns += [Column("on_words", "attention on context words [95%]", decimals=3, interval=True)]
+            columns.append(Column(f"{key}_{test}", f"p {TESTS[test].header}", 4, below=finest))
+    columns += [
+        Column("kept", "own state kept [95%]", 3, interval=True),
+        Column("on_words", "attention on context words [95%]", 3, interval=True),
+    ]
     tests = "; ".join(
         f"{TESTS[test].header}: {TESTS[test].name}, {TESTS[test].reading}" for test in P_VALUES
     )
@@ -428,15 +388,12 @@ def _table(result: ContextUse) -> Table:
     return Table("context", f"Is the context used? ({result.set_name})", columns, rows, notes)
 
 
-def _figure(systems: Mapping[str, Mapping[str, Condition]], table: Table) -> str | None:
+def _figure(result: ContextUse) -> str | None:
     """Draw how much each other context raises the loss of each system."""
-    place = [column.key for column in table.columns].index("loss_difference")
-    others = [label for label in next(iter(systems.values())) if label != OWN]
-    rises = {(row[0], row[1]): row[place] or Estimate(None) for row in table.rows}
-    series = {label: [rises[name, label] for name in systems] for label in others}
-    return figures.grouped_bars(
-        list(systems),
-        series,
-        "another context in the place of the own one",
-        "Δ loss, nats a subword",
-    )
+    systems, draws = result.systems, result.draws
+    series = {
+        label: [difference(c[label].loss, c[OWN].loss, draws) for c in systems.values()]
+        for label in REPLACEMENTS
+    }
+    xlabel = "another context in the place of the own one"
+    return figures.grouped_bars(list(systems), series, xlabel, "Δ loss, nats a subword")

@@ -156,19 +156,6 @@ class Table:
             "notes": list(self.notes),
         }
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Table:
-        """Return the table that `as_json` described."""
-        columns = [Column(**column) for column in value["columns"]]
-        rows = [
-            [
-                Estimate(**row[c.key]) if c.interval and row[c.key] is not None else row[c.key]
-                for c in columns
-            ]
-            for row in value["rows"]
-        ]
-        return cls(value["name"], value["title"], columns, rows, value["notes"])
-
     def json(self) -> str:
         """Return `as_json` as text."""
         return json.dumps(self.as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"

@@ -376,9 +376,10 @@ def test_what_amn_and_concat_read_by_hand():
 def test_the_same_text_is_shown_once_and_only_what_gains(run):
     model, store = system(run, "doc", "amn"), Store(run.prep / "dev")
     with_context = [i for i in range(len(store)) if store.documents.context(i, model.context_rule)]
-    reader, gains = context.Reader(Study(run, "context", ["doc"], ["dev"])), np.zeros(len(store))
+    reader = context.Reader(Study(run, "context", ["doc"], ["dev"]), "doc")
+    gains = np.zeros(len(store))
     gains[with_context[:3]] = [1.0, 3.0, -2.0]
-    titles = [one.title for one in reader.examples("doc", model, gains)]
+    titles = [one.title for one in reader.examples(gains)]
     assert titles == [
         f"doc, line {with_context[1] + 1}: +3.00 nats from its context",
         f"doc, line {with_context[0] + 1}: +1.00 nats from its context",
@@ -392,7 +393,7 @@ def test_the_same_text_is_shown_once_and_only_what_gains(run):
         with_context[0]: [twice - 1]
     }
     reader.store.documents.context = lambda i, rule: before[i]
-    assert [one.title for one in reader.examples("doc", model, gains)] == titles[:1]
+    assert [one.title for one in reader.examples(gains)] == titles[:1]
 
 
 def test_words_of_an_example_are_sums_and_means_of_their_subwords():

@@ -61,12 +61,6 @@ class Timing:
     rounds: int = 0
     device: str = ""
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Timing:
-        """Return the timing that `dataclasses.asdict` described."""
-        ratios = {key: Estimate(**value[key]) for key in ("train_ratio", "decode_ratio")}
-        return cls(**{**value, **ratios})
-
 
 class Endless(Model):
     """A model whose sentences never end."""
