@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ from nmtkit.analyze.shared.curves import AXES, Curves, Validation, panels, read
 from nmtkit.analyze.study import Study
 from nmtkit.errors import ConfigError
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table
+from nmtkit.tables.table import Column, Table, text_column
 
 SHARES = (0.5, 0.75, 0.9)
 """Default levels: these shares of the best BLEU of all, and the best BLEU of the weakest system."""
+DECIMALS = {"updates": 0, "epochs": 2}
+"""Of the columns of axes; minutes have one."""
 INTERPOLATED, FIRST, NEVER = "interpolated", "by the first validation", "not reached"
-PROCESSOR = 6
-"""The column of processor minutes."""
 PLACES, BLOCKS = 60, " ▁▂▃▄▅▆▇█"
 """Columns of a sparkline, and its characters by height."""
 
@@ -63,9 +62,13 @@ class Trainings:
         return len(set(self.dev_bleu.values())) <= 1 and max(signatures, default=1) == 1
 
     @property
-    def timed(self) -> bool:
-        """True if some log has processor time; those of earlier versions have none."""
-        return any(curve.timed for curve in self.curves.values())
+    def axes(self) -> tuple[str, ...]:
+        """AXES, without processor time if no log has it, as those of earlier versions."""
+        return AXES if any(curve.timed for curve in self.curves.values()) else AXES[:-1]
+
+    def place(self, name: str, step: float | None) -> list[float | None]:
+        """Return where an update of a system is on each of the axes."""
+        return self.curves[name].place(step)[: len(self.axes)]
 
 
 class Convergence(Analysis[ConvergenceOptions, Trainings]):
@@ -107,25 +110,19 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         return result
 
     def present(self, result: Trainings) -> Finding:
-        curves = result.curves
         columns = [
-            Column("point", "point", left=True),
+            text_column("point"),
             Column("bleu", "dev BLEU"),
-            Column("system", "system", left=True),
-            Column("updates", "updates", decimals=0),
-            Column("epochs", "epochs"),
-            Column("minutes", "minutes", decimals=1),
-            Column("processor_minutes", "processor minutes", decimals=1),
+            text_column("system"),
+            *(Column(axis, axis.replace("_", " "), DECIMALS.get(axis, 1)) for axis in result.axes),
             Column("ratio", f"updates, × {result.baseline}"),
             Column("dev_loss", "dev loss", decimals=3),
-            Column("how", "how", left=True),
+            text_column("how"),
         ]
         rows = [row for level in result.levels for row in level_rows(result, level)]
-        rows += [row for name, curve in curves.items() for row in best_rows(name, curve)]
-        if not result.timed:
-            for cells in (columns, *rows):
-                del cells[PROCESSOR]
+        rows += [row for name in result.curves for row in best_rows(result, name)]
         title = "Updates, epochs and minutes of training to each dev BLEU"
+        measured = {name: result.curves[name].measured for name in result.dev_bleu}
         return Finding(
             table=Table("convergence", title, columns, rows, notes(result)),
             text=(
@@ -133,10 +130,10 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
                 " system with dearer updates may lose again in minutes. The system that is ahead at"
                 " a low level need not be ahead at the best. One training is one seed."
             ),
-            figure=figures.curves(panels(curves)),
-            bars=sparklines({name: c.measured for name, c in curves.items() if c.measured}),
+            figure=figures.curves(panels(result.curves)),
+            bars=sparklines(measured),
             facts=facts_of(result, bool(self.options.levels)),
-            attachments={"curves.csv": curves_csv(curves)},
+            attachments={"curves.csv": curves_csv(result.curves)},
         )
 
 
@@ -147,14 +144,12 @@ def parse_levels(text: str) -> list[float]:
     """
     levels = set()
     for part in text.split(","):
-        try:
-            level = float(part)
-        except ValueError:
-            level = math.nan
-        if not 0 < level <= 100:
-            hint = "numbers above 0 and up to 100, such as --levels 20,25,30"
-            raise ConfigError(f"'{part.strip()}' is no level of BLEU", where="--levels", hint=hint)
-        levels.add(level)
+        with contextlib.suppress(ValueError):
+            if 0 < (level := float(part)) <= 100:
+                levels.add(level)
+                continue
+        hint = "numbers above 0 and up to 100, such as --levels 20,25,30"
+        raise ConfigError(f"'{part.strip()}' is no level of BLEU", where="--levels", hint=hint)
     return sorted(levels)
 
 
@@ -193,77 +188,89 @@ def level_rows(result: Trainings, level: float) -> list[list[Any]]:
     for name, (steps, how) in reached.items():
         exact = how == how_base == INTERPOLATED  # the ratio of upper bounds says nothing
         ratio = steps / base if exact and steps and base else None
-        rows.append(["level", level, name, *result.curves[name].place(steps), ratio, None, how])
+        rows.append(["level", level, name, *result.place(name, steps), ratio, None, how])
     return rows
 
 
-def best_rows(name: str, curves: Curves) -> list[list[Any]]:
+def best_rows(result: Trainings, name: str) -> list[list[Any]]:
     """Return the row of the best validation, by BLEU or else by loss; [] without any."""
 
     def rank(validation: Validation) -> tuple[float, float]:
         bleu, loss = validation.bleu, validation.loss
         return (-1.0 if bleu is None else bleu, -math.inf if loss is None else -loss)
 
-    best = max(curves.dev, key=rank, default=None)
+    best = max(result.curves[name].dev, key=rank, default=None)
     if best is None or (best.loss is None and best.bleu is None):
         return []
-    place = curves.place(best.step)
+    place = result.place(name, best.step)
     return [["best", best.bleu, name, *place, None, best.loss, "best validation"]]
 
 
 def notes(result: Trainings) -> list[str]:
     """Return the notes of the table."""
-    ways = list(result.dev_bleu.values())
+    curves, ways = result.curves, list(result.dev_bleu.values())
     signature = f", {ways[0].signatures[0]}" if len(set(ways)) == 1 else ""
-    untimed = ", ".join(name for name, curve in result.curves.items() if not curve.timed)
-    mute = ", ".join(n for n, c in result.curves.items() if c.dev and n not in result.dev_bleu)
-    unlogged = {name: curve.unlogged for name, curve in result.curves.items() if curve.unlogged}
-    processor = (
-        "processor minutes: of the same updates, what all threads of the training's first process "
-        "worked: other work on the machine is not in them, nor is a GPU's"
-        + (f"; not in the log of {untimed}" if untimed else "")
-    )
-    reached = (
-        "reached: the first time, linear in updates between the validation before and the one "
-        f"that is there; '{FIRST}': not later than that; '{NEVER}': not by the end of this "
-        "training"
-    )
-    minutes = (
-        "minutes: of updates alone, by the clock, as logged on the machine of each training; "
-        "validation, saving and the time between a stop and a restart are not counted, an update "
-        "made again after a restart counts once"
-    )
-    dev = (
+    lines = [
+        (
+            "reached: the first time, linear in updates between the validation before and the one "
+            f"that is there; '{FIRST}': not later than that; '{NEVER}': not by the end of this "
+            "training"
+        ),
+        (
+            "minutes: of updates alone, by the clock, as logged on the machine of each training; "
+            "validation, saving and the time between a stop and a restart are not counted, an "
+            "update made again after a restart counts once"
+        ),
+    ]
+    if result.axes == AXES:
+        untimed = ", ".join(name for name, curve in curves.items() if not curve.timed)
+        lines.append(
+            "processor minutes: of the same updates, what all threads of the training's first "
+            "process worked: other work on the machine is not in them, nor is a GPU's"
+            + (f"; not in the log of {untimed}" if untimed else "")
+        )
+    lines.append(
         f"dev BLEU: greedy search{signature}; dev loss and training loss: per target token, "
         "without label smoothing, training loss with dropout"
     )
-    unlike = "dev BLEU was NOT measured in one way (facts in finding.json): its levels cannot be "
-    unlike += "compared"
-    lines = {
-        reached: True,
-        minutes: True,
-        processor: result.timed,
-        dev: True,
-        "no training here measured BLEU (train.dev_bleu), so there are no levels": not ways,
-        "no training here has any BLEU to speak of, so there are no levels (--levels)": bool(
-            ways and not result.levels
-        ),
-        f"without dev BLEU, so without levels: {mute}": bool(ways and mute),
-        unlike: not result.comparable,
-    }
-    return [line for line, applies in lines.items() if applies] + [
+    if not ways:
+        lines.append("no training here measured BLEU (train.dev_bleu), so there are no levels")
+    elif not result.levels:
+        lines.append("no training here has any BLEU to speak of, so there are no levels (--levels)")
+    mute = ", ".join(n for n, curve in curves.items() if curve.dev and n not in result.dev_bleu)
+    if ways and mute:
+        lines.append(f"without dev BLEU, so without levels: {mute}")
+    if not result.comparable:
+        lines.append(
+            "dev BLEU was NOT measured in one way (facts in finding.json): its levels cannot be "
+            "compared"
+        )
+    return lines + [
         f"{name}: the log has no line of {count:,} updates (skipped ones, or lines lost)"
-        for name, count in unlogged.items()
+        for name, curve in curves.items()
+        if (count := curve.unlogged)
     ]
 
 
 def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
     """Return how levels, time and dev BLEU were measured, and how far each log goes."""
-    ends = {name: c.train[-1].end if c.train else None for name, c in result.curves.items()}
     shares = ", ".join(f"{share:g}" for share in SHARES)
     default = (
         f"the best of the weakest system, and {shares} of the best of all, rounded down to tenths"
     )
+    dev_bleu = {
+        name: {
+            "signatures": list(way.signatures),
+            "dev_sentences": way.sentences or "all",
+            "search": "greedy",
+            "validations": len(result.curves[name].measured),
+        }
+        for name, way in result.dev_bleu.items()
+    }
+    logged: dict[str, dict[str, float | None]] = {}
+    for name, curve in result.curves.items():
+        place = curve.place(curve.train[-1].end if curve.train else None)
+        logged[name] = dict(zip(AXES, place, strict=True)) | {"unlogged": curve.unlogged}
     return {
         "levels": result.levels,
         "levels_from": "given" if levels_given else default,
@@ -272,21 +279,8 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
             "updates alone: without validation, saving and pauses; minutes by the clock, "
             "processor_minutes of all threads of the first process"
         ),
-        "dev_bleu": {
-            name: {
-                "signatures": list(way.signatures),
-                "dev_sentences": way.sentences or "all",
-                "search": "greedy",
-                "validations": len(result.curves[name].measured),
-            }
-            for name, way in result.dev_bleu.items()
-        },
-        "logged": {
-            name: (
-                dict(zip(AXES, curve.place(ends[name]), strict=True)) | {"unlogged": curve.unlogged}
-            )
-            for name, curve in result.curves.items()
-        },
+        "dev_bleu": dev_bleu,
+        "logged": logged,
     }
 
 
@@ -310,12 +304,9 @@ def sparklines(measured: Mapping[str, Sequence[tuple[int, float]]]) -> str:
 
 def curves_csv(curves: Mapping[str, Curves]) -> str:
     """Return every point of every curve as CSV."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["system", "kind", *AXES, "loss", "bleu"])
+    rows: list[list[Any]] = []
     for name, curve in curves.items():
-        for s in curve.train:
-            writer.writerow([name, "train", *curve.place(s.end), s.loss, None])
-        for v in curve.dev:
-            writer.writerow([name, "dev", *curve.place(v.step), v.loss, v.bleu])
-    return stream.getvalue()
+        rows += [[name, "train", *curve.place(s.end), s.loss, None] for s in curve.train]
+        rows += [[name, "dev", *curve.place(v.step), v.loss, v.bleu] for v in curve.dev]
+    columns = list(map(text_column, ("system", "kind", *AXES, "loss", "bleu")))
+    return Table("curves", "", columns, rows).csv()
