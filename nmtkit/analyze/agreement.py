@@ -14,6 +14,7 @@ from nmtkit.analyze.shared.contrastive import Error, Item
 from nmtkit.analyze.shared.contrastive_scores import (
     Reading,
     ScoreFile,
+    Scores,
     decisions,
     preferred,
     read_scores,
@@ -26,7 +27,7 @@ from nmtkit.errors import ConfigError, DataError, counted, nearest
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table, percent_bars
+from nmtkit.tables.table import Column, Table, percent_bars, text_column
 
 AGREEMENT = "subj_verb_agreement"
 POLARITY = {
@@ -93,8 +94,7 @@ class AgreementResult:
 
     Attributes:
         where: the set was read from; contexts: that were asked for.
-        columns: column -> log-probabilities of the targets of each item, </s> included, not
-            normalised by length: of each score file, and of each system in each context.
+        columns: column -> scores: of each score file, and of each system in each context.
         files: score files by name.
         systems: how each system read the set.
     """
@@ -102,9 +102,14 @@ class AgreementResult:
     where: str
     items: list[Item]
     contexts: list[str]
-    columns: dict[str, list[list[float]]]
+    columns: dict[str, Scores]
     files: dict[str, ScoreFile]
     systems: dict[str, Reading]
+
+    @property
+    def has_context(self) -> bool:
+        """True if some pairs have a context."""
+        return any(item.context_src for item in self.items)
 
 
 class Agreement(Analysis[AgreementOptions, AgreementResult]):
@@ -120,19 +125,19 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         where = find_pairs(study.run, self.options.pairs)
         items, context = contrastive.read(where), self.options.context
         sets = {name: contrastive.under(items, name) for name in context.split(",")}
-        if context != "true" and not any(item.context_src for item in items):
-            hint = f"leave it out, or name a set that has: {where} has none"
-            raise ConfigError("no pair of this set has a context", where="--context", hint=hint)
         files = self.score_files(items)
         columns = {name: file.scores for name, file in files.items()}
-        systems = {}
+        result = AgreementResult(where, items, list(sets), columns, files, {})
+        if context != "true" and not result.has_context:
+            hint = f"leave it out, or name a set that has: {where} has none"
+            raise ConfigError("no pair of this set has a context", where="--context", hint=hint)
         for name in study.systems:
             if name in files:
                 message = f"a score file and a system are both named '{name}'"
                 raise DataError(message, where="--scores", hint="rename the file")
-            systems[name], scores = score(study, name, sets)
+            result.systems[name], scores = score(study, name, sets)
             columns |= scores
-        return AgreementResult(where, items, list(sets), columns, files, systems)
+        return result
 
     def score_files(self, items: Sequence[Item]) -> dict[str, ScoreFile]:
         """Return the score files by name, and log how each is read."""
@@ -140,31 +145,33 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         if kind != "auto" and not self.options.scores:
             message = "there is no score file that has this kind"
             raise ConfigError(message, where="--score-kind", hint="--scores FILE")
-        paths = [Path(path) for path in self.options.scores]
-        read = {path.name.split(".")[0]: read_scores(path, items, kind) for path in paths}
+        paths = map(Path, self.options.scores)
+        files = {path.name.split(".")[0]: read_scores(path, items, kind) for path in paths}
         by_signs = " (by their signs; --score-kind names it)" if kind == "auto" else ""
-        for name, file in read.items():
+        for name, file in files.items():
             console.say(f"scores of {name}: read as {file.meaning}{by_signs}")
-        return read
+        return files
 
     def present(self, result: AgreementResult) -> Finding:
-        rows = rows_of(result)
+        rows, systems = rows_of(result), result.systems.items()
         sections = {row[0] for row in rows}
         section = next(name for name in (SUBJECT_VERB, ALL_TYPES, "type") if name in sections)
         drawn = [row for row in rows if row[0] == section]
         labels, remarks = [row[1] for row in drawn], [f" ({row[2]:,})" for row in drawn]
         series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(result.columns)}
-        columns = [Column("section", "group", left=True), Column("label", "", left=True)]
+        columns = [text_column("section", "group"), Column("label", "", left=True)]
         columns.append(Column("pairs", "pairs", decimals=0))
-        for name in result.columns:
-            columns.append(Column(name, f"{name} [95%]", decimals=1, interval=True))
+        columns += [Column(name, f"{name} [95%]", 1, interval=True) for name in result.columns]
         title = "Share of pairs in which the right translation scores better, in %"
-        has_context = any(item.context_src for item in result.items)
-        notes = notes_of(result, sections)
-        systems = result.systems.items()
         return Finding(
-            table=Table("agreement", f"{title} ({result.where})", columns, rows, notes),
-            text=CHANCE + (OF_CONTEXT if has_context else OF_DISTANCE),
+            table=Table(
+                "agreement",
+                f"{title} ({result.where})",
+                columns,
+                rows,
+                notes_of(result, sections),
+            ),
+            text=CHANCE + (OF_CONTEXT if result.has_context else OF_DISTANCE),
             figure=figures.grouped_bars(labels, series, section, "right, %"),
             bars=percent_bars(labels, series, remarks),
             facts={
@@ -269,7 +276,7 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
             notes.append(f"{name} {system.warning}")
         if system.ties:
             notes.append(f"{name}: {counted(system.ties, 'exact tie')}, so wrong")
-    if any(item.context_src for item in result.items):
+    if result.has_context:
         notes += context_notes_of(result)
     if count := contrastive.identical(result.items):
         wrong = counted(count, "wrong translation")
