@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
@@ -14,12 +14,14 @@ from nmtkit.analyze.shared.contrastive import Error, Item
 from nmtkit.analyze.shared.contrastive_scores import (
     Reading,
     ScoreFile,
+    ScoreKind,
     Scores,
     decisions,
     preferred,
     read_scores,
     score,
 )
+from nmtkit.analyze.shared.presenting import interval_column
 from nmtkit.analyze.study import Study
 from nmtkit.corpora import published
 from nmtkit.data.documents import ContextRule
@@ -83,7 +85,7 @@ class AgreementOptions(Options):
     several, side by side."""
     scores: tuple[str, ...] = option((), "FILE")
     """Scores in Lingeval97's format, shown beside the systems. Repeatable."""
-    score_kind: Literal["auto", "nll", "log-prob"] = "auto"
+    score_kind: ScoreKind = "auto"
     """The numbers of --scores: negative log-likelihoods, as Lingeval97's own evaluation reads them,
     or log-probabilities (auto: log-probabilities if none is above zero)."""
 
@@ -161,7 +163,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(result.columns)}
         columns = [text_column("section", "group"), Column("label", "", left=True)]
         columns.append(Column("pairs", "pairs", decimals=0))
-        columns += [Column(name, f"{name} [95%]", 1, interval=True) for name in result.columns]
+        columns += [interval_column(name, name, decimals=1) for name in result.columns]
         title = "Share of pairs in which the right translation scores better, in %"
         return Finding(
             table=Table(

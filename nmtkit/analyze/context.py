@@ -19,6 +19,7 @@ from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options
 from nmtkit.analyze.gates import OF_CONTEXT, Gates, GatesOptions, gates_of
 from nmtkit.analyze.shared import context_reading, recording
 from nmtkit.analyze.shared.context_reading import Example, Numbers
+from nmtkit.analyze.shared.presenting import interval_column, text_columns
 from nmtkit.analyze.study import SEED, Study
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents, Kind, documents_file
@@ -31,7 +32,7 @@ from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, text_column
+from nmtkit.tables.table import Column, Estimate, Table
 from nmtkit.text.bpe import join
 from nmtkit.translate import workers
 from nmtkit.translate.forced import forced_scores
@@ -341,19 +342,15 @@ def _rows(name: str, conditions: Conditions, draws: Draws) -> list[list[Any]]:
 
 def _table(result: ContextUse) -> Table:
     draws = result.draws
-    columns = [text_column("system"), text_column("context"), Column("changed", "changed")]
+    columns = [*text_columns("system", "context"), Column("changed", "changed")]
     for key, header, decimals in (("loss", "loss", 4), ("bleu", "BLEU", 2)):
-        columns += [
-            Column(key, f"{header} [95%]", decimals, interval=True),
-            Column(f"{key}_difference", f"Δ {header} [95%]", decimals, signed=True, interval=True),
-        ]
+        columns.append(interval_column(key, header, decimals))
+        columns.append(interval_column(f"{key}_difference", f"Δ {header}", decimals, signed=True))
         for test in P_VALUES:
             finest = TESTS[test].finest(draws) or None
             columns.append(Column(f"{key}_{test}", f"p {TESTS[test].header}", 4, below=finest))
-    columns += [
-        Column("kept", "own state kept [95%]", 3, interval=True),
-        Column("on_words", "attention on context words [95%]", 3, interval=True),
-    ]
+    columns.append(interval_column("kept", "own state kept", 3))
+    columns.append(interval_column("on_words", "attention on context words", 3))
     tests = "; ".join(
         f"{TESTS[test].header}: {TESTS[test].name}, {TESTS[test].reading}" for test in P_VALUES
     )

@@ -13,6 +13,7 @@ import numpy as np
 from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
 from nmtkit.analyze.shared.curves import AXES, Curves, Validation, panels, read
+from nmtkit.analyze.shared.presenting import csv_text
 from nmtkit.analyze.study import Study
 from nmtkit.errors import ConfigError
 from nmtkit.tables import figures
@@ -308,5 +309,4 @@ def curves_csv(curves: Mapping[str, Curves]) -> str:
     for name, curve in curves.items():
         rows += [[name, "train", *curve.place(s.end), s.loss, None] for s in curve.train]
         rows += [[name, "dev", *curve.place(v.step), v.loss, v.bleu] for v in curve.dev]
-    columns = list(map(text_column, ("system", "kind", *AXES, "loss", "bleu")))
-    return Table("curves", "", columns, rows).csv()
+    return csv_text([["system", "kind", *AXES, "loss", "bleu"], *rows])

@@ -23,12 +23,12 @@ from nmtkit.records import MetricsLine, TranslationMeta, load, load_lines
 from nmtkit.run import Run, System
 from nmtkit.score import paper as papers
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table
+from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 SAMPLE = 10_000
 """Training sentences whose context sentences, or spans, are counted."""
 COLUMNS = (
-    Column("system", "system", left=True),
+    text_column("system"),
     Column("parameters", "parameters"),
     Column("embeddings", "embeddings"),
     Column("rest", "rest"),

@@ -218,10 +218,10 @@ def test_the_own_context_is_that_of_translate_and_other_ones_change_translations
     )
     stage.analyze(run, "context", set_names=["dev"])
     assert (
-        outputs[1]
+        outputs[0]
         == (run.system("doc").translation("dev") / "hyp.txt").read_text("utf-8").split("\n")[:-1]
     )
-    assert outputs[1] != outputs[2] != outputs[4]
+    assert outputs[0] != outputs[1] != outputs[3]
 
 
 def test_a_system_that_reads_its_own_translations_has_no_bleu_with_what_it_has_not_translated(run):

@@ -266,14 +266,15 @@ def under(items: Sequence[Item], condition: str, seed: int = 1) -> list[Item]:
     if len(contexts) == 1:
         message, hint = "all sentences of this set have the same context", "--context true,none"
         raise DataError(message, where="--context foreign", hint=hint)
-    places = {context: i for i, context in enumerate(contexts)}
+    places = {context: place for place, context in enumerate(contexts)}
     rng = np.random.Generator(np.random.PCG64(seed))
     draws = rng.integers(max(1, len(contexts) - 1), size=len(items)).tolist()
     results = []
     for item, drawn in zip(items, draws, strict=True):
         if item.context_src:
-            other = contexts[drawn + (drawn >= places[item.context_src])]
-            item = replace(item, context_src=other, context_ref=translated[other])
+            # Draws number the contexts without the item's own.
+            context = contexts[drawn + (drawn >= places[item.context_src])]
+            item = replace(item, context_src=context, context_ref=translated[context])
         results.append(item)
     return results
 

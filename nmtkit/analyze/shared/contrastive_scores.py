@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -16,17 +17,14 @@ from nmtkit.analyze.study import Study
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import DataError
 from nmtkit.models.base import Model
-from nmtkit.parallel import cores
-from nmtkit.settings import SearchSettings, build
-from nmtkit.text.side import TextSide
-from nmtkit.text.vocabulary import load_vocabularies
+from nmtkit.settings import SearchSettings
 from nmtkit.translate import workers
-from nmtkit.translate.scorer import Scorer
 
 Scores = list[list[float]]
 """Log-probabilities of the `targets` of each item; higher is better."""
 MANY_UNKNOWN = 0.02
 """Share of unknown subwords above which a set is of another language, or tokenized otherwise."""
+ScoreKind = Literal["auto", "nll", "log-prob"]
 SCORE_KINDS = {
     "nll": "negative log-likelihoods, lower is better",
     "log-prob": "log-probabilities, higher is better",
@@ -60,9 +58,7 @@ class Reading:
 
 
 def score(
-    study: Study,
-    name: str,
-    sets: Mapping[str, Sequence[Item]],
+    study: Study, name: str, sets: Mapping[str, Sequence[Item]]
 ) -> tuple[Reading, dict[str, Scores]]:
     """Score a set with one system.
 
@@ -77,36 +73,27 @@ def score(
         model = study.model(name)
         rule = model.context_rule
         reads_pairs = rule is not None and rule.kind != "foreign"
-        asked = list(sets) if reads_pairs else list(sets)[:1]
-        has_context = any(item.context_src for context in asked for item in sets[context])
+        asked = dict(sets) if reads_pairs else dict(itertools.islice(sets.items(), 1))
+        has_context = any(item.context_src for items in asked.values() for item in items)
         for message in warnings_of(model, has_context):
             console.warn(f"'{name}' {message}")
-        scorer = scorer_of(study, model)
-        start = time.perf_counter()
-        for context in asked:
-            text = as_documents(sets[context], rule is not None and rule.targets)
-            with console.progress(f"{name}: pairs", len(sets[context])) as scorer.done:
+        scorer, start = study.scorer(model, SearchSettings()), time.perf_counter()
+        for context, items in asked.items():
+            text = as_documents(items, rule is not None and rule.targets)
+            with console.progress(f"{name}: pairs", len(items)) as scorer.done:
                 scores = scorer.alternatives(text.lines, text.targets, text.documents)
             column = name if context == "true" or not reads_pairs else f"{name}, {context}"
             columns[column] = [scores[place] for place in text.places]
     seconds, counts = time.perf_counter() - start, scorer.counts
     unknown = counts["unknown"] / max(1, counts["src_tokens"])
     unknown_tgt = counts["unknown_target"] / max(1, counts["tgt_tokens"])
-    targets = [scores for column in columns.values() for scores in column]
-    first = targets[: len(targets) // len(columns)]
+    first = next(iter(columns.values()))
     ties = sum(score == right for right, *wrong in first for score in wrong)
-    rate = sum(map(len, targets)) / seconds
-    reading = Reading(rule, (unknown, unknown_tgt), ties, rate)
+    targets = sum(len(scores) for column in columns.values() for scores in column)
+    reading = Reading(rule, (unknown, unknown_tgt), ties, targets / seconds)
     if reading.warning:
         console.warn(f"'{name}' {reading.warning}: on such pairs it can only guess")
     return reading, columns
-
-
-def scorer_of(study: Study, model: Model) -> Scorer:
-    """Return a scorer of raw text."""
-    src, tgt = (TextSide.load(study.run.prep, side) for side in ("src", "tgt"))
-    settings, vocabularies = build(SearchSettings, {}, "search"), load_vocabularies(study.run.prep)
-    return Scorer([model], src, tgt, *vocabularies, settings, study.device, cores())
 
 
 def warnings_of(model: Model, has_context: bool) -> Iterator[str]:
@@ -159,11 +146,7 @@ class ScoreFile(NamedTuple):
         return SCORE_KINDS[self.kind]
 
 
-def read_scores(
-    path: Path,
-    items: Sequence[Item],
-    kind: Literal["auto", "nll", "log-prob"] = "auto",
-) -> ScoreFile:
+def read_scores(path: Path, items: Sequence[Item], kind: ScoreKind = "auto") -> ScoreFile:
     """Read a score file in Lingeval97's format: a number a line, in the order of all `targets`.
 
     Args:
@@ -174,17 +157,16 @@ def read_scores(
     lines = list(files.text_lines(path))
     wanted = sum(len(item.targets) for item in items)
     if len(lines) != wanted:
-        message = f"{len(lines):,} scores for {wanted:,} targets"
         hint = "a line for each reference and each wrong translation"
-        raise DataError(message, where=path, hint=hint)
+        raise DataError(f"{len(lines):,} scores for {wanted:,} targets", where=path, hint=hint)
     numbers = []
     for number, line in enumerate(lines, 1):
-        try:
-            numbers.append(float(line))
-        except ValueError:
-            numbers.append(math.nan)
-        if math.isnan(numbers[-1]):
+        value = math.nan
+        with contextlib.suppress(ValueError):
+            value = float(line)
+        if math.isnan(value):
             raise DataError(f"not a number: '{line[:40]}'", where=f"{path}, line {number}")
+        numbers.append(value)
     if kind == "auto":
         kind = "log-prob" if max(numbers) <= 0 else "nll"
     signed = iter(numbers if kind == "log-prob" else [-number for number in numbers])
