@@ -15,6 +15,7 @@ from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Measured, PaperOptions, option
 from nmtkit.analyze.shared import classifier, sentence_vectors
 from nmtkit.analyze.shared.classifier import Examples
+from nmtkit.analyze.shared.presenting import interval_column, text_columns
 from nmtkit.analyze.shared.probes import (
     CATEGORIES,
     FOLDS,
@@ -33,7 +34,7 @@ from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, bar
+from nmtkit.tables.table import Column, Estimate, Table, named_bars
 from nmtkit.translate import workers
 
 FEATURES = ".features"
@@ -100,10 +101,11 @@ class Probes:
         categories = dict.fromkeys(task.category for task in self.tasks)
         return {name: [t for t in self.tasks if t.category == name] for name in categories}
 
-    def accuracies(self, series: str, tasks: Sequence[Task]) -> list[Estimate]:
+    def accuracies(self, series: str) -> dict[str, Estimate]:
         """Return the accuracy of a series in each task, empty where there is none."""
-        results = [self.classifiers[series].get(task.name) for task in tasks]
-        return [Estimate(None) if result is None else result.accuracy for result in results]
+        results = self.classifiers[series]
+        names = [task.name for task in self.tasks]
+        return {n: results[n].accuracy if n in results else Estimate(None) for n in names}
 
 
 class Probing(Analysis[ProbingOptions, Probes]):
@@ -123,25 +125,23 @@ class Probing(Analysis[ProbingOptions, Probes]):
 
         def vectors_of(name: str) -> dict[str, Path]:
             reader = Reader(study, name, self.options.layer)
-            kept = study.run.path / "analyze" / self.name / FEATURES / name
             try:
-                return {task.name: reader.file(kept, task) for task in tasks}
+                return {task.name: reader.file(study.folder / FEATURES, task) for task in tasks}
             except NoStates as error:
                 raise LeftOut(error.message) from None
 
+        nobody = "no system of this run has the states that are asked for"
         hint = "leave --layer out, or train a system that has states of source positions"
-        files = study.each(
-            vectors_of, "no system of this run has the states that are asked for", hint
-        )
+        files = study.each(vectors_of, nobody, hint)
         return Probes(tasks, classify(tasks, files), list(files), list(study.left_out), folder)
 
     def present(self, result: Probes) -> Finding:
-        tasks = result.tasks
-        columns = {"majority": [majority(task) for task in tasks]}
-        columns |= {label: result.accuracies(label, tasks) for label in result.classifiers}
-        names = [task.name for task in tasks]
+        names = [task.name for task in result.tasks]
+        series = {"majority": {task.name: majority(task) for task in result.tasks}}
+        series |= {label: result.accuracies(label) for label in result.classifiers}
+        drawn = {label: list(values.values()) for label, values in series.items()}
         return Finding(
-            table=self._table(result, columns),
+            table=self._table(result, series),
             text=(
                 "An accuracy says what a simple classifier finds in the frozen vector. It means "
                 "something above the majority class. It is the encoder's work only above the "
@@ -149,8 +149,8 @@ class Probing(Analysis[ProbingOptions, Probes]):
                 "intervals are far apart; the interval is of the test sentences, not of "
                 "training's seed."
             ),
-            figure=figures.grouped_bars(names, columns, "task", "accuracy, %", upright=True),
-            bars="\n\n".join(bars(name, names, values) for name, values in columns.items()),
+            figure=figures.grouped_bars(names, drawn, "task", "accuracy, %", upright=True),
+            bars="\n\n".join(bars(label, values) for label, values in series.items()),
             facts={
                 "probes": str(result.folder),
                 "layer": self.options.layer or "what the decoder reads",
@@ -163,7 +163,7 @@ class Probing(Analysis[ProbingOptions, Probes]):
                         "split": task.split,
                         "seen": task.seen,
                     }
-                    for task in tasks
+                    for task in result.tasks
                 },
                 "classifiers": {
                     label: {
@@ -175,39 +175,35 @@ class Probing(Analysis[ProbingOptions, Probes]):
             },
         )
 
-    def _table(self, result: Probes, columns: Mapping[str, Sequence[Estimate]]) -> Table:
-        of_task = {
-            task.name: [c[i] for c in columns.values()] for i, task in enumerate(result.tasks)
-        }
+    def _table(self, result: Probes, series: Mapping[str, Mapping[str, Estimate]]) -> Table:
         rows: list[list[object]] = []
         for category, tasks in result.by_category().items():
-            for task in tasks:
-                sizes = [len(task.classes), len(task.parts[TEST])]
-                rows.append([category, task.name, *sizes, *of_task[task.name]])
-            means = [average(part) for part in zip(*(of_task[t.name] for t in tasks), strict=True)]
+            of_tasks = [[values[task.name] for values in series.values()] for task in tasks]
+            for task, accuracies in zip(tasks, of_tasks, strict=True):
+                sizes = len(task.classes), len(task.parts[TEST])
+                rows.append([category, task.name, *sizes, *accuracies])
+            means = map(average, zip(*of_tasks, strict=True))
             rows.append([category, f"average of {len(tasks)}", None, None, *means])
-        head = [
-            Column("category", "category", left=True),
-            Column("task", "task", left=True),
+        columns = [
+            *text_columns("category", "task"),
             Column("classes", "classes"),
             Column("sentences", "test sentences"),
+            *(interval_column(label, label, decimals=1) for label in series),
         ]
-        head += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in columns]
         title = f"Accuracy of probing classifiers, in % ({result.folder})"
-        return Table("probing", title, head, rows, notes(result.tasks, self.options.layer))
+        return Table("probing", title, columns, rows, notes(result.tasks, self.options.layer))
 
     def printed_too(self, result: Probes) -> Measured:
-        numbers: dict[str, dict[str, float]] = {name: {} for name in result.systems}
-        names = {task.name for task in result.tasks}
-        for category, tasks in result.by_category().items():
-            complete = names.issuperset(CATEGORIES.get(category, ()))
-            for system, known in numbers.items():
-                values = result.accuracies(system, tasks)
-                keys = [task.name for task in tasks]
-                if complete:
-                    keys, values = [*keys, category], [*values, average(values)]
-                pairs = zip(keys, values, strict=True)
-                known.update({key: e.value for key, e in pairs if e.value is not None})
+        numbers: dict[str, dict[str, float]] = {}
+        for system in result.systems:
+            estimates = result.accuracies(system)
+            for category, tasks in result.by_category().items():
+                # A paper's mean of a category is of all its tasks.
+                if estimates.keys() >= {*CATEGORIES.get(category, ())}:
+                    mean = average([estimates[task.name] for task in tasks])
+                    estimates = estimates | {category: mean}
+            known = {key: e.value for key, e in estimates.items() if e.value is not None}
+            numbers[system] = known
         probes, layer = self.options.probes or "demo", self.options.layer or "top"
         signature = f"{probes}, layer {layer}, standardised vectors, seed {SEED}"
         return Measured(numbers, probes, signature)
@@ -221,20 +217,20 @@ def find_folder(run: Run, where: str) -> Path:
     Raises: ConfigError if the corpus has none, or its source is not SentEval's language;
         DataError, EnvironmentProblem if SentEval's files cannot be fetched.
     """
-    own = run.prep / "eval" / "probing"
     if where == SENTEVAL:
         if (language := run.manifest().src) != "en":
-            problem = f"SentEval's sentences are English, the sources of this run are '{language}'"
+            message = f"SentEval's sentences are English, the sources of this run are '{language}'"
             hint = "use a run that translates from English, or name a folder of probing files"
-            raise ConfigError(problem, where="--probes", hint=hint)
+            raise ConfigError(message, where="--probes", hint=hint)
         from nmtkit.corpora import published
 
         return published.evaluation_set(SENTEVAL)
-    if not where and not own.is_dir():
+    folder = Path(where) if where else run.prep / "eval" / "probing"
+    if not where and not folder.is_dir():
+        message = "this run's corpus has no probing files of its own"
         hint = f"--probes {SENTEVAL}, or a folder of such files"
-        problem = "this run's corpus has no probing files of its own"
-        raise ConfigError(problem, where="--probes", hint=hint)
-    return Path(where) if where else own
+        raise ConfigError(message, where="--probes", hint=hint)
+    return folder
 
 
 def read_task(name: str, paths: Sequence[Path]) -> Task:
@@ -259,6 +255,7 @@ def classify(
     """
     series = {name: (name, STATES) for name in files}
     series |= {f"{name}, embeddings": (name, EMBEDDINGS) for name in files}
+    # The largest work first, so that all cores end together.
     work = [
         (label, task, files[name][task.name], kind)
         for task in sorted(tasks, key=lambda task: -len(task.sentences) * len(task.classes))
@@ -266,10 +263,8 @@ def classify(
         if sentence_vectors.load(files[name][task.name])[kind].shape[1]
     ]
     classifiers: dict[str, dict[str, Probed]] = {label: {} for label in series}
-    with (
-        workers.one_thread(torch.device("cpu")),
-        console.progress("classifiers", len(work)) as advance,
-    ):
+    progress = console.progress("classifiers", len(work))
+    with workers.one_thread(torch.device("cpu")), progress as advance:
         jobs = list(range(len(work)))
         results = workers.mapped(lambda i: probe(*work[i][1:]), jobs, cores())
         for (label, task, *_), result in zip(work, results, strict=True):
@@ -349,9 +344,7 @@ def notes(tasks: Sequence[Task], layer: int) -> list[str]:
     return lines + [f"{task.name}: {task.seen:,} {stand}" for task in tasks if task.seen]
 
 
-def bars(series: str, names: Sequence[str], values: Sequence[Estimate]) -> str:
+def bars(series: str, values: Mapping[str, Estimate]) -> str:
     """Return a bar of each task's accuracy for a terminal."""
-    width = max(map(len, names))
-    known = [(name, e.value) for name, e in zip(names, values, strict=True) if e.value is not None]
-    lines = [f"{name:>{width}} {bar(value, 100)} {value:5.1f}" for name, value in known]
-    return "\n".join([series, *lines])
+    known = [(name, e.value, "") for name, e in values.items() if e.value is not None]
+    return "\n".join([series, *named_bars(known, 100, "5.1f")])

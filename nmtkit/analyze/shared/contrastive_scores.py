@@ -17,7 +17,7 @@ from nmtkit.analyze.study import Study
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import DataError
 from nmtkit.models.base import Model
-from nmtkit.settings import SearchSettings
+from nmtkit.settings import SearchSettings, build
 from nmtkit.translate import workers
 
 Scores = list[list[float]]
@@ -77,7 +77,8 @@ def score(
         has_context = any(item.context_src for items in asked.values() for item in items)
         for message in warnings_of(model, has_context):
             console.warn(f"'{name}' {message}")
-        scorer, start = study.scorer(model, SearchSettings()), time.perf_counter()
+        scorer = study.scorer(model, build(SearchSettings, {}, "search"))
+        start = time.perf_counter()
         for context, items in asked.items():
             text = as_documents(items, rule is not None and rule.targets)
             with console.progress(f"{name}: pairs", len(items)) as scorer.done:

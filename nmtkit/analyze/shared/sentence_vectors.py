@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.parallel import cores
-from nmtkit.settings import SearchSettings, build
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.translate import workers
@@ -136,8 +136,7 @@ class Reader:
     def __init__(self, study: Study, name: str, layer: int) -> None:
         self.study, self.name, self.layer = study, name, layer
         self.config = study.run.find_system(name).read_config()
-        search = build(SearchSettings, self.config.get("search", {}), "search")
-        self.max_source = search.max_source
+        self.max_source = study.search_settings(name).max_source
 
     @cached_property
     def key(self) -> str:
@@ -229,15 +228,14 @@ class Reader:
         """Return the file with the vectors of a task's sentences; they are computed if need be.
 
         Args:
-            folder: of this system; vectors of the same sentences by other weights are removed.
+            folder: of all systems; vectors of the same sentences by other weights are removed.
         """
         prefix = f"{task.name}.{task.digest[:16]}.layer{self.layer}."
-        path = folder / f"{prefix}{self.key[:16]}.npy"
+        path = folder / self.name / f"{prefix}{self.key[:16]}.npy"
         if not path.is_file():
             vectors = self.vectors(task.sentences)
-            for other in folder.glob("*.npy"):
-                if other.name.startswith(prefix):
-                    other.unlink()
+            for outdated in path.parent.glob(f"{glob.escape(prefix)}*.npy"):
+                outdated.unlink()
             with files.writing(path, "wb") as stream:
                 np.save(stream, vectors)
         return path
