@@ -5,6 +5,7 @@ results.
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -117,6 +118,11 @@ def progress(
             say(f"{label}: {done:,.0f}{left}")
 
     yield advance
+
+
+def print_json(value: object) -> None:
+    """Print a plain value on stdout as indented JSON."""
+    print(json.dumps(value, ensure_ascii=False, indent=1))
 
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:

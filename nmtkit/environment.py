@@ -1,10 +1,14 @@
-"""The environment variables that nmtkit sets for libraries; a variable that the user has set
-stays.
+"""The environment variables that nmtkit sets for libraries (a variable that the user has set
+stays), and the user's own modules.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+from pathlib import Path
+from types import ModuleType
 
 PRODUCTS = 128
 """Products whose code oneDNN keeps for one model."""
@@ -22,6 +26,16 @@ def take_back(name: str) -> None:
     """Unset a variable, if nmtkit has set it."""
     if name in os.environ and os.environ[name] == _ours.get(name):
         del os.environ[name]
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module, perhaps of the user's, which may lie in the current folder: the command
+    `nmtkit` itself does not look there, `python -m nmtkit` does.
+    """
+    folder = str(Path.cwd())
+    if "" not in sys.path and folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
 
 
 def prepare() -> None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from nmtkit.cli import app
 from nmtkit.cli.command import Command
-from nmtkit.cli.unused import CASES, refuse_unused
+from nmtkit.cli.ineffective import refuse_ineffective, table
 from nmtkit.settings import STAGES
 
 TINY = [
@@ -316,7 +316,10 @@ def test_every_case_of_the_table_is_tried():
         for option in options
     }
     assert tried == {
-        (name, option) for name, cases in CASES.items() for case in cases for option in case.unused
+        (name, option)
+        for name, cases in [*table().items(), ("settings", [{"options": ["--variant"]}])]
+        for case in cases
+        for option in case["options"]
     }
     for name, option in tried:
         assert isinstance(COMMANDS[name], Command)
@@ -666,7 +669,7 @@ def test_the_examples_of_the_help_can_be_typed(name, line):
     words = shlex.split(line.rpartition("| ")[2])
     assert words[:2] == ["nmtkit", name]
     context = COMMANDS[name].make_context(name, words[2:])
-    refuse_unused(context)
+    refuse_ineffective(context)
 
 
 def test_the_examples_of_the_help_cover_the_commands():
@@ -719,3 +722,12 @@ def test_measured_systems_keep_their_products_as_each_would_alone(run, limit, co
     assert done.returncode == 0, done.stderr
     again = done.stdout.split("ROUND\n")[2]
     assert again.count("create:cache_miss") == compiled and again.count("create:cache_") == 140
+
+
+def test_an_analysis_of_your_own_is_found_in_the_current_folder(tmp_path, monkeypatch):
+    """As a variant is; `nmtkit` itself does not look there."""
+    source = Path(__file__).with_name("toy_analysis.py").read_text("utf-8")
+    (tmp_path / "analysis_here.py").write_text(source, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    assert "--ignore-case" in ok("analyze", "analysis_here:FrequentWords", "--help").stdout

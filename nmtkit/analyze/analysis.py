@@ -20,7 +20,6 @@ the report shows.
 from __future__ import annotations
 
 import contextlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -142,7 +141,7 @@ class Finding:
     def print(self, output_format: str) -> None:
         """Print on stdout in one of the formats of `nmtkit.tables.table`."""
         if output_format == "json":
-            print(json.dumps(self.as_json(), ensure_ascii=False, indent=1))
+            console.print_json(self.as_json())
             return
         self.table.print(output_format)
         for_people = output_format == "table"

@@ -16,6 +16,7 @@ from nmtkit import console, files, settings
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Analysis, Finding, Inputs, Options, as_words, flag
 from nmtkit.analyze.study import Study
+from nmtkit.environment import import_module
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
 from nmtkit.run import Run, code_commit, locked
@@ -38,7 +39,7 @@ def find(name: str) -> type[AnyAnalysis]:
         hint = nearest(name, ANALYSES)
         raise ConfigError(f"unknown analysis '{name}'", where=where, hint=hint)
     try:
-        return getattr(importlib.import_module(module_name), cls)  # type: ignore[no-any-return]
+        return getattr(import_module(module_name), cls)  # type: ignore[no-any-return]
     except (ImportError, AttributeError) as error:
         message = f"cannot import the analysis '{name}': {error}"
         raise ConfigError(message, where=where, hint="package.module:Class") from error

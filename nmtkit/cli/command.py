@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from nmtkit import console
+from nmtkit.cli.ineffective import refuse_ineffective
 from nmtkit.cli.program import Help, app, set_debug
-from nmtkit.cli.unused import refuse_unused
 from nmtkit.options import GENERAL, Options, flag, option
 
 
@@ -36,7 +36,7 @@ class Command(Help, TyperCommand):
         """
         console.set_quiet(ctx.params["quiet"])
         set_debug(ctx.params["debug"])
-        refuse_unused(ctx)
+        refuse_ineffective(ctx)
         return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> Any:

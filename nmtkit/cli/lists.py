@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +32,17 @@ class VariantsOptions(Options):
 )
 def variants(vocab_size: int, as_json: bool, preset: str | None = None) -> None:
     """List the variants: parameters, paper and what each is; as JSON their settings too."""
-    import json
-
     from nmtkit.models.variants import describe
 
     rows = describe(preset=preset, vocab_size=vocab_size)
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=1))
+        console.print_json(rows)
         return
-    console.print_table(
-        f"preset {preset or 'base'}, vocabulary {vocab_size:,}",
-        ["<variant", "parameters", "<paper", "<what it is"],
-        [
-            [row["name"], f"{row['parameters'] / 1e6:.2f}M", row["paper"], row["what"]]
-            for row in rows
-        ],
-    )
+    title = f"preset {preset or 'base'}, vocabulary {vocab_size:,}"
+    cells = [
+        [row["name"], f"{row['parameters'] / 1e6:.2f}M", row["paper"], row["what"]] for row in rows
+    ]
+    console.print_table(title, ["<variant", "parameters", "<paper", "<what it is"], cells)
     console.say("the settings of one: nmtkit settings model --variant NAME")
 
 
@@ -79,42 +76,31 @@ def list_settings(
     """List the settings: what each means, which values it takes, its default or what a preset
     makes of it.
     """
-    import json
-    from dataclasses import asdict
-
     if section is not None and section not in settings.SECTIONS:
-        raise ConfigError(
-            f"unknown section '{section}'",
-            where="nmtkit settings",
-            hint=nearest(section, settings.SECTIONS),
-        )
+        hint = nearest(section, settings.SECTIONS)
+        raise ConfigError(f"unknown section '{section}'", where="nmtkit settings", hint=hint)
+    if variant is not None and section not in {None, "model"}:
+        message = "only the section model depends on the variant: --variant has no effect"
+        hint = "leave it out, or list nmtkit settings model"
+        raise ConfigError(message, where="--variant", hint=hint)
     values = settings.load_preset(preset) if preset else {}
     tables = {
         name: _settings_of(name, values.get(name, {}), variant)
         for name in ([section] if section else ("prep", "train", "model", "search"))
     }
     if as_json:
-        print(
-            json.dumps(
-                [
-                    {"section": name, **asdict(setting)}
-                    for name, rows in tables.items()
-                    for setting in rows
-                ],
-                ensure_ascii=False,
-                indent=1,
-            )
+        console.print_json(
+            [{"section": name, **asdict(row)} for name, rows in tables.items() for row in rows]
         )
         return
+    columns = ["<setting", f"<{preset or 'default'}", "<values", "<meaning"]
     for number, (name, rows) in enumerate(tables.items()):
         if number:
             print()
         cells = [
             [f"{name}.{row.name}", row.default_text, row.values, row.description] for row in rows
         ]
-        console.print_table(
-            name, ["<setting", f"<{preset or 'default'}", "<values", "<meaning"], cells
-        )
+        console.print_table(name, columns, cells)
 
 
 def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> list[fields.Setting]:
@@ -145,31 +131,25 @@ class DatasetsOptions(Options):
 )
 def datasets(as_json: bool, fetch: Sequence[str] = (), from_dir: Path | None = None) -> None:
     """List the registered data sets: size, licence, citation, whether cached."""
-    import json
-    import textwrap
-
     from nmtkit.corpora import published, table
 
     for name in fetch:
-        for path in published.fetch(name, from_dir):
-            print(path)
+        print(*published.fetch(name, from_dir), sep="\n")
     if fetch:
         return
     rows = table.describe()
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=1))
+        console.print_json(rows)
         return
     cells = []
-    sources: dict[
-        tuple[str, str], int
-    ] = {}  # many data sets have one licence and citation: said once, below
+    # Many data sets share a licence and a citation, which are printed once below the table.
+    sources: dict[tuple[str, str], int] = {}
     for row in rows:
         pairs = f"{'~' * row['approximate']}{row['pairs']:,}" if row["pairs"] else ""
         number = sources.setdefault((row["citation"], row["licence"]), len(sources) + 1)
         cells.append([row["name"], pairs, row["size"], "yes" if row["cached"] else "no", number])
-    console.print_table(
-        "", ["<data set", "pairs", "download", "<cached", "citation and licence"], cells
-    )
+    columns = ["<data set", "pairs", "download", "<cached", "citation and licence"]
+    console.print_table("", columns, cells)
     print()
     for (citation, licence), number in sources.items():
         for line in (f"[{number}] {citation}", f"    Licence: {licence}"):

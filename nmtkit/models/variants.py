@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from traceback import extract_tb
 from typing import Any, NamedTuple
 
 import torch
 
 from nmtkit import fields, settings
+from nmtkit.environment import import_module
 from nmtkit.errors import ConfigError, NmtkitError, nearest
 from nmtkit.models.base import Model, Vocabularies
 
@@ -94,11 +92,8 @@ def load_variant(name: str) -> type[Model]:
     if not colon:
         hint = nearest(name, VARIANTS) + " - or package.module:Class for one of your own"
         raise ConfigError(f"unknown variant '{name}'", where="--variant", hint=hint)
-    folder = str(Path.cwd())
-    if "" not in sys.path and folder not in sys.path:
-        sys.path.append(folder)  # `nmtkit` itself does not look there; `python -m nmtkit` does
     try:
-        module = importlib.import_module(module_name)
+        module = import_module(module_name)
     except NmtkitError:
         raise
     except Exception as error:  # whatever the module does

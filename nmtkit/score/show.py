@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from nmtkit import console
 from nmtkit.records import Scores
 from nmtkit.score import lengths
 from nmtkit.score.views import (
@@ -31,7 +31,7 @@ def show(
         by_seed: one row a group of training seeds instead of one a system.
     """
     if output_format == "json":
-        print(json.dumps([result.model_dump() for result in results], ensure_ascii=False, indent=1))
+        console.print_json([result.model_dump() for result in results])
         return
     tables = [
         (
