@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.context import Context, stacked
+from nmtkit.data.context import Context
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies, visible_source
 from nmtkit.models.transformer import (
@@ -48,13 +47,11 @@ class ContextAwareLayer(EncoderLayer):
                 and `has`, bool (B, 1), which sentences have one; for other sentences g is 1.
         Returns: (B, S, D).
         """
-        has = context["has"]
 
         def both(h: Tensor) -> Tensor:
             to_self = self.attention(h, visible)
             to_context = self.context(h, context["keys"], context["visible"])
-            mixed = self.gate.add(to_self, to_context, has, "context.gate")
-            return torch.where(has.unsqueeze(-1), mixed, to_self)
+            return self.gate.mix(to_self, to_context, context["has"], "context.gate")
 
         return self.feed_forward_residual(self.attention_residual(x, both), self.feed_forward)
 
@@ -91,8 +88,8 @@ class ContextAwareTransformer(DocumentTransformer):
             x = layer(x, visible)
         rows = batch.context.rows[:, 0]  # (B); several sentences of context come as one
         with recorded_under("context."):
-            parts = [self._read(part) for part in batch.context.of_like_length()]
-        keys = last.context.apart(stacked([last.context.kv(part) for part in parts]))
+            parts = map(self._read, batch.context.of_like_length())
+            keys = last.context.source(*parts)
         contexts = {"keys": keys, "visible": visible_words(batch.context, 1)}
         context = select_rows(contexts, rows.clamp(min=0)) | {"has": (rows >= 0).unsqueeze(1)}
         return self.remember(self.encoder_norm(last.read(x, visible, context)), visible)

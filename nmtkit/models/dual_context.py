@@ -103,10 +103,8 @@ class DualContextAttention(Attention):
         # (R, T, 2, H, C) of each unit: keys, values.
         units = [kv.unflatten(-1, (2, self.heads, -1)) for kv in (self.local_kv(local), global_kv)]
         k, v = torch.cat(units, dim=3).permute(2, 0, 3, 1, 4)  # (R, 2·H, T, C) each
-        if cache is not None:
-            k, v = cache.append(layer, k, v)
-            visible, causal = cache.visible, cache.visible is None
-        return self.attend(q.unflatten(-1, (2 * self.heads, -1)), k, v, visible, causal)
+        q = q.unflatten(-1, (2 * self.heads, -1))
+        return self.attend(q, k, v, visible, causal, cache, layer)
 
     def _past(self, x: Tensor, recent: dict[int, Tensor], layer: int) -> Tensor:
         """Return the inputs (R, before, D) before x; remember those before the next."""

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.context import Context, stacked
+from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, State, Vocabularies, visible_source
@@ -83,7 +83,7 @@ class HierarchicalAttention(nn.Module):
         Returns: rows first (B): keys (B, J, H, C, M), values (B, J, H, M, C), visible (B, J, 1, M)
             or None, real (B, J).
         """
-        k, v = self.words.apart(stacked([self.words.kv(part) for part in states]))
+        k, v = self.words.source(*states)
         index = rows.clamp(min=0).flatten()
         picked = select_rows({"keys": k.transpose(2, 3), "values": v, "visible": visible}, index)
         parts = {key: t if t is None else t.unflatten(0, rows.shape) for key, t in picked.items()}
@@ -95,8 +95,7 @@ class HierarchicalAttention(nn.Module):
         read = self._read_sentences(h, self._read_words(h, contexts), real)
         read = self.feed_forward_residual(read, self.feed_forward)
         has = real[:, :1].repeat_interleave(len(h) // len(real), dim=0)  # (B·K, 1)
-        mixed = self.gate.add(h, read, has, f"{self.name}.gate")
-        return torch.where(has.unsqueeze(-1), self.norm(mixed), h)
+        return self.gate.mix(h, read, has, f"{self.name}.gate", self.norm)
 
     def _read_words(self, h: Tensor, contexts: Memory) -> Tensor:
         """Return a summary of each context sentence for each word of h (B·K, T, D).
@@ -188,7 +187,9 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
             states = self.encoder_context(states, contexts)
         memory = self.remember(states, visible)
         if self.decoder_context is not None:
-            visible = _visible_target(context)
+            assert context.tgt_in is not None and context.tgt_lengths is not None
+            length, padded = context.tgt_in.size(1), context.tgt_padded
+            visible = visible_positions(context.tgt_lengths, length, padded)
             memory["earlier"] = self.decoder_context.remember(targets, visible, context.rows)
         return memory
 
@@ -213,10 +214,3 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
             raise ValueError("the decoder reads contexts, and they have no target sides")
         hidden, _ = super().decode(context.tgt_in, self.remember(states, visible))
         return states, hidden
-
-
-def _visible_target(context: Context) -> Visible:
-    """Return which positions of contexts' target sides are real, bool (U, 1, N); None = all."""
-    if context.tgt_in is None or context.tgt_lengths is None or not context.tgt_padded:
-        return None
-    return visible_positions(context.tgt_lengths, context.tgt_in.size(1))

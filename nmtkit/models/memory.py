@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,7 @@ class MemorySettings(DocumentSettings):
 
 SIDE_BY_SIDE = 2048
 """Contexts of sentences that are read at once in a search."""
+Contexts = tuple[Tensor, Tensor, Visible]
 
 
 def mean(x: Tensor, visible: Visible) -> Tensor:
@@ -135,29 +136,22 @@ class InterSentenceAttention(CrossAttention):
     """Attention to each context by itself; a softmax over mean raw scores weighs the contexts."""
 
     def read(
-        self,
-        x: Tensor,
-        kv: Tensor,
-        rows: Tensor,
-        visible: Visible,
-        of_context: Visible,
-        everywhere: bool,
+        self, x: Tensor, contexts: Contexts, rows: Tensor, visible: Visible, everywhere: bool
     ) -> Tensor:
         """Return what the words of sentences read in their contexts.
 
         Args:
-            x: (B, S, D), what asks.
-            kv: keys and values of the contexts' words, (U, M, 2·D).
+            x: the queries (B, S, D).
+            contexts: keys and values of their words, (U, H, M, C) each, and their real positions,
+                bool (U, 1, M) or None.
             rows: (B, J), which contexts are a sentence's; -1 = none. A sentence without any gets
                 something finite.
             visible: the real positions of x, bool (B, 1, S); None = all.
-            of_context: the real positions of the contexts, bool (U, 1, M); None = all.
-            everywhere: whether J = U, and every sentence asks all contexts in their order.
+            everywhere: True if J = U, and every sentence reads all contexts in their order.
         Returns: (B, S, D).
         Source: models.md 3.5.
         """
         q = self.query(x).unflatten(-1, (self.heads, -1))  # (B, S, H, C)
-        contexts = *self.apart(kv), of_context  # keys, values (U, H, M, C) each
         at_once = everywhere or torch.is_grad_enabled() or capturing()
         if at_once or rows.numel() <= SIDE_BY_SIDE:
             return self._read(q, contexts, rows, visible, everywhere)
@@ -170,29 +164,33 @@ class InterSentenceAttention(CrossAttention):
         return torch.cat(sentences)
 
     def _read(
-        self, q: Tensor, contexts: Any, rows: Tensor, visible: Visible, everywhere: bool
+        self, q: Tensor, contexts: Contexts, rows: Tensor, visible: Visible, everywhere: bool
     ) -> Tensor:
         batch, count = rows.shape
-        k, _, of_context = contexts
         attend = partial(attention, p=self.p if self.training else 0.0, name=self.name)
-        index = rows.clamp(min=0)
-        if everywhere:  # keys stay where they are
-            asking = q.flatten(0, 1).expand(len(k), -1, -1, -1)  # (U, B·S, H, C)
-            read = attend(asking, *contexts).unflatten(1, (batch, -1)).transpose(0, 1)
+        if everywhere:  # keys are not copied
+            queries = q.flatten(0, 1).expand(len(contexts[0]), -1, -1, -1)  # (U, B·S, H, C)
+            read = attend(queries, *contexts).unflatten(1, (batch, -1)).transpose(0, 1)
         else:
-            asking = q.repeat_interleave(count, dim=0)  # (B·J, S, H, C)
-            picked = select_rows(contexts, index.flatten())  # (B·J, …) each
-            read = attend(asking, *picked).unflatten(0, (batch, -1))
+            queries = q.repeat_interleave(count, dim=0)  # (B·J, S, H, C)
+            own = select_rows(contexts, rows.clamp(min=0).flatten())  # (B·J, …) each
+            read = attend(queries, *own).unflatten(0, (batch, -1))
         if count == 1:  # its weight is 1
             return self.out(read[:, 0])  # of (B, J, S, D)
-        # The mean over heads, words and context words of q·k is the product of the means.
-        keys = mean(k.transpose(1, 2).flatten(2), of_context)[index]  # (B, J, D)
-        queries = mean(q.flatten(2), visible).unsqueeze(1)  # (B, 1, D)
-        scores = (queries * keys).sum(-1) / (self.heads * math.sqrt(q.size(-1)))
-        lowest = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(rows < 0, lowest).softmax(-1)  # (B, J)
+        weights = self._weigh(q, contexts, rows, visible)
         record(f"{self.name}_sentences", weights)
         return self.out((read * weights.to(read.dtype)[..., None, None]).sum(1))
+
+    def _weigh(self, q: Tensor, contexts: Contexts, rows: Tensor, visible: Visible) -> Tensor:
+        """Return the weights of the contexts of each sentence (B, J).
+
+        The mean over heads, words and context words of q·k is the product of the means.
+        """
+        k, _, of_context = contexts
+        keys = mean(k.transpose(1, 2).flatten(2), of_context)[rows.clamp(min=0)]  # (B, J, D)
+        queries = mean(q.flatten(2), visible).unsqueeze(1)  # (B, 1, D)
+        scores = (queries * keys).sum(-1) / (self.heads * math.sqrt(q.size(-1)))
+        return scores.masked_fill(rows < 0, torch.finfo(scores.dtype).min).softmax(-1)
 
 
 class AssociatedMemory(nn.Module):
@@ -242,42 +240,37 @@ class AssociatedMemory(nn.Module):
         Source: models.md 3.3-3.6.
         """
         s, residual = self.settings, self.read_residual
-        asking = self._asking(states, embedded, visible)
+        queries = states
+        if s.inter_attention and s.query_from == "embed":
+            first = self.source_first or self.first
+            queries = self.source_residual(embedded, partial(first, visible=visible))
         with recorded_under("context."):
             parts = self._read_contexts(context, embedder)
-        has = context.rows[:, :1] >= 0  # (B, 1)
+        has, rows, of_context = context.rows[:, :1] >= 0, context.rows, visible_words(context)
         everywhere = s.memory_scope == "batch" and self.training
-        everyone = torch.arange(len(context.ids), device=states.device)
-        rows = torch.where(has, everyone, -1) if everywhere else context.rows
-        of_context = visible_words(context)
+        if everywhere:
+            rows = torch.where(has, torch.arange(len(context.ids), device=states.device), -1)
         if s.inter_attention:
-            kv = stacked([self.inter.kv(part) for part in parts])
-            read = self.inter.read(asking, kv, rows, visible, of_context, everywhere)
+            contexts = *self.inter.source(*parts), of_context
+            read = self.inter.read(queries, contexts, rows, visible, everywhere)
         else:
             means = _mean_of_contexts(stacked(parts), rows, of_context)
             read = means.unsqueeze(1).expand_as(states)
         added = s.context_residual
-        read = residual.leave(asking, read) if added else residual.norm(self.dropout(read))
+        read = residual.leave(queries, read) if added else residual.norm(self.dropout(read))
         read = self.feed_forward_residual(read, self.feed_forward)
-        mixed = self.gate.add(states, read, has, "memory.gate")
-        return torch.where(has.unsqueeze(-1), mixed, states)
+        return self.gate.mix(states, read, has, "memory.gate")
 
     def _read_contexts(self, context: Context, embedder: Embedder) -> list[Tensor]:
         """Return the words of each part of the contexts, (U', M', D) each."""
         parts: list[Tensor] = self.encoder(context, embedder)
         if not self.settings.inter_attention:
             return parts
-        pairs = zip(parts, map(visible_words, context.of_like_length()), strict=True)
+        visible = map(visible_words, context.of_like_length())
         return [
-            self.first_residual(words, partial(self.first, visible=real)) for words, real in pairs
+            self.first_residual(words, partial(self.first, visible=real))
+            for words, real in zip(parts, visible, strict=True)
         ]
-
-    def _asking(self, states: Tensor, embedded: Tensor, visible: Visible) -> Tensor:
-        """Return what asks the contexts (B, S, D)."""
-        if not self.settings.inter_attention or self.settings.query_from == "encoder":
-            return states
-        first = self.source_first or self.first
-        return self.source_residual(embedded, partial(first, visible=visible))
 
 
 def _mean_of_contexts(words: Tensor, rows: Tensor, visible: Visible) -> Tensor:

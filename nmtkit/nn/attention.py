@@ -11,20 +11,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmtkit.data.context import stacked
 from nmtkit.errors import ConfigError
 from nmtkit.nn import cpu
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, changed, record
 from nmtkit.nn.dropout import dropout
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import future, hide
+from nmtkit.nn.masks import Visible, future, hide
 
 
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    visible: Tensor | None = None,
+    visible: Visible = None,
     causal: bool = False,
     p: float = 0.0,
     name: str = "",
@@ -40,7 +41,7 @@ def attention(
         k: keys (B, H, S, C).
         v: values (B, H, S, C').
         visible: bool (B, 1 or K·T, S), True = may be attended; or the same as numbers to add to the
-            scores (`masks.additive`); None = all.
+            scores (`masks.additive`, not if causal); None = all.
         causal: query t sees keys up to t only, counted from the end if S > T (needs R = B).
         p: dropout on the attention weights (training only).
         name: under which the weights (B, H, K·T, S) are captured.
@@ -67,7 +68,7 @@ def _explicit(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    visible: Tensor | None,
+    visible: Visible,
     causal: bool,
     p: float,
     name: str,
@@ -76,53 +77,46 @@ def _explicit(
     """Compute the equation as it stands, (B, H, K·T, C'), in 32 bits or more: a score of 16 bits
     is off by up to a quarter.
     """
-    asked, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         weights = hide(scores, visible, causal).softmax(-1)
         if visible is not None and visible.dtype == torch.bool:
-            weights = weights.masked_fill(
-                ~visible, 0
-            )  # a blind query has uniform weights up to here
+            weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights so far
         if name and capturing():
-            weights = _captured(weights, name, parts)
-        return torch.matmul(dropout(weights, p), v).to(asked)
+            weights = _captured(weights, [f"{name}.{part}" for part in parts] or [name])
+        return torch.matmul(dropout(weights, p), v).to(dtype)
 
 
-def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
-    """Record weights (B, H, K·T, S), those of each part apart, and return them as `capture`
-    changes them.
+def _captured(weights: Tensor, names: Sequence[str]) -> Tensor:
+    """Record weights (B, H, K·T, S), each group of heads under its own name.
+
+    Returns: the weights as the open `capture` changes them.
     """
-    names = [f"{name}.{part}" for part in parts] or [name]
     groups = zip(names, weights.chunk(len(names), dim=1), strict=True)
-    used = {of: changed(of, group) for of, group in groups}
-    for of, group in used.items():
-        record(of, group)
+    used = {name: changed(name, group) for name, group in groups}
+    for name, group in used.items():
+        record(name, group)
     return torch.cat(list(used.values()), dim=1)
 
 
-def _fused(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, p: float
-) -> Tensor:
-    """Use torch's kernels, (B, H, K·T, C'): not all return zeros for a blind query, so they see
-    none.
+def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, causal: bool, p: float) -> Tensor:
+    """Use torch's kernels, (B, H, K·T, C').
+
+    Not all kernels return zeros for a blind query, so it is shown all keys, and cleared afterwards.
     """
-    if visible is None and not (causal and q.size(2) != k.size(2)):
+    if visible is None and (not causal or q.size(2) == k.size(2)):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal)
-    sighted = None
+    blind = None
     if visible is not None and visible.dtype == torch.bool:
-        sighted = visible.any(-1, keepdim=True)
-        visible = visible | ~sighted
+        blind = ~visible.any(-1, keepdim=True)
+        visible = visible | blind
     if causal:
-        later = future(q.size(2), k.size(2), q.device)
-        if visible is None:
-            visible = ~later
-        else:
-            blind = False if visible.dtype == torch.bool else torch.finfo(visible.dtype).min
-            visible = visible.masked_fill(later, blind)
+        past = ~future(q.size(2), k.size(2), q.device)
+        visible = past if visible is None else visible & past
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
-    return context if sighted is None else context.masked_fill(~sighted, 0)
+    return context if blind is None else context.masked_fill(blind, 0)
 
 
 class Attention(nn.Module):
@@ -143,9 +137,8 @@ class Attention(nn.Module):
         super().__init__()
         if width % heads:
             message = f"{heads} heads cannot share a width of {width}"
-            raise ConfigError(
-                message, where="model.heads, model.d_model", hint="make d_model a multiple of heads"
-            )
+            hint = "make d_model a multiple of heads"
+            raise ConfigError(message, where="model.heads, model.d_model", hint=hint)
         self.heads = heads
         self.p = dropout
         self.parts = tuple(parts)
@@ -154,16 +147,25 @@ class Attention(nn.Module):
         """Under which `capture` sees the weights."""
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool = False
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visible: Visible,
+        causal: bool = False,
+        cache: Cache | None = None,
+        layer: int = 0,
     ) -> Tensor:
-        """`attention` of q (R, T, H, C) with this layer's dropout and name, then the output
+        """Return `attention` of q (R, T, H, C) with this layer's dropout and name, then the output
         projection: (R, T, D).
+
+        With a cache, k and v are added to those of its layer, and all of them are attended to.
         """
-        return self.out(
-            attention(
-                q, k, v, visible, causal, self.p if self.training else 0.0, self.name, self.parts
-            )
-        )
+        if cache is not None:
+            k, v = cache.append(layer, k, v)
+            visible, causal = cache.visible, cache.visible is None
+        p = self.p if self.training else 0.0
+        return self.out(attention(q, k, v, visible, causal, p, self.name, self.parts))
 
 
 class SelfAttention(Attention):
@@ -178,7 +180,7 @@ class SelfAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        visible: Tensor | None = None,
+        visible: Visible = None,
         causal: bool = False,
         cache: Cache | None = None,
         layer: int = 0,
@@ -194,10 +196,7 @@ class SelfAttention(Attention):
         """
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (R, T, H, C) each
         k, v = k.transpose(1, 2), v.transpose(1, 2)
-        if cache is not None:
-            k, v = cache.append(layer, k, v)
-            visible, causal = cache.visible, cache.visible is None
-        return self.attend(q, k, v, visible, causal)
+        return self.attend(q, k, v, visible, causal, cache, layer)
 
 
 class CrossAttention(Attention):
@@ -208,19 +207,20 @@ class CrossAttention(Attention):
         self.query = Linear(width, width, bias)
         self.kv = Linear(width, 2 * width, bias, blocks=2)
 
-    def source(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of states (B, S, D), each (B, H, S, C)."""
-        return self.apart(self.kv(states))
+    def source(self, *parts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values, each (B, H, S, C), of states.
 
-    def apart(self, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, each (B, H, S, C), from their common product `kv` (B, S, 2·D)."""
+        Args:
+            parts: the states (B, S, D), or those of some rows at a time (B', S', D).
+        """
+        kv = stacked([self.kv(part) for part in parts])
         k, v = kv.unflatten(-1, (2, self.heads, -1)).unbind(2)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         if torch.is_grad_enabled():
             return k, v
         return k.contiguous(), v.contiguous()  # every step of a search reads them
 
-    def forward(self, x: Tensor, source: tuple[Tensor, Tensor], visible: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, source: tuple[Tensor, Tensor], visible: Visible) -> Tensor:
         """Attend from x (R, T, D) to `source` (from `source()`, B rows), of which `visible` bool
         (B, 1, S) may be seen.
         """

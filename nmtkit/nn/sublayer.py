@@ -78,15 +78,24 @@ class GatedSum(Linear):
     def __init__(self, width: int) -> None:
         super().__init__(2 * width, width)
 
-    def add(self, x: Tensor, y: Tensor, has: Tensor, name: str) -> Tensor:
+    def mix(
+        self,
+        x: Tensor,
+        y: Tensor,
+        has: Tensor,
+        name: str,
+        finish: Callable[[Tensor], Tensor] = lambda mixed: mixed,
+    ) -> Tensor:
         """Return the sum of a word's own state and of what the word has read elsewhere.
 
         Args:
             x, y: the state and what was read, (R, T, D).
-            has: bool (R, 1), the rows that have something to read; the gate of other rows is NaN.
+            has: bool (R, 1), the rows that have something to read; other rows are x as it is, and
+                their gate is NaN.
             name: of the gate, for `capture`.
+            finish: what follows the sum.
         Returns: (R, T, D).
         """
         gate = torch.sigmoid(self(torch.cat([x, y], dim=-1)))
         record(name, gate.mean(-1).masked_fill(~has, torch.nan))
-        return y + gate * (x - y)
+        return torch.where(has.unsqueeze(-1), finish(y + gate * (x - y)), x)
