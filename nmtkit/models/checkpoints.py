@@ -8,7 +8,6 @@ a temporary name, flushed, renamed; only then are old ones removed (by renaming 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -16,6 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,6 +35,10 @@ if TYPE_CHECKING:  # a report only asks which checkpoints there are: torch comes
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 MANIFEST = "manifest.json"
 PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npz"}
+PICKLED = (
+    "{} may be a pickle, which nmtkit never loads (it can run code); "
+    "convert it to safetensors with the tool that wrote it"
+)
 AGAIN = "move its folder away to use another checkpoint, or train again: nmtkit train --force"
 R = TypeVar("R")
 
@@ -91,11 +95,10 @@ def save(
 
 
 def _flushed(path: Path) -> FileFacts:
-    """Flush a file to disk and describe what was written."""
+    """Flush a file to disk and describe it."""
     with open(path, "rb+") as stream:
         os.fsync(stream.fileno())
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return FileFacts(path.stat().st_size, digest)
+    return FileFacts(path.stat().st_size, files.sha256(path))
 
 
 def _give_name(temporary: Path, final: Path) -> None:
@@ -160,9 +163,9 @@ def read_manifest(path: Path) -> CheckpointManifest:
     for name, facts in manifest.files.items():
         actual = (path / name).stat().st_size if (path / name).is_file() else None
         if actual != facts.bytes:
-            state = f"has {actual} bytes instead of {facts.bytes}"
-            state = "is missing" if actual is None else state
-            raise CheckpointError(f"truncated checkpoint: {name} {state}", where=path, hint=AGAIN)
+            state = f"{name} has {actual} bytes instead of {facts.bytes}"
+            state = f"{name} is missing" if actual is None else state
+            raise CheckpointError(f"truncated checkpoint: {state}", where=path, hint=AGAIN)
     return manifest
 
 
@@ -170,10 +173,7 @@ def _hint(*paths: Path) -> str:
     """Return what to do about files that are no checkpoint."""
     for path in paths:
         if path.suffix in PICKLES:
-            return (
-                f"{path.name} may be a pickle, which nmtkit never loads (it can run code); "
-                "convert it to safetensors with the tool that wrote it"
-            )
+            return PICKLED.format(path.name)
     return AGAIN
 
 
@@ -201,8 +201,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError) as error:
         with open(path, "rb") as stream:
             pickled = stream.read(2).startswith((b"PK", b"\x80"))
-        hint = "it looks like a pickle, which nmtkit never loads (it can run code)"
-        hint = hint if pickled else AGAIN
+        hint = PICKLED.format(path.name) if pickled else AGAIN
         message = f"{path.name} is not a safetensors file: {error}"
         raise CheckpointError(message, where=path.parent, hint=hint) from None
 
@@ -236,12 +235,13 @@ def load_training(path: Path, record: type[R]) -> tuple[dict[str, Tensor], dict[
     return _read_tensors(path / WEIGHTS), _read_tensors(path / OPTIMIZER), state
 
 
-def _passes(check: Callable[..., object], path: Path, *names: str) -> bool:
+def _passes(check: Callable[..., object], path: Path, *names: str, warn: bool = True) -> bool:
     """True if a checkpoint passes a check; if not, a warning says why."""
     try:
         check(path, *names)
     except CheckpointError as error:
-        console.warn(f"skipping {path}: {error.message}")
+        if warn:
+            console.warn(f"skipping {path}: {error.message}")
         return False
     return True
 
@@ -267,7 +267,11 @@ def choose(system: System, average: int | None = None) -> list[Path]:
     average = _average(system) if average is None else average
     paths = _selected(system, average, lambda path: _passes(_verify, path, WEIGHTS))
     if not paths:
-        raise _none_valid(system)
+        message, hint = f"system '{system.name}' has no checkpoint yet", "first: nmtkit train"
+        if candidates(system.checkpoints):
+            message = f"no valid checkpoint of '{system.name}'"
+            hint = f"train it again with its options: nmtkit train --name {system.name} --force …"
+        raise CheckpointError(message, where=system.checkpoints, hint=hint)
     if len(paths) < average:
         number = counted(len(paths), "checkpoint")
         console.warn(
@@ -288,15 +292,10 @@ def current(system: System, average: int | None = None) -> dict[str, str]:
     """
     try:
         average = _average(system) if average is None else average
-        return digests(_selected(system, average, _is_complete))
+        complete = _selected(system, average, partial(_passes, read_manifest, warn=False))
+        return digests(complete)
     except NmtkitError:
         return {}
-
-
-def _is_complete(path: Path) -> bool:
-    with contextlib.suppress(CheckpointError):
-        return bool(read_manifest(path))
-    return False
 
 
 def digests(paths: Sequence[Path]) -> dict[str, str]:
@@ -313,13 +312,12 @@ def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> l
 
     With k = 1, or if there is none, it is the best one, or else the newest.
     """
-    if average > 1:
-        paths = list(itertools.islice(filter(usable, _evenly_spaced(system)), average))
-        if paths:
-            return paths[::-1]
     best = _named_best(system)
     newest = [path for path in reversed(candidates(system.checkpoints)) if path != best]
-    return list(itertools.islice(filter(usable, [best, *newest] if best else newest), 1))
+    last = _evenly_spaced(system) if average > 1 else []
+    selected = list(itertools.islice(filter(usable, last), average))
+    single = filter(usable, [best, *newest] if best else newest)
+    return selected[::-1] or list(itertools.islice(single, 1))
 
 
 def _evenly_spaced(system: System) -> list[Path]:
@@ -331,14 +329,6 @@ def _evenly_spaced(system: System) -> list[Path]:
     every = settings.checkpoint_every
     paths = regular(system.checkpoints, every)[::-1]
     return [path for i, path in enumerate(paths) if step_of(path) == step_of(paths[0]) - i * every]
-
-
-def _none_valid(system: System) -> CheckpointError:
-    message, hint = f"system '{system.name}' has no checkpoint yet", "first: nmtkit train"
-    if candidates(system.checkpoints):
-        message = f"no valid checkpoint of '{system.name}'"
-        hint = f"train it again with its options: nmtkit train --name {system.name} --force …"
-    return CheckpointError(message, where=system.checkpoints, hint=hint)
 
 
 def _named_best(system: System) -> Path | None:
