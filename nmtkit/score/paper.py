@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,25 +17,21 @@ from nmtkit.errors import ConfigError, nearest
 from nmtkit.records import Scores
 from nmtkit.score.metrics import METRICS
 from nmtkit.settings import Section, build, read_toml
-from nmtkit.tables.table import Column, Table
+from nmtkit.tables.table import Column, Table, text_column
 
-ABSENT = "not trained here"
-LEFT_OUT, NOT_MEASURED = "not in this comparison", "not measured"
-OTHER = "another corpus than the paper's"
 Kind = Literal["score", "task", "cost", "group", "sentence"]
 KINDS: dict[Kind, str] = {
-    **{"score": "scores of translations", "task": "accuracies of probing tasks"},
-    **{
-        "cost": "parameters or speeds",
-        "group": "gains by length",
-        "sentence": "scores of a sentence",
-    },
+    "score": "scores of translations",
+    "task": "accuracies of probing tasks",
+    "cost": "parameters or speeds",
+    "group": "gains by length",
+    "sentence": "scores of a sentence",
 }
-"""What a column can have, and what measures it: `nmtkit score`, and the analyses probing, cost,
-lengths and examples.
+"""What a column can hold. `nmtkit score` measures the first, the analyses probing, cost, lengths
+and examples the others.
 """
 OF_MACHINES = "updates_per_s"
-"""The cost that tells more of a machine than of a system, so that there is no difference."""
+"""The cost that depends more on the machine than on the system, so that there is no difference."""
 COSTS = ("parameters", OF_MACHINES, "train_time_ratio", "decode_time_ratio")
 """Millions of parameters, updates a second, times relative to the baseline's."""
 
@@ -68,23 +64,19 @@ class PaperColumn(Section):
 
     @property
     def kind(self) -> Kind | None:
-        """What it has; None: nothing that is measured here."""
+        """What the column holds; None: nothing that is measured here."""
         return next((kind for kind in KINDS if getattr(self, kind)), None)
 
     @property
     def key(self) -> str:
-        """By which its measured number is known."""
-        return (
-            gain_of(self.score)
-            if self.gain
-            else ""
-            if self.kind is None
-            else getattr(self, self.kind)
-        )
+        """The key of the measured number."""
+        if self.gain:
+            return gain_of(self.score)
+        return getattr(self, self.kind) if self.kind else ""
 
 
 def gain_of(score: str) -> str:
-    """The key of how much more of a score than the baseline has."""
+    """Return the key of a gain: how much more of a score than the baseline has."""
     return f"Δ {score}"
 
 
@@ -132,7 +124,7 @@ class Printed:
 
 
 def load(path: Path) -> Paper:
-    """A paper's file.
+    """Read a paper's file.
 
     Raises: ConfigError if it is missing or not TOML, has an unknown key, a metric or a cost that
         does not exist, a number of no column, a system twice.
@@ -145,108 +137,83 @@ def load(path: Path) -> Paper:
     except ConfigError as error:
         raise ConfigError(error.message, where=path, hint=error.hint) from None
     for name, table in paper.tables.items():
-        _check(table, f"{path}, [tables.{name}]")
+        for message, hint in _problems(table):
+            raise ConfigError(message, where=f"{path}, [tables.{name}]", hint=hint)
     return paper
 
 
-def _check(table: PaperTable, where: str) -> None:
-    columns, systems = (
-        [column.name for column in table.columns],
-        [row.system for row in table.rows if row.system],
-    )
+def _problems(table: PaperTable) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a table, each with what to do."""
+    names = [column.name for column in table.columns]
+    systems = [row.system for row in table.rows if row.system]
     for column in table.columns:
-        if column.score and column.score not in METRICS:
-            raise ConfigError(
-                f"unknown score '{column.score}' of the column '{column.name}'",
-                where=where,
-                hint=nearest(column.score, METRICS),
-            )
-        if column.cost and column.cost not in COSTS:
-            raise ConfigError(
-                f"unknown cost '{column.cost}' of the column '{column.name}'",
-                where=where,
-                hint=nearest(column.cost, COSTS),
-            )
+        known: Mapping[str, Iterable[str]] = {"score": METRICS, "cost": COSTS}
+        for kind, values in known.items():
+            if (value := getattr(column, kind)) and value not in values:
+                yield (
+                    f"unknown {kind} '{value}' of the column '{column.name}'",
+                    nearest(value, values),
+                )
         if column.gain and not column.score:
-            raise ConfigError(
+            yield (
                 f"the column '{column.name}' is a gain of no score",
-                where=where,
-                hint='name it, for example: score = "bleu"',
+                'name it, for example: score = "bleu"',
             )
         if sum(bool(getattr(column, kind)) for kind in KINDS) > 1:
-            raise ConfigError(
-                f"the column '{column.name}' is several things at once",
-                where=where,
-                hint=f"one of: {', '.join(KINDS)}",
-            )
+            message = f"the column '{column.name}' is several things at once"
+            yield message, f"one of: {', '.join(KINDS)}"
     for row in table.rows:
         for name in row.numbers:
-            if name not in columns:
-                raise ConfigError(
-                    f"the row '{row.printed}' has a number of no column: '{name}'",
-                    where=where,
-                    hint=nearest(name, columns),
-                )
-    if len(set(systems)) < len(systems) or len(set(columns)) < len(columns):
-        raise ConfigError(
-            "a column or a system has more than one entry", where=where, hint="give each once"
-        )
+            if name not in names:
+                message = f"the row '{row.printed}' has a number of no column: '{name}'"
+                yield message, nearest(name, names)
+    if len(set(systems)) < len(systems) or len(set(names)) < len(names):
+        yield "a column or a system has more than one entry", "give each once"
 
 
-def printed(path: Path, name: str | None, of: Kind = "score") -> Printed:
-    """One table of a paper's file.
+def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | None:
+    """Return the printed table that a call puts its numbers beside; None if it names no paper.
 
     Args:
-        path: the file; name: of the table.
-        of: what some of its columns must be.
-    Raises: as `load`; ConfigError for no table, an unknown one, or one that has no such column.
+        path: the paper's file; name: of the table.
+        of: what some of its columns must hold.
+    Raises: as `load`; ConfigError for a table of no paper, no table, an unknown one, or one that
+        has no such column.
     """
-    paper = load(path)
-    if name is None:
-        raise ConfigError(
-            "which of the paper's tables?",
-            where="--paper",
-            hint="--table NAME, one of: " + ", ".join(paper.tables),
-        )
+    if not path:
+        if name:
+            hint = "--paper recipes/dual_context/paper.toml"
+            raise ConfigError("a table of which paper?", where="--table", hint=hint)
+        return None
+    paper = load(Path(path))
+    if not name:
+        hint = "--table NAME, one of: " + ", ".join(paper.tables)
+        raise ConfigError("which of the paper's tables?", where="--paper", hint=hint)
     if name not in paper.tables:
         raise ConfigError(
             f"the paper's file has no table '{name}'", where=path, hint=nearest(name, paper.tables)
         )
-    having = [
-        other
-        for other, table in paper.tables.items()
+    fitting = [
+        key
+        for key, table in paper.tables.items()
         if any(column.kind == of for column in table.columns)
     ]
-    if name not in having:
+    if name not in fitting:
         raise ConfigError(
             f"the paper's table '{name}' has no {KINDS[of]}",
             where=path,
-            hint="these have: " + (", ".join(having) or "none"),
+            hint="these have: " + (", ".join(fitting) or "none"),
         )
     return Printed(paper.citation, paper.tables[name])
 
 
-def asked(path: str, name: str, of: Kind) -> Printed | None:
-    """The table that an analysis is asked to put its numbers beside; None if no paper is named.
-
-    Raises: as `printed`; ConfigError for a table of no paper.
-    """
-    if name and not path:
-        raise ConfigError(
-            "a table of which paper?",
-            where="--table",
-            hint="--paper recipes/dual_context/paper.toml",
-        )
-    return printed(Path(path), name or None, of) if path else None
-
-
 def beside(paper: Printed, result: Scores, dataset: str) -> Table:
-    """Paper, measured, difference and signature: one row a printed row and column of scores.
+    """Return paper, measured, difference and signature: one row a printed row and column of scores.
 
-    Of the columns, those of this test set are shown, or all where the paper has none of it: then
-    what was measured stands once, and there is no difference, since it would be one of corpora. A
-    row is measured by the systems of its name, or of its name and a seed's mark (-s1, -s2): their
-    mean.
+    Only the columns of this test set are shown. If the paper has none of it, all are shown; a
+    measured number then stands once, and without a difference, which would be one of corpora. A
+    row's measured number is the mean of the systems of its name, with or without a seed's mark
+    (-s1, -s2).
 
     Args:
         paper: the printed table.
@@ -255,44 +222,59 @@ def beside(paper: Printed, result: Scores, dataset: str) -> Table:
     """
     of_scores = [column for column in paper.table.columns if column.kind == "score"]
     same = [column for column in of_scores if (column.dataset, column.set) == (dataset, result.set)]
-    found = _rows(paper.table, same or of_scores, _scores(result), bool(same))
-    rows = [
-        [*row, None if row[MEASURED] is None else result.signatures[column.score]]
-        for row, column in found
+    columns = same or of_scores
+    if same:
+        note = (
+            "difference: measured - paper, on the same test set; sizes and updates of a system: its"
+            " config.toml"
+        )
+    else:
+        note = (
+            f"measured on {dataset} {result.set}, printed of {_corpora(of_scores)}: a difference"
+            " would be one of corpora and mean nothing"
+        )
+    baseline = ", ".join(other_seeds(result.baseline, result.names))
+    meanings = [
+        f"{column.name}: {METRICS[column.score].header}"
+        + (f", how much more than {baseline}" if column.gain else "")
+        for column in columns
     ]
-    title = f"{result.set}: {paper.table.title}, printed and measured" + (
-        "" if same else f" ({OTHER})"
+    notes = [note, "measured: mean over the seeds; " + "; ".join(dict.fromkeys(meanings))]
+    signatures = {column.name: result.signatures[column.score] for column in columns}
+    return _joined(
+        paper, columns, _scores(result), signatures, bool(same), notes, f"{result.set}: "
     )
-    return _as_table(title, rows, _notes(paper, of_scores, same, result, dataset))
 
 
 def _scores(result: Scores) -> dict[str, dict[str, float]]:
-    """System -> its scores by their keys, and how much more they are than the baseline's, the
-    mean over its seeds.
+    """Return system -> its scores by key, and its gains over the baseline, the mean over the
+    baseline's seeds.
     """
-    known = {
+    scores = {
         s.name: {key: score.value or 0.0 for key, score in s.scores.items()} for s in result.systems
     }
-    base = other_seeds(result.baseline, known)
+    base = other_seeds(result.baseline, scores)
     means = {
-        key: statistics.fmean(known[name][key] for name in base) for key in known[result.baseline]
+        key: statistics.fmean(scores[name][key] for name in base) for key in scores[result.baseline]
     }
-    gains = {
-        name: {gain_of(key): value - means[key] for key, value in own.items()}
-        for name, own in known.items()
-        if name not in base
-    }
-    return {name: own | gains.get(name, {}) for name, own in known.items()}
+    for name, own in scores.items():
+        if name not in base:
+            own |= {gain_of(key): own[key] - mean for key, mean in means.items()}
+    return scores
 
 
 def other_seeds(name: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that are one system's, but for the mark of a seed (-s1, -s2)."""
+    """Return the names that differ only in the mark of a seed (-s1, -s2)."""
     return _of_row(re.sub(r"-s\d+$", "", name), names)
 
 
 def _of_row(system: str, names: Iterable[str]) -> list[str]:
-    """The systems that measure a row: of its name, or of its name and a seed's mark."""
+    """Return the systems that measure a row: of its name, or of its name and a seed's mark."""
     return [name for name in names if re.fullmatch(rf"{re.escape(system)}(-s\d+)?", name)]
+
+
+def _corpora(columns: Sequence[PaperColumn]) -> str:
+    return ", ".join(dict.fromkeys(f"{column.dataset} {column.set}".strip() for column in columns))
 
 
 def numbers_beside(
@@ -304,34 +286,23 @@ def numbers_beside(
     signature: str,
     remarks: Sequence[str] = (),
 ) -> Table:
-    """The same of what an analysis found.
+    """Return the same table for the numbers of an analysis.
 
     Args:
         paper: a printed table, some of whose columns are of this kind.
-        known: system -> what was measured of it, by the columns' keys.
-        dataset: the corpus of the run; set_name: what was read of it, or beside it (a test set,
-            probing files, or nothing that has a name): there is a difference where both are the
-            paper's.
-        signature: how it was measured.
+        known: system -> measured numbers by the columns' keys.
+        dataset: the corpus of the run; set_name: the test set or files that were read, if they
+            have a name. There is a difference if both are the paper's.
+        signature: how the numbers were measured.
         remarks: notes before the paper's own.
     """
     columns = [column for column in paper.table.columns if column.kind == of]
     same = all((column.dataset, column.set) == (dataset, set_name) for column in columns)
-    rows = [
-        [*row, None if row[MEASURED] is None else signature]
-        for row, _ in _rows(paper.table, columns, known, same)
-    ]
-    theirs = (
-        ", ".join(dict.fromkeys(f"{column.dataset} {column.set}".strip() for column in columns))
-        or "a corpus that it does not name"
-    )
-    here = f"{dataset} {set_name}".strip()
-    notes = [f"paper: {paper.citation}; {paper.table.metric}"]
-    notes.append(
-        "difference: measured - paper"
-        if same
-        else f"measured on {here}, printed of {theirs}: so there is no difference"
-    )
+    notes = ["difference: measured - paper"]
+    if not same:
+        theirs = _corpora(columns) or "a corpus that it does not name"
+        here = f"{dataset} {set_name}".strip()
+        notes = [f"measured on {here}, printed of {theirs}: so there is no difference"]
     if missing := [
         column.group
         for column in columns
@@ -341,117 +312,81 @@ def numbers_beside(
             f"no group {', '.join(missing)} among the measured ones: --buckets names the groups"
             " (pr, dc, or borders)"
         )
-    title = f"{paper.table.title}, printed and measured" + ("" if same else f" ({OTHER})")
-    return _as_table(
-        title, rows, [*notes, *remarks, *paper.table.remarks], 3 if of == "sentence" else 2
-    )
+    signatures = dict.fromkeys([column.name for column in columns], signature)
+    return _joined(paper, columns, known, signatures, same, [*notes, *remarks])
 
 
-MEASURED = 6
-"""Where that number stands in a row."""
+def _joined(
+    paper: Printed,
+    columns: Sequence[PaperColumn],
+    known: Mapping[str, Mapping[str, float]],
+    signatures: Mapping[str, str],
+    same: bool,
+    notes: Sequence[str],
+    before: str = "",
+) -> Table:
+    """Return the table of both.
+
+    Args:
+        paper: the printed table; columns: those of its columns that are shown.
+        known: system -> measured numbers by the columns' keys.
+        signatures: how they were measured, by the columns' names.
+        same: True if they were measured on the paper's own corpus.
+        notes: between the citation and the paper's remarks; before: of the title.
+    """
+    decimals = 3 if any(column.sentence for column in columns) else 2
+    shown = [
+        text_column("row", "paper's row"),
+        text_column("system"),
+        text_column("column", "paper's column"),
+        Column("paper", "paper", decimals),
+        Column("paper_spread", "±"),
+        Column("seeds", "seeds"),
+        Column("measured", "measured", decimals),
+        Column("difference", "difference", decimals, signed=True),
+        text_column("signature"),
+    ]
+    rows = list(_rows(paper.table, columns, known, signatures, same))
+    if all(row[4] is None for row in rows):  # no spread is printed
+        shown, rows = shown[:4] + shown[5:], [row[:4] + row[5:] for row in rows]
+    title = f"{before}{paper.table.title}, printed and measured"
+    if not same:
+        title += " (another corpus than the paper's)"
+    citation = f"paper: {paper.citation}; {paper.table.metric}"
+    return Table("paper", title, shown, rows, [citation, *notes, *paper.table.remarks])
 
 
 def _rows(
     table: PaperTable,
     columns: Sequence[PaperColumn],
     known: Mapping[str, Mapping[str, float]],
+    signatures: Mapping[str, str],
     same: bool,
-) -> list[tuple[list[Any], PaperColumn]]:
-    """The rows without their signatures, each with its column.
-
-    Args:
-        columns: those that are shown.
-        known: system -> what was measured of it, by the columns' keys.
-        same: whether it is the same that the paper measured.
-    """
-    rows: list[tuple[list[Any], PaperColumn]] = []
+) -> Iterator[list[Any]]:
     for row in table.rows:
-        found = [known[name] for name in _of_row(row.system, known)] if row.system else []
+        systems = [known[name] for name in _of_row(row.system, known)] if row.system else []
         shown: set[str] = set()
-        for column in [column for column in columns if column.name in row.numbers]:
+        for column in columns:
+            if column.name not in row.numbers:
+                continue
             number, key = row.numbers[column.name], column.key
             value, spread = number if isinstance(number, tuple) else (number, None)
-            there = [own[key] for own in found if key in own]
-            values = (
-                there if same or key not in shown else []
-            )  # of another corpus a number stands once, not beside each of the paper's
+            measured = [own[key] for own in systems if key in own]
+            system = row.system
+            if not measured:
+                missing = "not in this comparison" if row.system else "not trained here"
+                system = "not measured" if systems else missing
+            # On another corpus a number stands once, not beside each of the paper's.
+            values = measured if same or key not in shown else []
             shown.add(key)
             mean = statistics.fmean(values) if values else None
-            comparable = same and column.cost != OF_MACHINES
-            difference = mean - value if comparable and mean is not None else None
-            who = (
-                row.system
-                if there
-                else NOT_MEASURED
-                if found
-                else LEFT_OUT
-                if row.system
-                else ABSENT
-            )
-            rows.append(
-                (
-                    [
-                        row.printed,
-                        who,
-                        column.name,
-                        value,
-                        spread,
-                        len(values) or None,
-                        mean,
-                        difference,
-                    ],
-                    column,
-                )
-            )
-    return rows
-
-
-def _as_table(title: str, rows: list[list[Any]], notes: Sequence[str], decimals: int = 2) -> Table:
-    columns = [
-        Column("row", "paper's row", left=True),
-        Column("system", "system", left=True),
-        Column("column", "paper's column", left=True),
-        Column("paper", "paper", decimals),
-        Column("paper_spread", "±"),
-        Column("seeds", "seeds"),
-        Column("measured", "measured", decimals),
-        Column("difference", "difference", decimals, signed=True),
-        Column("signature", "signature", left=True),
-    ]
-    if all(row[4] is None for row in rows):  # no spread is printed
-        columns, rows = columns[:4] + columns[5:], [row[:4] + row[5:] for row in rows]
-    return Table("paper", title, columns, rows, list(notes))
-
-
-def _notes(
-    paper: Printed,
-    of_scores: Sequence[PaperColumn],
-    same: Sequence[PaperColumn],
-    result: Scores,
-    dataset: str,
-) -> list[str]:
-    notes = [f"paper: {paper.citation}; {paper.table.metric}"]
-    if same:
-        notes.append(
-            "difference: measured - paper, on the same test set; sizes and updates of a system: its"
-            " config.toml"
-        )
-    else:
-        theirs = ", ".join(dict.fromkeys(f"{column.dataset} {column.set}" for column in of_scores))
-        notes.append(
-            f"measured on {dataset} {result.set}, printed of {theirs}: a difference would be one of"
-            " corpora and mean nothing"
-        )
-    baseline = ", ".join(other_seeds(result.baseline, result.names))
-    notes.append(
-        "measured: mean over the seeds; "
-        + "; ".join(dict.fromkeys(_what(column, baseline) for column in same or of_scores))
-    )
-    return [*notes, *paper.table.remarks]
-
-
-def _what(column: PaperColumn, baseline: str) -> str:
-    """Of a column of scores: which score it is, and over whom it is a gain."""
-    return f"{column.name}: {METRICS[column.score].header}" + (
-        f", how much more than {baseline}" if column.gain else ""
-    )
+            difference = signature = None
+            if mean is not None:
+                signature = signatures[column.name]
+                if same and column.cost != OF_MACHINES:
+                    difference = mean - value
+            count = len(values) or None
+            yield [
+                *(row.printed, system, column.name, value, spread),
+                *(count, mean, difference, signature),
+            ]

@@ -63,7 +63,7 @@ def score(run: Run, **values: Any) -> None:
     check_grouping(options.group_by)
     lengths.groups(buckets or "dc")
     draws = Draws(1, options.resamples, options.trials, options.ratio, options.seed)
-    printed = paper.printed(options.paper, options.table) if options.paper else None
+    printed = paper.asked(options.paper or "", options.table)
     manifest = run.manifest()
     with (
         run.recorded("score", seed=options.seed) as record,

@@ -80,7 +80,7 @@ def rows(table):
 
 
 def test_the_column_of_the_same_test_set_is_compared(file):
-    found = paper.beside(paper.printed(file, "one"), RESULT, "toy-ende")
+    found = paper.beside(paper.asked(file, "one"), RESULT, "toy-ende")
     assert rows(found) == [
         ["Base", "base", "En-De", 27.5, 2, 26.5, -1.0, "nrefs:1|tok:none"],
         ["Base + New", "base-new", "Δ", 0.5, 1, 2.0, 1.5, "nrefs:1|tok:none"],
@@ -93,7 +93,7 @@ def test_the_column_of_the_same_test_set_is_compared(file):
         and "Somebody 2020" in found.markdown()
         and "read with care" in found.markdown()
     )
-    spread = paper.beside(paper.printed(file, "one"), RESULT, "toy-deen")
+    spread = paper.beside(paper.asked(file, "one"), RESULT, "toy-deen")
     assert [
         (row["paper"], row["paper_spread"], row["measured"], row["difference"])
         for row in spread.as_json()["rows"]
@@ -102,9 +102,7 @@ def test_the_column_of_the_same_test_set_is_compared(file):
 
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
 def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, file):
-    found = paper.beside(
-        paper.printed(file, "one"), RESULT.model_copy(update={"set": name}), dataset
-    )
+    found = paper.beside(paper.asked(file, "one"), RESULT.model_copy(update={"set": name}), dataset)
     assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
         *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
         *(
@@ -221,7 +219,7 @@ def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
     assert FILE.count(old) == 1
     file.write_text(FILE.replace(old, new), "utf-8")
     with pytest.raises(ConfigError) as caught:
-        paper.printed(file, "one")
+        paper.asked(file, "one")
     assert (
         message in caught.value.message
         and hint in (caught.value.hint or "")
@@ -236,17 +234,17 @@ def test_which_table_is_asked_for(file):
         ("sizes", "no scores of translations", "these have: one"),
     ):
         with pytest.raises(ConfigError, match=message) as caught:
-            paper.printed(file, name)
+            paper.asked(file, name)
         assert hint in caught.value.hint
     with pytest.raises(ConfigError, match="cannot read the paper's numbers"):
-        paper.printed(file.parent / "none.toml", "one")
+        paper.asked(file.parent / "none.toml", "one")
 
 
 def test_numbers_of_an_analysis(file):
     """Of the same corpus with a difference, but of what tells of the machine; a mean over seeds;
     of another corpus once and without one.
     """
-    told = paper.printed(file, "one", "cost")
+    told = paper.asked(file, "one", "cost")
     known = {
         "base-s1": {"parameters": 61.0},
         "base-s2": {"parameters": 63.0},
