@@ -164,7 +164,7 @@ def _system(
             metric.name, found.value, found.low, found.high, metric.signature, metric.details
         )
     bleu = own["bleu"]
-    ratio = estimate(bleu.length_ratio(), draws.full.scores(bleu, formulas.length_ratio))
+    ratio = estimate(bleu.details["ratio"], draws.full.scores(bleu, formulas.length_ratio))
     if base is None:
         return SystemScores(name, scores, ratio, bleu.empty_hypotheses, {}, {})
     differences = {key: difference(metric, base[key], draws) for key, metric in own.items()}

@@ -17,6 +17,8 @@ from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare
 from nmtkit.score.stage import score_files
 
+from . import single
+
 SEED = 1
 
 
@@ -93,7 +95,7 @@ def ties_by_rounding(hyps, refs, ours, theirs):
     sacreBLEU's trials that repeat the observed difference are more than it or not by rounding. Ours
     is p in exact fractions; sacreBLEU's lies between that and p with all ties counted.
     """
-    a, b = (metrics.ter(read(hyp), [read(ref) for ref in refs]).statistics * [1, 3] for hyp in hyps)
+    a, b = (single.ter(read(hyp), [read(ref) for ref in refs]).statistics * [1, 3] for hyp in hyps)
     thirds = np.rint(a[:, 1]).astype(int)  # the same for both
     assert np.allclose(thirds, a[:, 1]) and np.allclose(thirds, b[:, 1])
     length = int(thirds.sum())
@@ -150,7 +152,7 @@ def test_one_system_and_its_signature(capsys, subtitles):
         assert own["systems"][0]["scores"][key]["value"] == pytest.approx(row["score"], abs=1e-9)
         assert own["signatures"][key] == row["signature"]
     tokens = command(*refs, "-i", hyp, "--tokenize", "none", "--smooth-method", "none", "--force")
-    tokenized = metrics.tokenized_bleu(read(hyp), [read(ref) for ref in refs])
+    tokenized = single.tokenized_bleu(read(hyp), [read(ref) for ref in refs])
     assert (tokenized.value, tokenized.signature) == (
         pytest.approx(tokens["score"], abs=1e-9),
         tokens["signature"],

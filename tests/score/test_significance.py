@@ -18,7 +18,7 @@ from nmtkit.score import formulas, metrics
 from nmtkit.score.resampling import Draws, Resampling, Swaps, interval
 from nmtkit.score.significance import TESTS, binomial, check_test, compare, difference, wilson
 
-from . import slow
+from . import single, slow
 
 WORDS = [
     "ein",
@@ -192,7 +192,7 @@ def test_the_sign_test_knows_that_a_lower_ter_is_better():
         return -sacrebleu.corpus_ter(hyps, refs, case_sensitive=True).score
 
     plus, minus, ties, p = slow.sign_test(ours, theirs, [ref], whole)
-    found = compare("sign", metrics.ter(ours, [ref]), metrics.ter(theirs, [ref]), Draws(40, 10, 10))
+    found = compare("sign", single.ter(ours, [ref]), single.ter(theirs, [ref]), Draws(40, 10, 10))
     assert (found.better * 40, found.worse * 40, found.ties * 40) == pytest.approx(
         (plus, minus, ties)
     )
