@@ -130,71 +130,6 @@ class Kind:
     higher_is_better: bool = True
 
 
-def _ter(scorer: Scorer) -> TER:
-    """Words between spaces; without spaces sacreBLEU's splitting of Asian text, which needs its
-    normalisation.
-    """
-    return TER(
-        case_sensitive=not scorer.lowercase,
-        normalized=not scorer.spaced,
-        asian_support=not scorer.spaced,
-        references=scorer.refs,
-    )
-
-
-METRICS = {
-    "bleu": Kind(
-        "BLEU",
-        "BLEU",
-        lambda scorer: BLEU(
-            tokenize=scorer.tokenizer,
-            lowercase=scorer.lowercase,
-            force=True,
-            references=scorer.refs,
-        ),
-        formulas.bleu,
-        formulas.sentence_bleu,
-    ),
-    "tokenized_bleu": Kind(
-        "tok. BLEU",
-        "tokenised BLEU (multi-bleu.perl)",
-        lambda scorer: MultiBleu(
-            scorer.tokenized_refs or [], scorer.lowercase, scorer.tokenization
-        ),
-        formulas.multi_bleu,
-        formulas.sentence_multi_bleu,
-        of_tokens=True,
-    ),
-    "mteval": Kind(
-        "NIST BLEU",
-        "NIST BLEU (mteval-v13a.pl -c)",
-        lambda scorer: Mteval(scorer.refs, scorer.lowercase),
-        formulas.mteval_bleu,
-        formulas.mteval_bleu,
-        western=True,
-    ),
-    "mteval_uncased": Kind(
-        "NIST uncased",
-        "NIST BLEU, uncased (mteval-v13a.pl)",
-        lambda scorer: Mteval(scorer.refs, lowercase=True),
-        formulas.mteval_bleu,
-        formulas.mteval_bleu,
-        western=True,
-    ),
-    "chrf": Kind(
-        "chrF",
-        "chrF2",
-        lambda scorer: CHRF(lowercase=scorer.lowercase, references=scorer.refs),
-        formulas.chrf,
-        formulas.chrf,
-    ),
-    "ter": Kind("TER", "TER", _ter, formulas.ter, formulas.ter, higher_is_better=False),
-}
-"""Every metric that `score` computes, by its key in scores.json, in the order of the tables;
-another metric is one more entry.
-"""
-
-
 def _base(lang: str) -> str:
     """Return a language code without regions and scripts, in two letters if we know them."""
     base = lang.lower().replace("_", "-").partition("-")[0]
@@ -253,8 +188,10 @@ class Scorer:
         tokenized_refs: Sequence[Sequence[str]] | None = None,
         tokenization: str = "none",
     ) -> None:
-        self.refs, self.lowercase = refs, lowercase
-        self.tokenized_refs, self.tokenization = tokenized_refs, tokenization
+        self.refs = refs
+        self.lowercase = lowercase
+        self.tokenized_refs = tokenized_refs
+        self.tokenization = tokenization
         self.tokenizer, self.remark = tokenizer_for(lang)
         self.spaced = _base(lang) not in _UNSPACED
         if tokenized_refs is not None and not self.spaced and not _has_words(tokenized_refs):
@@ -314,6 +251,71 @@ class Scorer:
             sum(not line.strip() for line in hyps),
             details,
         )
+
+
+def _ter(scorer: Scorer) -> TER:
+    """Words between spaces; without spaces sacreBLEU's splitting of Asian text, which needs its
+    normalisation.
+    """
+    return TER(
+        case_sensitive=not scorer.lowercase,
+        normalized=not scorer.spaced,
+        asian_support=not scorer.spaced,
+        references=scorer.refs,
+    )
+
+
+METRICS: dict[str, Kind] = {
+    "bleu": Kind(
+        "BLEU",
+        "BLEU",
+        lambda scorer: BLEU(
+            tokenize=scorer.tokenizer,
+            lowercase=scorer.lowercase,
+            force=True,
+            references=scorer.refs,
+        ),
+        formulas.bleu,
+        formulas.sentence_bleu,
+    ),
+    "tokenized_bleu": Kind(
+        "tok. BLEU",
+        "tokenised BLEU (multi-bleu.perl)",
+        lambda scorer: MultiBleu(
+            scorer.tokenized_refs or [], scorer.lowercase, scorer.tokenization
+        ),
+        formulas.multi_bleu,
+        formulas.sentence_multi_bleu,
+        of_tokens=True,
+    ),
+    "mteval": Kind(
+        "NIST BLEU",
+        "NIST BLEU (mteval-v13a.pl -c)",
+        lambda scorer: Mteval(scorer.refs, scorer.lowercase),
+        formulas.mteval_bleu,
+        formulas.mteval_bleu,
+        western=True,
+    ),
+    "mteval_uncased": Kind(
+        "NIST uncased",
+        "NIST BLEU, uncased (mteval-v13a.pl)",
+        lambda scorer: Mteval(scorer.refs, lowercase=True),
+        formulas.mteval_bleu,
+        formulas.mteval_bleu,
+        western=True,
+    ),
+    "chrf": Kind(
+        "chrF",
+        "chrF2",
+        lambda scorer: CHRF(lowercase=scorer.lowercase, references=scorer.refs),
+        formulas.chrf,
+        formulas.chrf,
+    ),
+    "ter": Kind("TER", "TER", _ter, formulas.ter, formulas.ter, higher_is_better=False),
+}
+"""Every metric that `score` computes, by its key in scores.json, in the order of the tables;
+another metric is one more entry.
+"""
 
 
 def bleu(
