@@ -3,7 +3,9 @@
 import builtins
 import contextlib
 import errno
+import io
 import os
+import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,15 @@ def shared() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return folder
+
+
+@pytest.fixture(scope="session")
+def audit(shared):
+    """The parameter counts of reference/parameter_counts.py, which knows no torch and nothing of
+    this code.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):
+        return runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
 
 
 @pytest.fixture

@@ -16,11 +16,13 @@ def pytest_addoption(parser):
 
 
 def pytest_generate_tests(metafunc):
-    if "case" in metafunc.fixturenames:
-        from tests.models.cases import CASES, Case
+    from tests.models.cases import CASES, Case
 
-        named = [Case(variant) for variant in metafunc.config.getoption("--variant", default=[])]
-        metafunc.parametrize("case", named or CASES, ids=str)
+    cases = [Case(name) for name in metafunc.config.getoption("--variant", default=[])] or CASES
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", cases, ids=str)
+    if "plain_case" in metafunc.fixturenames:  # every variant once, with its defaults
+        metafunc.parametrize("plain_case", [case for case in cases if not case.values], ids=str)
 
 
 @pytest.fixture(autouse=True)

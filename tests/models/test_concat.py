@@ -7,15 +7,7 @@ import torch
 from nmtkit.data.context import BREAK
 from nmtkit.models.concat import joined
 from tests.models import contract, test_transformer
-from tests.models.test_memory import (
-    ONE,
-    PAIRS,
-    THREE,
-    TWO,
-    batch_of,
-    of,
-    transformer_of,
-)
+from tests.models.contexts import ONE, PAIRS, THREE, TWO, batch_of, padded, transformer_of
 
 BASELINE = "transformer"
 count = test_transformer.count
@@ -46,12 +38,12 @@ def without_idea(case):
 
 def test_what_the_encoder_reads():
     """[context, <s> for </s>, source, padding]; the source alone where there is no context."""
-    batch = batch_of(of(ONE, THREE, TWO, rows=[[1], [], [0], [2]]))
-    found = joined(batch)
-    for row, own, (src, _) in zip(found.src.tolist(), (THREE, [], ONE, TWO), PAIRS, strict=True):
-        text = own[:-1] + [BREAK] * bool(own) + src
-        assert row == text + [0] * (found.src.size(1) - len(text))
-    assert found.src_lengths.tolist() == [
-        len(own) + len(src) for own, (src, _) in zip((THREE, [], ONE, TWO), PAIRS, strict=True)
-    ]
-    assert found.context is None and torch.equal(found.tgt_in, batch.tgt_in)
+    batch = batch_of(ONE, THREE, TWO, rows=[[1], [], [0], [2]])
+    read = joined(batch)
+    contexts = [[*own[:-1], BREAK] if own else [] for own in (THREE, [], ONE, TWO)]
+    texts = [context + src for context, (src, _) in zip(contexts, PAIRS, strict=True)]
+    src, lengths = padded(texts)
+    width = src.size(1)
+    assert torch.equal(read.src[:, :width], src) and (read.src[:, width:] == 0).all()
+    assert torch.equal(read.src_lengths, lengths)
+    assert read.context is None and torch.equal(read.tgt_in, batch.tgt_in)

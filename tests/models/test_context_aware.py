@@ -2,30 +2,19 @@
 loop, what contexts may and may not change.
 """
 
-import contextlib
-import io
-import runpy
+from functools import partial
 
 import pytest
-import torch
 
 from nmtkit.errors import ConfigError
 from nmtkit.nn.capture import capture
-from nmtkit.text.vocabulary import BOS, PAD
+from nmtkit.text.vocabulary import BOS
 from tests.models import contract, test_transformer
-from tests.models.slow import affine, sigmoid
-from tests.models.test_memory import (  # noqa: F401
-    BASELINE,
-    ONE,
-    PAIRS,
-    THREE,
-    TWO,
-    batch_of,
-    of,
-    parameters,
-    weights_of,
-    without_idea,
-)
+from tests.models.contexts import ONE, TWO, batch_of, without_idea  # noqa: F401
+from tests.models.contract import paper_size
+from tests.models.slow import affine, mixed, sigmoid
+
+BASELINE = "transformer"
 
 
 def count(s, v):
@@ -48,45 +37,24 @@ def count(s, v):
 class Slow(test_transformer.Slow):
     """One sentence and one context at a time, as section 5 words it."""
 
-    def layer(self, name, xs, attend=None):
-        attend = attend or (lambda hs: self.attend(f"{name}.attention", hs, hs, lambda t, s: True))
-        xs = self.sublayer(f"{name}.attention_residual", xs, attend)
-        return self.sublayer(
-            f"{name}.feed_forward_residual",
-            xs,
-            lambda h: self.feed_forward(f"{name}.feed_forward", h),
-        )
+    def self_attention(self, layer, xs):
+        found = super().self_attention(layer, xs)
+        if layer != f"encoder.{self.s.encoder_layers - 1}" or not self.states:
+            return found
+        out = []
+        for own, other in zip(found, self.attend(f"{layer}.context", xs, self.states), strict=True):
+            w, b = self.get(f"{layer}.gate.weight"), self.get(f"{layer}.gate.bias")
+            out.append(mixed(sigmoid(affine(own + other, w, b)), other, own))
+        return out
 
     def encode(self, src, contexts=()):
-        if not contexts:
-            return super().encode(src)
-        (context,), table, last = (
-            contexts,
-            "src_embedder.table.weight",
-            f"encoder.{self.s.encoder_layers - 1}",
-        )
-        xs, cs = self.embed(table, src), self.embed(table, [BOS, *context])
-        for i in range(self.s.encoder_layers - 1):
-            xs, cs = self.layer(f"encoder.{i}", xs), self.layer(f"encoder.{i}", cs)
-        cs = self.layer("context_layer", cs)
-        if self.s.norm == "pre":
-            cs = self.norm("context_norm", cs)
-
-        def both(hs):
-            a_s = self.attend(f"{last}.attention", hs, hs, lambda t, s: True)
-            a_c = self.attend(f"{last}.context", hs, cs, lambda t, s: True)
-            out = []
-            for own, other in zip(a_s, a_c, strict=True):
-                gate = sigmoid(
-                    affine(
-                        own + other, self.get(f"{last}.gate.weight"), self.get(f"{last}.gate.bias")
-                    )
-                )
-                out.append([g * a + (1 - g) * b for g, a, b in zip(gate, own, other, strict=True)])
-            return out
-
-        xs = self.layer(last, xs, both)
-        return self.norm("encoder_norm", xs) if self.s.norm == "pre" else xs
+        self.states = None
+        for context in contexts:
+            cs = self.embed("src_embedder.table.weight", [BOS, *context])
+            for i in range(self.s.encoder_layers - 1):
+                cs = self.layer(f"encoder.{i}", cs)
+            self.states = self.last_norm("context_norm", self.layer("context_layer", cs))
+        return super().encode(src)
 
 
 def slow_logits(weights, s, src, tgt_in, contexts=()):
@@ -94,73 +62,41 @@ def slow_logits(weights, s, src, tgt_in, contexts=()):
     return slow.logits(slow.decode(slow.encode(src, contexts), tgt_in))
 
 
-def test_size_of_the_paper(shared):
+def as_read(s, context):
+    """What `slow_logits` reads of a context."""
+    return context
+
+
+def test_size_of_the_paper(audit):
     """+4.73 million at d = 512."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
-    more = parameters("context-aware") - parameters("transformer")
+    size = partial(paper_size, preset="amn", vocabulary=32_000, shared=False)
+    more = size("context-aware") - size("transformer")
     assert more == audit["enc_layer"](512, 2048, 1) + audit["mha"](512, 1) + audit["lin"](1024, 512)
     assert round(more / 1e6, 2) == 4.73
 
 
-@pytest.mark.parametrize(
-    "values", [{}, {"norm": "pre", "attn_bias": False}, {"encoder_layers": 1}], ids=str
-)
-def test_equations_with_and_without_context(values):
-    model = contract.Case("context-aware", tuple(values.items())).build()
-    texts, rows = [ONE, TWO, THREE], [[2], [], [0], [2]]
-    memory = model.encode(batch_of(of(*texts, rows=rows)))["states"]
-    slow = Slow(weights_of(model), model.settings)
-    for row, own, (src, _) in zip(memory, rows, PAIRS, strict=True):
-        expected = torch.tensor(slow.encode(src, [texts[i] for i in own]), dtype=torch.float64)
-        torch.testing.assert_close(row[: len(src)], expected, rtol=1e-10, atol=1e-10)
-
-
-def test_each_context_is_encoded_once_and_is_told_apart_from_the_source():
-    model, rows = contract.Case("context-aware").build(), []
-    model.context_layer.register_forward_hook(
-        lambda m, args, out: rows.append(tuple(args[0].shape))
-    )
+def test_a_context_is_told_apart_from_the_source():
+    """<s> stands before it, and its attention is captured under names of its own."""
+    model = contract.Case("context-aware").build()
     with capture() as seen:
-        model.encode(batch_of(of(ONE, TWO, rows=[[0], [1], [], [1]])))
-    assert rows == [(2, 5, 16)]  # two contexts of four sentences, <s> before them
+        model.encode(batch_of(ONE, TWO, rows=[[0], [1], [], [1]]))
     shapes = {
-        name: [tuple(w.shape) for w in found]
-        for name, found in seen.items()
+        name: [tuple(w.shape) for w in weights]
+        for name, weights in seen.items()
         if "_context" not in name
     }
-    assert shapes.pop("context.gate") == [(4, 7)]
     assert shapes == {
+        "context.gate": [(4, 7)],
         "encoder.0.attention": [(4, 4, 7, 7)],
         "encoder.1.attention": [(4, 4, 7, 7)],
         "encoder.1.context": [(4, 4, 7, 5)],
         "context.encoder.0.attention": [(2, 4, 5, 5)],
         "context.context_layer.attention": [(2, 4, 5, 5)],
     }
-    assert [bool(row.isnan().all()) for row in seen["context.gate"][0]] == [
-        False,
-        False,
-        True,
-        False,
-    ]
-
-
-def test_gradients_are_finite_and_none_comes_from_sentences_without_context():
-    model = contract.Case("context-aware").build().train()
-    own = ("context_layer.", "encoder.1.context.", "encoder.1.gate.")
-    for chosen, any_at_all in (([0], False), ([1], True)):
-        model.zero_grad()
-        batch = batch_of(of(ONE, TWO, rows=[[], [1]]), PAIRS[:2])
-        logits = contract.full(model, batch)[chosen]
-        torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), batch.tgt_out[chosen].flatten(), ignore_index=PAD
-        ).backward()
-        gradients = {name: p.grad for name, p in model.named_parameters() if name.startswith(own)}
-        assert gradients and all(
-            g.isfinite().all() and bool(g.any()) == any_at_all for g in gradients.values()
-        )
+    gate = seen["context.gate"][0]
+    assert [bool(row.isnan().all()) for row in gate] == [False, False, True, False]
 
 
 def test_it_needs_an_encoder():
     with pytest.raises(ConfigError, match="last layer"):
-        contract.Case("context-aware", (("encoder_layers", 0),)).build()
+        contract.Case("context-aware").build(encoder_layers=0)

@@ -1,66 +1,238 @@
-"""The contract suite: one parametrised test over the table of variants and over a model outside
-the package.
+"""What must be true of every model, whatever is inside it.
+
+Each check uses `encode`, `decode` and `logits` only. It runs over the table of variants, some of
+their settings, and a recurrent model outside the package.
 """
 
+import dataclasses
 import importlib
+from contextlib import contextmanager
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
 
-from nmtkit.models.variants import VARIANTS, count_parameters
-from nmtkit.text.vocabulary import BOS
-from tests.models import contract
+from nmtkit.models.loading import put_weights, weights_of
+from nmtkit.models.variants import VARIANTS, count_parameters, load_variant
+from nmtkit.nn.dropout import seed_dropout
+from nmtkit.nn.state import select_rows
+from nmtkit.settings import SearchSettings
+from nmtkit.text.vocabulary import BOS, EOS, PAD
+from nmtkit.translate.beam import search
+from nmtkit.translate.forced import forced_scores
 from tests.models.cases import TOY
-from tests.models.contract import V
+from tests.models.contract import (
+    V,
+    batch_for,
+    close,
+    collate,
+    contexts_of,
+    full,
+    loss_of,
+    numbers,
+    pairs,
+)
+from tests.models.differences import similarity_in_bfloat16
+
+both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@both_precisions
 def test_01_step_by_step_equals_full_decoding(case, dtype):
-    contract.step_by_step(case, dtype)
+    """Steps may have any size, and a sentence several rows."""
+    steps_equal_whole(case.build(dtype=dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def steps_equal_whole(model):
+    batch = batch_for(model)
+    for rows in (1, 3):
+        memory = model.encode(batch)
+        tokens = torch.randint(3, V, (rows * len(batch.src), 8))
+        tgt_in = torch.cat([batch.tgt_in[:, :1].repeat(rows, 1), tokens], dim=1)
+        whole = model.logits(model.decode(tgt_in, memory)[0])
+        for cuts in (range(10), (0, 3, 4, 9), (0, 1, 9)):
+            state = {}
+            for start, end in zip(cuts, cuts[1:], strict=False):
+                hidden, state = model.decode(tgt_in[:, start:end], memory, state)
+                close(model.logits(hidden), whole[:, start:end])
+
+
+@both_precisions
 def test_02_neither_neighbours_nor_padding_matter(case, dtype):
-    contract.neighbours(case, dtype)
+    model, sentences = case.build(dtype=dtype), pairs()
+    together = full(model, batch_for(model, sentences))
+    padded = full(model, batch_for(model, sentences, more=3))
+    for i, pair in enumerate(sentences):
+        alone = full(model, batch_for(model, [pair]))[0]
+        close(together[i, : len(pair[1])], alone)
+        close(padded[i, : len(pair[1])], alone)
+    memory = model.encode(batch_for(model, sentences, more=2))
+    for rows in ([4, 0], [2]):  # search drops finished sentences from a memory
+        tgt_in = collate([sentences[i] for i in rows]).tgt_in
+        hidden, _ = model.decode(tgt_in, select_rows(memory, torch.tensor(rows)))
+        for row, i in enumerate(rows):
+            n = len(sentences[i][1])
+            close(model.logits(hidden)[row, :n], together[i, :n])
+
+
+@contextmanager
+def embedded():
+    """Collect every vector that is looked up, whichever module does it."""
+    vectors, original = [], F.embedding
+
+    def spy(*args, **kwargs):
+        vectors.append(original(*args, **kwargs))
+        return vectors[-1]
+
+    F.embedding = spy
+    try:
+        yield vectors
+    finally:
+        F.embedding = original
 
 
 def test_03_no_position_sees_the_future(case):
-    contract.causality(case)
+    """The gradient of any output with respect to a later target token is exactly zero."""
+    model = case.build()
+    batch = batch_for(model)
+    memory = model.encode(batch)
+    with embedded() as vectors:
+        logits = model.logits(model.decode(batch.tgt_in, memory)[0])
+    steps = batch.tgt_in.size(1)
+    assert vectors and all(found.shape[:2] == batch.tgt_in.shape for found in vectors)
+    for t in range(steps):
+        output = (logits[:, t] * torch.randn(V, dtype=logits.dtype)).sum()
+        for gradient in torch.autograd.grad(output, vectors, retain_graph=True):
+            assert (gradient[:, t + 1 :] == 0).all(), f"position {t} sees the future"
+            past = (gradient[:, : t + 1] != 0).any(-1)
+            assert past.all(), f"position {t} does not see all of its past"
+    for t in range(1, steps):
+        changed = batch.tgt_in.clone()
+        changed[:, t:] = (changed[:, t:] + 5) % V
+        assert torch.equal(model.logits(model.decode(changed, memory)[0])[:, :t], logits[:, :t])
+
+
+def greedy(model, batch, steps):
+    """The obvious greedy search: whole prefixes anew at every step, one sentence at a time;
+    without </s>.
+    """
+    outputs = []
+    for row in range(len(batch.src)):
+        memory = select_rows(model.encode(batch), torch.tensor([row]))
+        ids = [BOS]
+        while len(ids) <= steps and (len(ids) == 1 or ids[-1] != EOS):
+            scores = model.logits(model.decode(torch.tensor([ids]), memory)[0])[0, -1]
+            scores[[PAD, BOS]] = -torch.inf
+            ids.append(int(scores.argmax()))
+        outputs.append([i for i in ids[1:] if i != EOS])
+    return outputs
 
 
 def test_04_search_agrees_with_forced_scores_and_greedy(case):
-    contract.searching(case)
-    contract.searching_without_state(case)
+    """A beam's log-probability is the one that forced decoding gives the same output; a beam of
+    one is greedy search.
+    """
+    model = case.build()
+    batch, limits = batch_for(model), {"max_length_a": 0, "max_length_b": 9}
+    with torch.no_grad():
+        best = search([model], batch, SearchSettings(beam=4, nbest=4, **limits))
+        for hypotheses in zip(*best, strict=True):  # of one rank
+            outputs = [(s, h.ids + [EOS]) for (s, _), h in zip(pairs(), hypotheses, strict=True)]
+            forced = forced_scores([model], batch_for(model, outputs))
+            for hypothesis, scores in zip(hypotheses, forced, strict=True):
+                log_prob = sum(scores if hypothesis.finished else scores[:-1])
+                assert abs(log_prob - hypothesis.log_prob) < 1e-9
+        alone = search([model], batch, SearchSettings(beam=1, **limits))
+        assert [hypotheses[0].ids for hypotheses in alone] == greedy(model, batch, 9)
 
 
-def test_05_rows_may_be_permuted_and_selected(case):
-    contract.rows_permuted(case)
-    contract.memory_is_per_sentence(case)
+@pytest.mark.parametrize("seed", range(6))
+def test_05_rows_of_a_state_may_be_selected(case, seed):
+    """A state goes through what a search may do to it: it follows any selection of rows, inside
+    a sentence and across sentences. Decoding the whole history of each row gives the same.
+    """
+    model = case.build()
+    batch = batch_for(model)
+    torch.manual_seed(seed)
+    memory, state = model.encode(batch), {}
+    sentences, count = len(batch.src), 1
+    history = torch.full((sentences, 0), BOS)
+    for step in range(14):
+        choice = int(torch.randint(0, 6, ())) if step else 5
+        rows = torch.arange(len(history)).view(-1, count)  # (B, K)
+        if choice == 1 or choice == 0 and sentences > 2:  # sentences change places, or one leaves
+            order = torch.randperm(sentences)
+            if choice == 0:
+                sentences -= 1
+                order = order[:sentences].sort().values
+            index, memory = rows[order].flatten(), select_rows(memory, order)
+        elif choice == 2 and count < 4:  # more hypotheses
+            index, count = rows.flatten().repeat_interleave(2), count * 2
+        elif choice == 3 and count > 1:  # fewer hypotheses
+            index, count = rows[:, torch.randperm(count)[: count - 1]].flatten(), count - 1
+        else:  # hypotheses are continued, twice or not at all
+            index = rows.gather(1, torch.randint(0, count, rows.shape)).flatten()
+        state = select_rows(state, index)
+        history = torch.cat([history[index], torch.randint(3, V, (len(index), 1))], dim=1)
+        hidden, state = model.decode(history[:, -1:], memory, state)
+        close(model.logits(hidden[:, -1]), model.logits(model.decode(history, memory)[0][:, -1]))
 
 
 def test_06_every_parameter_gets_a_gradient(case):
-    contract.gradients(case)
+    """At least half of a vector's numbers (key biases get none), and most of a matrix's."""
+    model = case.build().train()
+    loss_of(model, batch_for(model, pairs(count=60))).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        reached = (parameter.grad.abs() > 1e-14).double().mean()
+        enough = 0.5 if parameter.dim() == 1 else 0.8
+        assert reached >= enough, f"{name}: only {reached:.0%} of its numbers have a gradient"
 
 
-def test_07_eight_pairs_are_learnt_by_heart(case):
-    contract.overfits(case)
+def test_07_eight_pairs_are_learnt_by_heart(plain_case):
+    """And greedy search says them."""
+    torch.manual_seed(4)
+    bigger = load_variant(plain_case.variant).adapt({"d_model": 32, "d_ff": 64})
+    model = plain_case.build(dtype=torch.float32, **bigger)
+    batch = batch_for(model, pairs(count=8, seed=9))
+    for parameter in model.parameters():  # from a fresh start, not the shaken one
+        parameter.data.mul_(0.7)
+    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3, betas=(0.9, 0.98))
+    model.train()
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        if loss < 0.05:
+            break
+    model.eval()
+    with torch.no_grad():
+        outputs = [
+            hypotheses[0].ids for hypotheses in search([model], batch, SearchSettings(beam=1))
+        ]
+    assert outputs == [tgt[:-1] for _, tgt in pairs(count=8, seed=9)], f"loss {loss:.3f}"
+
+
+def ties(model):
+    """Groups of names under which one parameter is known."""
+    names = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return sorted(names.values())
 
 
 def test_08_saved_weights_give_the_same_bits(case, tmp_path):
-    contract.saved(case, tmp_path)
-
-
-def test_10_rows_without_a_source_stay_finite(case):
-    contract.blind_rows(case)
-
-
-def test_13_dropout_repeats_with_its_seed(case):
-    contract.dropout_repeats(case)
-
-
-def test_14_contexts_may_come_in_parts(case, monkeypatch):
-    monkeypatch.setattr("nmtkit.data.context.SAVED", 4)
-    contract.parts_of_contexts(case)
+    """And tied parameters stay one."""
+    model, other = case.build(seed=1), case.build(seed=2)
+    batch = batch_for(model)
+    assert not torch.equal(full(model, batch), full(other, batch))
+    weights = {name: tensor.contiguous() for name, tensor in weights_of(model).items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    put_weights(other, load_file(tmp_path / "model.safetensors"))
+    assert torch.equal(full(model, batch), full(other, batch))
+    assert ties(model) == ties(other)
 
 
 def oracle(case):
@@ -80,6 +252,21 @@ def test_09_parameters_are_as_many_as_the_formula_says(case):
     assert count_parameters(model) == oracle(case).count(model.settings, V)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_10_rows_without_a_source_stay_finite(case, dtype):
+    """A row without a single real source token, forwards and backwards."""
+    model = case.build(dtype=dtype).train()
+    batch = batch_for(model)
+    lengths = batch.src_lengths.clone()
+    lengths[2] = 0
+    logits = full(model, dataclasses.replace(batch, src_lengths=lengths, src_padded=True))
+    assert logits.isfinite().all()
+    logits = logits.float().flatten(0, 1)
+    F.cross_entropy(logits, batch.tgt_out.flatten(), ignore_index=PAD).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
 def test_11_with_its_idea_off_a_variant_is_its_baseline(case):
     """A variant's test file names the baseline that it is without its idea and checks it; only a
     baseline has none.
@@ -94,16 +281,73 @@ def test_11_with_its_idea_off_a_variant_is_its_baseline(case):
 
 def test_12_equations_equal_the_slow_implementation(case):
     model, facts = case.build(), oracle(case)
-    weights = {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
-    for src, tgt in contract.pairs(count=3):
-        contexts = (
-            () if model.context_rule is None else (contract.contexts_of(src, model.context_rule),)
-        )
-        slow = torch.tensor(
-            facts.slow_logits(weights, model.settings, src, [BOS, *tgt[:-1]], *contexts),
-            dtype=torch.float64,
-        )
+    weights, rule = numbers(model), model.context_rule
+    for src, tgt in [*pairs(count=3), ([EOS], [5, 6, EOS])]:
+        contexts = () if rule is None else (contexts_of(src, rule),)
+        slow = facts.slow_logits(weights, model.settings, src, [BOS, *tgt[:-1]], *contexts)
         for training in (True, False):  # the paths may differ
             with torch.set_grad_enabled(training):
-                fast = contract.full(model, contract.batch_for(model, [(src, tgt)]))[0]
-            torch.testing.assert_close(fast.detach(), slow, rtol=1e-10, atol=1e-10)
+                fast = full(model, batch_for(model, [(src, tgt)]))[0]
+            close(fast.detach(), torch.tensor(slow, dtype=torch.float64))
+
+
+def test_13_dropout_repeats_with_its_seed(case):
+    """Dropout depends on (seed, step, micro-batch) and on nothing else, or a resumed training
+    would not be the same one.
+    """
+    model = case.build(dropout=0.3).train()
+    batch = batch_for(model)
+
+    def outcome(seed, step, micro, other):
+        torch.manual_seed(other)
+        seed_dropout(seed, step, micro)
+        return full(model, batch)
+
+    first = outcome(1, 2, 3, 4)
+    assert torch.equal(first, outcome(1, 2, 3, 5))
+    for different in ((2, 2, 3), (1, 3, 3), (1, 2, 4)):
+        assert not torch.equal(first, outcome(*different, 4))
+    assert torch.equal(full(model.eval(), batch), full(model, batch))
+
+
+def gradients_of(model, batch, reduction="mean"):
+    """The loss, and the gradients of all parameters."""
+    loss = loss_of(model, batch, reduction)
+    gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+    return loss.detach(), *gradients
+
+
+def test_14_contexts_may_come_in_parts(case, monkeypatch):
+    """Contexts that come a few at a time, those of like length together, are read as all of them
+    at once, forwards and backwards.
+    """
+    monkeypatch.setattr("nmtkit.data.context.SAVED", 4)
+    model = case.build().train()
+    batch = batch_for(model, pairs(count=12))
+    if model.context_rule is None:
+        assert batch.context is None
+        return
+    parts = batch.context.parts
+    assert len(parts) > 1 and any(part.padded for part in parts)
+    assert sum(part.ids.numel() for part in parts) < batch.context.ids.numel()
+    whole = dataclasses.replace(batch, context=dataclasses.replace(batch.context, parts=()))
+    for found, expected in zip(gradients_of(model, batch), gradients_of(model, whole), strict=True):
+        close(found, expected)
+
+
+def test_15_bfloat16_autocast_stays_near_float32(case):
+    """With either of two seeds: among so few words, one hidden unit next to 0 that rounding
+    turns on or off is seen.
+    """
+    models = [case.build(seed, torch.float32, dropout=0.1).train() for seed in (1, 2)]
+    similarities = [similarity_in_bfloat16(model, batch_for(model)) for model in models]
+    assert max(similarities) > 0.999
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_16_gradients_of_a_batch_are_the_sum_of_its_sentences(plain_case, more):
+    model = plain_case.build()
+    together = gradients_of(model, batch_for(model, more=more), "sum")
+    alone = [gradients_of(model, batch_for(model, [pair]), "sum") for pair in pairs()]
+    for found, parts in zip(together, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(found, sum(parts), rtol=1e-10, atol=1e-12)

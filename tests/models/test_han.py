@@ -2,10 +2,8 @@
 by word, what contexts may and may not change.
 """
 
-import contextlib
 import dataclasses
-import io
-import runpy
+from functools import partial
 
 import pytest
 import torch
@@ -13,25 +11,22 @@ import torch
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.nn.capture import capture
-from nmtkit.nn.dropout import seed_dropout
-from nmtkit.text.vocabulary import BOS, PAD
-from tests.models import contract, test_memory, test_transformer
-from tests.models.differences import similarity_in_bfloat16
-from tests.models.slow import affine, layer_norm, plus, sigmoid, softmax, times
-from tests.models.test_memory import (  # noqa: F401
-    BASELINE,
+from nmtkit.text.vocabulary import BOS
+from tests.models import contract, test_transformer
+from tests.models.contexts import (  # noqa: F401
+    MIXED,
     ONE,
     PAIRS,
+    TGT_IN,
     THREE,
     TWO,
     batch_of,
-    parameters,
-    transformer_of,
-    weights_of,
     without_idea,
 )
+from tests.models.contract import paper_size
+from tests.models.slow import affine, layer_norm, mixed, plus, sigmoid, softmax, times
 
-sources_of = test_memory.of
+BASELINE = "transformer"
 
 
 def count(s, v):
@@ -51,9 +46,7 @@ class Slow(test_transformer.Slow):
 
     def summaries(self, part, h, memories):
         q_w = self.one_norm(f"{part}.words_query_norm", h)
-        found = [
-            self.attend(f"{part}.words", [q_w], states, lambda t, i: True)[0] for states in memories
-        ]
+        found = [self.attend(f"{part}.words", [q_w], states)[0] for states in memories]
         return [self.one_norm(f"{part}.words_norm", x) for x in found]
 
     def read(self, part, h, memories):
@@ -73,9 +66,7 @@ class Slow(test_transformer.Slow):
         gate = sigmoid(
             affine(h + d, self.get(f"{part}.gate.weight"), self.get(f"{part}.gate.bias"))
         )
-        return self.one_norm(
-            f"{part}.norm", [g * a + (1 - g) * b for g, a, b in zip(gate, h, d, strict=True)]
-        )
+        return self.one_norm(f"{part}.norm", mixed(gate, d, h))
 
 
 def slow_logits(weights, s, src, tgt_in, contexts=()):
@@ -96,70 +87,24 @@ def slow_logits(weights, s, src, tgt_in, contexts=()):
     return slow.logits(hidden)
 
 
-SAID = {tuple(ONE): [BOS, 6, 13], tuple(TWO): [BOS, 17, 4, 8, 12], tuple(THREE): [BOS]}
-"""What the decoder read to say the target sides of contexts."""
+def as_read(s, context):
+    """What `slow_logits` reads of a context."""
+    return context if s.side == "encoder" else (context, TGT_IN[tuple(context)])
 
 
-def of(*contexts, rows):
-    """A context tensor of texts with their target sides; rows may name one several times."""
-    said = [SAID[tuple(text)] for text in contexts]
-    longest = max(map(len, said))
-    tgt_in, lengths = (
-        torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in said]),
-        torch.tensor([len(ids) for ids in said]),
-    )
-    return dataclasses.replace(
-        sources_of(*contexts, rows=rows),
-        tgt_in=tgt_in,
-        tgt_lengths=lengths,
-        tgt_padded=bool((lengths < longest).any()),
-    )
-
-
-def test_size_of_the_paper(shared):
+def test_size_of_the_paper(audit):
     """+4.73 million at d = 512."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
-    more = parameters("han") - parameters("transformer")
-    assert more == 2 * audit["mha"](512, 1) + audit["ffn"](512, 2048) + audit["lin"](
-        1024, 512
-    ) + 5 * audit["ln"](512)
+    size = partial(paper_size, preset="amn", vocabulary=32_000, shared=False)
+    more = size("han") - size("transformer")
+    attentions, gate = 2 * audit["mha"](512, 1), audit["lin"](1024, 512)
+    assert more == attentions + audit["ffn"](512, 2048) + gate + 5 * audit["ln"](512)
     assert round(more / 1e6, 2) == 4.73
-    assert (
-        parameters("han", side="decoder") == parameters("han")
-        and parameters("han", side="joint") - parameters("transformer") == 2 * more
-    )
+    assert size("han", side="decoder") == size("han")
+    assert size("han", side="joint") - size("transformer") == 2 * more
 
 
-SETTINGS = [
-    {},
-    {"norm": "pre", "attn_bias": False},
-    {"side": "decoder"},
-    {"side": "joint", "norm": "pre"},
-]
-MIXED = [[2], [], [0, 1, 2], [1, 0]]
-"""Contexts of the four sentences of `PAIRS`."""
-
-
-def built(values, **more):
-    return contract.Case("han", tuple((values | more).items())).build()
-
-
-@pytest.mark.parametrize("values", SETTINGS, ids=str)
-def test_equations_with_none_one_and_three_contexts(values):
-    model, texts = built(values), [ONE, TWO, THREE]
-    batch = batch_of(of(*texts, rows=MIXED))
-    weights, s = weights_of(model), model.settings
-    for row, own, (_, tgt), (src, _) in zip(
-        contract.full(model, batch), MIXED, PAIRS, PAIRS, strict=True
-    ):
-        contexts = [
-            texts[i] if s.side == "encoder" else (texts[i], SAID[tuple(texts[i])]) for i in own
-        ]
-        expected = torch.tensor(
-            slow_logits(weights, s, src, [BOS, *tgt[:-1]], contexts), dtype=torch.float64
-        )
-        torch.testing.assert_close(row[: len(tgt)], expected, rtol=1e-10, atol=1e-10)
+def built(values):
+    return contract.Case("han").build(**values)
 
 
 def test_weights_of_sentences_are_a_softmax_over_those_there_are():
@@ -167,9 +112,9 @@ def test_weights_of_sentences_are_a_softmax_over_those_there_are():
     sentence 1 whatever the scores.
     """
     model, texts = built({}), [ONE, TWO, THREE]
-    slow = Slow(weights_of(model), model.settings)
+    slow = Slow(contract.numbers(model), model.settings)
     with capture() as seen:
-        model.encode(batch_of(of(*texts, rows=MIXED)))
+        model.encode(batch_of(*texts, rows=MIXED))
     (found,) = seen["encoder_context.sentences"]
     assert found.shape == (4, 4, 7, 3) and seen["encoder_context.words"][0].shape == (12, 4, 7, 7)
     part, width = "encoder_context", model.settings.d_model // 4
@@ -185,156 +130,58 @@ def test_weights_of_sentences_are_a_softmax_over_those_there_are():
         own = slice(head * width, (head + 1) * width)
         scores = [sum(times(q[own], affine(x, w, b)[own])) / width**0.5 for x in summaries]
         assert found[2, head, 0].tolist() == pytest.approx(softmax(scores), abs=1e-12)
-    torch.testing.assert_close(found[[0, 2, 3]].sum(-1), torch.ones(3, 4, 7, dtype=torch.float64))
-    assert (
-        (found[0, ..., 0] == 1).all() and not found[0, ..., 1:].any() and not found[3, ..., 2].any()
-    )
+    ones = torch.ones(3, 4, 7, dtype=torch.float64)
+    torch.testing.assert_close(found[[0, 2, 3]].sum(-1), ones)
+    assert (found[0, ..., 0] == 1).all()
+    assert not found[0, ..., 1:].any() and not found[3, ..., 2].any()
     (gate,) = seen["encoder_context.gate"]
-    assert gate.shape == (4, 7) and [bool(row.isnan().all()) for row in gate] == [
-        False,
-        True,
-        False,
-        False,
-    ]
+    assert gate.shape == (4, 7)
+    assert [bool(row.isnan().all()) for row in gate] == [False, True, False, False]
 
 
-@pytest.mark.parametrize("values", SETTINGS, ids=str)
-def test_the_same_sentence_several_times_is_the_sentence_once(values):
-    model = built(values)
-    once = contract.full(model, batch_of(of(ONE, rows=[[0]] * 4)))
-    for context in (
-        of(ONE, rows=[[0, 0, 0]] * 4),
-        of(ONE, ONE, rows=[[0, 1]] * 4),
-        of(ONE, TWO, ONE, rows=[[2, 0]] * 4),
-    ):
-        contract.close(contract.full(model, batch_of(context)), once)
+def test_attention_inside_contexts_is_captured_under_names_of_its_own():
+    with capture() as seen:
+        built({"side": "joint"}).encode(batch_of(ONE, TWO, rows=[[0, 1], [1], [0, 1], [1]]))
+    assert seen["context.decoder.0.attention"][0].shape == (2, 4, 5, 5)
+    assert seen["context.encoder.0.attention"][0].shape == (2, 4, 4, 4)
+    assert "decoder.0.attention" not in seen and len(seen["encoder.0.attention"]) == 1
 
 
-@pytest.mark.parametrize("values", SETTINGS, ids=str)
-def test_neither_the_order_of_contexts_nor_that_of_the_store_matters(values):
-    model = built(values)
-    expected = contract.full(model, batch_of(of(ONE, TWO, THREE, rows=MIXED)))
-    contract.close(
-        contract.full(model, batch_of(of(ONE, TWO, THREE, rows=[[2], [], [2, 0, 1], [0, 1]]))),
-        expected,
-    )
-    contract.close(
-        contract.full(model, batch_of(of(THREE, ONE, TWO, rows=[[0], [], [1, 2, 0], [2, 1]]))),
-        expected,
-    )
-    order = [2, 0, 3, 1]
-    turned = contract.full(
-        model,
-        batch_of(of(ONE, TWO, THREE, rows=[MIXED[i] for i in order]), [PAIRS[i] for i in order]),
-    )
-    contract.close(turned, expected[order])
-
-
-def test_each_context_is_encoded_once():
-    """U contexts go through encoder, decoder and the projections of keys and values, however
-    many sentences have them.
-    """
-    model, seen = built({"side": "joint"}), {}
-    for name in (
-        "encoder.0",
-        "encoder.1",
-        "decoder.0",
-        "encoder_context.words.kv",
-        "decoder_context.words.kv",
-    ):
-        model.get_submodule(name).register_forward_hook(
-            lambda m, args, out, n=name: seen.setdefault(n, []).append(len(args[0]))
-        )
-    with capture() as captured:
-        model.encode(batch_of(of(ONE, TWO, rows=[[0, 1], [1], [0, 1], [1]])))
-    assert seen == {
-        "encoder.0": [4, 2],
-        "encoder.1": [4, 2],
-        "decoder.0": [2],
-        "encoder_context.words.kv": [2],
-        "decoder_context.words.kv": [2],
-    }
-    assert (
-        captured["context.decoder.0.attention"][0].shape == (2, 4, 5, 5)
-        and "decoder.0.attention" not in captured
-    )
-    assert (
-        captured["context.encoder.0.attention"][0].shape == (2, 4, 4, 4)
-        and len(captured["encoder.0.attention"]) == 1
-    )
-
-
-def gradients(model, rows, chosen):
-    """Of the loss of chosen sentences among two."""
-    seed_dropout(1, 1)
-    model.zero_grad()
-    batch = batch_of(of(ONE, TWO, rows=rows), contract.pairs(count=2))
-    logits = contract.full(model, batch)
-    torch.nn.functional.cross_entropy(
-        logits[chosen].flatten(0, 1), batch.tgt_out[chosen].flatten(), ignore_index=PAD
-    ).backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
-
-
-@pytest.mark.parametrize("values", SETTINGS, ids=str)
-def test_gradients_are_finite_and_none_comes_from_sentences_without_context(values):
-    model = built(values, dropout=0.1, attention_dropout=0.1).train()
-    assert all(
-        gradient.isfinite().all() for gradient in gradients(model, [[], [1, 0]], [0, 1]).values()
-    )
-    own = [name for name, _ in model.named_parameters() if "_context." in name]
-    of_none, of_two = (gradients(model, [[], [1, 0]], chosen) for chosen in ([0], [1]))
-    assert (
-        own
-        and not any(of_none[name].any() for name in own)
-        and all(of_two[name].any() for name in own)
-    )
-
-
+@pytest.mark.parametrize("learning", [True, False])
 @pytest.mark.parametrize("side", ["encoder", "decoder", "joint"])
-def test_contexts_teach_their_reader_or_are_taken_as_they_are(side):
+def test_contexts_teach_their_reader_or_are_taken_as_they_are(side, learning):
     """Words that only contexts hold: their embeddings learn from them, unless contexts are
     constants; what reads their states always learns.
     """
-    said = set(SAID[tuple(ONE)] + SAID[tuple(TWO)]) - {BOS}
-    for learning in (True, False):
-        model = built({"side": side, "context_gradients": learning}).train()
-        found = gradients(model, [[], [1, 0]], [1])
-        spoken = {i for src, tgt in contract.pairs(count=2) for i in src + tgt}
-        for table, only, read in (
-            ("src", set(ONE + TWO) - spoken, True),
-            ("tgt", said - spoken, side != "encoder"),
-        ):
-            assert only and all(
-                bool(found[f"{table}_embedder.table.weight"][i].any()) == (learning and read)
-                for i in only
-            )
-        assert all(
-            found[f"{own}_context.words.kv.weight"].any()
-            for own in ("encoder", "decoder")
-            if side in (own, "joint")
-        )
-    batch = batch_of(of(ONE, TWO, rows=[[0, 1]] * 4))
-    assert torch.equal(
-        *(
-            contract.full(built({"side": side, "context_gradients": on}), batch)
-            for on in (True, False)
-        )
+    sentences = contract.pairs(count=2)
+    batch = batch_of(ONE, TWO, rows=[[], [1, 0]], sentences=sentences)
+    model, other = (
+        built({"side": side, "context_gradients": on}) for on in (learning, not learning)
     )
+    loss = contract.loss_of(model, batch)
+    assert loss == contract.loss_of(other, batch)
+    loss.backward()
+    spoken = {i for src, tgt in sentences for i in src + tgt}
+    tgt_in = TGT_IN[tuple(ONE)] + TGT_IN[tuple(TWO)]
+    for table, words, read in (
+        ("src", set(ONE + TWO) - spoken, True),
+        ("tgt", set(tgt_in) - {BOS} - spoken, side != "encoder"),
+    ):
+        gradient = model.get_submodule(f"{table}_embedder").table.weight.grad
+        assert words and all(bool(gradient[i].any()) == (learning and read) for i in words)
+    for reader in ("encoder", "decoder"):
+        if side in (reader, "joint"):
+            assert model.get_submodule(f"{reader}_context").words.kv.weight.grad.any()
 
 
 def test_what_was_said_before_counts_for_the_decoder_alone():
     """Other target sides of contexts change what a decoder's side gives, for the sentences that
     have contexts; an encoder's side never reads them.
     """
-    batch = batch_of(of(ONE, TWO, rows=[[], [1], [0, 1], [0]]))
-    other = batch_of(
-        dataclasses.replace(
-            batch.context,
-            tgt_in=batch.context.tgt_in.flip(0),
-            tgt_lengths=batch.context.tgt_lengths.flip(0),
-        )
-    )
+    batch = batch_of(ONE, TWO, rows=[[], [1], [0, 1], [0]])
+    context = batch.context
+    turned = {"tgt_in": context.tgt_in.flip(0), "tgt_lengths": context.tgt_lengths.flip(0)}
+    other = dataclasses.replace(batch, context=dataclasses.replace(context, **turned))
     for side, differs in (
         ("encoder", [False] * 4),
         ("decoder", [False, True, True, True]),
@@ -343,32 +190,16 @@ def test_what_was_said_before_counts_for_the_decoder_alone():
         model = built({"side": side})
         change = (contract.full(model, other) - contract.full(model, batch)).abs().amax((1, 2))
         assert (change > 1e-4).tolist() == differs and not change[0]
+    sources = dataclasses.replace(context, tgt_in=None, tgt_lengths=None)
     with pytest.raises(ValueError, match="target sides"):
-        built({"side": "decoder"}).encode(batch_of(sources_of(ONE, rows=[[0]] * 4)))
+        built({"side": "decoder"}).encode(dataclasses.replace(batch, context=sources))
 
 
 def test_which_sentences_it_wants():
     assert built({}).context_rule == ContextRule("previous", 3, "parallel", 1)
-    assert built(
-        {"context": "random", "context_size": 1, "context_seed": 7}
-    ).context_rule == ContextRule("random", 1, "parallel", 7)
-    assert built({"side": "joint", "context_size": 2}).context_rule == ContextRule(
-        "previous", 2, "parallel", 1, targets=True
-    )
+    random = {"context": "random", "context_size": 1, "context_seed": 7}
+    assert built(random).context_rule == ContextRule("random", 1, "parallel", 7)
+    joint = ContextRule("previous", 2, "parallel", 1, targets=True)
+    assert built({"side": "joint", "context_size": 2}).context_rule == joint
     with pytest.raises(ConfigError, match="translated before"):
         built({"side": "decoder", "context": "next"})
-
-
-@pytest.mark.parametrize("values", SETTINGS, ids=str)
-def test_bfloat16_autocast_stays_near_float32(values):
-    """With either of two seeds: among so few words, one hidden unit next to 0 that rounding
-    turns on or off is seen.
-    """
-    batch = batch_of(of(ONE, TWO, THREE, rows=MIXED))
-    models = [
-        contract.Case("han", tuple(values.items()))
-        .build(seed, torch.float32, dropout=0.1, attention_dropout=0.1)
-        .train()
-        for seed in (1, 2)
-    ]
-    assert max(similarity_in_bfloat16(model, batch) for model in models) > 0.999

@@ -2,25 +2,22 @@
 its equations phrase by phrase.
 """
 
-import contextlib
 import dataclasses
-import io
 import math
 import random
-import runpy
+from functools import partial
 
 import pytest
 import torch
 
-from nmtkit import settings
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, ngrams, parsed
-from nmtkit.models.transformer import TransformerSettings
-from nmtkit.models.variants import build_model, count_parameters
+from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
-from nmtkit.text.vocabulary import EOS
+from nmtkit.text.vocabulary import BOS, EOS
 from tests.models import contract, test_transformer
+from tests.models.contract import paper_size
 from tests.models.slow import affine, plus, sigmoid, softmax
 
 BASELINE = "transformer"
@@ -51,6 +48,10 @@ def cut(n):
     return [(start, min(start + size, n)) for start in range(0, n, size)]
 
 
+def weighted(shares, vectors):
+    return plus(*([p * a for a in x] for p, x in zip(shares, vectors, strict=True)))
+
+
 class Slow(test_transformer.Slow):
     """Phrases one after another, as section 2 words it."""
 
@@ -68,71 +69,43 @@ class Slow(test_transformer.Slow):
             view = [max(c) if s.glance == "max" else math.fsum(c) / len(c) for c in columns]
             if s.attentive:
                 part = f"generators.{level}"
-                w1 = [
-                    a + b
-                    for a, b in zip(
-                        self.get(f"{part}.token.weight"),
-                        self.get(f"{part}.summary.weight"),
-                        strict=True,
-                    )
-                ]
+                halves = self.get(f"{part}.token.weight"), self.get(f"{part}.summary.weight")
+                w1 = [a + b for a, b in zip(*halves, strict=True)]
                 b1, w2 = self.get(f"{part}.summary.bias"), self.get(f"{part}.score.weight")
                 scores = [affine(sigmoid(affine(token + view, w1, b1)), w2)[0] for token in tokens]
                 if s.generator == "softmax":
-                    view = plus(
-                        *(
-                            [p * a for a in token]
-                            for p, token in zip(softmax(scores), tokens, strict=True)
-                        )
-                    )
+                    view = weighted(softmax(scores), tokens)
                 else:
                     gates = [q / len(tokens) for q in sigmoid(scores)]
-                    rest = [(1 - math.fsum(gates)) * a for a in view]
-                    view = plus(
-                        rest,
-                        *([q * a for a in token] for q, token in zip(gates, tokens, strict=True)),
-                    )
+                    view = weighted([1 - math.fsum(gates), *gates], [view, *tokens])
             vectors.append(view)
         return vectors
 
     def phrase_sublayer(self, layer, xs, vectors):
         name = f"{layer}.phrases"
-        hs = self.norm(f"{name}.residual.norm", xs) if self.s.norm == "pre" else xs
-        found = self.attend(f"{name}.attention", hs, vectors, lambda t, c: True)
+        hs = self.entered(layer, xs)
+        found = self.attend(f"{name}.attention", hs, vectors)
         out = []
         for x, h, o in zip(xs, hs, found, strict=True):
-            hidden = sigmoid(
-                affine(h + o, self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias"))
-            )
-            combined = affine(
-                hidden, self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias")
-            )
-            out.append(
-                plus(x, combined, o) if self.s.combiner_residual == "x+o" else plus(x, combined)
-            )
+            w3, b3 = self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias")
+            w4, b4 = self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias")
+            combined = affine(sigmoid(affine(h + o, w3, b3)), w4, b4)
+            out.append(plus(x, combined, *([o] if self.s.combiner_residual == "x+o" else [])))
         return out if self.s.norm == "pre" else self.norm(f"{name}.residual.norm", out)
+
+    def entered(self, layer, xs):
+        """The tokens as the phrases' residual connection takes them."""
+        return self.last_norm(f"{layer}.phrases.residual.norm", xs)
 
     def mixed(self, name, levels):
         """What each decoder layer reads of the levels."""
         w = self.get(name)
+        if w is None:
+            return [levels[-1]] * self.s.decoder_layers
         mixtures = []
         for j in range(self.s.decoder_layers):
-            if w is None:
-                mixtures.append(levels[-1])
-                continue
             shares = softmax([row[j] for row in w])
-            places = range(len(levels[0]))
-            mixtures.append(
-                [
-                    plus(
-                        *(
-                            [share * a for a in level[c]]
-                            for share, level in zip(shares, levels, strict=True)
-                        )
-                    )
-                    for c in places
-                ]
-            )
+            mixtures.append([weighted(shares, vectors) for vectors in zip(*levels, strict=True)])
         return mixtures
 
     def encode(self, src):
@@ -140,48 +113,21 @@ class Slow(test_transformer.Slow):
         tokens, phrases = [xs], []
         for i in range(self.s.encoder_layers):
             layer = f"encoder.{i}"
-            seen = self.norm(f"{layer}.phrases.residual.norm", xs) if self.s.norm == "pre" else xs
-            phrases.append(self.generate(i, seen))
-            xs = self.phrase_sublayer(layer, xs, phrases[-1])
-            xs = self.sublayer(
-                f"{layer}.attention_residual",
-                xs,
-                lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: True),
-            )
-            xs = self.sublayer(
-                f"{layer}.feed_forward_residual",
-                xs,
-                lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h),
-            )
+            phrases.append(self.generate(i, self.entered(layer, xs)))
+            xs = self.layer(layer, self.phrase_sublayer(layer, xs, phrases[-1]))
             tokens.append(xs)
-        tokens[-1] = self.norm("encoder_norm", xs) if self.s.norm == "pre" else xs
+        tokens[-1] = self.last_norm("encoder_norm", xs)
         phrases.append(self.generate(self.s.encoder_layers, tokens[-1]))
         return self.mixed("token_mixture", tokens), self.mixed("phrase_mixture", phrases)
 
-    def decode(self, memory, tgt_in):
-        tokens, phrases = memory
-        xs = self.embed("tgt_embedder.table.weight", tgt_in)
-        for i in range(self.s.decoder_layers):
-            layer, source = f"decoder.{i}", tokens[i]
-            xs = self.sublayer(
-                f"{layer}.attention_residual",
-                xs,
-                lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: s <= t),
-            )
-            xs = self.phrase_sublayer(layer, xs, phrases[i])
-            cross = lambda h, n=layer, m=source: self.attend(f"{n}.cross", h, m, lambda t, s: True)  # noqa: E731
-            xs = self.sublayer(f"{layer}.cross_residual", xs, cross)
-            xs = self.sublayer(
-                f"{layer}.feed_forward_residual",
-                xs,
-                lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h),
-            )
-        return self.norm("decoder_norm", xs) if self.s.norm == "pre" else xs
+    def read_source(self, layer, xs, memory):
+        tokens, phrases = (mixtures[int(layer.removeprefix("decoder."))] for mixtures in memory)
+        return super().read_source(layer, self.phrase_sublayer(layer, xs, phrases), tokens)
 
 
-def slow_logits(weights, s, src, tgt_in):
-    slow = Slow(weights, s)
-    if s.segmentation == "parse" and (spans := contract.spans_of(src)):
+def slow_logits(weights, s, src, tgt_in, spans=None):
+    slow, spans = Slow(weights, s), contract.spans_of(src) if spans is None else spans
+    if s.segmentation == "parse" and spans:
         slow.cut = lambda n: ends_of(spans)
     return slow.logits(slow.decode(slow.encode(src), tgt_in))
 
@@ -191,49 +137,30 @@ def without_idea(case):
     Transformer of the same weights.
     """
     model = case.build(embed_norm=False, ta_tokens=False)
-    shared = {name: getattr(model.settings, name) for name in TransformerSettings.model_fields}
-    base = (
-        build_model("transformer", shared, Vocabularies(contract.V, contract.V, shared=True))
-        .double()
-        .eval()
-    )
-    own = model.state_dict()
-    base.load_state_dict({name: own[name] for name in base.state_dict()})
+    base = contract.transformer_of(model)
     for layer in [*model.encoder, *model.decoder]:
         layer.phrases.forward = lambda x, *_: x
     batch = contract.collate(contract.pairs())
     contract.close(contract.full(model, batch), contract.full(base, batch))
 
 
-def parameters(variant, preset, size, **more):
-    with torch.device("meta"):
-        return count_parameters(
-            build_model(
-                variant,
-                settings.load_preset(preset)["model"] | more,
-                Vocabularies(size, size, shared=True),
-            )
-        )
-
-
-def test_sizes_of_table_2(shared):
+def test_sizes_of_table_2(audit):
     """The paper's 88.1 and 129.0 million; its 173.0 cannot follow from Eqs. 3-5, ours is 132.66
     (models.md section 2.7).
     """
-    v, plain = 42_875, {"attentive": False, "transparent": False}
+    size = partial(paper_size, preset="pr-base", vocabulary=42_875)
+    plain = {"attentive": False, "transparent": False}
     rows = [
-        parameters("transformer", "pr-base", v),
-        parameters("pr", "pr-base", v, glance="mean", **plain),
-        parameters("pr", "pr-base", v, **plain),
-        parameters("pr", "pr-base", v, transparent=False),
-        parameters("pr", "pr-base", v),
+        size("transformer"),
+        size("pr", glance="mean", **plain),
+        size("pr", **plain),
+        size("pr", transparent=False),
+        size("pr"),
     ]
     assert [round(row / 1e6, 2) for row in rows] == [88.05, 128.98, 128.98, 132.66, 132.66]
     assert rows[4] - rows[3] == 42
-    assert round(parameters("pr", "pr-base", v, combiner_hidden=4 * 512, **plain) / 1e6, 1) == 138.4
-    assert round(parameters("pr", "pr-big", v) / 1e6, 1) == 442.5
-    with contextlib.redirect_stdout(io.StringIO()):
-        audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
+    assert round(size("pr", combiner_hidden=4 * 512, **plain) / 1e6, 1) == 138.4
+    assert round(size("pr", preset="pr-big") / 1e6, 1) == 442.5
     assert rows[2] - rows[0] == 12 * (audit["mha"](512, False) + audit["comb"](512, 3 * 512))
     assert rows[3] - rows[2] == 7 * audit["gen"](512, 512)
 
@@ -333,19 +260,13 @@ SPANS = [[4, 1, 2, 4, 3, 3, 1, 2, 1], [], [1, 1, 3], [1]]
 )
 def test_parsed_sentences_equal_the_slow_way_whatever_their_neighbours(values):
     model = contract.Case("pr", (*values, ("segmentation", "parse"))).build()
-    weights = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+    weights = contract.numbers(model)
     for more in (0, 2):
         batch = dataclasses.replace(contract.collate(PAIRS, more), spans=padded(SPANS))
         fast = contract.full(model, batch)
         for row, ((src, tgt), spans) in enumerate(zip(PAIRS, SPANS, strict=True)):
-            slow = Slow(weights, model.settings)
-            if spans:
-                slow.cut = lambda n, s=spans: ends_of(s)
-            expected = torch.tensor(
-                slow.logits(slow.decode(slow.encode(src), batch.tgt_in[row, : len(tgt)].tolist())),
-                dtype=torch.float64,
-            )
-            contract.close(fast[row, : len(tgt)], expected)
+            slow = slow_logits(weights, model.settings, src, [BOS, *tgt[:-1]], spans)
+            contract.close(fast[row, : len(tgt)], torch.tensor(slow, dtype=torch.float64))
 
 
 def test_without_parses_phrases_are_ngrams():
@@ -374,47 +295,14 @@ def test_both_halves_of_w1_are_drawn_as_the_matrix_of_256_inputs_that_it_is(init
         assert (part.summary.bias == 0).all()
 
 
-def generator(**values):
-    torch.manual_seed(5)
-    made = PhraseGenerator(PhraseSettings(d_model=8, heads=2, **values)).double().eval()
-    x, lengths = torch.randn(3, 20, 8, dtype=torch.float64), torch.tensor([20, 11, 1])
-    return made, x, lengths, ngrams(lengths, 20, padded=True)
-
-
-def test_attention_without_preference_is_the_mean():
-    made, x, lengths, phrases = generator()
-    torch.nn.init.zeros_(made.score.weight)
-    mean, *_ = generator(glance="mean", attentive=False)
-    torch.testing.assert_close(made(x, phrases), mean(x, phrases))
-    for row, n in enumerate(lengths.tolist()):
-        for i, (start, end) in enumerate(cut(n)):
-            torch.testing.assert_close(mean(x, phrases)[row, i], x[row, start:end].mean(0))
-        assert (mean(x, phrases)[row, len(cut(n)) :] == 0).all()
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"attentive": False},
-        {"attentive": False, "glance": "mean"},
-        {},
-        {"generator": "sigmoid_residual"},
-    ],
-)
-def test_a_phrase_of_one_token_is_the_token(values):
-    made, x, *_ = generator(**values)
-    phrases = ngrams(
-        torch.tensor([20, 19, 1]), 20, padded=True
-    )  # 20 tokens in phrases of 4; 19 leave 3 in the last; 1
-    torch.testing.assert_close(made(x, phrases)[2, 0], x[2, 0])
-    assert (made(x, phrases)[2, 1:] == 0).all()
-
-
 def test_the_largest_number_passes_its_gradient_on():
-    made, x, lengths, phrases = generator(attentive=False)
-    x.requires_grad_()
+    torch.manual_seed(5)
+    generator = PhraseGenerator(PhraseSettings(d_model=8, heads=2, attentive=False)).double()
+    x = torch.randn(3, 20, 8, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([20, 11, 1])
+    phrases = ngrams(lengths, 20, padded=True)
     weights = torch.randn(3, phrases.members.size(1), 8, dtype=torch.float64)
-    (gradient,) = torch.autograd.grad((made(x, phrases) * weights).sum(), x)
+    (gradient,) = torch.autograd.grad((generator(x, phrases) * weights).sum(), x)
     expected = torch.zeros_like(x)
     for row, n in enumerate(lengths.tolist()):
         for i, (start, end) in enumerate(cut(n)):
@@ -438,20 +326,15 @@ def test_a_mixture_of_one_level_is_that_level():
 
 def test_phrases_are_read_once_a_sentence(monkeypatch):
     """Mixtures, keys and values come from encoding; a decoding step makes none."""
-    model, batch, made = contract.Case("pr").build(), contract.collate(contract.pairs()), []
+    model, batch, calls = contract.Case("pr").build(), contract.collate(contract.pairs()), []
     for layer in [*model.encoder, *model.decoder]:
-        original = layer.phrases.attention.source
-        monkeypatch.setattr(
-            layer.phrases.attention,
-            "source",
-            lambda states, f=original: made.append(states.shape) or f(states),
-        )
-    memory = model.encode(batch)
-    assert len(made) == len(model.encoder) + len(model.decoder)
-    state = {}
+        attention = layer.phrases.attention
+        read = lambda states, f=attention.source: calls.append(states.shape) or f(states)  # noqa: E731
+        monkeypatch.setattr(attention, "source", read)
+    memory, state = model.encode(batch), {}
     for t in range(3):
         _, state = model.decode(batch.tgt_in[:, t : t + 1], memory, state)
-    assert len(made) == len(model.encoder) + len(model.decoder)
+    assert len(calls) == len(model.encoder) + len(model.decoder)
 
 
 def test_weights_of_tokens_are_no_setting_of_phrases_without_attention():

@@ -2,10 +2,6 @@
 by step, what it keeps in memory.
 """
 
-import contextlib
-import io
-import runpy
-
 import pytest
 import torch
 
@@ -13,12 +9,10 @@ from nmtkit import settings
 from nmtkit.analyze.shared import macs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.variants import build_model, count_parameters, load_variant
+from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.capture import capture
-from nmtkit.train.compiling import compile_training
 from tests.models import contract
-from tests.models.differences import similarity_in_bfloat16, whole_gradients_are_right
-from tests.models.slow import affine, plus, sigmoid, softmax, tanh, times
+from tests.models.slow import affine, gru, plus, softmax, tanh, times
 
 BASELINE = None  # it is one itself
 
@@ -43,28 +37,8 @@ class Slow:
     def __init__(self, weights, s):
         self.w, self.s = weights, s
 
-    def block(self, name, i):
-        """The i-th of the H-wide matrices that are stored on top of each other."""
-        return self.w[name][i * self.s.d_hidden : (i + 1) * self.s.d_hidden]
-
     def word(self, side, i):
         return plus(self.w[f"{side}_words.table.weight"][i], self.w[f"{side}_words.bias"])
-
-    def gru(self, cell, s, *inputs):
-        """r = σ(W_r x + U_r s), u = σ(W_u x + U_u s), s̃ = tanh(W x + U(r⊙s) + b), s' = (1-u)⊙s
-        + u⊙s̃; inputs: (name of W, x).
-        """
-        of = [plus(*(affine(x, self.block(name, i)) for name, x in inputs)) for i in range(3)]
-        r = sigmoid(plus(of[0], affine(s, self.block(f"{cell}.gates.weight", 0))))
-        u = sigmoid(plus(of[1], affine(s, self.block(f"{cell}.gates.weight", 1))))
-        new = tanh(
-            plus(
-                of[2],
-                affine(times(r, s), self.w[f"{cell}.candidate.weight"]),
-                self.w[f"{cell}.bias"],
-            )
-        )
-        return [(1 - z) * a + z * b for z, a, b in zip(u, s, new, strict=True)]
 
     def read(self, src):
         """h_i = [forward state after word i | backward state after word i], and the backward
@@ -72,15 +46,12 @@ class Slow:
         """
         found = {}
         for name, order in (("forwards", range(len(src))), ("backwards", range(len(src))[::-1])):
-            h, found[name] = [0.0] * self.s.d_hidden, {}
+            h, found[name] = None, {}
             for i in order:
-                h = self.gru(
-                    f"encoder.{name}", h, (f"encoder.{name}.input.weight", self.word("src", src[i]))
-                )
-                found[name][i] = h
-        return [found["forwards"][i] + found["backwards"][i] for i in range(len(src))], found[
-            "backwards"
-        ][0]
+                word, cell = self.word("src", src[i]), f"encoder.{name}"
+                h = found[name][i] = gru(self.w, cell, h, (f"{cell}.input.weight", word))
+        states = [found["forwards"][i] + found["backwards"][i] for i in range(len(src))]
+        return states, found["backwards"][0]
 
     def attend(self, s, states):
         """e_i = vᵀtanh(W s + U h_i), α = softmax(e), c = Σ α_i h_i."""
@@ -114,7 +85,7 @@ class Slow:
                 )
             )
             weights.append(alpha)
-            s = self.gru("cell", s, ("cell.input.weight", e), ("cell_context.weight", c))
+            s = gru(self.w, "cell", s, ("cell.input.weight", e), ("cell_context.weight", c))
         return logits, weights
 
 
@@ -122,47 +93,15 @@ def slow_logits(weights, s, src, tgt_in):
     return Slow(weights, s).write(src, tgt_in)[0]
 
 
-def small(**more):
-    """A model in float64 whose weights are moved off their initial values."""
-    return contract.Case("rnnsearch").build(**more)
-
-
-def test_the_paper_sizes_have_the_audited_count(shared):
-    with contextlib.redirect_stdout(io.StringIO()):
-        audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
-    with torch.device("meta"):
-        model = build_model(
-            "rnnsearch",
-            settings.load_preset("rnnsearch")["model"],
-            Vocabularies(32_000, 32_000, shared=True),
-        )
-    assert count_parameters(model) == audit["rnnsearch"](32_000) == 88_068_240  # "88.1M at V=32k"
-    assert (
-        build_model("rnnsearch", {}, Vocabularies(9, 9, shared=False)).settings == model.settings
-    )  # the preset states the defaults
-
-
-@pytest.mark.parametrize(("tie", "distinct"), [("none", 3), ("target", 2), ("all", 1)])
-def test_tied_tables_are_one_parameter(tie, distinct):
-    model = build_model(
-        "rnnsearch",
-        {"d_embedding": 4, "d_hidden": 6, "tie": tie, "d_alignment": 5},
-        Vocabularies(20, 20, shared=True),
+def test_the_paper_sizes_have_the_audited_count(audit):
+    size = contract.paper_size("rnnsearch", "rnnsearch", 32_000)
+    assert size == audit["rnnsearch"](32_000) == 88_068_240  # "88.1M at V=32k"
+    preset, vocabularies = (
+        settings.load_preset("rnnsearch")["model"],
+        Vocabularies(9, 9, shared=True),
     )
-    assert (
-        len(
-            {
-                id(p)
-                for p in (
-                    model.src_words.table.weight,
-                    model.tgt_words.table.weight,
-                    model.output.weight,
-                )
-            }
-        )
-        == distinct
-    )
-    assert count_parameters(model) == count(model.settings, 20)
+    found, defaults = (build_model("rnnsearch", values, vocabularies) for values in (preset, {}))
+    assert found.settings == defaults.settings
 
 
 def test_settings_that_cannot_be():
@@ -200,54 +139,20 @@ def test_presets_of_other_families_are_adapted():
     }
 
 
-def gradients_of(model, batch):
-    logits = contract.full(model, batch)
-    real = torch.arange(logits.size(1)) < batch.tgt_lengths[:, None]
-    loss = torch.nn.functional.cross_entropy(logits[real], batch.tgt_out[real], reduction="sum")
-    return [
-        g.clone()
-        for g in torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
-    ]
-
-
-@pytest.mark.parametrize("more", [0, 3])
-def test_gradients_of_a_batch_are_the_sum_of_its_sentences(more):
-    model, pairs = small(), contract.pairs()
-    together = gradients_of(model, contract.collate(pairs, more=more))
-    alone = [gradients_of(model, contract.collate([pair])) for pair in pairs]
-    for found, parts in zip(together, zip(*alone, strict=True), strict=True):
-        torch.testing.assert_close(found, sum(parts), rtol=1e-10, atol=1e-12)
-
-
-def test_gradients_are_those_of_finite_differences():
-    torch.manual_seed(3)
-    sizes = {"d_embedding": 2, "d_hidden": 4, "d_alignment": 3, "dropout": 0.2}
-    model = build_model("rnnsearch", sizes, Vocabularies(5, 5, shared=True))
-    assert whole_gradients_are_right(model)
-
-
 def test_capture_reads_the_attention_weights():
-    model, pairs = small(), contract.pairs()
+    model, pairs = contract.Case("rnnsearch").build(), contract.pairs()
     batch = contract.collate(pairs)
     plain = contract.full(model, batch)
     with capture() as seen:
         assert torch.equal(contract.full(model, batch), plain)
+    assert list(seen) == ["attention", "attention_context"]
     (alpha,) = seen["attention"]
-    assert list(seen) == ["attention", "attention_context"] and alpha.shape == (
-        len(pairs),
-        1,
-        *batch.tgt_in.shape[1:],
-        batch.src.size(1),
-    )
-    weights = {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
+    assert alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1))
+    slow = Slow(contract.numbers(model), model.settings)
     for row, (src, tgt) in enumerate(pairs):
-        slow = torch.tensor(
-            Slow(weights, model.settings).write(src, batch.tgt_in[row, : len(tgt)].tolist())[1],
-            dtype=torch.float64,
-        )
-        torch.testing.assert_close(
-            alpha[row, 0, : len(tgt), : len(src)], slow, rtol=1e-10, atol=1e-12
-        )
+        weights = slow.write(src, batch.tgt_in[row, : len(tgt)].tolist())[1]
+        found = alpha[row, 0, : len(tgt), : len(src)].tolist()
+        torch.testing.assert_close(found, weights, rtol=1e-10, atol=1e-12)
         assert (alpha[row, :, :, len(src) :] == 0).all()
     memory = model.encode(batch)
     assert "states" not in memory
@@ -284,39 +189,3 @@ def test_products_are_as_few_as_they_can_be():
     )  # the state after the last word is not computed
     no_gradient = 2 * (h * 2 * h)  # the readers begin with zeros, which need none
     assert found.train * m == pytest.approx(3 * forward - no_gradient, abs=1e-6)
-
-
-def test_bfloat16_autocast_stays_near_float32():
-    model = contract.Case("rnnsearch").build(dtype=torch.float32, dropout=0.1).train()
-    batch = contract.collate(contract.pairs())
-    assert similarity_in_bfloat16(model, batch) > 0.999
-
-
-def test_states_are_kept_in_the_parameters_precision_under_autocast():
-    """Rounding to 8 bits at every step would add up over a sentence."""
-    model, batch = (
-        contract.Case("rnnsearch").build(dtype=torch.float32),
-        contract.collate(contract.pairs()),
-    )
-    with torch.autocast("cpu", torch.bfloat16):
-        memory = model.encode(batch)
-        _, state = model.decode(batch.tgt_in, memory, {})
-    assert memory["to_cell"].dtype == torch.bfloat16
-    assert state["s"].dtype == memory["keys"].dtype == torch.float32
-
-
-def test_compiling_leaves_the_loops_alone():
-    """torch.compile would unroll a loop over time anew for every length, and stumbles over what
-    the steps share.
-    """
-    model, batch = small().train(), contract.collate(contract.pairs())
-    parameters = list(model.parameters())
-    plain = contract.full(model, batch)
-    expected = torch.autograd.grad(plain.square().sum(), parameters)
-    compile_training(model, batch, "eager")
-    logits = contract.full(model, batch)
-    torch.testing.assert_close(logits, plain, rtol=1e-12, atol=1e-12)
-    for found, gradient in zip(
-        torch.autograd.grad(logits.square().sum(), parameters), expected, strict=True
-    ):
-        torch.testing.assert_close(found, gradient, rtol=1e-10, atol=1e-10)

@@ -2,24 +2,21 @@
 loop by loop.
 """
 
-import contextlib
-import io
-import runpy
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
 
-from nmtkit import settings
 from nmtkit.data.padding import like_length
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.concat import joined
-from nmtkit.models.variants import build_model, count_parameters
+from nmtkit.models.variants import build_model
 from nmtkit.nn import cpu
 from nmtkit.nn.capture import capture
 from tests.models import contract
-from tests.models.differences import similarity_in_bfloat16
+from tests.models.contract import paper_size
 from tests.models.slow import affine, layer_norm, multi_head, plus, position
 
 BASELINE = None  # it is one itself
@@ -37,6 +34,14 @@ def count(s, v):
     return encoder + decoder + final_norms + tables * v * d + (v if s.softmax_bias else 0)
 
 
+def everything(query, key):
+    return True
+
+
+def causal(query, key):
+    return key <= query
+
+
 class Slow:
     """One sentence at a time; vectors are lists of floats. Stacks, layers and sublayers as
     models.md section 0 words them.
@@ -48,7 +53,7 @@ class Slow:
     def get(self, name):
         return self.w.get(name)
 
-    def attend(self, name, queries, keys, allowed):
+    def attend(self, name, queries, keys, allowed=everything):
         """Self-attention keeps its projections in `qkv`, attention to a source in `query` and
         `kv`; values are read where keys are.
         """
@@ -100,42 +105,36 @@ class Slow:
             plus([d**0.5 * a for a in self.get(name)[i]], position(t, d)) for t, i in enumerate(ids)
         ]
 
+    def self_attention(self, layer, xs):
+        allowed = causal if layer.startswith("decoder") else everything
+        return self.attend(f"{layer}.attention", xs, xs, allowed)
+
+    def read_source(self, layer, xs, memory):
+        cross = lambda h: self.attend(f"{layer}.cross", h, memory)  # noqa: E731
+        return self.sublayer(f"{layer}.cross_residual", xs, cross)
+
+    def layer(self, name, xs, memory=None):
+        """Self-attention, attention to a source if there is one, feed-forward."""
+        xs = self.sublayer(f"{name}.attention_residual", xs, partial(self.self_attention, name))
+        if memory is not None:
+            xs = self.read_source(name, xs, memory)
+        feed_forward = partial(self.feed_forward, f"{name}.feed_forward")
+        return self.sublayer(f"{name}.feed_forward_residual", xs, feed_forward)
+
+    def last_norm(self, name, xs):
+        return self.norm(name, xs) if self.s.norm == "pre" else xs
+
     def encode(self, src):
         xs = self.embed("src_embedder.table.weight", src)
         for i in range(self.s.encoder_layers):
-            layer = f"encoder.{i}"
-            xs = self.sublayer(
-                f"{layer}.attention_residual",
-                xs,
-                lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: True),
-            )
-            xs = self.sublayer(
-                f"{layer}.feed_forward_residual",
-                xs,
-                lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h),
-            )
-        return self.norm("encoder_norm", xs) if self.s.norm == "pre" else xs
+            xs = self.layer(f"encoder.{i}", xs)
+        return self.last_norm("encoder_norm", xs)
 
     def decode(self, memory, tgt_in):
         xs = self.embed("tgt_embedder.table.weight", tgt_in)
         for i in range(self.s.decoder_layers):
-            layer = f"decoder.{i}"
-            xs = self.sublayer(
-                f"{layer}.attention_residual",
-                xs,
-                lambda h, n=layer: self.attend(f"{n}.attention", h, h, lambda t, s: s <= t),
-            )
-            xs = self.sublayer(
-                f"{layer}.cross_residual",
-                xs,
-                lambda h, n=layer: self.attend(f"{n}.cross", h, memory, lambda t, s: True),
-            )
-            xs = self.sublayer(
-                f"{layer}.feed_forward_residual",
-                xs,
-                lambda h, n=layer: self.feed_forward(f"{n}.feed_forward", h),
-            )
-        return self.norm("decoder_norm", xs) if self.s.norm == "pre" else xs
+            xs = self.layer(f"decoder.{i}", xs, memory)
+        return self.last_norm("decoder_norm", xs)
 
     def logits(self, hidden):
         return [affine(x, self.get("output.weight"), self.get("output.bias")) for x in hidden]
@@ -144,18 +143,6 @@ class Slow:
 def slow_logits(weights, s, src, tgt_in):
     slow = Slow(weights, s)
     return slow.logits(slow.decode(slow.encode(src), tgt_in))
-
-
-def parameters(preset, size, **more):
-    """Parameters of a preset's Transformer with V = size on each side, counted on shapes alone."""
-    with torch.device("meta"):
-        return count_parameters(
-            build_model(
-                "transformer",
-                settings.load_preset(preset)["model"] | more,
-                Vocabularies(size, size, shared=True),
-            )
-        )
 
 
 PAPERS = [  # models.md section 10: millions; and the audit's own integers, body + tables (+ bias)
@@ -168,52 +155,31 @@ PAPERS = [  # models.md section 10: millions; and the audit's own integers, body
 
 @pytest.mark.parametrize(("preset", "size", "millions", "exactly"), PAPERS)
 def test_presets_have_the_papers_sizes(preset, size, millions, exactly):
-    assert parameters(preset, size) == exactly
+    assert paper_size("transformer", preset, size) == exactly
     assert abs(exactly / 1e6 - millions) < 0.005
 
 
-def test_bodies_have_the_sizes_of_the_audit(shared):
-    """reference/parameter_counts.py knows no torch and nothing of this code."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        audit = runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
+def test_bodies_have_the_sizes_of_the_audit(audit):
     sizes = {"base": (512, 2048, 6), "big": (1024, 4096, 6), "dc-iwslt": (256, 1024, 4)}
     for preset, (d, d_ff, layers) in sizes.items():
         for bias in (False, True):
-            body = (
-                parameters(preset, 1000, attn_bias=bias, softmax_bias=False, tie="all") - 1000 * d
-            )
+            values = {"attn_bias": bias, "softmax_bias": False, "tie": "all"}
+            body = paper_size("transformer", preset, 1000, **values) - 1000 * d
             assert body == audit["body"](d, d_ff, layers, bias)
-    assert audit["body"](512, 2048, 6, 0) == 44_101_632
-    assert audit["body"](1024, 4096, 6, 1) == 176_357_376
 
 
-def test_tying_all_needs_one_vocabulary():
-    with pytest.raises(ConfigError, match="one vocabulary"):
-        build_model("transformer", {"tie": "all"}, Vocabularies(20, 20, shared=False))
-    with pytest.raises(ConfigError, match="heads"):
-        build_model("transformer", {"d_model": 10, "heads": 4}, Vocabularies(20, 20, shared=True))
-    with pytest.raises(ConfigError, match="d_modell"):
-        build_model("transformer", {"d_modell": 10}, Vocabularies(20, 20, shared=True))
-
-
-@pytest.mark.parametrize(("tie", "distinct"), [("none", 3), ("target", 2), ("all", 1)])
-def test_tied_tables_are_one_parameter(tie, distinct):
-    model = build_model(
-        "transformer", contract.SIZES | {"tie": tie}, Vocabularies(20, 20, shared=True)
-    )
-    assert (
-        len(
-            {
-                id(p)
-                for p in (
-                    model.src_embedder.table.weight,
-                    model.tgt_embedder.table.weight,
-                    model.output.weight,
-                )
-            }
-        )
-        == distinct
-    )
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tie": "all"}, "one vocabulary"),
+        ({"d_model": 10, "heads": 4}, "heads"),
+        ({"d_modell": 10}, "d_modell"),
+    ],
+)
+def test_settings_that_cannot_be(values, message):
+    with pytest.raises(ConfigError, match=message):
+        vocabularies = Vocabularies(20, 20, shared=values.get("tie") != "all")
+        build_model("transformer", values, vocabularies)
 
 
 @pytest.mark.parametrize("init", ["xavier", "fan_in"])
@@ -222,20 +188,14 @@ def test_initial_weights_have_the_scale_of_their_kind(init):
     1/sqrt(inputs); N(0, d^-0.5) for embeddings.
     """
     torch.manual_seed(0)
-    sizes = {
-        "d_model": 128,
-        "d_ff": 512,
-        "heads": 4,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "init": init,
-    }
-    model = build_model("transformer", sizes, Vocabularies(999, 999, shared=True))
-    limits = dict.fromkeys(("qkv", "query", "kv", "out", "inner"), 128**-0.5) | {"outer": 512**-0.5}
+    sizes = {"d_model": 128, "d_ff": 512, "heads": 4, "encoder_layers": 1, "decoder_layers": 1}
+    vocabularies = Vocabularies(999, 999, shared=True)
+    model = build_model("transformer", sizes | {"init": init}, vocabularies)
+    attention, feed_forward = ("qkv", "query", "kv", "out"), ("inner", "outer")
+    limits = dict.fromkeys(attention + feed_forward, 128**-0.5) | {"outer": 512**-0.5}
     if init == "xavier":
-        limits = dict.fromkeys(("qkv", "query", "kv", "out"), (6 / 256) ** 0.5) | dict.fromkeys(
-            ("inner", "outer"), (6 / 640) ** 0.5
-        )
+        limits = dict.fromkeys(attention, (6 / 256) ** 0.5)
+        limits |= dict.fromkeys(feed_forward, (6 / 640) ** 0.5)
     seen = set()
     for name, parameter in model.named_parameters():
         kind = name.split(".")[-2]
@@ -244,9 +204,8 @@ def test_initial_weights_have_the_scale_of_their_kind(init):
         elif kind in limits:
             seen.add(kind)
             assert 0.98 * limits[kind] < parameter.abs().max() <= limits[kind], name
-            for block in parameter.chunk(
-                getattr(model.get_submodule(name.rpartition(".")[0]), "blocks", 1)
-            ):
+            module = model.get_submodule(name.rpartition(".")[0])
+            for block in parameter.chunk(getattr(module, "blocks", 1)):
                 assert abs(float(block.detach().std()) / (limits[kind] / 3**0.5) - 1) < 0.03, name
         elif kind == "table":
             assert abs(float(parameter.detach().std()) - 128**-0.5) < 0.002
@@ -271,10 +230,9 @@ def test_capture_reads_every_attention_and_nothing_changes():
     assert {name: [w.shape for w in found] for name, found in seen.items()} == {
         name.format(i): [shape] for i in range(2) for name, shape in (shapes | contexts).items()
     }
-    for found in (found for name, found in seen.items() if not name.endswith("_context")):
-        torch.testing.assert_close(
-            found[0].sum(-1), torch.ones(found[0].shape[:-1], dtype=torch.float64)
-        )
+    for name, (weights,) in seen.items():
+        if not name.endswith("_context"):
+            torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     real = torch.arange(s) < batch.src_lengths[:, None]
     assert (seen["decoder.0.cross"][0].amax((1, 2)) > 0).equal(real)
 
@@ -298,13 +256,3 @@ def test_a_search_encodes_rows_of_like_length_together(variant, monkeypatch):
     assert shapes[: len(lengths)] == [
         (lengths[columns], columns) for columns in sorted(lengths, reverse=True)
     ]  # a context's follow
-
-
-def test_bfloat16_autocast_stays_near_float32():
-    model = (
-        contract.Case("transformer")
-        .build(dtype=torch.float32, dropout=0.1, attention_dropout=0.1)
-        .train()
-    )
-    batch = contract.collate(contract.pairs())
-    assert similarity_in_bfloat16(model, batch) > 0.999

@@ -1,9 +1,10 @@
-"""Additive attention's further forms against models.md sections 4.3, 4.4 and 10: a bias, bounded
-scores, L1(exp(Nx)).
+"""Additive attention against its equation, and its further forms against models.md sections 4.3,
+4.4 and 10: a bias, bounded scores, L1(exp(Nx)).
 """
 
 import pytest
 import torch
+from torch import nn
 
 from nmtkit.nn.alignment import AdditiveAttention, normalise
 from nmtkit.nn.masks import additive, visible_positions
@@ -14,16 +15,13 @@ from tests.nn.test_recurrent import LENGTHS, shaken
 def test_the_golden_weights_of_l1_exp_nx():
     scores = torch.tensor([[[0.1, 0.2, 0.4]]], dtype=torch.float64)
     for scale, expected in (
-        (3, [0.207923, 0.280667, 0.511409]),
-        (1, [0.289433, 0.319873, 0.390694]),
+        (3.0, [0.207923, 0.280667, 0.511409]),
+        (1.0, [0.289433, 0.319873, 0.390694]),
         (None, [0.289433, 0.319873, 0.390694]),
     ):
-        found = normalise(
-            scores,
-            None,
-            None if scale is None else torch.full((1, 1, 1), float(scale), dtype=torch.float64),
-        )
-        assert found.flatten().tolist() == pytest.approx(expected, abs=5e-7)
+        scale = None if scale is None else torch.full((1, 1, 1), scale, dtype=torch.float64)
+        weights = normalise(scores, None, scale).flatten().tolist()
+        assert weights == pytest.approx(expected, abs=5e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -42,31 +40,79 @@ def test_l1_exp_nx_is_stable_where_its_exponentials_are_not(dtype):
     torch.testing.assert_close(gradient.flatten(), jacobian, rtol=0, atol=100 * tolerance)
 
 
-@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("options", [{}, {"bias": True}, {"bias": True, "bounded": True}], ids=str)
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_scores_equal_their_equations(bounded, scaled):
-    attention = shaken(AdditiveAttention(5, 4, 6, bias=True, bounded=bounded))
-    states, s = (
-        torch.randn(len(LENGTHS), 6, 4, dtype=torch.float64),
-        torch.randn(2 * len(LENGTHS), 5, dtype=torch.float64),
-    )
+def test_weights_equal_their_equations(options, rows, scaled):
+    """softmax(N vᵀ tanh(W s + U h)), or of N tanh(w s + u h)."""
+    attention = shaken(AdditiveAttention(5, 4, 6, **options))
+    states = torch.randn(len(LENGTHS), 6, 4, dtype=torch.float64)
+    s = torch.randn(rows * len(LENGTHS), 5, dtype=torch.float64)
     scale = LENGTHS.double().view(-1, 1, 1) if scaled else None
-    alpha = attention.loop(
-        attention.prepare(states), visible_positions(LENGTHS, 6), 1, torch.float64, scale
-    )(s)
-    w, b, u = (
-        p.tolist() for p in (attention.query.weight, attention.query.bias, attention.key.weight)
-    )
+    keys, visible = attention.prepare(states), visible_positions(LENGTHS, 6)
+    alpha = attention.loop(keys, visible, 2, torch.float64, scale)(s)
+    assert alpha.shape == (len(LENGTHS), rows, 6)
+    w = {name: parameter.tolist() for name, parameter in attention.named_parameters()}
+    assert ("query.bias" in w, "score.weight" in w) == ("bias" in options, "bounded" not in options)
     for i, length in enumerate(LENGTHS.tolist()):
-        for k in range(2):
-            query, scores = affine(s[2 * i + k].tolist(), w, b), []
+        assert (alpha[i, :, length:] == 0).all()
+        for k in range(rows):
+            query = affine(s[rows * i + k].tolist(), w["query.weight"], w.get("query.bias"))
+            scores = []
             for h in states[i, :length].tolist():
-                t = tanh(plus(query, affine(h, u)))
-                scores.append(
-                    (length if scaled else 1)
-                    * (t[0] if bounded else sum(times(attention.score.weight[0].tolist(), t)))
-                )
-            torch.testing.assert_close(
-                alpha[i, k, :length].tolist(), softmax(scores), rtol=1e-11, atol=1e-13
-            )
-    assert len(list(attention.parameters())) == (3 if bounded else 4)
+                t = tanh(plus(query, affine(h, w["key.weight"])))
+                score = t[0] if "bounded" in options else sum(times(w["score.weight"][0], t))
+                scores.append(score * (length if scaled else 1))
+            weights = alpha[i, k, :length].tolist()
+            torch.testing.assert_close(weights, softmax(scores), rtol=1e-11, atol=1e-13)
+
+
+def test_weights_of_a_blind_row_are_even():
+    attention = AdditiveAttention(5, 4, 6)
+    keys, visible = (
+        attention.prepare(torch.randn(2, 6, 4)),
+        visible_positions(torch.tensor([4, 0]), 6),
+    )
+    alpha = attention.loop(keys, visible, 1, torch.float32)(torch.randn(2, 5))
+    torch.testing.assert_close(alpha[1], torch.full_like(alpha[1], 1 / 6))
+
+
+def test_additive_attention_has_the_gradients_of_its_equation():
+    attention = shaken(AdditiveAttention(3, 2, 4))
+    names, parameters = zip(*attention.named_parameters(), strict=True)
+    shapes = [(2, 5, 2), (4, 3), *(p.shape for p in parameters)]
+    leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    visible = visible_positions(torch.tensor([5, 3]), 5)
+
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = attention
+
+        def forward(self, states, s):
+            attend = attention.loop(attention.prepare(states), visible, 2, torch.float64)
+            return attend(s) + 2 * attend(s.flip(0)).square()
+
+    def twice(states, s, *values):
+        weights = {f"attention.{name}": p for name, p in zip(names, values, strict=True)}
+        return torch.func.functional_call(Steps(), weights, (states, s))
+
+    assert torch.autograd.gradcheck(twice, leaves)
+
+
+def test_attention_keeps_no_numbers_for_every_pair_of_positions():
+    """Backward computes the (B, K, S, A) numbers again; kept is what was there anyway, the keys."""
+    b, s, a, steps = 3, 5, 64, 4
+    attention = AdditiveAttention(8, 8, a)
+    keys = attention.prepare(torch.randn(b, s, 8))
+    large = set()
+
+    def pack(tensor):
+        if tensor.numel() >= b * s * a:
+            large.add(tensor.data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        attend = attention.loop(keys, None, steps, torch.float32)
+        sum(attend(torch.randn(b, 8)).square().sum() for _ in range(steps)).backward()
+    assert large == {keys.data_ptr()}

@@ -1,0 +1,58 @@
+"""What RNNSearch and CARU have in common: loops over time with gradients of their own."""
+
+import pytest
+import torch
+
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import build_model
+from nmtkit.train.compiling import compile_training
+from tests.models import contract
+from tests.models.differences import whole_gradients_are_right
+from tests.models.test_contract import gradients_of
+
+TINY = {"d_embedding": 2, "dropout": 0.2}
+CARU = TINY | {"d_hidden": 3, "alignment_width": 2}
+
+
+@pytest.mark.parametrize(
+    ("variant", "values"),
+    [
+        ("rnnsearch", TINY | {"d_hidden": 4, "d_alignment": 3}),
+        ("caru", CARU),
+        ("caru", CARU | {"caembed": "embed", "history": 2}),
+        ("caru", CARU | {"caembed": "replace", "caatt_first": "gated"}),
+    ],
+    ids=str,
+)
+def test_gradients_are_those_of_finite_differences(variant, values):
+    torch.manual_seed(3)
+    model = build_model(variant, values, Vocabularies(5, 5, shared=True))
+    assert whole_gradients_are_right(model)
+
+
+@pytest.mark.parametrize(
+    ("variant", "wide"),
+    [("rnnsearch", ["keys"]), ("caru", ["once", "states"]), ("gatt", ["once", "states"])],
+)
+def test_states_are_kept_in_the_parameters_precision_under_autocast(variant, wide):
+    """Rounding to 8 bits at every step would add up over a sentence."""
+    model = contract.Case(variant).build(dtype=torch.float32)
+    batch = contract.collate(contract.pairs())
+    with torch.autocast("cpu", torch.bfloat16):
+        memory = model.encode(batch)
+        _, state = model.decode(batch.tgt_in, memory, {})
+    assert {state["s"].dtype, *(memory[name].dtype for name in wide)} == {torch.float32}
+    if variant == "rnnsearch":
+        assert memory["to_cell"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("variant", ["rnnsearch", "caru"])
+def test_compiling_leaves_the_loops_alone(variant):
+    """torch.compile would unroll a loop over time anew for every length, and stumbles over what
+    the steps share.
+    """
+    model, batch = contract.Case(variant).build().train(), contract.collate(contract.pairs())
+    plain = gradients_of(model, batch)
+    compile_training(model, batch, "eager")
+    for found, expected in zip(gradients_of(model, batch), plain, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
