@@ -46,7 +46,7 @@ class SetFiles:
     XML."""
     first: int | None = None
     """The number of pairs wanted, with the rest of the last one's document; None means all
-    (`shorten.first_pairs`)."""
+    (`prep.rewrite`)."""
 
     def sides(self) -> dict[str, tuple[Path, ...]]:
         """Return the files of every side by its name: src, ref, ref1, …"""

@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nmtkit import files
 from nmtkit.corpora import readers
 from nmtkit.corpora.corpus import Between, Corpus, SetFiles, is_markup, of_sets
@@ -89,6 +92,18 @@ def read_starts(path: Path, lines: int) -> list[int]:
     if lines and not count:
         raise DataError(f"{path} is empty", path, hint)
     return list(_changes(path)) if count == lines else _numbers(path, lines, count)
+
+
+def kept_starts(path: Path, kept: NDArray[np.bool_]) -> list[int]:
+    """Return where documents start among the lines that are kept, empty documents left out.
+
+    Args:
+        path: as of `read_starts`.
+        kept: for each line of the set, True if it is kept.
+    """
+    place = np.concatenate([[0], np.cumsum(kept)])
+    starts = np.unique(place[read_starts(path, len(kept))])
+    return starts[starts < place[-1]].tolist()  # type: ignore[no-any-return]
 
 
 def _changes(path: Path) -> Iterator[int]:

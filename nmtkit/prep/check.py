@@ -1,13 +1,13 @@
-"""Looking at a corpus before any work is done on it: every file there and readable, UTF-8, not
-empty, and line for line parallel.
+"""Check a corpus before any work is done on it.
+
+Every file is there and readable, UTF-8, not empty, and the sides of a set have as many lines.
 """
 
 from __future__ import annotations
 
-import codecs
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ import numpy as np
 from nmtkit import files
 from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import read_starts
-from nmtkit.errors import DataError, NmtkitError, counted
+from nmtkit.errors import DataError, counted
 from nmtkit.text.tidy import tidy
 
-BLOCK = 1 << 20
 COMPARED_LINES = 5_000_000
+NOTHING = "nothing was written"
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,85 @@ class Facts:
     lines: int
     size: int
     mtime_ns: int
-    name: str
-    """Its path; of a file that exists only while prep works, its name."""
+
+
+class Inputs:
+    """The files of a corpus, each read and checked once.
+
+    Args:
+        strict: True if bytes that are not UTF-8 are an error.
+        temporary: a folder whose files exist only while prep works.
+    """
+
+    def __init__(self, strict: bool, temporary: Path) -> None:
+        self._strict, self._temporary = strict, temporary
+        self._facts: dict[Path, Facts] = {}
+
+    def lines(self, paths: Sequence[Path]) -> int:
+        """Return the lines of several files together."""
+        return sum(self._facts[path].lines for path in paths)
+
+    def as_json(self) -> dict[str, dict[str, Any]]:
+        """Return the facts for the manifest, by path, or by name for a temporary file."""
+        temporary = self._temporary
+        return {
+            path.relative_to(temporary).as_posix()
+            if path.is_relative_to(temporary)
+            else str(path): vars(facts)
+            for path, facts in self._facts.items()
+        }
+
+    def check(self, sets: Sequence[SetFiles]) -> None:
+        """Check every file of some sets, and that their sides match.
+
+        Raises: DataError for a file that is missing, a directory, damaged, empty or not UTF-8; for
+            line counts that differ (with the first suspicious line), and for a side of a dev or
+            test set without any text.
+        """
+        for text in sets:
+            for path in (*text.files(), text.docs, text.parses):
+                if path is not None and path not in self._facts:
+                    self._facts[path] = inspect(path, self._strict)
+        for text in sets:
+            if text.between != "markup":  # its lines are no sentences
+                self._check_lines(text)
+            # Cleaning counts the blank lines of training text, `separate` those between documents.
+            if text.split != "train" and not text.between:
+                for paths in text.sides().values():
+                    _check_some_text(text, paths)
+            if text.docs is not None:
+                read_starts(text.docs, self.lines(text.src))
+
+    def _check_lines(self, text: SetFiles) -> None:
+        src, *others = text.sides().values()
+        for side in others:
+            # file by file, if the sides have as many files
+            pairs: list[tuple[Sequence[Path], Sequence[Path]]] = [(src, side)]
+            if len(src) == len(side):
+                pairs = [([a], [b]) for a, b in zip(src, side, strict=True)]
+            for ours, theirs in pairs:
+                counts = self.lines(ours), self.lines(theirs)
+                if counts[0] != counts[1]:
+                    names = [" + ".join(path.name for path in paths) for paths in (ours, theirs)]
+                    lines = f"{counted(counts[0], 'line')} but {names[1]} has {counts[1]:,}"
+                    hint = "fix the files so that line i of one is the translation of line i of the"
+                    raise DataError(
+                        f"{names[0]} has {lines} ({text.name} set)",
+                        where=first_odd_pair(ours, theirs) if all(counts) else ours[0],
+                        hint=f"{hint} other; {NOTHING}",
+                    )
+        # Parses may be of the lines that are taken later.
+        later = text.first is not None and not text.between
+        if text.parses is not None and not later:
+            count, total = self.lines([text.parses]), self.lines(src)
+            if count != total:
+                lines = f"{counted(count, 'line')} but the source has {total:,}"
+                hint = "give one tree for each line of the source, a blank line where there is none"
+                raise DataError(
+                    f"{text.parses.name} has {lines} ({text.name} set)",
+                    where=text.parses,
+                    hint=f"{hint}; {NOTHING}",
+                )
 
 
 def inspect(path: Path, strict: bool) -> Facts:
@@ -40,182 +117,61 @@ def inspect(path: Path, strict: bool) -> Facts:
 
     Args:
         path: the file, compressed or not.
-        strict: bytes that are not UTF-8 are an error.
+        strict: True if bytes that are not UTF-8 are an error.
     Raises: DataError if it is missing, a directory, damaged, empty, or (strict) not UTF-8 (with
         line and byte offset).
     """
-    path = Path(path)
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    lines, last = 0, b"\n"
-    with files.open_binary(path) as stream:
+    lines = 0
+    try:
+        for block in files.line_blocks(path, size=4096):
+            lines += len(block)
+            if strict:
+                b"".join(block).decode()
+    except UnicodeDecodeError:
         try:
-            while block := stream.read(BLOCK):
-                lines += block.count(b"\n")
-                last = block[-1:]
-                if strict:
-                    decoder.decode(block)
-            decoder.decode(b"", final=strict)
-        except UnicodeDecodeError:
-            try:
-                for _ in files.text_lines(path):  # finds and names the place
-                    pass
-            except DataError as error:
-                hint = f"{error.hint}, or pass --set prep.on_bad_utf8=replace (or drop)"
-                raise DataError(error.message, where=error.where, hint=hint) from None
-            raise
-        except NmtkitError:
-            raise
-        except Exception:
-            for _ in files.byte_lines(path):  # says where the compressed data ends
+            for _ in files.text_lines(path):  # finds and names the place
                 pass
-            raise
-    lines += last != b"\n"
+        except DataError as error:
+            hint = f"{error.hint}, or pass --set prep.on_bad_utf8=replace (or drop)"
+            raise DataError(error.message, error.where, hint) from None
     if not lines:
         raise DataError(f"{path} is empty", hint="name a file with one sentence a line")
     status = path.stat()
-    return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns, str(path))
+    return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns)
 
 
-def check_sets(
-    sets: list[SetFiles],
-    strict: bool,
-    temporary: Path | None = None,
-    known: Mapping[str, Facts] | None = None,
-) -> dict[str, Facts]:
-    """Check every file of a corpus, and that the sides of each set have as many lines.
-
-    Args:
-        sets: the sets.
-        strict: bytes that are not UTF-8 are an error.
-        temporary: a folder whose files exist only while prep works.
-        known: facts of files that were inspected before.
-    Returns: the facts of every file by its path as text.
-    Raises: DataError as `inspect`, for counts that differ (both counts and the first suspicious
-        line), and for a side of a dev or test set without any text.
-    """
-    facts = dict(known or {})
-    for one in sets:
-        for path in (
-            *itertools.chain(*one.sides().values()),
-            *(path for path in (one.docs, one.parses) if path is not None),
-        ):
-            if str(path) not in facts:
-                facts[str(path)] = inspect(path, strict)
-                if temporary is not None and path.is_relative_to(temporary):
-                    facts[str(path)] = replace(
-                        facts[str(path)], name=path.relative_to(temporary).as_posix()
-                    )
-    for one in sets:
-        sides = one.sides()
-        for name, paths in sides.items():
-            if name != "src" and one.between != "markup":
-                _same_lines(one, sides["src"], paths, facts)
-        if (
-            one.split != "train" and not one.between
-        ):  # of training text cleaning counts what goes, of separated documents their cutting
-            for paths in sides.values():
-                _some_text(one, paths)
-        later = (
-            one.first is not None and not one.between
-        )  # parses may be of the lines that are taken
-        if (
-            one.parses is not None
-            and not later
-            and one.between != "markup"
-            and total((one.parses,), facts) != total(one.src, facts)
-        ):
-            raise DataError(
-                f"{one.parses.name} has {counted(total((one.parses,), facts), 'line')} but the"
-                f" source has {total(one.src, facts):,} ({one.name} set)",
-                where=one.parses,
-                hint=(
-                    "give one tree for each line of the source, a blank line where there is none;"
-                    " nothing was written"
-                ),
-            )
-        if one.docs is not None:
-            read_starts(one.docs, total(one.src, facts))
-    return facts
-
-
-def is_blank(line: str) -> bool:
-    """Whether nothing is left of a line to translate or to score: spaces, control characters, a
-    BOM are no text.
-    """
-    return not tidy(line).strip()
-
-
-def _some_text(one: SetFiles, paths: tuple[Path, ...]) -> None:
-    """Refuse a side on which nothing could be measured; only its lines up to the first with text
-    are read.
-    """
+def _check_some_text(text: SetFiles, paths: Sequence[Path]) -> None:
+    """Refuse a side on which nothing could be measured."""
     lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
-    if all(is_blank(line.decode(errors="replace")) for line in lines):
+    if not any(tidy(line.decode(errors="replace")).strip() for line in lines):
+        names = " + ".join(path.name for path in paths)
+        hint = "name files with one sentence a line, line i of one the translation of line i of"
         raise DataError(
-            f"{one.name} has no line with text: all of {' + '.join(path.name for path in paths)} is"
-            " blank",
+            f"{text.name} has no line with text: all of {names} is blank",
             where=", ".join(map(str, paths)),
-            hint=(
-                "name files with one sentence a line, line i of one the translation of line i of"
-                " the other; nothing was written"
-            ),
+            hint=f"{hint} the other; {NOTHING}",
         )
 
 
-def total(paths: tuple[Path, ...], facts: dict[str, Facts]) -> int:
-    """Lines of several files together."""
-    return sum(facts[str(path)].lines for path in paths)
-
-
-def _same_lines(
-    one: SetFiles, src: tuple[Path, ...], tgt: tuple[Path, ...], facts: dict[str, Facts]
-) -> None:
-    pairs = (
-        [((a,), (b,)) for a, b in zip(src, tgt, strict=True)]
-        if len(src) == len(tgt)
-        else [(src, tgt)]
-    )
-    for ours, theirs in pairs:
-        counts = total(ours, facts), total(theirs, facts)
-        if counts[0] == counts[1]:
-            continue
-        names = [" + ".join(p.name for p in paths) for paths in (ours, theirs)]
-        raise DataError(
-            f"{names[0]} has {counted(counts[0], 'line')} but {names[1]} has {counts[1]:,}"
-            f" ({one.name} set)",
-            where=first_odd_pair(ours, theirs) if counts[0] and counts[1] else ours[0],
-            hint=(
-                "fix the files so that line i of one is the translation of line i of the other;"
-                " nothing was written"
-            ),
-        )
-
-
-def first_odd_pair(src: tuple[Path, ...], tgt: tuple[Path, ...]) -> str:
-    """The first line where the lengths of two sides (neither of them empty) stop agreeing, as
-    text.
-    """
+def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str:
+    """Return the first line where the lengths of two sides, both with text, stop agreeing."""
     sizes, words = [], []
     for paths in (src, tgt):
-        lines = itertools.islice(
-            itertools.chain.from_iterable(files.byte_lines(p) for p in paths), COMPARED_LINES
-        )
-        both = np.array([(len(line), len(line.split())) for line in lines], dtype=np.int64).reshape(
-            -1, 2
-        )
-        sizes.append(both[:, 0])
-        words.append(both[:, 1])
-    line = first_odd_line(sizes[0].tolist(), sizes[1].tolist())
-    ours, theirs = (int(count[line]) if line < len(count) else None for count in words)
-    first = "no line" if ours is None else counted(ours, "word")
-    second = (
-        "no line" if theirs is None else counted(theirs, "word") if ours is None else f"{theirs:,}"
+        lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
+        both = [(len(line), len(line.split())) for line in itertools.islice(lines, COMPARED_LINES)]
+        sizes.append([size for size, _ in both])
+        words.append([count for _, count in both])
+    line = first_odd_line(*sizes)
+    first, second = (
+        counted(side[line], "word") if line < len(side) else "no line" for side in words
     )
+    if "no line" not in (first, second):
+        second = f"{words[1][line]:,}"
     return f"first odd pair: line {line + 1:,} ({first} vs {second})"
 
 
 def first_odd_line(src: list[int], tgt: list[int]) -> int:
-    """Where one side has a line too many, judged by lengths alone.
+    """Find where one side has a line too many, judged by lengths alone.
 
     With d lines more on one side, a cut p is sought so that lines before p match one to one and
     lines from p on match when the longer side is moved by d: the p with the smallest sum of |log
@@ -237,11 +193,3 @@ def first_odd_line(src: list[int], tgt: list[int]) -> int:
     after = np.concatenate([np.cumsum(moved[::-1])[::-1], [0.0]])
     sums = before + after
     return int(np.flatnonzero(sums <= sums.min() + 1e-9)[-1])
-
-
-def as_json(facts: dict[str, Facts]) -> dict[str, Any]:
-    """The facts as the manifest keeps them."""
-    return {
-        f.name: {"sha256": f.sha256, "lines": f.lines, "size": f.size, "mtime_ns": f.mtime_ns}
-        for f in facts.values()
-    }

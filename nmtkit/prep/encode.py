@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.corpora.corpus import SetFiles
 from nmtkit.data.store import id_type
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models
+from nmtkit.records import TextSet
 from nmtkit.text.segmented import LINE_END, WordIds
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
@@ -120,3 +122,18 @@ class SetEncoder:
         lengths = np.array(list(map(len, encoded)))
         joined = ["".join([line + "\n" for line in lines]) for lines in texts]
         return Encoded(ids, lengths, np.ones(len(texts[0]), bool), texts=joined, changes=changes)
+
+
+def set_entry(text: SetFiles, lines: int, sizes: NDArray[np.int64]) -> TextSet:
+    """Return a set's entry of the manifest; `sizes` are those of all chunks together."""
+    (src_tokens, tgt_tokens), (src_unknown, tgt_unknown) = sizes.tolist()
+    return TextSet(
+        name=text.name,
+        split=text.split,
+        lines=lines,
+        references=1 + len(text.references),
+        src_tokens=src_tokens,
+        src_unknown=src_unknown,
+        tgt_tokens=tgt_tokens,
+        tgt_unknown=tgt_unknown,
+    )

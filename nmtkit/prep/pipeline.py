@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from nmtkit import console, files
 from nmtkit.corpora.corpus import Corpus, SetFiles
-from nmtkit.corpora.document_starts import read_starts
+from nmtkit.corpora.document_starts import kept_starts
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import StoreWriter
 from nmtkit.errors import DataError
 from nmtkit.parallel import ordered_map
-from nmtkit.prep import check
+from nmtkit.prep.check import Inputs
 from nmtkit.prep.clean import SIDES, Cleaned, Cleaner, WordCounts, row_chunks
-from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder
+from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder, set_entry
 from nmtkit.prep.learn import Models, learn
 from nmtkit.prep.parse_spans import check_parses, write_spans
 from nmtkit.prep.parsers import Stanza, parse_text
@@ -49,8 +49,8 @@ class Pipeline:
 
     Args:
         folder: a fresh folder, the prep folder to be.
-        corpus: what to prepare; its files are checked.
-        facts: the facts of its files (`check.check_sets`).
+        corpus: what to prepare.
+        inputs: its files.
         settings: of prep.
         jobs: worker processes; the output does not depend on it.
         identity: what was asked for, the manifest's `source`.
@@ -61,13 +61,13 @@ class Pipeline:
         self,
         folder: Path,
         corpus: Corpus,
-        facts: dict[str, check.Facts],
+        inputs: Inputs,
         settings: PrepSettings,
         jobs: int,
         identity: dict[str, Any],
         parser: Stanza | None,
     ) -> None:
-        self.folder, self.corpus, self.facts, self.settings = folder, corpus, facts, settings
+        self.folder, self.corpus, self.inputs, self.settings = folder, corpus, inputs, settings
         self.jobs, self.identity, self.parser = jobs, identity, parser
         self.languages = (corpus.src, corpus.tgt)
         self.tally = Tally()
@@ -108,7 +108,7 @@ class Pipeline:
         Returns: for each chunk its bytes and which of its rows are kept; the counts of both sides.
         """
         train, tally = self.corpus.sets[0], self.tally
-        lines = check.total(train.src, self.facts)
+        lines = self.inputs.lines(train.src)
         make = functools.partial(Cleaner, self.languages, self.settings)
         make()  # the workers inherit what it imports and compiles
         sizes, masks = [], []
@@ -176,10 +176,10 @@ class Pipeline:
         self._count_pairs(masks)
         for side, subwords in zip(SIDES, sizes[0].tolist(), strict=True):
             tally.corpus[f"{side}_tokens"] = subwords
-        return _set_entry(train, tally.pairs_kept, sizes)
+        return set_entry(train, tally.pairs_kept, sizes)
 
     def _encode_set(self, text: SetFiles) -> TextSet:
-        lines = check.total(text.src, self.facts)
+        lines = self.inputs.lines(text.src)
         streams = text.sides()
         sizes = np.zeros((2, 2), np.int64)
         changed: list[Counter[str]] = [Counter(), Counter()]
@@ -201,7 +201,7 @@ class Pipeline:
                 for total, changes in zip(changed, chunk.changes, strict=True):
                     total.update(changes)
         counted = {"changed": as_counts(changed), "blank": dict(+blank)}
-        return _set_entry(text, lines, sizes).model_copy(update=counted)
+        return set_entry(text, lines, sizes).model_copy(update=counted)
 
     def _encoded(
         self,
@@ -226,7 +226,7 @@ class Pipeline:
                 yield result
 
     def _with_documents_and_spans(self, text: SetFiles, entry: TextSet) -> TextSet:
-        lines = check.total(text.src, self.facts)
+        lines = self.inputs.lines(text.src)
         kept = self.kept if text.split == "train" else np.ones(lines, bool)
         values: dict[str, Any] = {}
         if text.docs is not None:
@@ -245,13 +245,8 @@ class Pipeline:
         return entry.model_copy(update=values)
 
     def _write_documents(self, name: str, docs: Path, kept: NDArray[np.bool_]) -> int:
-        """Write docs/<set>.txt: where documents start among the lines that are kept.
-
-        Returns: how many documents are not empty.
-        """
-        place = np.concatenate([[0], np.cumsum(kept)])
-        starts = np.unique(place[read_starts(docs, len(kept))])
-        starts = starts[starts < place[-1]]
+        """Write docs/<set>.txt, and return how many documents there are."""
+        starts = kept_starts(docs, kept)
         path = documents_file(self.folder, name)
         path.parent.mkdir(exist_ok=True)
         files.write_lines(path, list(map(str, starts)))
@@ -281,7 +276,7 @@ class Pipeline:
                 tally.pairs_in, tally.pairs_kept, tally.dropped(), as_counts(tally.changes)
             ),
             files=hashes,
-            inputs=corpus.published | check.as_json(self.facts),
+            inputs=corpus.published | self.inputs.as_json(),
             tools=tools(self.languages) | (self.parser.tools if self.parser else {}),
             speed=tally.speed,
             jobs=self.jobs,
@@ -289,17 +284,3 @@ class Pipeline:
         )
         manifest.write(self.folder / "manifest.json")
         return manifest
-
-
-def _set_entry(text: SetFiles, lines: int, sizes: NDArray[np.int64]) -> TextSet:
-    (src_tokens, tgt_tokens), (src_unknown, tgt_unknown) = sizes.tolist()
-    return TextSet(
-        name=text.name,
-        split=text.split,
-        lines=lines,
-        references=1 + len(text.references),
-        src_tokens=src_tokens,
-        src_unknown=src_unknown,
-        tgt_tokens=tgt_tokens,
-        tgt_unknown=tgt_unknown,
-    )

@@ -4,10 +4,9 @@ settings it asks for.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from nmtkit.corpora import generated, published, table
 from nmtkit.corpora.corpus import (
     Corpus,
     SetFiles,
+    assigned,
     language_doubts,
     own_files,
     own_tests,
@@ -35,155 +35,186 @@ from nmtkit.errors import ConfigError, nearest
 from nmtkit.options import flag
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parsers import PARSERS
-from nmtkit.prep.shorten import with_first
 from nmtkit.settings import PrepSettings
 
 FEW, MANY = "small", "base"
-"""Presets of own files, by their training pairs."""
+"""Presets of own files with fewer training pairs than `MANY_PAIRS`, and with as many or more."""
 MANY_PAIRS = 500_000
-"""From here on they are many."""
+USES = {"from_dir": "data sets that are downloaded", "seed": "generated corpora such as demo"}
 
 
-@dataclass(frozen=True)
 class Request:
     """What to prepare.
 
-    `identity` says what the text is, given the files read the last time and the settings, so that
-    equal requests give equal corpora. `find` finds or downloads the files; what it returns makes
-    them readable, in a folder beside the one in the making.
+    Args:
+        options: of the command.
+    Attributes:
+        dataset: None if all files are the user's own.
+        own: the user's own files: a whole corpus, or test sets beside those of a data set.
+        preset: of the systems to come.
+        doubts: what may be a slip, a line each.
+        note: which preset was chosen for own files, and why.
+    Raises: ConfigError if files or languages are missing, for a name that is wrong or taken, or an
+        option that means nothing here; DataError if own training text cannot be read.
     """
 
-    name: str
-    preset: str
-    identity: Callable[[dict[str, Any], PrepSettings], dict[str, Any]]
-    find: Callable[[PrepSettings], Callable[[Path], Corpus]]
-    weak: dict[str, Any] = field(default_factory=dict)
-    """Settings that a preset overrides."""
-    strong: dict[str, Any] = field(default_factory=dict)
-    """Settings that override those of the preset."""
-    own: list[SetFiles] = field(default_factory=list)
-    """Sets of the person's own files, which can be checked before anything is found or written;
-    without parses, but where all are own.
-    """
-    all_own: bool = False
-    """Whether there are no others."""
-    doubts: list[str] = field(default_factory=list)
-    """What may not be meant, a line each."""
-    note: str = ""
-    """What was chosen for the person, and why."""
+    def __init__(self, options: PrepOptions) -> None:
+        self.options = options
+        self.note = ""
+        documents = assigned(options.docs, "--docs")
+        trees = assigned(options.parses, "--parses")
+        self.parses = {name: Path(file) for name, file in trees.items()}
+        if options.train is not None or options.dev is not None:
+            self.dataset: Dataset | None = None
+            self.own = self._own_corpus(documents)
+            self.doubts = language_doubts(self.own)
+            self.preset = self.own.preset
+        else:
+            self.dataset = _dataset(options)
+            self.own = _further_tests(self.dataset, options.test, documents)
+            self.doubts = suffix_doubts(self.own)
+            self.preset = options.preset or self.dataset.entry.preset
+        self.doubts += document_doubts(self.own)
+        if options.parser not in (None, *PARSERS):
+            unknown = f"unknown parser '{options.parser}'"
+            raise ConfigError(unknown, "--parser", nearest(str(options.parser), PARSERS))
 
-    def settings(self, config: Path | None, assignments: list[str]) -> PrepSettings:
-        """The settings of prep, weakest first: default, data set, preset, data set with this
-        preset, file, --set.
+    @property
+    def generator(self) -> str:
+        """The function that generates the data set; empty for files."""
+        return self.dataset.entry.generator if self.dataset else ""
 
-        Raises: ConfigError for a setting that isn't one, or not one of prep.
+    @property
+    def name(self) -> str:
+        """The name of the corpus."""
+        return self.own.name
+
+    def settings(self) -> PrepSettings:
+        """Return the settings: default, data set, preset, data set with this preset, file, --set.
+
+        Raises: ConfigError for a setting that does not exist or is not one of prep.
         """
-        given = settings.parse_set(assignments)
+        given = settings.parse_set(self.options.assignments)
         for section, values in given.items():
             if section != "prep":
                 hint = "give it to the stage it is for (train, translate)"
-                raise ConfigError(
-                    f"prep doesn't read {section}.{next(iter(values))}", where="--set", hint=hint
-                )
-        from_file = settings.load_config(config) if config else {}
+                name = f"{section}.{next(iter(values))}"
+                raise ConfigError(f"prep doesn't read {name}", where="--set", hint=hint)
+        entry, config = self.dataset and self.dataset.entry, self.options.config
         layers = [
-            {"prep": self.weak},
+            {"prep": entry.prep if entry else {}},
             settings.load_preset(self.preset),
-            {"prep": self.strong},
-            from_file,
+            {"prep": entry.presets.get(self.preset, {}) if entry else {}},
+            settings.load_config(config) if config else {},
             given,
         ]
         return settings.build(PrepSettings, settings.merge(*layers).get("prep", {}), "prep")
 
+    def identity(self, known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
+        """Return what the text is, so that equal requests give equal corpora.
 
-def refuse_ignored(what: str, options: PrepOptions, *names: str) -> None:
-    """Refuse options that would have no effect, if they differ from their defaults.
+        Args:
+            known: the files that were read the last time, as in the manifest.
+            chosen: the settings.
+        Raises: ConfigError for sets that cannot be chosen or have a name that is taken; DataError
+            for a file that cannot be read.
+        """
+        own, dataset, size = self.own, self.dataset, self.options.size
+        identity: dict[str, Any] = {"dataset": own.name, "src": own.src, "tgt": own.tgt}
+        if dataset:
+            _refuse_taken_names(dataset, chosen, own)
+        if own.sets:
+            identity["sets"] = [_set_identity(text, known) for text in own.sets]
+        if (self.generator or not dataset) and (chosen.dev or chosen.test):
+            what = self.name if dataset else "own files"
+            raise ConfigError(
+                f"prep.dev and prep.test have no effect on {what}",
+                where="--set",
+                hint=(
+                    "they choose among the sets of a data set that is downloaded; own files:"
+                    " --dev SRC TGT --test SRC,TGT"
+                ),
+            )
+        if dataset and self.generator:
+            identity |= self._drawn(dataset)
+        elif dataset:
+            identity["resources"] = published.identity(dataset, chosen)
+        if size is not None and not self.generator:
+            identity["size"] = size
+        if self.parses:
+            trees = {name: _known_sha256(path, known) for name, path in self.parses.items()}
+            identity["parses"] = trees
+        return identity | ({"parser": self.options.parser} if self.options.parser else {})
 
-    Raises: ConfigError naming the first.
-    """
-    uses = {"from_dir": "data sets that are downloaded", "seed": "generated corpora such as demo"}
+    def _drawn(self, dataset: Dataset) -> dict[str, Any]:
+        size = self.options.size or dataset.entry.train_pairs
+        return {"size": size, "seed": self.options.seed}
+
+    def find(self, chosen: PrepSettings) -> Callable[[Path], Corpus]:
+        """Find or download the files; return what makes the corpus readable in a folder."""
+        dataset = self.dataset
+        if dataset is None:
+            return lambda folder: self.own
+        drawn = self._drawn(dataset) if self.generator else None
+        if drawn is None:
+            read = published.find(dataset, chosen, self.preset, self.options.from_dir)
+
+        def whole(folder: Path) -> Corpus:
+            if drawn is not None:
+                corpus = generated.corpus(dataset, folder, self.preset, **drawn)
+            else:
+                corpus = read(folder)
+            corpus = replace(corpus, sets=corpus.sets + self.own.sets)
+            corpus = with_parses(corpus, self.parses)
+            return corpus if self.generator else _with_first(corpus, self.options.size)
+
+        return whole
+
+    def _own_corpus(self, documents: Mapping[str, str]) -> Corpus:
+        options = self.options
+        if options.dataset in table.registered():
+            hint = (
+                "for own files take another name; for the data set leave them out (--test adds test"
+                " sets of yours to its own)"
+            )
+            taken = f"'{options.dataset}' is a registered data set"
+            raise ConfigError(taken, where="--train, --dev", hint=hint)
+        corpus = own_files(
+            options.dataset,
+            options.train,
+            options.dev,
+            options.test,
+            options.src,
+            options.tgt,
+            options.preset or MANY,
+        )
+        corpus = with_documents(with_markup(corpus), documents)
+        corpus = _with_first(with_parses(corpus, self.parses), options.size)
+        _refuse_ignored("own files are taken as they are", options, "from_dir", "seed")
+        if options.preset is None:
+            few = _pairs(corpus.sets[0], MANY_PAIRS) < MANY_PAIRS
+            corpus = replace(corpus, preset=FEW if few else MANY)
+            pairs = f"{MANY_PAIRS:,} training pairs"
+            why = f"fewer than {pairs}" if few else f"{pairs} or more"
+            self.note = f"preset {corpus.preset}, for {why}; another one: --preset NAME"
+        return corpus
+
+
+def _with_first(corpus: Corpus, pairs: int | None) -> Corpus:
+    """Return the corpus with only the first pairs of its training text wanted (None: all)."""
+    return replace(corpus, sets=[replace(corpus.sets[0], first=pairs), *corpus.sets[1:]])
+
+
+def _refuse_ignored(what: str, options: PrepOptions, *names: str) -> None:
+    """Raise a ConfigError for an option that has no effect and is not at its default."""
     for name in names:
         if getattr(options, name) != PrepOptions.model_fields[name].default:
-            raise ConfigError(
-                f"{what}: {flag(name)} has no effect",
-                where=flag(name),
-                hint=f"leave it out; it is for {uses[name]}",
-            )
-
-
-def own_request(
-    options: PrepOptions, documents: Mapping[str, str], parses: Mapping[str, Path]
-) -> Request:
-    """Return a request for own files.
-
-    Args:
-        options: of the command.
-        documents, parses: its --docs and --parses, by set.
-    Raises: ConfigError if files or languages are missing, the name is that of a data set, or an
-        option means nothing for own files; DataError if no preset is named and the training text
-        can't be read.
-    """
-    name, preset = options.dataset, options.preset
-    if name in table.registered():
-        hint = (
-            "for own files take another name; for the data set leave them out (--test adds test"
-            " sets of yours to its own)"
-        )
-        raise ConfigError(f"'{name}' is a registered data set", where="--train, --dev", hint=hint)
-    corpus = with_documents(
-        with_markup(
-            own_files(
-                name,
-                options.train,
-                options.dev,
-                options.test,
-                options.src,
-                options.tgt,
-                preset or MANY,
-            )
-        ),
-        documents,
-    )
-    corpus = with_first(with_parses(corpus, parses), options.size)
-    refuse_ignored("own files are taken as they are", options, "from_dir", "seed")
-    note = ""
-    if preset is None:
-        few = _pairs(corpus.sets[0], MANY_PAIRS) < MANY_PAIRS
-        corpus = replace(corpus, preset=FEW if few else MANY)
-        why = (
-            f"fewer than {MANY_PAIRS:,} training pairs"
-            if few
-            else f"{MANY_PAIRS:,} training pairs or more"
-        )
-        note = f"preset {corpus.preset}, for {why}; another one: --preset NAME"
-
-    def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
-        same = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
-        return _without_choice(
-            "own files",
-            chosen,
-            same | _own_identity(corpus.sets, known) | _size_identity(options.size),
-        )
-
-    said: dict[str, Any] = {
-        "doubts": language_doubts(corpus) + document_doubts(corpus),
-        "note": note,
-    }
-    return Request(
-        corpus.name,
-        corpus.preset,
-        identity,
-        lambda chosen: lambda folder: corpus,
-        own=corpus.sets,
-        all_own=True,
-        **said,
-    )
+            hint = f"leave it out; it is for {USES[name]}"
+            raise ConfigError(f"{what}: {flag(name)} has no effect", flag(name), hint)
 
 
 def _pairs(train: SetFiles, most: int) -> int:
-    """How many pairs a training text of own files has, counted up to `most`: no more of it is
-    read.
-    """
+    """Count the pairs of an own training text; no more than `most` are read."""
     lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
     is_pair = {
         BLANK: bytes.strip,
@@ -194,188 +225,78 @@ def _pairs(train: SetFiles, most: int) -> int:
     return sum(1 for _ in itertools.islice(pairs, min(most, train.first or most)))
 
 
-def _own_identity(sets: list[SetFiles], known: dict[str, Any]) -> dict[str, Any]:
-    """Sets of own files as part of what a corpus is; nothing where there are none."""
-    return {"sets": [_set_identity(one, known) for one in sets]} if sets else {}
-
-
-def _set_identity(one: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
-    """What a set of own files is; DataError for a file that can't be read."""
-    documents = one.between or (_known_sha256(one.docs, known) if one.docs else None)
+def _set_identity(text: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
+    documents = text.between or (text.docs and _known_sha256(text.docs, known))
     sides = {
-        side: [_known_sha256(path, known) for path in paths] for side, paths in one.sides().items()
+        side: [_known_sha256(path, known) for path in paths] for side, paths in text.sides().items()
     }
-    return {"name": one.name, "split": one.split, **sides} | (
-        {"docs": documents} if documents else {}
-    )
-
-
-def _size_identity(size: int | None) -> dict[str, Any]:
-    """How many pairs are taken, as part of what a corpus is."""
-    return {} if size is None else {"size": size}
-
-
-def _without_choice(what: str, chosen: PrepSettings, identity: dict[str, Any]) -> dict[str, Any]:
-    """The identity of a corpus whose sets cannot be chosen.
-
-    Raises: ConfigError if they are.
-    """
-    if chosen.dev or chosen.test:
-        hint = (
-            "they choose among the sets of a data set that is downloaded; own files: --dev SRC TGT"
-            " --test SRC,TGT"
-        )
-        raise ConfigError(
-            f"prep.dev and prep.test have no effect on {what}", where="--set", hint=hint
-        )
-    return identity
-
-
-def parse_identity(
-    parses: Mapping[str, Path], parser: str | None, known: dict[str, Any]
-) -> dict[str, Any]:
-    """What is asked for of parses, as part of a corpus' identity; nothing where none are.
-
-    Raises: ConfigError for a parser that isn't one, DataError for a file that can't be read.
-    """
-    if parser is not None and parser not in PARSERS:
-        raise ConfigError(
-            f"unknown parser '{parser}'", where="--parser", hint=nearest(parser, PARSERS)
-        )
-    trees = {name: _known_sha256(path, known) for name, path in parses.items()}
-    return ({"parses": trees} if trees else {}) | ({"parser": parser} if parser else {})
+    identity = {"name": text.name, "split": text.split, **sides}
+    return identity | ({"docs": documents} if documents else {})
 
 
 def _known_sha256(path: Path, known: dict[str, Any]) -> str:
-    """The checksum of a file, taken from the manifest where size and time of the file haven't
-    changed.
-    """
-    with contextlib.suppress(OSError, KeyError, TypeError):
-        facts, status = known[str(path)], path.stat()
-        if (facts["size"], facts["mtime_ns"]) == (status.st_size, status.st_mtime_ns):
+    """Return the checksum of a file: from the manifest if the file's size and time are the same."""
+    facts = known.get(str(path))
+    if facts and path.is_file():
+        status = path.stat()
+        if [status.st_size, status.st_mtime_ns] == [facts["size"], facts.get("mtime_ns")]:
             return str(facts["sha256"])
-    files.open_binary(path).close()  # says what is wrong with the path
+    files.open_binary(path).close()  # raises what is wrong with the path
     return files.sha256(path)
 
 
-def registered_request(
-    options: PrepOptions, documents: Mapping[str, str], parses: Mapping[str, Path]
-) -> Request:
-    """Return a request for a registered data set, perhaps with test sets of the user's; arguments
-    as of `own_request`.
-
-    Raises: ConfigError for an unknown name, or an option that means nothing for this data set.
-    """
-    name, size = options.dataset, options.size
+def _dataset(options: PrepOptions) -> Dataset:
+    """Return the registered data set that is asked for."""
+    name = options.dataset
     if name is None:
-        hint = (
-            "name a data set (nmtkit datasets lists them), or own files: --train SRC TGT --dev"
-            " SRC TGT"
-        )
+        own = "own files: --train SRC TGT --dev SRC TGT"
+        hint = f"name a data set (nmtkit datasets lists them), or {own}"
         raise ConfigError("nothing to prepare", where="nmtkit prep", hint=hint)
     dataset = table.find(name)
     if dataset.entry.evaluation:
         hint = f"analyses read it; `nmtkit datasets --fetch {name}` brings it here"
-        raise ConfigError(
-            f"'{name}' is an evaluation set, nothing to train on", where="nmtkit prep", hint=hint
-        )
-    direction = dataset.src, dataset.tgt
-    if (options.src or dataset.src, options.tgt or dataset.tgt) != direction:
+        problem = f"'{name}' is an evaluation set, nothing to train on"
+        raise ConfigError(problem, where="nmtkit prep", hint=hint)
+    src, tgt = dataset.src, dataset.tgt
+    if (options.src or src, options.tgt or tgt) != (src, tgt):
         hint = "these are for own files; the name of a data set says its direction"
-        raise ConfigError(
-            f"'{name}' is {dataset.src}-{dataset.tgt}", where="--src, --tgt", hint=hint
-        )
-    preset = options.preset or dataset.entry.preset
-    weak, strong = dataset.entry.prep, dataset.entry.presets.get(preset, {})
-    own = _further_tests(dataset, options.test, documents)
-    generator = dataset.entry.generator
-    if generator:
-        refuse_ignored(f"'{name}' is generated", options, "from_dir")
-        drawn = {"size": size or dataset.entry.train_pairs, "seed": options.seed}
+        raise ConfigError(f"'{name}' is {src}-{tgt}", where="--src, --tgt", hint=hint)
+    if dataset.entry.generator:
+        _refuse_ignored(f"'{name}' is generated", options, "from_dir")
     else:
-        refuse_ignored(f"'{name}' is not generated", options, "seed")
-
-    def identity(known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
-        _refuse_taken_names(dataset, chosen, own)
-        same = {"dataset": name, "src": dataset.src, "tgt": dataset.tgt} | _own_identity(
-            own.sets, known
-        )
-        if generator:
-            return _without_choice(name, chosen, same | drawn)
-        return same | {"resources": published.identity(dataset, chosen)} | _size_identity(size)
-
-    def find(chosen: PrepSettings) -> Callable[[Path], Corpus]:
-        def generate(folder: Path) -> Corpus:
-            return generated.corpus(dataset, folder, preset, **drawn)
-
-        read = generate if generator else published.find(dataset, chosen, preset, options.from_dir)
-
-        def whole(folder: Path) -> Corpus:
-            corpus = read(folder)
-            corpus = with_parses(replace(corpus, sets=corpus.sets + own.sets), parses)
-            return corpus if generator else with_first(corpus, size)
-
-        return whole
-
-    return Request(
-        name,
-        preset,
-        identity,
-        find,
-        weak,
-        strong,
-        own=own.sets,
-        doubts=suffix_doubts(own) + document_doubts(own),
-    )
+        _refuse_ignored(f"'{name}' is not generated", options, "seed")
+    return dataset
 
 
 def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str, str]) -> Corpus:
-    """The person's test sets beside those of a data set, as a corpus of them alone.
+    """Return the user's test sets beside those of a data set, as a corpus of them alone.
 
     Raises: ConfigError for documents of a set that is not among them.
     """
-    own = with_markup(
-        Corpus(
-            dataset.name, dataset.src, dataset.tgt, "", own_tests(test, [dataset.src, dataset.tgt])
-        )
-    )
-    names = [one.name for one in own.sets]
+    sets = own_tests(test, [dataset.src, dataset.tgt])
+    own = with_markup(Corpus(dataset.name, dataset.src, dataset.tgt, "", sets))
+    names = [text.name for text in own.sets]
+    published_with = "the documents it was published with"
     for name in documents:
         if not names:
-            hint = (
-                "leave it out; it is for own files (--test SRC,TGT adds such), a data set has the"
-                " documents it was published with"
-            )
-            raise ConfigError(
-                f"'{dataset.name}' is a registered data set: --docs has no effect",
-                where="--docs",
-                hint=hint,
-            )
+            hint = "leave it out; it is for own files (--test SRC,TGT adds such), a data set has"
+            problem = f"'{dataset.name}' is a registered data set: --docs has no effect"
+            raise ConfigError(problem, "--docs", f"{hint} {published_with}")
         if name not in names:
-            hint = (
-                f"{nearest(name, names)}; the sets of '{dataset.name}' have the documents they were"
-                " published with"
-            )
-            raise ConfigError(f"'{name}' is none of your test sets", where="--docs", hint=hint)
+            hint = f"{nearest(name, names)}; each set of '{dataset.name}' has {published_with}"
+            raise ConfigError(f"'{name}' is none of your test sets", "--docs", hint)
     return with_documents(own, documents)
 
 
 def _refuse_taken_names(dataset: Dataset, chosen: PrepSettings, own: Corpus) -> None:
-    """Raise a ConfigError if a test set of the person's is called as one of the data set's that
-    are prepared.
-    """
-    taken = {one.name for one in dataset.choose(chosen.dev, chosen.test)} or {
-        "train",
-        "dev",
-        "test",
-    }
-    for one in own.sets:
-        if one.name in taken:
-            names = " and ".join(path.name for path in (*one.src, *one.tgt))
+    """Raise a ConfigError if a test set of the user's has the name of a prepared set."""
+    sets = [text.name for text in dataset.choose(chosen.dev, chosen.test)]
+    for text in own.sets:
+        if text.name in (sets or ["train", "dev", "test"]):
+            names = " and ".join(path.name for path in (*text.src, *text.tgt))
             hint = (
                 f"give {names} other names: a test set is called by what the names of its files"
                 " share (news.de,news.en: news), else test"
             )
-            raise ConfigError(
-                f"'{dataset.name}' has a set '{one.name}' already", where="--test", hint=hint
-            )
+            problem = f"'{dataset.name}' has a set '{text.name}' already"
+            raise ConfigError(problem, where="--test", hint=hint)

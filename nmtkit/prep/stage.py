@@ -5,26 +5,24 @@ appears whole or not at all.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files
-from nmtkit.corpora.corpus import Corpus, SetFiles, assigned
-from nmtkit.corpora.document_starts import separate
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.parallel import cores
-from nmtkit.prep import check
+from nmtkit.prep.check import Inputs
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSED
 from nmtkit.prep.parsers import Stanza
 from nmtkit.prep.pipeline import Pipeline
-from nmtkit.prep.request import own_request, parse_identity, registered_request
-from nmtkit.prep.shorten import first_pairs
+from nmtkit.prep.request import Request
+from nmtkit.prep.rewrite import rewritten
 from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
@@ -42,67 +40,42 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     Raises: ConfigError, DataError, EnvironmentProblem; then nothing of the prep folder has changed.
     """
     options = PrepOptions.of({"dataset": dataset, **values})
-    documents = assigned(options.docs, "--docs")
-    trees = {name: Path(file) for name, file in assigned(options.parses, "--parses").items()}
-    own = options.train is not None or options.dev is not None
-    request = (own_request if own else registered_request)(options, documents, trees)
-    chosen = request.settings(options.config, options.assignments)
+    request = Request(options)
+    settings = request.settings()
     run = _run_at(options.run_dir or Path("runs") / request.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
-    known = old.inputs if old else {}
-    identity = request.identity(known, chosen) | parse_identity(trees, options.parser, known)
-    if old and not options.force and _up_to_date(run, old, identity, chosen):
+    identity = request.identity(old.inputs if old else {}, settings)
+    if old and not options.force and _up_to_date(run, old, identity, settings):
         return run
-    strict = chosen.on_bad_utf8 == "error"
-    facts = check.check_sets(request.own, strict)
+    work = run.path / f"prep.tmp-{os.getpid()}"
+    raw = work.with_name(f"{work.name}-raw")
+    inputs = Inputs(settings.on_bad_utf8 == "error", raw)
+    inputs.check(request.own.sets)
     for doubt in request.doubts:
         console.warn(doubt)
     if request.note:
         console.say(request.note)
-    read = request.find(chosen)
+    read = request.find(settings)
     with (
-        _stoppable(run),
-        _run_folder(run),
+        _nothing_left(run),
         locked(run.path, "prep"),
         run.recorded("prep", seed=identity.get("seed")),
-        _work_folder(run) as work,
+        _work_folders(run, work, raw),
     ):
         start = time.perf_counter()
-        raw = work.with_name(work.name + "-raw")
         corpus = read(raw)
-        if not request.all_own:
-            facts = check.check_sets(corpus.sets, strict, raw, facts)
-        corpus, facts = _written_anew(corpus, facts, strict, raw)
-        loaded = (
-            Stanza(corpus.src) if options.parser else None
-        )  # before the long work, which it would be a pity to lose
-        pipeline = Pipeline(work, corpus, facts, chosen, options.jobs or cores(), identity, loaded)
-        manifest = pipeline.run()
+        if request.dataset:
+            inputs.check(corpus.sets)
+        corpus = rewritten(corpus, inputs, raw)
+        parser = Stanza(corpus.src) if options.parser else None
+        jobs = options.jobs or cores()
+        manifest = Pipeline(work, corpus, inputs, settings, jobs, identity, parser).run()
         _warn_of_systems(run, old, manifest)
         _publish(work, run.prep)
         write_toml(run.path / "run.toml", _run_toml(manifest, identity))
         _report(run, manifest, time.perf_counter() - start)
     return run
-
-
-def _written_anew(
-    corpus: Corpus, facts: dict[str, check.Facts], strict: bool, raw: Path
-) -> tuple[Corpus, dict[str, check.Facts]]:
-    """The corpus with those sets written into a folder in whose text something separates documents,
-    or of which only the first pairs are wanted; and the facts of all files.
-    """
-    sets: list[SetFiles] = []
-    for given in corpus.sets:
-        one = given
-        if one.between:
-            one = separate(one, (corpus.src, corpus.tgt), raw / "separated")
-            facts = check.check_sets([one], strict, raw, facts)
-        if one.first is not None:
-            one = first_pairs(one, facts, raw / "first")
-            facts = check.check_sets([one], strict, raw, facts)
-        sets.append(one)
-    return replace(corpus, sets=sets), facts
 
 
 def _run_at(folder: Path) -> Run:
@@ -123,14 +96,14 @@ def _manifest(run: Run) -> Manifest | None:
     return None
 
 
-def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], chosen: PrepSettings) -> bool:
-    """Whether the prep folder holds what is asked for.
+def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: PrepSettings) -> bool:
+    """True if the prep folder holds what is asked for.
 
     Returns: False if it is damaged and must be made again.
     Raises: ConfigError if it holds something else.
     """
     before = _flat({"source": old.source, "prep": old.settings.model_dump()})
-    after = _flat({"source": identity, "prep": chosen.model_dump()})
+    after = _flat({"source": identity, "prep": settings.model_dump()})
     different = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     if different:
         lines = [
@@ -176,23 +149,10 @@ def _short(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _stoppable(run: Run) -> Iterator[None]:
-    """Say what was kept when someone stops it.
+def _nothing_left(run: Run) -> Iterator[None]:
+    """Leave no run folder behind if this call made it and failed.
 
-    Raises: KeyboardInterrupt with that.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"{run.prep} is as it was" if run.prep.exists() else "nothing was kept"
-        ) from None
-
-
-@contextlib.contextmanager
-def _run_folder(run: Run) -> Iterator[None]:
-    """Leave no run folder behind if this call made it and failed; a machine that can't write is
-    said plainly.
+    Raises: KeyboardInterrupt that says what remains; EnvironmentProblem if nothing can be written.
     """
     fresh = not run.path.exists()
     try:
@@ -203,19 +163,19 @@ def _run_folder(run: Run) -> Iterator[None]:
                 for name in ("history.jsonl", ".lock"):
                     (run.path / name).unlink(missing_ok=True)
                 run.path.rmdir()
-        if isinstance(error, OSError) and not isinstance(error, NmtkitError):
-            what = f"cannot write {error.filename or run.path}: {error.strerror or error}"
-            raise EnvironmentProblem(
-                what, hint="free some space or choose another --run folder"
-            ) from error
+        if isinstance(error, KeyboardInterrupt):
+            remains = f"{run.prep} is as it was" if run.prep.exists() else "nothing was kept"
+            raise KeyboardInterrupt(remains) from None
+        if isinstance(error, OSError):
+            problem = f"cannot write {error.filename or run.path}: {error.strerror or error}"
+            hint = "free some space or choose another --run folder"
+            raise EnvironmentProblem(problem, hint=hint) from error
         raise
 
 
 @contextlib.contextmanager
-def _work_folder(run: Run) -> Iterator[Path]:
-    """A fresh folder beside the prep folder; what a killed call left is cleared away first (the
-    run is locked).
-    """
+def _work_folders(run: Run, work: Path, raw: Path) -> Iterator[None]:
+    """Make the work folder, and clear away what a killed call left (the run is locked)."""
     for stale in run.path.glob("prep.old-*"):
         if run.prep.exists():
             shutil.rmtree(stale)
@@ -224,13 +184,12 @@ def _work_folder(run: Run) -> Iterator[Path]:
     for stale in run.path.glob("prep.tmp-*"):
         console.say(f"removing {stale.name}, left by a call that was stopped")
         shutil.rmtree(stale)
-    work = run.path / f"prep.tmp-{os.getpid()}"
     work.mkdir()
     try:
-        yield work
+        yield
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(work.with_name(work.name + "-raw"), ignore_errors=True)
+        shutil.rmtree(raw, ignore_errors=True)
 
 
 def _publish(work: Path, final: Path) -> None:
@@ -267,94 +226,77 @@ def _run_toml(manifest: Manifest, identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(run: Run, manifest: Manifest, seconds: float) -> None:
-    """A short table of what was kept, dropped and changed."""
+    """Print what was kept, dropped and changed."""
     cleaning, vocabulary, (train, *others) = manifest.cleaning, manifest.vocabulary, manifest.sets
-    console.say(
-        f"training pairs: {cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept"
-        f" ({cleaning.pairs_kept / cleaning.pairs_in:.2%})"
-    )
-    wide = max(
-        map(
-            len,
-            [
-                *cleaning.dropped,
-                *(kind for changed in cleaning.changed.values() for kind in changed),
-            ],
-        ),
-        default=0,
-    )
-    for reason, pairs in cleaning.dropped.items():
-        console.say(
-            f"  dropped: {reason:<{wide}} {pairs['pairs']:>9,}  (source {pairs['src']:,}, target"
-            f" {pairs['tgt']:,})"
-        )
+    share = cleaning.pairs_kept / cleaning.pairs_in
+    pairs = f"{cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept ({share:.2%})"
+    console.say(f"training pairs: {pairs}")
+    width = max(map(len, itertools.chain(cleaning.dropped, *cleaning.changed.values())), default=0)
+    for reason, count in cleaning.dropped.items():
+        blame = f"(source {count['src']:,}, target {count['tgt']:,})"
+        console.say(f"  dropped: {reason:<{width}} {count['pairs']:>9,}  {blame}")
     for side, name in SIDES:
-        for kind, count in cleaning.changed[side].items():
-            console.say(f"  changed: {kind:<{wide}} {count:>9,}  in the {name}")
-    sizes = (
-        f"{vocabulary.src:,}" if vocabulary.shared else f"{vocabulary.src:,} + {vocabulary.tgt:,}"
-    )
-    console.say(
-        f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords, vocabulary"
-        f" {sizes}{' (shared)' * vocabulary.shared}"
-    )
-    for one in others:
-        shares = (
-            f"source {one.src_unknown / max(one.src_tokens, 1):.2%}, target"
-            f" {one.tgt_unknown / max(one.tgt_tokens, 1):.2%}"
-        )
-        console.say(f"  {one.split:<5} {one.name}: {one.lines:,} lines, unknown subwords {shares}")
-        for side, name in SIDES:
-            for kind, count in (one.changed or {}).get(side, {}).items():
-                console.say(f"  changed in {one.name}: {kind} {count:,}  in the {name}")
-        if one.blank:
-            counts = ", ".join(f"{count:,} of .{stream}" for stream, count in one.blank.items())
-            console.warn(
-                f"{one.name} has blank lines ({counts}; {one.lines:,} lines each): they are kept, a"
-                " blank source line is translated as a blank line, and all count in the scores:"
-                f" {run.prep / 'text' / one.name}.*"
-            )
+        for kind, number in cleaning.changed[side].items():
+            console.say(f"  changed: {kind:<{width}} {number:>9,}  in the {name}")
+    target = " (shared)" if vocabulary.shared else f" + {vocabulary.tgt:,}"
+    tokens = f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords"
+    console.say(f"{tokens}, vocabulary {vocabulary.src:,}{target}")
+    for text in others:
+        _report_set(run, text)
     _report_documents(manifest.sets)
-    for one in manifest.sets:
-        if one.parses is not None:
-            reasons = (
-                f"{one.parses[reason]:,} {reason} (first: line {line:,})"
-                for reason, line in (one.parses_first or {}).items()
+    for text in manifest.sets:
+        if text.parses is not None:
+            reasons = ", ".join(
+                f"{text.parses[reason]:,} {reason} (first: line {line:,})"
+                for reason, line in (text.parses_first or {}).items()
             )
-            console.say(
-                f"  parses of {one.name}: {one.parses[PARSED]:,} sentences; as n-grams:"
-                f" {', '.join(reasons) or 'none'}"
-            )
-    console.say(
-        f"prepared {run.prep} in {console.duration(seconds)} (preset {manifest.preset}, fingerprint"
-        f" {manifest.fingerprint[:12]})"
+            counts = f"{text.parses[PARSED]:,} sentences; as n-grams: {reasons or 'none'}"
+            console.say(f"  parses of {text.name}: {counts}")
+    result = f"(preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})"
+    console.say(f"prepared {run.prep} in {console.duration(seconds)} {result}")
+
+
+def _report_set(run: Run, text: TextSet) -> None:
+    src, tgt = (
+        unknown / max(tokens, 1)
+        for unknown, tokens in (
+            (text.src_unknown, text.src_tokens),
+            (text.tgt_unknown, text.tgt_tokens),
+        )
     )
+    shares = f"unknown subwords source {src:.2%}, target {tgt:.2%}"
+    console.say(f"  {text.split:<5} {text.name}: {text.lines:,} lines, {shares}")
+    for side, name in SIDES:
+        for kind, count in (text.changed or {}).get(side, {}).items():
+            console.say(f"  changed in {text.name}: {kind} {count:,}  in the {name}")
+    if text.blank:
+        counts = ", ".join(f"{count:,} of .{stream}" for stream, count in text.blank.items())
+        console.warn(
+            f"{text.name} has blank lines ({counts}; {text.lines:,} lines each): they are kept, a"
+            " blank source line is translated as a blank line, and all count in the scores:"
+            f" {run.prep / 'text' / text.name}.*"
+        )
 
 
 def _report_documents(sets: list[TextSet]) -> None:
-    known = [one for one in sets if one.documents is not None]
-    for one in known:
-        console.say(
-            f"  documents of {one.name}: {one.documents:,}, of"
-            f" {one.lines / max(one.documents or 0, 1):.1f} lines"
-        )
-        if one.documents == one.lines > 1:
-            console.warn(
-                f"every line of {one.name} is a document of its own, so none has a context: is"
-                f" --docs {one.name} the right file?"
-            )
-    if not known:
-        console.say(
-            "  documents: nothing says where they start, so every sentence is one of its own"
-        )
+    if all(text.documents is None for text in sets):
+        nothing = "nothing says where they start, so every sentence is one of its own"
+        console.say(f"  documents: {nothing}")
         return
-    for one in sets:
-        if one.documents is None and one.lines > 1:
-            name = one.name
-            hint = f"--docs {name}=FILE" + (
-                f", or --docs {name}=blank, if its blank lines separate them" if one.blank else ""
-            )
+    for text in sets:
+        if text.documents is not None:
+            length = text.lines / max(text.documents, 1)
+            console.say(f"  documents of {text.name}: {text.documents:,}, of {length:.1f} lines")
+            if text.documents == text.lines > 1:
+                console.warn(
+                    f"every line of {text.name} is a document of its own, so none has a context: is"
+                    f" --docs {text.name} the right file?"
+                )
+    for text in sets:
+        if text.documents is None and text.lines > 1:
+            option = f"--docs {text.name}"
+            blank = f", or {option}=blank, if its blank lines separate them" if text.blank else ""
             console.warn(
-                f"nothing says where the documents of {name} start, so each of its sentences is one"
-                f" of its own, without a context ({hint})"
+                f"nothing says where the documents of {text.name} start, so each of its sentences"
+                f" is one of its own, without a context ({option}=FILE{blank})"
             )

@@ -16,7 +16,7 @@ from nmtkit.corpora.cache import checksum
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import stage
 from nmtkit.prep.options import PrepOptions
-from nmtkit.prep.request import registered_request
+from nmtkit.prep.request import Request
 from nmtkit.presets import preset_names
 from nmtkit.settings import PrepSettings, build
 
@@ -206,9 +206,8 @@ def test_settings_of_preset_and_data_set_in_the_right_order():
     """The data set's own < the preset's < the data set's with that preset < --set."""
 
     def chosen(name, preset=None, *assignments):
-        return registered_request(PrepOptions(dataset=name, preset=preset), {}, {}).settings(
-            None, list(assignments)
-        )
+        options = PrepOptions(dataset=name, preset=preset, assignments=list(assignments))
+        return Request(options).settings()
 
     assert chosen("iwslt14-esen").merges == 34000  # preset dc-iwslt: 32000
     assert chosen("iwslt14-esen", "tiny").merges == 1000

@@ -11,7 +11,9 @@ import pytest
 from nmtkit.corpora.corpus import own_files
 from nmtkit.corpora.document_starts import read_starts, with_documents, with_markup
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep import check, pipeline, request, stage
+from nmtkit.prep import request, stage
+from nmtkit.prep.check import Inputs
+from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.stage import prep
 from tests.prep.corpora import pairs, write
 
@@ -108,7 +110,7 @@ def write_corpus(folder, sets, form):
             tuple(Path(f"{path}.sgm") for path in options[name]) for name in ("train", "dev")
         )
         return options | {
-            "docs": None,
+            "docs": [],
             "train": train,
             "dev": dev,
             "test": [f"{folder}/news.en.sgm,{folder}/news.de.sgm"],
@@ -200,10 +202,9 @@ def test_documents_are_renumbered_by_the_lines_kept(tmp_path, small_chunks):
     )
     (tmp_path / "prep").mkdir()
     settings = stage.PrepSettings(merges=10, max_ratio=40, max_words=80, max_subwords=150)
-    work = pipeline.Pipeline(
-        tmp_path / "prep", corpus, check.check_sets(corpus.sets, True), settings, 1, {}, None
-    )
-    manifest = work.run()
+    inputs = Inputs(True, tmp_path / "none")
+    inputs.check(corpus.sets)
+    manifest = Pipeline(tmp_path / "prep", corpus, inputs, settings, 1, {}, None).run()
     assert manifest.cleaning.dropped["too many subwords"]["pairs"] == 1
     kept = [i for i in range(30) if i not in (0, 1, 2, 12, 20, 29, 25)]
     starts = [int(line) for line in (tmp_path / "prep" / "docs" / "train.txt").read_text().split()]

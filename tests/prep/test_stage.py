@@ -485,11 +485,12 @@ def test_training_pairs_are_counted_before_the_preset_is_chosen(
     for path in files["train"]:
         path.write_bytes(path.read_bytes().replace(b"\n", b"\n \n" if blank else b"\n", 5))
     monkeypatch.setattr(request, "MANY_PAIRS", limit)
-    documents = {"train": "blank"} if blank else {}
-    options = PrepOptions(dataset="mine", train=files["train"], dev=files["dev"], size=size)
-    asked = request.own_request(options, documents, {})
+    docs = ["train=blank"] if blank else []
+    asked = request.Request(
+        PrepOptions(dataset="mine", train=files["train"], dev=files["dev"], size=size, docs=docs)
+    )
     assert asked.preset == preset and asked.note.startswith(f"preset {preset}, for ")
-    assert asked.settings(None, []).merges == {"small": 8000, "base": 32000}[preset]
+    assert asked.settings().merges == {"small": 8000, "base": 32000}[preset]
 
 
 def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, capsys):

@@ -1,0 +1,71 @@
+"""Write those sets of a corpus anew that cannot be read as they are: in which something separates
+documents, or of which only the first pairs are wanted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from dataclasses import replace
+from pathlib import Path
+
+from nmtkit import console, files
+from nmtkit.corpora.corpus import Corpus, SetFiles
+from nmtkit.corpora.document_starts import read_starts, separate
+from nmtkit.prep.check import Inputs
+
+
+def rewritten(corpus: Corpus, inputs: Inputs, folder: Path) -> Corpus:
+    """Return a corpus of plain text, one sentence a line.
+
+    Args:
+        corpus: its files are checked.
+        inputs: gets the files that are written.
+        folder: where they go.
+    """
+    sets: list[SetFiles] = []
+    for text in corpus.sets:
+        if text.between:
+            text = separate(text, (corpus.src, corpus.tgt), folder / "separated")
+            inputs.check([text])
+        if text.first is not None:
+            text = _first_pairs(text, text.first, inputs, folder / "first")
+            inputs.check([text])
+        sets.append(text)
+    return replace(corpus, sets=sets)
+
+
+def _first_pairs(text: SetFiles, pairs: int, inputs: Inputs, folder: Path) -> SetFiles:
+    """Write the first pairs of a set and the rest of the last one's document.
+
+    The parses of the set have a line for each of its lines, or for those taken only.
+
+    Returns: the set that was written; the same one if it has no more.
+    """
+    total = inputs.lines(text.src)
+    starts = read_starts(text.docs, total) if text.docs else []
+    documents = bisect_left(starts, pairs)
+    taken = [*starts, total][documents] if text.docs else min(pairs, total)
+    whole = f" ({documents:,} document{'s' * (documents != 1)})" if text.docs else ""
+    if taken == total:
+        few = f", fewer than the {pairs:,} asked for" if total < pairs else ""
+        console.say(f"training text: all {total:,} pairs{whole}{few}")
+        return replace(text, first=None)
+    console.say(f"training text: the first {taken:,} of {total:,} pairs{whole}")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def write(name: str, paths: tuple[Path, ...]) -> Path:
+        blocks = itertools.chain.from_iterable(map(files.line_blocks, paths))
+        lines = itertools.chain.from_iterable(blocks)
+        with open(folder / f"{text.name}.{name}", "wb") as out:
+            out.writelines(itertools.islice(lines, taken))
+        return folder / f"{text.name}.{name}"
+
+    src, tgt, *references = ((write(name, paths),) for name, paths in text.sides().items())
+    docs, parses = text.docs, text.parses
+    if docs is not None:
+        docs = folder / f"{text.name}.docs"
+        files.write_lines(docs, list(map(str, starts[:documents])))
+    if parses is not None and inputs.lines([parses]) == total:
+        parses = write("parses", (parses,))
+    return SetFiles(text.name, text.split, src, tgt, tuple(references), docs, parses)
