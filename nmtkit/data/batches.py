@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -13,17 +14,15 @@ from torch import Tensor
 
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
-from nmtkit.data.padding import padded, shifted, tensor
-from nmtkit.data.spans import Spans
+from nmtkit.data.padding import Ids, padded, shifted, tensor
+from nmtkit.data.ragged import Ragged
 
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
-Ids = NDArray[np.int64]
 
 # The side that the budget does not count may pad to this many times the budget, so that one odd
 # pair cannot make a batch huge.
 OTHER_SIDE = 2
-# Band widths tried (see `_batches`), and the size of a corpus from which on the narrowest is best
-# anyway.
+# Widths of length bands that are tried (see `_batches`); in larger corpora the narrowest is best.
 BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 MANY = 100_000
 
@@ -53,35 +52,33 @@ class Batch:
 
 
 class Pairs(Protocol):
-    """What batching needs of a prepared set (`nmtkit.data.store.Store` has it)."""
+    """What batching needs of a set of sentence pairs, prepared (`Store`) or in memory."""
 
     src_lengths: Ids
     tgt_lengths: Ids
 
     @property
-    def spans(self) -> Spans | None:
-        """How the sources are cut into parts; None where that is not known."""
+    def spans(self) -> Ragged | None:
+        """Tokens of the consecutive parts of each source, if known."""
 
     @property
     def documents(self) -> Documents:
         """Where documents start."""
 
     def src(self, i: int) -> NDArray[Any]:
-        """Source ids of pair i, </s> last."""
-        ...
+        """Return the source ids of pair i, </s> last."""
 
     def tgt(self, i: int) -> NDArray[Any]:
-        """Target ids of pair i, </s> last."""
-        ...
+        """Return the target ids of pair i, </s> last."""
 
 
 def batch_list(
     src_lengths: Ids, tgt_lengths: Ids, size: int, unit: Unit, seed: int, epoch: int
 ) -> list[Ids]:
-    """The batches of one epoch: a pure function of its arguments, so that resuming needs no replay.
+    """Return the batches of one epoch, arrays of rows; every pair is in exactly one batch.
 
-    Pairs of like length stand together (which of them, and the order of batches, is drawn anew each
-    epoch); every pair is in exactly one batch.
+    A pure function of its arguments, so that resuming needs no replay. Pairs of like length are in
+    one batch; which of them, and the order of batches, is drawn anew each epoch.
 
     Args:
         src_lengths, tgt_lengths: (N) subwords of each pair, </s> included.
@@ -89,86 +86,63 @@ def batch_list(
             pair above the budget gets its own batch.
         unit: tgt_tokens, src_tokens or sentences.
         seed, epoch: of the draw.
-    Returns: arrays of rows.
     """
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
     first, second = (
         (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
     )
     shuffled = rng.permutation(len(first))
-    found = [
+    candidates = [
         _batches(first, second, size, unit, shuffled, width)
         for width in (BAND_WIDTHS if len(first) <= MANY else (1,))
     ]
     best = min(
-        found,
-        key=lambda batches: sum(
-            len(rows) * (int(first[rows].max()) + int(second[rows].max())) for rows in batches
-        ),
+        candidates,
+        key=lambda batches: sum(padded_positions(first, second, rows) for rows in batches),
     )
     return [best[i] for i in rng.permutation(len(best))]
+
+
+def padded_positions(src_lengths: Ids, tgt_lengths: Ids, rows: Ids) -> int:
+    """Return the positions of a batch, both sides, padding included."""
+    return len(rows) * (int(src_lengths[rows].max()) + int(tgt_lengths[rows].max()))
 
 
 def _batches(
     first: Ids, second: Ids, size: int, unit: Unit, shuffled: Ids, width: int
 ) -> list[Ids]:
-    """Batches cut from an order in which pairs of like length are neighbours.
+    """Cut batches from an order in which pairs of like length are neighbours.
 
     Bands of `width` lengths of the first side follow each other, longest first; within a band the
     second side's length falls and rises in turn, so that it never jumps where bands meet. Narrow
     bands suit large corpora; in a small one a batch would span many bands.
     """
+    first, second = first[shuffled], second[shuffled]
     band = first // width
     snake = np.where(band % 2, second, second.max(initial=0) - second)
-    order = shuffled  # two stable sorts: pairs alike in both keys stay shuffled
-    for key in (snake, band):
-        order = order[np.argsort(_falling(key)[order], kind="stable")]
+    order = np.lexsort((-snake, -band))  # stable: pairs alike in both keys stay shuffled
     cuts = _cuts(first[order], second[order], size, unit)
-    return [order[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
-
-
-def _falling(key: Ids) -> NDArray[Any]:
-    """A sort key that falls as the given one rises; 16 bits where they suffice, for then numpy's
-    stable sort is a radix sort.
-    """
-    largest = int(key.max(initial=0))
-    return (largest - key).astype(np.uint16 if largest < 2**16 else np.int64)
+    return [shuffled[order[start:end]] for start, end in itertools.pairwise(cuts)]
 
 
 def _cuts(first: Ids, second: Ids, size: int, unit: Unit) -> list[int]:
-    """Where batches begin and end in an ordered list of pairs: each takes as many as its padded
-    sides allow.
+    """Return where batches begin and end in an ordered list of pairs.
+
+    Each batch takes as many pairs as its padded sides allow.
     """
     count = len(first)
+    if unit == "sentences":
+        return [*range(0, count, size), count]
     cuts = [0]
     while cuts[-1] < count:
         start = cuts[-1]
-        rows = size
-        if unit != "sentences":
-            most = max(1, size // int(first[start]))
-            for lengths, budget in ((first, size), (second, OTHER_SIDE * size)):
-                longest = np.maximum.accumulate(lengths[start : start + most])
-                most = max(
-                    1,
-                    int(
-                        np.searchsorted(
-                            longest * np.arange(1, len(longest) + 1), budget, side="right"
-                        )
-                    ),
-                )
-            rows = most
+        rows = max(1, size // int(first[start]))
+        for lengths, budget in ((first, size), (second, OTHER_SIDE * size)):
+            longest = np.maximum.accumulate(lengths[start : start + rows])
+            positions = longest * np.arange(1, len(longest) + 1)
+            rows = max(1, int(np.searchsorted(positions, budget, side="right")))
         cuts.append(min(start + rows, count))
     return cuts
-
-
-def padding_share(src_lengths: Ids, tgt_lengths: Ids, batches: Sequence[Ids]) -> float:
-    """Share of padded positions among all positions of both sides, 0..1."""
-    held = sum(
-        len(rows) * (int(src_lengths[rows].max()) + int(tgt_lengths[rows].max()))
-        for rows in batches
-    )
-    real = sum(int(src_lengths[rows].sum()) + int(tgt_lengths[rows].sum()) for rows in batches)
-    return 1 - real / held if held else 0.0
 
 
 def collate(
@@ -178,24 +152,22 @@ def collate(
     rule: ContextRule | None = None,
     translated: Callable[[int], NDArray[Any]] | None = None,
 ) -> Batch:
-    """The padded tensors of some pairs of a set.
+    """Return some pairs of a set as a batch with both sides.
 
     Args:
         store: the prepared set.
         rows: (B) pair numbers.
         device: where the tensors go.
-        rule: which other sentences come along as the context of each; None = none.
-        translated: the target sides of these, </s> last, where a rule wants them; None = the set's.
-    Returns: a batch with both sides.
+        rule: which other sentences are the context of each; None = no context.
+        translated: target ids of a sentence, </s> last, for a rule that wants the targets of the
+            context; None = the set's.
     """
     src, src_lengths = padded([store.src(i) for i in rows])
     tgt_out, tgt_lengths = padded([store.tgt(i) for i in rows])
     context = None
     if rule is not None:
-        chosen = [store.documents.context(int(i), rule) for i in rows]
-        context = contexts(
-            chosen, store.src, rule, device, store.tgt if translated is None else translated
-        )
+        of_rows = [store.documents.context(int(i), rule) for i in rows]
+        context = contexts(of_rows, store.src, rule, device, translated or store.tgt)
     return Batch(
         src=tensor(src, device),
         src_lengths=tensor(src_lengths, device),
@@ -216,7 +188,7 @@ def source_batch(
     spans: Sequence[Sequence[int]] | None = None,
     context: Context | None = None,
 ) -> Batch:
-    """A batch of sources alone, for translation; rows are 0, 1, 2, …
+    """Return a batch of sources alone, for translation; rows are 0, 1, 2, …
 
     Args:
         sentences: token ids of each sentence, </s> last; at least one sentence.
@@ -224,22 +196,22 @@ def source_batch(
         spans: tokens of the parts of each sentence, where known (see `Batch`).
         context: of the sentences.
     """
-    src, lengths = padded([np.asarray(s, dtype=np.int64) for s in sentences])
-    rows = tensor(np.arange(len(sentences)), device)
-    parts = (
-        None if spans is None else _spans([np.asarray(s, dtype=np.int64) for s in spans], device)
-    )
+    src, lengths = padded(list(map(_ids, sentences)))
     return Batch(
         tensor(src, device),
         tensor(lengths, device),
-        rows,
+        tensor(np.arange(len(sentences)), device),
         src_padded=bool(lengths.min() < src.shape[1]),
-        spans=parts,
+        spans=None if spans is None else _spans(list(map(_ids, spans)), device),
         context=context,
     )
 
 
+def _ids(values: Sequence[int] | NDArray[Any]) -> Ids:
+    return np.asarray(values, dtype=np.int64)
+
+
 def _spans(sentences: list[NDArray[Any]], device: torch.device | str) -> Tensor | None:
-    """(B, most spans) tokens of each span with 0 behind; None where no sentence has any."""
+    """Return (B, most spans) tokens of each span with 0 behind; None if no sentence has spans."""
     sizes, counts = padded(sentences, 0)
     return tensor(sizes, device) if counts.any() else None

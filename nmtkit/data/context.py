@@ -1,8 +1,7 @@
-"""The contexts of a batch's sentences as padded tensors, each context once."""
+"""The contexts of a batch's sentences as padded tensors, each different context once."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,26 +18,24 @@ from nmtkit.data.padding import Ids, like_length, padded, shifted, tensor
 from nmtkit.text.vocabulary import BOS, EOS
 
 BREAK = BOS
-"""Stands between the sentences of a concatenated context (the paper's ####): an id that no
-source has, no text spells, no search produces.
+"""Separates the sentences of a concatenated context (#### in the paper). No source has this id, no
+text spells it, no search produces it.
 """
-
-
 SAVED, SAVED_ELSEWHERE = 64, 16384
-"""Contexts are cut into parts of like length where each cut saves so many positions on a CPU,
-and elsewhere, where calls are dearer.
+"""Contexts are cut into parts of like length while each cut saves so many positions, on a CPU and
+on other devices, where calls cost more.
 """
 
 
 @dataclass(frozen=True)
 class Context:
-    """The contexts of B sentences: U different ones, none of them twice.
+    """The U different contexts of B sentences.
 
-    ids (U, M) token ids, each context ending in </s> and padded with <pad>; lengths (U); padded is
-    False where none is. rows (B, J): which of them are a sentence's, in the order of the text; -1
-    behind the last one. tgt_in (U, N), tgt_lengths (U), tgt_padded: their target sides as a decoder
-    reads them, <s> first, where a model wants them. parts: the same contexts a few at a time, those
-    of like length together, for what reads them one by one; `rows` stay those of all.
+    ids (U, M): token ids; each context ends in </s>, with <pad> behind. lengths (U). padded: if any
+    context has <pad>. rows (B, J): the contexts of each sentence, in the order of the text, then
+    -1. tgt_in (U, N), tgt_lengths (U), tgt_padded: the target sides as a decoder reads them, <s>
+    first, for a model that wants them. parts: the same contexts cut into groups of like length, for
+    models that read each context alone; the `rows` of a part are those of the whole.
     """
 
     ids: Tensor
@@ -51,108 +48,78 @@ class Context:
     parts: tuple[Context, ...] = ()
 
     def of_like_length(self) -> tuple[Context, ...]:
-        """The parts, or itself where there are none (or a graph is made, of which each cut would
-        be another).
-        """
+        """Return the parts; itself if there are none or torch.compile traces the model."""
         return (self,) if torch.compiler.is_compiling() or not self.parts else self.parts
 
 
 def stacked(states: Sequence[Tensor]) -> Tensor:
-    """Vectors (U', M', D) of each of the parts of contexts as those of all (U, M, D), zeros
-    behind.
-    """
+    """Join the vectors (U', M', D) of each part of the contexts to those of all (U, M, D)."""
+    if len(states) == 1:
+        return states[0]
     longest = max(part.size(1) for part in states)
-    return (
-        states[0]
-        if len(states) == 1
-        else torch.cat([F.pad(part, (0, 0, 0, longest - part.size(1))) for part in states])
-    )
+    return torch.cat([F.pad(part, (0, 0, 0, longest - part.size(1))) for part in states])
 
 
 def contexts(
-    chosen: Sequence[Sequence[int]],
+    of_rows: Sequence[Sequence[int]],
     ids: Callable[[int], NDArray[Any]],
     rule: ContextRule,
     device: torch.device | str = "cpu",
     targets: Callable[[int], NDArray[Any]] | None = None,
 ) -> Context | None:
-    """The context tensors of a batch.
+    """Return the context tensors of a batch, or None if no sentence has a context.
 
     Args:
-        chosen: (B) sentences that are the context of each, by `Documents.context`.
+        of_rows: (B) the sentences that are the context of each sentence, by `Documents.context`.
         ids: the token ids of a sentence, </s> last.
-        rule: how several sentences are joined, and whether their target sides come too.
+        rule: how several sentences are joined, and whether their target sides are read too.
         device: where the tensors go.
-        targets: the token ids of the target side of a sentence, </s> last; needed where the rule
-            wants it.
-    Returns: None if no sentence has any.
+        targets: the token ids of the target side of a sentence, </s> last, if the rule wants them.
     Raises: ValueError if target sides are wanted and there are none.
     """
-    of_row = [
-        [tuple(own)] if rule.join == "concatenate" and own else [(one,) for one in own]
-        for own in chosen
+    concatenate = rule.join == "concatenate"
+    keys = [
+        [tuple(sentences)] if concatenate and sentences else [(sentence,) for sentence in sentences]
+        for sentences in of_rows
     ]
-    texts = {key: _joined([ids(sentence) for sentence in key]) for own in of_row for key in own}
+    texts = {key: _joined(key, ids) for of_row in keys for key in of_row}
     if not texts:
         return None
+    # The longest first, so that contexts of like length are neighbours.
     number = {key: i for i, key in enumerate(sorted(texts, key=lambda key: -len(texts[key])))}
-    ids_padded, lengths = padded([texts[key] for key in number])
-    rows = np.full((len(of_row), max(map(len, of_row))), -1, np.int64)
-    for row, own in enumerate(of_row):
-        rows[row, : len(own)] = [number[key] for key in own]
-    whole = Context(
-        tensor(ids_padded, device), tensor(lengths, device), tensor(rows, device), _short(lengths)
-    )
-    tgt_lengths = None
+    rows = np.full((len(keys), max(map(len, keys))), -1, np.int64)
+    for row, of_row in zip(rows, keys, strict=True):
+        row[: len(of_row)] = [number[key] for key in of_row]
+    row_numbers = tensor(rows, device)
+    array, lengths = padded([texts[key] for key in number])
+    src = tensor(array, device), tensor(lengths, device), lengths
+    tgt = None
     if rule.targets:
         if targets is None:
             raise ValueError("a model wants the target sides of contexts, and there are none")
-        out, tgt_lengths = padded(
-            [_joined([targets(sentence) for sentence in key]) for key in number]
-        )
-        tgt_in = tensor(shifted(out, tgt_lengths), device)
-        whole = dataclasses.replace(
-            whole,
-            tgt_in=tgt_in,
-            tgt_lengths=tensor(tgt_lengths, device),
-            tgt_padded=_short(tgt_lengths),
-        )
-    cuts = [
-        *like_length(lengths, SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE),
-        len(lengths),
-    ]
-    if len(cuts) == 2:
-        return whole
-    return dataclasses.replace(
-        whole,
-        parts=tuple(
-            _part(whole, slice(a, b), lengths, tgt_lengths) for a, b in itertools.pairwise(cuts)
-        ),
-    )
+        array, tgt_lengths = padded([_joined(key, targets) for key in number])
+        decoder_input = tensor(shifted(array, tgt_lengths), device)
+        tgt = decoder_input, tensor(tgt_lengths, device), tgt_lengths
+
+    def some(which: slice, parts: tuple[Context, ...] = ()) -> Context:
+        of_src = _narrow(*src, which)
+        of_tgt = _narrow(*tgt, which) if tgt else (None, None, False)
+        return Context(*of_src[:2], row_numbers, of_src[2], *of_tgt, parts)
+
+    starts = like_length(lengths, SAVED if str(row_numbers.device) == "cpu" else SAVED_ELSEWHERE)
+    edges = itertools.pairwise([*starts, len(lengths)])
+    parts = tuple(some(slice(*edge)) for edge in edges) if len(starts) > 1 else ()
+    return some(slice(None), parts)
 
 
-def _short(lengths: Ids) -> bool:
-    return bool(lengths.min() < lengths.max())
+def _narrow(ids: Tensor, lengths: Tensor, counts: Ids, which: slice) -> tuple[Tensor, Tensor, bool]:
+    """Return some rows, no wider than the longest of them, their lengths, and if any is padded."""
+    longest = int(counts[which].max())
+    return ids[which, :longest], lengths[which], bool(counts[which].min() < longest)
 
 
-def _part(whole: Context, own: slice, lengths: Ids, tgt_lengths: Ids | None) -> Context:
-    """Some of the contexts, no wider than they are."""
-    found = Context(
-        whole.ids[own, : int(lengths[own].max())],
-        whole.lengths[own],
-        whole.rows,
-        _short(lengths[own]),
-    )
-    if whole.tgt_in is None or whole.tgt_lengths is None or tgt_lengths is None:
-        return found
-    said = whole.tgt_in[own, : int(tgt_lengths[own].max())]
-    return dataclasses.replace(
-        found, tgt_in=said, tgt_lengths=whole.tgt_lengths[own], tgt_padded=_short(tgt_lengths[own])
-    )
-
-
-def _joined(sentences: list[NDArray[Any]]) -> NDArray[np.int64]:
-    """Sentences as one, `BREAK` in the place of every </s> but the last."""
-    joined = np.concatenate(sentences).astype(np.int64)
+def _joined(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]]) -> NDArray[np.int64]:
+    """Return sentences as one, `BREAK` in the place of every </s> but the last."""
+    joined = np.concatenate([ids(sentence) for sentence in sentences]).astype(np.int64)
     joined[:-1][joined[:-1] == EOS] = BREAK
     return joined

@@ -1,4 +1,4 @@
-"""Documents of a set: where they start, and which sentences of them are the context of one."""
+"""Documents of a set: where they start, and which of their sentences are the context of another."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ Join = Literal["concatenate", "parallel"]
 
 @dataclass(frozen=True)
 class ContextRule:
-    """Which sentences are the context of one."""
+    """Which sentences are the context of a sentence.
+
+    Attributes:
+        kind: previous, next: the nearest ones; random: any of the document; foreign: any of other
+            documents; none.
+        size: the most sentences; a short document has fewer.
+        join: concatenate: one context of all their words, in document order, a break between
+            sentences; parallel: each sentence is a context.
+        seed: for random and foreign.
+        targets: the target sides are read too: in training those of the set, in translation what
+            was translated before.
+        whole: a sentence that has a context has the contexts of all sentences of its document.
+    """
 
     kind: Kind = "previous"
-    """previous, next: the nearest ones; random: any of the document; foreign: any of other
-    documents; none.
-    """
     size: int = 1
-    """At most so many sentences; where the document has fewer, those it has."""
     join: Join = "concatenate"
-    """concatenate: one context of all their words, in document order, a break between them;
-    parallel: a context each.
-    """
     seed: int = 1
-    """Of random and foreign."""
     targets: bool = False
-    """Whether the target sides come too: in training those of the set, in translation what was
-    translated before.
-    """
     whole: bool = False
-    """A sentence that has a context has those of all sentences of its document."""
 
 
 def documents_file(prep: Path, name: str) -> Path:
-    """Where a prepared set says where its documents start, if it does: line numbers from 0."""
+    """Return the file with the document starts of a prepared set: line numbers from 0."""
     return prep / "docs" / f"{name}.txt"
 
 
@@ -54,67 +54,58 @@ class Documents:
     """Where the documents of a set, or of some lines of a text, start.
 
     Args:
-        starts: rising sentence numbers, the first 0; none for a set in which every sentence is a
-            document of its own.
+        starts: rising sentence numbers, the first 0; empty if every sentence is its own document.
         count: sentences of the set.
-        before: documents of the text before these, those of blank lines alone left out.
+        before: documents of the text before these sentences, not counting those of blank lines.
     """
 
     def __init__(self, starts: Sequence[int], count: int, before: int = 0) -> None:
         self._starts, self._count, self._before = list(starts), count, before
-        self._read: Sequence[int] = range(count)  # what can be a context
-        self._counted: Sequence[int] = self._starts  # starts of the documents that have some of it
-        self._wholes: dict[tuple[int, ContextRule], list[int]] = {}
+        # Sentences that can be a context, and the starts of the documents that have such sentences.
+        self._readable: Sequence[int] = range(count)
+        self._readable_starts: Sequence[int] = self._starts
+        self._whole_contexts: dict[tuple[int, ContextRule], list[int]] = {}
 
     @classmethod
     def beside(cls, prep: Path, name: str, count: int) -> Documents:
-        """Those of a prepared set.
+        """Return the documents of a prepared set.
 
         Raises: DataError if the file is not of a set of this size.
         """
         path = documents_file(prep, name)
         if not path.is_file():
             return cls([], count)
+        problem = f"not the starts of documents of {count:,} sentences"
         try:
             starts = [int(line) for line in files.text_lines(path)]
+            if starts[:1] == [0][:count] and all(
+                a < b for a, b in itertools.pairwise([*starts, count])
+            ):
+                return cls(starts, count)
         except ValueError as error:
-            raise DataError(
-                f"not the starts of documents: {error}",
-                where=path,
-                hint="prepare it again: nmtkit prep … --force",
-            ) from None
-        if starts[:1] != [0][:count] or any(
-            a >= b for a, b in zip(starts, [*starts[1:], count], strict=True)
-        ):
-            raise DataError(
-                f"not the starts of documents of {count:,} sentences",
-                where=path,
-                hint="prepare it again: nmtkit prep … --force",
-            )
-        return cls(starts, count)
+            problem = f"not the starts of documents: {error}"
+        raise DataError(problem, where=path, hint="prepare it again: nmtkit prep … --force")
 
     def without(self, blank: Collection[int]) -> Documents:
-        """The same documents, of which these sentences are no context: blank lines, as if they
-        were not there.
-        """
+        """Return the same documents in which these sentences are nobody's context: blank lines."""
         if not blank:
             return self
-        found = copy.copy(self)
-        found._wholes = {}
-        found._read = [sentence for sentence in self._read if sentence not in blank]
-        bounds = itertools.pairwise([*self._starts, self._count])
-        found._counted = [
+        documents = copy.copy(self)
+        documents._whole_contexts = {}
+        readable = [sentence for sentence in self._readable if sentence not in blank]
+        documents._readable = readable
+        documents._readable_starts = [
             start
-            for start, end in bounds
-            if bisect_left(found._read, start) < bisect_left(found._read, end)
+            for start, end in itertools.pairwise([*self._starts, self._count])
+            if bisect_left(readable, start) < bisect_left(readable, end)
         ]
-        return found
+        return documents
 
     def __len__(self) -> int:
         return len(self._starts) or self._count
 
     def around(self, sentence: int) -> tuple[int, int]:
-        """The first sentence of its document, and the first after it."""
+        """Return the first sentence of its document, and the first after it."""
         if not self._starts:
             return sentence, sentence + 1
         after = bisect_right(self._starts, sentence)
@@ -123,8 +114,9 @@ class Documents:
         )
 
     def rounds(self, sentences: Iterable[int]) -> list[list[int]]:
-        """Sentences, and all before them in their documents: the first of every document, the
-        second of every document, …
+        """Return sentences, and all before them in their documents, in rounds.
+
+        The first round has the first sentence of every document, the second the second, …
         """
         last: dict[int, int] = {}
         for sentence in sentences:
@@ -137,18 +129,17 @@ class Documents:
         ]
 
     def starts(self, first: int, last: int) -> list[int]:
-        """The sentences from `first` to `last` at which a document starts; the end of the set
-        counts as one.
+        """Return the starts of documents from sentence `first` to `last`.
+
+        The end of the set counts as a start.
         """
         if not self._starts:
             return list(range(first, last + 1))
-        found = self._starts[bisect_left(self._starts, first) : bisect_right(self._starts, last)]
-        return [*found, self._count] if last == self._count else found
+        starts = self._starts[bisect_left(self._starts, first) : bisect_right(self._starts, last)]
+        return [*starts, self._count] if last == self._count else starts
 
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
-        """The sentences that are the context of one, in the order of the text; none of another
-        document unless the rule says so.
-        """
+        """Return the sentences that are the context of a sentence, in the order of the text."""
         return (
             self._whole(sentence, dataclasses.replace(rule, whole=False))
             if rule.whole
@@ -156,44 +147,47 @@ class Documents:
         )
 
     def _own(self, sentence: int, rule: ContextRule) -> list[int]:
-        read = self._read
+        readable = self._readable
         start, end = self.around(sentence)
-        low, high = (
-            bisect_left(read, start),
-            bisect_left(read, end),
-        )  # its document, among what can be read
-        here, after = bisect_left(read, sentence), bisect_right(read, sentence)
+        # The places of its document, and of the sentence, among the readable sentences.
+        low, high = bisect_left(readable, start), bisect_left(readable, end)
+        here, after = bisect_left(readable, sentence), bisect_right(readable, sentence)
         if rule.kind == "previous":
-            return list(read[max(low, here - rule.size) : here])
+            return list(readable[max(low, here - rule.size) : here])
         if rule.kind == "next":
-            return list(read[after : min(high, after + rule.size)])
-        if rule.kind in {"random", "foreign"}:
-            taken = (here, after) if rule.kind == "random" else (low, high)  # what is left out
-            first, count = (low, high - low) if rule.kind == "random" else (0, len(read))
-            document = self._before + (bisect_left(self._counted, start) if self._starts else here)
-            drawn = _drawn(count - (taken[1] - taken[0]), rule, document, here - low)
-            return [
-                read[place + (taken[1] - taken[0]) * (place >= taken[0])]
-                for place in (first + i for i in drawn)
-            ]
-        return []
+            return list(readable[after : min(high, after + rule.size)])
+        if rule.kind == "none":
+            return []
+        # Draw from the places `first` to `last`, but not from the gap in them.
+        first, last, gap, gap_end = (
+            (low, high, here, after) if rule.kind == "random" else (0, len(readable), low, high)
+        )
+        document = self._before + (
+            bisect_left(self._readable_starts, start) if self._starts else here
+        )
+        width = gap_end - gap
+        places = (first + i for i in _drawn(last - first - width, rule, document, here - low))
+        return [readable[place + width * (place >= gap)] for place in places]
 
     def _whole(self, sentence: int, rule: ContextRule) -> list[int]:
-        """What is the context of some sentence of the document of one that has a context."""
+        """Return the contexts of all sentences of a document, if the sentence has a context."""
         if not self._own(sentence, rule):
             return []
         start, end = self.around(sentence)
-        if (start, rule) not in self._wholes:
-            own = self._read[bisect_left(self._read, start) : bisect_left(self._read, end)]
-            self._wholes[start, rule] = sorted(
-                {other for one in own for other in self._own(one, rule)}
+        if (start, rule) not in self._whole_contexts:
+            readable = self._readable
+            document = readable[bisect_left(readable, start) : bisect_left(readable, end)]
+            self._whole_contexts[start, rule] = sorted(
+                {other for one in document for other in self._own(one, rule)}
             )
-        return self._wholes[start, rule]
+        return self._whole_contexts[start, rule]
 
 
 def _drawn(count: int, rule: ContextRule, document: int, sentence: int) -> list[int]:
-    """Some of `count` things by a hash of (seed, number of the document, of the sentence in it):
-    the same in any process, batch, window or order.
+    """Draw `rule.size` of `count` numbers.
+
+    The draw depends on the seed and the numbers of the document and of the sentence in it alone:
+    it is the same in every process, batch, window and order.
     """
     if count <= rule.size:
         return list(range(count))
@@ -201,4 +195,4 @@ def _drawn(count: int, rule: ContextRule, document: int, sentence: int) -> list[
     rng = np.random.Generator(
         np.random.PCG64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
     )
-    return sorted(int(i) for i in rng.choice(count, rule.size, replace=False))
+    return sorted(rng.choice(count, rule.size, replace=False).tolist())

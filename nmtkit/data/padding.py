@@ -18,43 +18,42 @@ SAVED = 256
 
 
 def padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
-    """(B, longest) numbers with <pad> behind, and (B) lengths; filled in one assignment, not a
-    sentence at a time.
-    """
+    """Return sentences as rows (B, longest) with `behind` after each, and their lengths (B)."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)
+    # One assignment is faster than one for each sentence.
     out[np.arange(out.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
     return out, lengths
 
 
 def like_length(lengths: Ids, least: int = SAVED) -> list[int]:
-    """Where parts of rows of falling lengths begin: the cut that saves most padding, and so on
-    in both parts, while it saves `least` positions.
+    """Return where to cut rows of falling lengths into parts of like length: the first of each.
+
+    The first cut is the one that saves most padding, and so on in both parts, while a cut saves
+    `least` positions.
     """
-    found, uncut = [0], [(0, len(lengths))]
+    starts, uncut = [0], [(0, len(lengths))]
     while uncut:
         start, end = uncut.pop()
         saved = (end - np.arange(start, end)) * (lengths[start] - lengths[start:end])
         cut = start + int(saved.argmax())
         if saved[cut - start] >= least:
-            found.append(cut)
+            starts.append(cut)
             uncut += [(start, cut), (cut, end)]
-    return sorted(found)
+    return sorted(starts)
 
 
 def shifted(targets: Ids, lengths: Ids) -> Ids:
-    """What a decoder reads to say padded targets (B, T) of some lengths (B): <s> and all but the
-    last token of each.
-    """
+    """Return the decoder input for padded targets (B, T): <s>, then all but the last token."""
     out = np.empty_like(targets)
     out[:, 0] = BOS
     out[:, 1:] = targets[:, :-1]
-    # The last token of a row that is not the longest (its </s>) would stand where padding belongs.
+    # A shorter row still holds its </s> where padding belongs.
     out[np.arange(out.shape[1]) >= lengths[:, None]] = PAD
     return out
 
 
 def tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:
-    """The array on a device; a GPU copies it while the program goes on."""
-    found = torch.from_numpy(array)
-    return found if str(device) == "cpu" else found.pin_memory().to(device, non_blocking=True)
+    """Return the array on a device; the copy to a GPU does not wait."""
+    on_cpu = torch.from_numpy(array)
+    return on_cpu if str(device) == "cpu" else on_cpu.pin_memory().to(device, non_blocking=True)

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import console
-from nmtkit.data.spans import SpansWriter
-from nmtkit.data.store import Store
+from nmtkit.data.store import Store, spans_writer
 from nmtkit.errors import DataError
 from nmtkit.parallel import ordered_map
 from nmtkit.prep.clean import row_chunks
@@ -111,7 +110,7 @@ def write_spans(
     first: dict[str, int] = {}
     with (
         console.progress(f"parses of {path.name}", len(expected)) as advance,
-        SpansWriter(path) as writer,
+        spans_writer(path) as writer,
     ):
         chunks = _placed(row_chunks(files), kept, path.name)
         for spans in ordered_map(functools.partial(SpanCutter, side), chunks, jobs):

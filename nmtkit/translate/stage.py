@@ -20,7 +20,8 @@ from nmtkit import console, files
 from nmtkit.corpora.corpus import is_markup
 from nmtkit.corpora.document_starts import MARKER_LINE
 from nmtkit.data.documents import Documents, documents_file
-from nmtkit.data.spans import Spans, spans_files
+from nmtkit.data.ragged import Ragged, ragged_files
+from nmtkit.data.store import load_spans, spans_path
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
 from nmtkit.parallel import cores
@@ -238,7 +239,7 @@ class _Stage:
     def _inputs(self, group: Chosen, text_set: TextSet) -> TranslationInputs:
         """All that the translation follows from."""
         beside = {
-            "spans": spans_files(self.run.prep / text_set.name),
+            "spans": ragged_files(spans_path(self.run.prep / text_set.name)),
             "docs": (documents_file(self.run.prep, text_set.name),),
         }
         return TranslationInputs(
@@ -255,9 +256,9 @@ class _Stage:
             },
         )
 
-    def _spans(self, text_set: TextSet) -> Spans | None:
+    def _spans(self, text_set: TextSet) -> Ragged | None:
         """How prep cut the sources of a set into parts."""
-        return Spans.beside(self.run.prep / text_set.name, text_set.lines)
+        return load_spans(self.run.prep / text_set.name, text_set.lines)
 
     def _starts(self, text_set: TextSet) -> Starts:
         """Where prep found the documents of a set to start."""

@@ -157,7 +157,7 @@ class Translator:
 
         Args:
             lines: the window.
-            spans: of each line, where known (see `nmtkit.data.spans`); a line in pieces is
+            spans: of each line, where known (see `nmtkit.data.store`); a line in pieces is
                 translated without.
             documents: of the lines, whole ones; None = every line is one.
         """

@@ -20,7 +20,7 @@ from nmtkit.cli import app
 from nmtkit.cli.analyze import analysis_command
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
-from nmtkit.data.spans import SpansWriter
+from nmtkit.data.store import spans_writer
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.options import GENERAL
 from nmtkit.settings import SearchSettings, build
@@ -184,7 +184,7 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, capsy
         [2] * (length // 2) + [1] * (length % 2) if i % 4 else []
         for i, length in enumerate(lengths)
     ]  # some have no parse
-    with SpansWriter(analysed.run.prep / "train") as writer:
+    with spans_writer(analysed.run.prep / "train") as writer:
         writer.add_block(
             bytes(size for cut in cuts for size in cut), np.array([len(cut) for cut in cuts])
         )

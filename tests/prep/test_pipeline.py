@@ -390,7 +390,6 @@ def test_chunks_are_bounded_by_rows_and_bytes(tmp_path):
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "row_chunks", lambda files, **_: row_chunks(files, max_rows=100))
-    monkeypatch.setattr("nmtkit.data.store.FLUSH_IDS", 1 << 10)
 
     def peak(lines):
         train = write(tmp_path / str(lines), "train", pairs(500, 5) * (lines // 500))

@@ -1,0 +1,119 @@
+"""Ragged arrays on disk: sequences of numbers of any lengths, memory-mapped so that processes
+share them.
+
+NAME.bin holds the numbers, sequence after sequence. NAME.idx holds a header (an 8-byte magic that
+includes the version, then little-endian 8-byte fields) and N+1 int64 offsets, in numbers. The first
+field of a header, if there is one, is the bytes of a number; without it a number is one byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit import files
+from nmtkit.errors import DataError
+
+AGAIN = "prepare it again: nmtkit prep … --force"
+
+
+def ragged_files(path: Path) -> tuple[Path, Path]:
+    """Return the files of an array: its numbers and its index."""
+    return path.with_name(f"{path.name}.bin"), path.with_name(f"{path.name}.idx")
+
+
+class Ragged:
+    """A ragged array, read only.
+
+    Args:
+        path: the array, for example prep/train (its files are prep/train.bin and prep/train.idx).
+        magic: what its index starts with.
+        fields: how many fields the header has.
+    Raises: DataError if a file is missing, truncated, or of another kind.
+    """
+
+    def __init__(self, path: Path, magic: bytes, fields: int = 0) -> None:
+        data, index = ragged_files(path)
+        start = len(magic) + 8 * fields
+        try:
+            with open(index, "rb") as stream:
+                header = stream.read(start)
+            index_bytes, data_bytes = index.stat().st_size, data.stat().st_size
+        except OSError as error:
+            raise DataError(
+                f"cannot read {error.filename}: {error.strerror}", hint=AGAIN
+            ) from error
+        self.fields = [
+            int.from_bytes(header[i : i + 8], "little") for i in range(len(magic), start, 8)
+        ]
+        width = self.fields[0] if fields else 1
+        if not header.startswith(magic) or width not in {1, 2, 4}:
+            raise DataError("not a prepared set of this version of nmtkit", where=index, hint=AGAIN)
+        count, rest = divmod(index_bytes - start, 8)
+        if rest or count < 1:
+            raise DataError(f"truncated: it has {index_bytes} bytes", where=index, hint=AGAIN)
+        self.offsets: NDArray[np.int64] = np.memmap(
+            index, dtype="<i8", mode="r", offset=start, shape=(count,)
+        )
+        expected = int(self.offsets[-1]) * width
+        if self.offsets[0] != 0 or expected != data_bytes:
+            message = f"has {data_bytes} bytes where the index says {expected}"
+            raise DataError(message, where=data, hint=AGAIN)
+        kind = np.dtype(f"<u{width}")
+        # An empty file cannot be mapped.
+        self._numbers: NDArray[Any] = (
+            np.memmap(data, dtype=kind, mode="r") if data_bytes else np.empty(0, kind)
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> NDArray[Any]:
+        """Return a sequence, a view into the file."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"sequence {i} of {len(self)}")
+        start, end = self.offsets[i : i + 2]
+        return self._numbers[start:end]
+
+
+class RaggedWriter:
+    """Writes a ragged array block by block; both files appear whole or not at all.
+
+    Args:
+        path, magic: as for Ragged.
+        fields: of the header.
+    Raises: EnvironmentProblem if the disk is full or not writable.
+    """
+
+    def __init__(self, path: Path, magic: bytes, *fields: int) -> None:
+        data, index = ragged_files(Path(path))
+        self._total = 0
+        with contextlib.ExitStack() as stack:
+            self._index = stack.enter_context(files.writing(index, "wb"))
+            self._data = stack.enter_context(files.writing(data, "wb"))
+            self._index.write(magic + b"".join(field.to_bytes(8, "little") for field in fields))
+            self._index.write(bytes(8))
+            self._files = stack.pop_all()
+
+    def add_block(self, numbers: bytes, lengths: Sequence[int] | NDArray[np.int64]) -> None:
+        """Add sequences.
+
+        Args:
+            numbers: of all of them, little-endian.
+            lengths: numbers of each of them.
+        """
+        offsets = self._total + np.cumsum(lengths, dtype="<i8")
+        self._total = int(offsets[-1]) if len(offsets) else self._total
+        self._data.write(numbers)
+        self._index.write(offsets.tobytes())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._files.__exit__(*error)
