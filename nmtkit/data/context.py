@@ -97,14 +97,15 @@ def contexts(
     if rule.targets:
         if targets is None:
             raise ValueError("a model wants the target sides of contexts, and there are none")
-        array, tgt_lengths = padded([_joined(key, targets) for key in number])
-        decoder_input = tensor(shifted(array, tgt_lengths), device)
-        tgt = decoder_input, tensor(tgt_lengths, device), tgt_lengths
+        array, counts = padded([_joined(key, targets) for key in number])
+        tgt = tensor(shifted(array, counts), device), tensor(counts, device), counts
 
     def some(which: slice, parts: tuple[Context, ...] = ()) -> Context:
-        of_src = _narrow(*src, which)
-        of_tgt = _narrow(*tgt, which) if tgt else (None, None, False)
-        return Context(*of_src[:2], row_numbers, of_src[2], *of_tgt, parts)
+        src_ids, src_lengths, src_padded = _narrow(*src, which)
+        tgt_in, tgt_lengths, tgt_padded = _narrow(*tgt, which) if tgt else (None, None, False)
+        return Context(
+            src_ids, src_lengths, row_numbers, src_padded, tgt_in, tgt_lengths, tgt_padded, parts
+        )
 
     starts = like_length(lengths, SAVED if str(row_numbers.device) == "cpu" else SAVED_ELSEWHERE)
     edges = itertools.pairwise([*starts, len(lengths)])

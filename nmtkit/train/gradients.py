@@ -1,14 +1,12 @@
-"""The gradient of one update: all its micro-batches, each with its own random numbers, in parts
-where memory is short.
+"""An update: which micro-batches it consists of, and its gradient.
 
-A part is a micro-batch of its own: the update is the mean over the same pairs, but with other
-dropout masks than if it had been computed whole. From which size on batches are computed in parts
-is therefore kept in the training's state, so that a continued training does the same.
+Each micro-batch has its own random numbers, seeded by its place in the update and not by the rank
+that computes it. So an update is the same for any number of ranks.
 
-Several processes take turns with the micro-batches, whose random numbers go by their place in the
-update and not by who computes them: the update is the same whatever the number of processes. Where
-an update has fewer micro-batches than there are processes, they are cut into pieces; the update is
-then the mean over the same pairs, again with other dropout masks.
+A micro-batch that does not fit into memory is computed in parts. A part is a micro-batch of its
+own: the update is the mean over the same pairs, but with other dropout masks. From which size on
+batches are cut is therefore kept in the training's state, so that a continued training does the
+same. An update with fewer micro-batches than ranks is cut, too.
 """
 
 from __future__ import annotations
@@ -16,30 +14,75 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.data.batches import Ids, Pairs, collate
+from nmtkit.data.batches import Pairs, batch_list, collate, padded_positions
+from nmtkit.data.padding import Ids
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models.base import Model
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
-from nmtkit.train.guard import is_out_of_memory
-from nmtkit.train.order import Order
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 
-HELD = 2**53
-"""More positions than any batch has: memory held all."""
+FITS = 2**53
+"""More positions than any batch has: everything fits into memory."""
+
+
+class Updates:
+    """The micro-batches of update after update; an update may cross the end of an epoch.
+
+    Args:
+        src_lengths, tgt_lengths: (N) of the training set.
+        settings: batch_size, batch_unit, update_size, seed.
+        epoch, index: where to begin.
+    """
+
+    def __init__(
+        self,
+        src_lengths: Ids,
+        tgt_lengths: Ids,
+        settings: TrainSettings,
+        epoch: int = 0,
+        index: int = 0,
+    ) -> None:
+        self._src, self._tgt, self._settings = src_lengths, tgt_lengths, settings
+        self.epoch, self.index = epoch, index
+        self.batches = self._epoch_batches()
+
+    def _epoch_batches(self) -> list[Ids]:
+        s = self._settings
+        return batch_list(self._src, self._tgt, s.batch_size, s.batch_unit, s.seed, self.epoch)
+
+    def next(self) -> list[Ids]:
+        """Return the rows of each micro-batch; `epoch` and `index` then point behind them."""
+        update: list[Ids] = []
+        size = 0
+        while not update or size < self._settings.update_size:
+            if self.index >= len(self.batches):
+                self.epoch, self.index = self.epoch + 1, 0
+                self.batches = self._epoch_batches()
+            update.append(self.batches[self.index])
+            self.index += 1
+            size += self._size(update[-1])
+        return update
+
+    def _size(self, rows: Ids) -> int:
+        unit = self._settings.batch_unit
+        if unit == "sentences":
+            return len(rows)
+        return int((self._src if unit == "src_tokens" else self._tgt)[rows].sum())
 
 
 def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
-    """The arguments of torch.autocast for the precision chosen."""
+    """Return the arguments of torch.autocast for the precision of the hardware."""
     return {
         "device_type": hardware.device,
         "dtype": torch.bfloat16,
@@ -48,8 +91,9 @@ def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
 
 
 def seed_everything(seed: int, step: int, micro: int) -> None:
-    """Begin the random numbers of a micro-batch: a model may draw from any of the usual sources
-    and still be continued exactly.
+    """Seed the random numbers of a micro-batch.
+
+    A model may draw from any of the usual sources and is still continued exactly.
     """
     seed_dropout(seed, step, micro)
     mixed = int(np.random.SeedSequence((seed, step, micro, 1)).generate_state(1)[0])
@@ -58,12 +102,12 @@ def seed_everything(seed: int, step: int, micro: int) -> None:
     random.seed(mixed)
 
 
-def pieces(batches: int, ranks: int) -> int:
-    """How many pieces each of an update's batches is cut into: 1 where every rank has one, else
-    what takes least time.
+def cuts_for_ranks(batches: int, ranks: int) -> int:
+    """Return into how many parts each batch of an update is cut to occupy all ranks.
 
-    The time is that of the rank with most pieces, a twentieth more for each piece of a batch, since
-    short ones are slower for their length.
+    It is 1 if every rank has a batch, else what takes least time: that of the rank with most parts,
+    where each further part of a batch costs a twentieth more, since short batches are slower for
+    their length.
     """
     if batches >= ranks:
         return 1
@@ -73,77 +117,63 @@ def pieces(batches: int, ranks: int) -> int:
     )
 
 
+@dataclass
 class Gradients:
     """Computes gradients of a model on batches of a training set.
 
     Args:
         model: in training mode, on its device; without gradients.
         store: the training set.
-        order: knows the sizes of batches.
         settings: seed, label_smoothing.
         autocast: arguments of torch.autocast.
         state: holds `split_from`, which is lowered when memory does not suffice.
         ranks: the processes that share the work.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        store: Pairs,
-        order: Order,
-        settings: TrainSettings,
-        autocast: dict[str, Any],
-        state: TrainState,
-        ranks: Ranks | None = None,
-    ) -> None:
-        self._model, self._store, self._order, self._settings, self._autocast = (
-            model,
-            store,
-            order,
-            settings,
-            autocast,
-        )
-        self._state, self._ranks = state, ranks or Ranks()
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._device = next(model.parameters()).device
-        self._chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
+    model: Model
+    store: Pairs
+    settings: TrainSettings
+    autocast: dict[str, Any]
+    state: TrainState
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def __post_init__(self) -> None:
+        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._device = self._parameters[0].device
+        self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
 
     def compute(self, update: list[Ids], step: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Compute the gradient of the loss per target token of an update; when memory does not
-        suffice, begin again in smaller parts.
+        """Compute the gradient of an update, the same on all ranks; each computes its share.
 
-        Each rank computes its share of the parts; the gradients, the same in all, are then those of
-        the whole update.
+        If memory does not suffice, it begins again with smaller parts.
 
         Args:
             update: the rows of its micro-batches.
             step: of the optimiser, for the random numbers.
-            tokens: what the loss is divided by: the target tokens of the whole update.
+            tokens: the target tokens of the whole update; the loss is divided by them.
         Returns: sums of the smoothed loss and of the negative log-likelihood, not divided.
-        Raises: EnvironmentProblem if memory does not even hold one pair.
+        Raises: EnvironmentProblem if memory does not hold a single pair.
         """
         while True:
-            sums, too_big = self.add(
-                self._ranks.share(list(enumerate(self.parts(update)))), step, tokens
-            )
-            # What only one rank knows must be known to all before they wait for each other in the
-            # sum.
-            rows = self._ranks.gather([too_big, *(p.grad is not None for p in self._parameters)])
+            parts = self.ranks.share(list(enumerate(self.parts(update))))
+            sums, too_big = self.add(parts, step, tokens)
+            # All ranks must know what one rank met before they wait for each other in the sum.
+            rows = self.ranks.gather([too_big, *(p.grad is not None for p in self._parameters)])
             smallest = min(int(row[0]) for row in rows)
-            if smallest == HELD:
-                used = [
-                    p
-                    for p, *has in zip(self._parameters, *(row[1:] for row in rows), strict=True)
-                    if any(has)
-                ]
-                for p in used:
-                    if p.grad is None:
-                        p.grad = torch.zeros_like(p)
-                self._ranks.sum([sums, *(p.grad for p in used if p.grad is not None)])
+            if smallest == FITS:
+                shared = [sums]
+                for parameter, *used in zip(
+                    self._parameters, *(row[1:] for row in rows), strict=True
+                ):
+                    if any(used):
+                        if parameter.grad is None:
+                            parameter.grad = torch.zeros_like(parameter)
+                        shared.append(parameter.grad)
+                self.ranks.sum(shared)
                 smoothed, nll = sums.unbind()
                 return smoothed, nll
-            self._state.split_from = smallest
-            self._model.zero_grad(set_to_none=True)
+            self.state.split_from = smallest
+            self.model.zero_grad(set_to_none=True)
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
@@ -151,10 +181,10 @@ class Gradients:
         """Add the gradients of some parts of an update in this process.
 
         Args:
-            parts: number in the update, which its random numbers go by, and rows.
+            parts: place in the update, which seeds the random numbers, and rows.
             step, tokens: as of `compute`.
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
-            part that memory did not hold, else HELD.
+            part that did not fit into memory, else FITS.
         """
         sums = torch.zeros(2, dtype=torch.float64, device=self._device)
         for micro, rows in parts:
@@ -165,44 +195,41 @@ class Gradients:
                     raise
                 return sums, self._too_big(rows)
             sums += torch.stack([loss.smoothed, loss.nll])
-        return sums, HELD
+        return sums, FITS
 
     def parts(self, update: list[Ids]) -> list[Ids]:
-        """What an update is computed in: its micro-batches, cut where there are fewer of them
-        than ranks, and where memory is short.
-        """
-        count = pieces(len(update), self._ranks.world)
-        cut = [piece for rows in update for piece in np.array_split(rows, min(count, len(rows)))]
+        """Return the micro-batches of an update, cut for the ranks and to fit into memory."""
+        count = cuts_for_ranks(len(update), self.ranks.world)
+        cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._parts(rows)]
 
     def _backward(self, rows: Ids, step: int, micro: int, tokens: int) -> losses.Loss:
-        seed_everything(self._settings.seed, step, micro)
-        batch = collate(self._store, rows, self._device, self._model.context_rule)
+        seed_everything(self.settings.seed, step, micro)
+        batch = collate(self.store, rows, self._device, self.model.context_rule)
         assert batch.tgt_in is not None
-        with torch.autocast(**self._autocast):
-            hidden, _ = self._model.decode(batch.tgt_in, self._model.encode(batch))
+        with torch.autocast(**self.autocast):
+            hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
         return losses.backward(
-            self._logits, hidden, batch, self._settings.label_smoothing, 1 / tokens, self._chunk
+            self._logits, hidden, batch, self.settings.label_smoothing, 1 / tokens, self._chunk
         )
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        with torch.autocast(**self._autocast):
-            return self._model.logits(hidden)
+        with torch.autocast(**self.autocast):
+            return self.model.logits(hidden)
 
     def _parts(self, rows: Ids) -> list[Ids]:
-        """A batch as it is, or in parts that memory holds."""
-        split_from = self._state.split_from
-        if split_from is None or self._order.positions(rows) < split_from or len(rows) == 1:
+        split_from = self.state.split_from
+        if split_from is None or len(rows) == 1 or self._positions(rows) < split_from:
             return [rows]
         half = len(rows) // 2
         return self._parts(rows[:half]) + self._parts(rows[half:])
 
     def _too_big(self, rows: Ids) -> int:
-        """The positions of a batch that memory does not hold.
+        """Return the positions of a batch that does not fit into memory.
 
         Raises: EnvironmentProblem if it is a single pair.
         """
-        positions = self._order.positions(rows)
+        positions = self._positions(rows)
         if len(rows) == 1:
             raise EnvironmentProblem(
                 f"out of memory on a single sentence pair of {positions} positions (line"
@@ -210,3 +237,13 @@ class Gradients:
                 hint="a smaller model, or prepare with a lower prep.max_subwords",
             )
         return positions
+
+    def _positions(self, rows: Ids) -> int:
+        return padded_positions(self.store.src_lengths, self.store.tgt_lengths, rows)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if memory did not suffice, on the GPU or the CPU."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )

@@ -26,11 +26,11 @@ UNDERFLOW = 1e-30
 
 @dataclass(frozen=True)
 class Loss:
-    """Sums over the N target tokens of a batch; both are 0-dimensional float64 tensors on the
-    model's device.
+    """Sums over the N target tokens of a batch, 0-dimensional float64 tensors on its device.
 
-    `smoothed` is what training minimises, `nll` the negative log-likelihood (its exponential per
-    token is the perplexity).
+    Attributes:
+        smoothed: what training minimises.
+        nll: the negative log-likelihood; the perplexity is its exponential per token.
     """
 
     smoothed: Tensor
@@ -38,25 +38,14 @@ class Loss:
 
 
 def chunk_rows(vocabulary: int, device: str) -> int:
-    """Target positions whose logits are alive at once: as many as fit CHUNK_BYTES, but
-    CHUNK_ROWS at least.
-    """
+    """Return the most target positions that have logits at once."""
     return max(CHUNK_ROWS, CHUNK_BYTES.get(device, 1 << 28) // 4 // vocabulary)
-
-
-def real_positions(batch: Batch) -> Tensor | None:
-    """Where targets are real: flat indices (N) into B·T, or None when all are."""
-    assert batch.tgt_out is not None and batch.tgt_lengths is not None
-    if not batch.tgt_padded:
-        return None
-    steps = torch.arange(batch.tgt_out.size(1), device=batch.tgt_out.device)
-    return (steps < batch.tgt_lengths[:, None]).flatten().nonzero().squeeze(1)
 
 
 def backward(
     logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, scale: float, chunk: int
 ) -> Loss:
-    """The loss of a batch, and its gradient in every parameter.
+    """Return the loss of a batch, and add its gradient to every parameter's.
 
     Args:
         logits_of: `model.logits`, (N, D) -> (N, V).
@@ -67,38 +56,35 @@ def backward(
         chunk: target positions whose logits are alive at once, at most (`chunk_rows`).
     Returns: sums, not scaled.
     """
-    keep = real_positions(batch)
+    real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)  # (B, T, D) -> (B·T, D)
-    leaf = (
-        (flat if keep is None else flat.index_select(0, keep)).detach().requires_grad_()
-    )  # (N, D)
-    loss = _chunks(logits_of, leaf, _targets(batch, keep), smoothing, scale, chunk)
-    assert leaf.grad is not None
-    gradient = leaf.grad if keep is None else torch.zeros_like(flat).index_copy_(0, keep, leaf.grad)
+    leaf = (flat if real is None else flat.index_select(0, real)).detach().requires_grad_()
+    loss = _chunks(logits_of, leaf, targets, smoothing, scale, chunk)
+    gradient = leaf.grad  # (N, D)
+    if real is not None and gradient is not None:
+        gradient = torch.zeros_like(flat).index_copy_(0, real, gradient)
     torch.autograd.backward(flat, gradient)
     return loss
 
 
 @torch.no_grad()
 def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, chunk: int) -> Loss:
-    """The loss of a batch without gradients; arguments and result as of `backward`."""
-    keep = real_positions(batch)
+    """Return the loss of a batch without gradients; arguments as of `backward`."""
+    real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)
-    return _chunks(
-        logits_of,
-        flat if keep is None else flat.index_select(0, keep),
-        _targets(batch, keep),
-        smoothing,
-        None,
-        chunk,
-    )
+    rows = flat if real is None else flat.index_select(0, real)
+    return _chunks(logits_of, rows, targets, smoothing, None, chunk)
 
 
-def _targets(batch: Batch, keep: Tensor | None) -> Tensor:
-    assert batch.tgt_out is not None
-    return (
-        batch.tgt_out.flatten() if keep is None else batch.tgt_out.flatten().index_select(0, keep)
-    )
+def _real_positions(batch: Batch) -> tuple[Tensor | None, Tensor]:
+    """Return flat indices (N) into B·T where targets are real, None for all, and the targets."""
+    assert batch.tgt_out is not None and batch.tgt_lengths is not None
+    targets = batch.tgt_out.flatten()
+    if not batch.tgt_padded:
+        return None, targets
+    steps = torch.arange(batch.tgt_out.size(1), device=targets.device)
+    real = (steps < batch.tgt_lengths[:, None]).flatten().nonzero().squeeze(1)
+    return real, targets.index_select(0, real)
 
 
 def _chunks(
@@ -109,17 +95,13 @@ def _chunks(
     scale: float | None,
     chunk: int,
 ) -> Loss:
-    """Sums over chunks; with a scale also backward through the logits into `hidden.grad` and the
-    parameters.
-    """
+    """Return sums over chunks; with a scale also go backward into `hidden.grad` and parameters."""
     smoothed = torch.zeros((), dtype=torch.float64, device=hidden.device)
     nll = torch.zeros_like(smoothed)
-    pieces = max(
-        1, -(-len(targets) // chunk)
-    )  # of equal size, or a last short one would make slow products
-    for part, y in zip(
-        hidden.tensor_split(pieces), targets[:, None].tensor_split(pieces), strict=True
-    ):
+    # Chunks of equal size: a last short one would make slow products.
+    count = max(1, -(-len(targets) // chunk))
+    chunks = zip(hidden.tensor_split(count), targets[:, None].tensor_split(count), strict=True)
+    for part, y in chunks:
         with torch.set_grad_enabled(scale is not None):
             logits = logits_of(part)  # (C, D) -> (C, V)
         with torch.no_grad():
@@ -134,8 +116,9 @@ def _chunks(
 def _chunk(
     x: Tensor, y: Tensor, smoothing: float, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sum of the loss, sum of the negative log-likelihood, and the gradient times scale, for
-    logits x (C, V) and targets y (C, 1).
+    """Return sums of the loss and of the negative log-likelihood, and the gradient times scale.
+
+    x: logits (C, V); y: targets (C, 1).
     """
     wide = x if x.dtype == torch.float64 else x.float()
     at_y = wide.gather(-1, y).squeeze(-1)  # (C)

@@ -1,8 +1,13 @@
-"""Adam, and its state as named tensors for a checkpoint."""
+"""Adam, its state as named tensors for a checkpoint, and its learning rates.
+
+noam, cosine and constant are functions of the step alone; plateau depends on how a loss develops.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +18,13 @@ from nmtkit.settings import TrainSettings
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
-    """Adam over all parameters in one fused kernel; weight decay, if any, is decoupled (Loshchilov
-    & Hutter 2019).
+    """Return Adam over all parameters, in one fused kernel.
 
-    Args:
-        model: its parameters, tied ones once.
-        settings: betas, epsilon, weight_decay; the learning rate is set at each step.
+    Weight decay, if any, is decoupled (Loshchilov & Hutter 2019). The learning rate is set at each
+    step.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
     return AdamW(
-        parameters,
+        list(_parameters(model).values()),
         lr=0.0,
         betas=settings.betas,
         eps=settings.epsilon,
@@ -31,18 +33,17 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
     )
 
 
-def _names(model: nn.Module) -> dict[str, nn.Parameter]:
+def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the trained parameters by name, tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
-    """The moments of every parameter: `exp_avg/NAME`, `exp_avg_sq/NAME`, and `step/NAME`, the
-    updates it had.
-    """
+    """Return `exp_avg/NAME`, `exp_avg_sq/NAME`, and `step/NAME`, the updates of a parameter."""
     return {
         f"{kind}/{name}": tensor
-        for name, p in _names(model).items()
-        for kind, tensor in optimizer.state.get(p, {}).items()
+        for name, parameter in _parameters(model).items()
+        for kind, tensor in optimizer.state.get(parameter, {}).items()
     }
 
 
@@ -53,16 +54,71 @@ def put_optimizer_tensors(
 
     Raises: CheckpointError if the tensors do not fit the model.
     """
-    names = _names(model)
+    parameters = _parameters(model)
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
-        parameter = names.get(name)
+        parameter = parameters.get(name)
         if parameter is None or (kind != "step" and parameter.shape != tensor.shape):
-            raise CheckpointError(
-                f"the optimiser's state is of another model: {key}",
-                where=where,
-                hint="train again with --force",
-            )
-        optimizer.state[parameter][kind] = tensor.to(
-            torch.float32 if kind == "step" else parameter.dtype
-        ).to(parameter.device)
+            message = f"the optimiser's state is of another model: {key}"
+            raise CheckpointError(message, where=where, hint="train again with --force")
+        dtype = torch.float32 if kind == "step" else parameter.dtype
+        optimizer.state[parameter][kind] = tensor.to(parameter.device, dtype)
+
+
+@dataclass
+class Plateau:
+    """State of the plateau schedule.
+
+    Attributes:
+        factor: of the learning rate.
+        best: the lowest loss.
+        since: validations since then.
+    """
+
+    factor: float = 1.0
+    best: float | None = None
+    since: int = 0
+
+    def observe(self, loss: float, settings: TrainSettings) -> bool:
+        """Take note of a loss at a validation; lower the factor if it has stalled.
+
+        Args:
+            loss: the loss that `plateau_on` names, per token.
+            settings: decay_factor, decay_patience.
+        Returns: True if the factor was lowered.
+        """
+        if math.isfinite(loss) and (self.best is None or loss < self.best):
+            self.best, self.since = loss, 0
+            return False
+        self.since += 1
+        if self.since <= settings.decay_patience:
+            return False
+        self.factor, self.since = self.factor * settings.decay_factor, 0
+        return True
+
+
+def learning_rate(
+    settings: TrainSettings, width: int, step: int, plateau: Plateau | None = None
+) -> float:
+    """Return the learning rate of an update.
+
+    noam: s·D^-0.5·min(t^-0.5, t·w^-1.5) (Vaswani et al. 2017, eq. 3). cosine: peak·min(1, t/w)·
+    ½(1+cos(π·max(0, t-w)/(n-w))) for n steps in all (So et al. 2019, one cycle). constant and
+    plateau: the peak after a linear warm-up, plateau times its factor.
+
+    Args:
+        settings: schedule, lr, warmup, max_steps.
+        width: D of the model (noam).
+        step: of the update, from 1.
+        plateau: state of that schedule.
+    """
+    if settings.schedule == "noam":
+        rising = step * settings.warmup**-1.5 if settings.warmup else math.inf
+        return float(settings.lr * width**-0.5 * min(step**-0.5, rising))
+    rate = settings.lr * (min(1.0, step / settings.warmup) if settings.warmup else 1.0)
+    if settings.schedule == "cosine":
+        falling = max(0, step - settings.warmup) / max(1, settings.max_steps - settings.warmup)
+        return rate * 0.5 * (1 + math.cos(math.pi * min(1.0, falling)))
+    if settings.schedule == "plateau" and plateau is not None:
+        return max(rate * plateau.factor, settings.min_lr)
+    return rate

@@ -1,13 +1,14 @@
-"""What is to be trained: the settings resolved from their layers, and compared with those of a
-training to be continued.
+"""What is to be trained: the settings from all their sources, and what may differ from those of a
+training that is continued.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from nmtkit import console, settings
 from nmtkit.errors import ConfigError, DataError, nearest
@@ -15,60 +16,29 @@ from nmtkit.models.variants import load_variant
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings, TrainSettings
 
-# Settings that may change when a training goes on: they decide how long it lasts, what is kept and
-# shown, never what an update does (`deterministic`, `matmul`: nothing but how it is rounded, as
-# another GPU would).
+# Settings that may change when a training continues: they decide how long it lasts and what is kept
+# and reported. `deterministic` and `matmul` change only how an update is rounded.
 HARMLESS = {
-    f"train.{key}"
-    for key in (
-        *("max_steps", "max_minutes", "patience", "log_every", "samples"),
-        *(
-            "checkpoint_every",
-            "keep_checkpoints",
-            "dev_bleu",
-            "dev_sentences",
-            "best_by",
-            "deterministic",
-            "matmul",
-        ),
-    )
+    *("train.max_steps", "train.max_minutes", "train.patience", "train.log_every", "train.samples"),
+    *("train.checkpoint_every", "train.keep_checkpoints", "train.dev_bleu", "train.dev_sentences"),
+    *("train.best_by", "train.deterministic", "train.matmul"),
 }
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A resolved training: what config.toml holds."""
+class Plan(BaseModel, frozen=True):
+    """All settings of a training, in the order of config.toml; corpus: its fingerprint."""
 
     variant: str
     preset: str
     init_from: str
     corpus: str
-    """Fingerprint of the prepared corpus."""
     model: dict[str, Any]
     train: TrainSettings
     search: SearchSettings
 
     def values(self) -> dict[str, Any]:
-        """As plain values in the order of config.toml."""
-        top = {
-            "variant": self.variant,
-            "preset": self.preset,
-            "init_from": self.init_from,
-            "corpus": self.corpus,
-        }
-        return {
-            **top,
-            "model": self.model,
-            "train": _plain(self.train.model_dump()),
-            "search": _plain(self.search.model_dump()),
-        }
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Tuples as the lists that TOML gives back."""
-    return {
-        key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
-    }
+        """Return plain values, with lists for tuples as TOML has them."""
+        return self.model_dump(mode="json")
 
 
 def make_plan(
@@ -80,11 +50,10 @@ def make_plan(
     seed: int | None,
     init_from: str | None = None,
 ) -> Plan:
-    """Resolve the settings: the schema's defaults, then the preset (that named, else the data
-    set's), --config, --set, --seed.
+    """Return the settings from, weakest first: defaults, preset, --config, --set, --seed.
 
-    A named preset takes the place of the data set's, for it is a whole setting; its model sizes are
-    adapted to the variant's family.
+    A named preset replaces that of the data set. Its model sizes are adapted to the variant's
+    family.
 
     Raises: ConfigError naming the key and the nearest known one; DataError if the run is not
         prepared.
@@ -92,74 +61,56 @@ def make_plan(
     manifest = run.manifest()
     cls = load_variant(variant)
     preset = preset or manifest.preset
-    base = settings.load_preset(preset) if preset else {}
-    given = settings.parse_set(assignments)
-    if "prep" in given:
-        key = "prep." + next(iter(given["prep"]))
+    of_preset = settings.load_preset(preset) if preset else {}
+    assigned = settings.parse_set(assignments)
+    if "prep" in assigned:
+        key = "prep." + next(iter(assigned["prep"]))
         raise ConfigError(
             f"{key} cannot change now: the corpus is prepared",
             where="--set",
             hint=f"nmtkit prep … --set {key}=…, in another run",
         )
-    own = settings.load_config(config) if config else {}
-    adapted = {**base, "model": cls.adapt(base.get("model", {}))}
-    merged = settings.merge(adapted, own, given, {"train": {} if seed is None else {"seed": seed}})
-    model = settings.build(cls.Settings, merged.get("model", {}), "model")
+    sections = settings.merge(
+        {**of_preset, "model": cls.adapt(of_preset.get("model", {}))},
+        settings.load_config(config) if config else {},
+        assigned,
+        {"train": {} if seed is None else {"seed": seed}},
+    )
     return Plan(
         variant=variant,
         preset=preset,
         init_from=init_from or "",
         corpus=manifest.fingerprint,
-        model=_plain(model.model_dump()),
-        train=settings.build(TrainSettings, merged.get("train", {}), "train"),
-        search=settings.build(SearchSettings, merged.get("search", {}), "search"),
+        model=settings.build(cls.Settings, sections.get("model", {}), "model").model_dump(),
+        train=settings.build(TrainSettings, sections.get("train", {}), "train"),
+        search=settings.build(SearchSettings, sections.get("search", {}), "search"),
     )
 
 
 def common_width(values: dict[str, Any]) -> int:
-    """D by which the arithmetic is chosen: that of the preset for every variant that has no
-    `d_model` of its own, whatever the sizes it adapts it to.
+    """Return the width D by which the arithmetic is chosen.
 
-    So the systems of one preset compute alike, and what is compared is the models.
+    A variant without a `d_model` has that of the preset. So the systems of one preset compute
+    alike, and only the models are compared.
 
     Args:
         values: of config.toml.
-    Raises: ConfigError for a preset that there is no more.
+    Raises: ConfigError for a preset that no longer exists.
     """
     preset = settings.load_preset(values["preset"]) if values.get("preset") else {}
-    return int(
-        values.get("model", {}).get("d_model") or preset.get("model", {}).get("d_model") or 256
-    )
-
-
-def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ between two plans' values, as section.key -> (old, new); a missing
-    one counts as its other's absence.
-    """
-    found = {}
-    for section in old.keys() | new.keys():
-        before, after = old.get(section), new.get(section)
-        if isinstance(before, dict) or isinstance(after, dict):
-            for key in (before or {}).keys() | (after or {}).keys():
-                pair = (before or {}).get(key), (after or {}).get(key)
-                if pair[0] != pair[1]:
-                    found[f"{section}.{key}"] = pair
-        elif before != after:
-            found[section] = (before, after)
-    return dict(sorted(found.items()))
+    sizes = [section.get("model", {}).get("d_model") for section in (values, preset)]
+    return int(sizes[0] or sizes[1] or 256)
 
 
 def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
-    """Refuse a key of --allow-change that is no setting, neither of this training nor of the one to
-    be continued.
+    """Refuse a key of --allow-change that is a setting neither of this training nor of the system.
 
-    Raises: ConfigError naming the nearest one.
+    Raises: ConfigError naming the nearest key.
     """
     if not allowed:
         return
-    known = set(differences({}, plan.values())) | (
-        set(differences({}, system.read_config())) if system.config.is_file() else set()
-    )
+    stored = system.read_config() if system.config.is_file() else {}
+    known = _flat(plan.values()).keys() | _flat(stored).keys()
     for key in allowed:
         if key not in known:
             raise ConfigError(
@@ -170,68 +121,68 @@ def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
 
 
 def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[str] = ()) -> Plan:
-    """Refuse to continue a training with other settings or another corpus; harmless changes are
-    said and taken.
+    """Refuse to continue a training with other settings or another corpus; print allowed changes.
 
     Args:
-        system: which has checkpoints and config.toml.
-        plan: what is asked for now; without --init-from the system's own is kept, since it acts at
-            the beginning only.
+        system: has checkpoints and config.toml.
+        plan: what is asked for now. Without --init-from that of the system is kept, since it
+            matters at the beginning only.
         run: the run.
-        allowed: keys that may change although they are not harmless: the training goes on, but is
-            no longer one of these settings.
+        allowed: keys that may change although they are not harmless.
     Returns: the plan to go on with.
     Raises: ConfigError with a table of key, old, new; DataError if the corpus is not the one it was
         trained on.
     """
-    old = system.read_config()
-    old.pop("hardware", None)  # no setting: of the machine that trained it
+    stored = system.read_config()
     if not plan.init_from:
-        plan = Plan(**{**vars(plan), "init_from": old.get("init_from", "")})
-    if old.get("corpus") != plan.corpus:
-        message = f"system '{system.name}' was trained on another preparation of this run's data"
+        plan = plan.model_copy(update={"init_from": stored.get("init_from", "")})
+    if stored.get("corpus") != plan.corpus:
         raise DataError(
-            message,
+            f"system '{system.name}' was trained on another preparation of this run's data",
             where=run.prep / "manifest.json",
             hint="--force begins anew, --name trains a second system",
         )
-    changed = differences(old, plan.values())
-    changed.pop("preset", None)  # only a name: what it sets is compared by itself
-    harmful = {
-        key: pair
-        for key, pair in changed.items()
-        if key not in HARMLESS and key not in allowed and not key.startswith("search.")
+    stored.pop("hardware", None)  # no setting, but what the machine decided
+    old, new = _flat(stored), _flat(plan.values())
+    changed = {
+        key: (_shown(old.get(key)), _shown(new.get(key)))
+        for key in sorted(
+            (old.keys() | new.keys()) - {"preset"}
+        )  # the preset's values are compared
+        if old.get(key) != new.get(key)
     }
+    harmful = [key for key in changed if key not in {*HARMLESS, *allowed}]
+    harmful = [key for key in harmful if not key.startswith("search.")]
     if harmful:
-        rows = [
-            ("key", "old", "new"),
-            *(
-                (key, _shown(old_value), _shown(new_value))
-                for key, (old_value, new_value) in harmful.items()
-            ),
-        ]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        table = "\n  ".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-        hint = (
-            "use the settings it was started with, or --name for a second system, --force to begin"
-            " this one anew, --allow-change KEY to go on so"
-        )
+        rows = [("key", "old", "new"), *((key, *changed[key]) for key in harmful)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
-            where=table,
-            hint=hint,
+            where="\n  ".join(
+                f"{key:{widths[0]}}  {before:{widths[1]}}  {after}" for key, before, after in rows
+            ),
+            hint="use the settings it was started with, or --name for a second system, --force to"
+            " begin this one anew, --allow-change KEY to go on so",
         )
     for key, (before, after) in changed.items():
-        console.say(f"{key}: {_shown(before)} -> {_shown(after)}")
+        console.say(f"{key}: {before} -> {after}")
     if "train.max_steps" in changed and plan.train.schedule == "cosine":
         console.warn(
             "the cosine schedule depends on train.max_steps: from here on the learning rate is that"
             " of the longer training"
         )
     return plan
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of sections by `section.key`."""
+    flat: dict[str, Any] = {}
+    for section, value in values.items():
+        if isinstance(value, dict):
+            flat |= {f"{section}.{key}": of_key for key, of_key in value.items()}
+        else:
+            flat[section] = value
+    return flat
 
 
 def _shown(value: object) -> str:

@@ -14,8 +14,11 @@ import itertools
 import json
 import os
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -32,12 +35,52 @@ from nmtkit.errors import (
     NmtkitError,
     TrainingDiverged,
 )
-from nmtkit.train.liveness import SILENCE, Cause, Liveness
 
 T = TypeVar("T")
 BUCKET = 64 << 20
 """Bytes summed in one exchange: enough for the full bandwidth, little beside the model."""
 TIMEOUT = "NMTKIT_RANK_TIMEOUT"
+BEAT = 1.0
+"""Seconds between two heartbeats of a rank."""
+SILENCE = 5.0
+"""Seconds without a heartbeat after which a rank is dead, once an exchange has failed."""
+GRACE = 15.0
+"""Seconds in which a rank may end by itself once the cause is known."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why all ranks end: an error of one of them.
+
+    Attributes:
+        rank: whose error it is.
+        lost: that rank can no longer report it.
+        code, message, where, hint: of the error.
+    """
+
+    rank: int
+    lost: bool
+    code: int
+    message: str
+    where: str | None = None
+    hint: str | None = "the same command continues from the last checkpoint"
+
+    @classmethod
+    def of_error(cls, rank: int, error: BaseException) -> Cause:
+        """Return what an error of this rank is for the other ranks."""
+        if isinstance(error, NmtkitError):
+            return cls(rank, False, error.exit_code, error.message, error.where, error.hint)
+        if isinstance(error, KeyboardInterrupt):
+            return cls(rank, False, 130, "stopped by Ctrl-C", hint=None)
+        message = f"internal error: {type(error).__name__}: {error}"
+        return cls(rank, False, 1, message, hint="this is a fault of nmtkit; --debug shows where")
+
+    def error(self) -> NmtkitError:
+        """Return the error to raise in another rank."""
+        message = self.message if self.lost else f"rank {self.rank}: {self.message}"
+        error = EnvironmentProblem(message, where=self.where, hint=self.hint)
+        error.exit_code = self.code
+        return error
 
 
 class Ranks:
@@ -84,17 +127,18 @@ class Group(Ranks):
 
     def __init__(self, rank: int, world: int, address: tuple[str, int], timeout: float) -> None:
         self.rank, self.world, self._limit = rank, world, timedelta(seconds=timeout)
+        self.cause: Cause | None = None
         self._results = 0
         self._gpus: Any = None
         self._address = address
+        self._closed = threading.Event()
         try:
             # torchrun may host the store itself.
             agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
             self._store = self._connect(hosting=rank == 0 and not agent)
-            self._store.set(f"beat/{rank}", "0 0")
             self._store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
-            self._meet()
-            self.liveness = Liveness(self._connect, rank, world, timeout)
+            self._processes = self._meet()
+            threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
             gloo = PrefixStore("gloo", self._store)
             dist.init_process_group(
                 "gloo", store=gloo, rank=rank, world_size=world, timeout=self._limit
@@ -116,17 +160,39 @@ class Group(Ranks):
         )
         return PrefixStore(f"nmtkit/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
-    def _meet(self) -> None:
-        keys = {r: f"process/{r}" for r in range(self.world)}
+    def _meet(self) -> list[str]:
+        """Wait for all ranks, and return how each is named."""
+        keys = [f"process/{r}" for r in range(self.world)]
         try:
-            self._store.wait(list(keys.values()), self._limit)
+            self._store.wait(keys, self._limit)
         except RuntimeError:
-            missing = ", ".join(str(r) for r, key in keys.items() if not self._store.check([key]))
+            missing = [str(r) for r, key in enumerate(keys) if not self._store.check([key])]
             raise EnvironmentProblem(
                 f"of {self.world} ranks these have not come within"
-                f" {self._limit.total_seconds():g} s: {missing}",
+                f" {self._limit.total_seconds():g} s: {', '.join(missing)}",
                 hint="see their messages",
             ) from None
+        return [
+            f"rank {r} of {self.world} ({self._store.get(key).decode()})"
+            for r, key in enumerate(keys)
+        ]
+
+    def _beat(self, store: PrefixStore) -> None:
+        """Set heartbeats, also while the main thread works; a store client serves one thread.
+
+        Once a cause is known, end the process if the main thread does not: it may be in a call that
+        never returns.
+        """
+        with contextlib.suppress(RuntimeError):  # the store is gone: the next exchange fails, too
+            for number in itertools.count():
+                store.set(f"beat/{self.rank}", str(number))
+                if self._closed.wait(BEAT):
+                    return
+                if store.check(["cause"]) and not self._closed.wait(GRACE):
+                    cause = Cause(**json.loads(store.get("cause")))
+                    if 0 in {self.rank, cause.rank}:
+                        print(f"nmtkit: {cause.error()}", file=sys.stderr, flush=True)
+                    os._exit(cause.code)
 
     def device(self, wanted: str) -> str:
         """Return the GPU of this rank on its machine, or else the device that is wanted.
@@ -169,18 +235,26 @@ class Group(Ranks):
                 tensor.copy_(part.view_as(tensor))
 
     def first_does(self, work: Callable[[], T]) -> T:
-        # The result travels as JSON. The other ranks wait for as long as rank 0 lives.
+        # The result travels as JSON.
         self._results += 1
         key = f"result/{self._results}"
         if self.first:
             result = work()
-            self._checked(lambda: self._store.set(key, json.dumps(result)))
+            self._exchange(lambda: self._store.set(key, json.dumps(result)))
             return result
-        while not self._checked(lambda: self._store.check([key])):
-            self.liveness.check()
-            time.sleep(0.01)
-        value: T = json.loads(self._checked(lambda: self._store.get(key)))
+        value: T = json.loads(self._exchange(lambda: self._result(key)))
         return value
+
+    def _result(self, key: str) -> bytes:
+        """Return a result of rank 0, after any time for which rank 0 lives."""
+        beat, end = b"", 0.0
+        while not self._store.check([key]):
+            if (latest := self._store.get("beat/0")) != beat:
+                beat, end = latest, time.monotonic() + self._limit.total_seconds()
+            if time.monotonic() > end or self._store.check(["cause"]):
+                raise self._blamed(self._dead(0))
+            time.sleep(0.02)
+        return self._store.get(key)
 
     def leave(self, error: BaseException | None) -> None:
         """End this rank's part.
@@ -195,32 +269,59 @@ class Group(Ranks):
         together = error is None or isinstance(error, (Interrupted, TrainingDiverged))
         with contextlib.suppress(RuntimeError):  # the store is gone if rank 0 has left already
             if error is not None and not together:
-                self.liveness.blame(Cause.of_error(self.rank, error))
+                self._blamed(Cause.of_error(self.rank, error))
                 dist.destroy_process_group()  # the ranks that wait for this one wait no longer
-            else:
-                self.liveness.close()
             self._store.set(f"left/{self.rank}", "")
             awaited = range(1, self.world) if self.first else [0]
             self._store.wait(
-                [f"left/{r}" for r in awaited if r != self.liveness.lost],
+                [f"left/{r}" for r in awaited if r != self.lost],
                 self._limit if together else timedelta(seconds=SILENCE),
             )
         with contextlib.suppress(RuntimeError):
             if dist.is_initialized():  # with its threads running the process would end by SIGABRT
                 dist.destroy_process_group()
-        self.liveness.close()
+        self._closed.set()
 
-    def _exchange(self, work: Callable[[], object]) -> None:
-        self.liveness.check()
-        self.liveness.exchanges += 1
-        self._checked(work)
+    @property
+    def lost(self) -> int | None:
+        """The rank that is lost, if one is."""
+        return self.cause.rank if self.cause is not None and self.cause.lost else None
 
-    def _checked(self, work: Callable[[], T]) -> T:
-        """Return the result of a call; if it fails, raise an error that names the lost rank."""
+    def _exchange(self, work: Callable[[], T]) -> T:
+        """Return the result of an exchange; if it fails, raise the error that caused it."""
         try:
             return work()
         except RuntimeError as error:
-            raise self.liveness.failed(error) from None
+            try:
+                cause = self._find_dead(error)
+            except RuntimeError:
+                gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
+                cause = Cause(0, True, 3, gone)
+            raise self._blamed(cause) from None
+
+    def _find_dead(self, error: Exception) -> Cause:
+        """Watch the heartbeats until one is missing or another rank has written the cause."""
+        keys = [f"beat/{r}" for r in range(self.world)]
+        before = self._store.multi_get(keys)
+        end = time.monotonic() + SILENCE
+        while time.monotonic() < end and not self._store.check(["cause"]):
+            time.sleep(0.1)
+        for rank, beat in enumerate(self._store.multi_get(keys)):
+            if beat == before[rank]:
+                return self._dead(rank)
+        message = f"a rank does not answer, or the connection to it broke: {error}"
+        return Cause(self.rank, True, 3, message)
+
+    def _dead(self, rank: int) -> Cause:
+        return Cause(rank, True, 3, f"{self._processes[rank]} has died: no sign of life")
+
+    def _blamed(self, cause: Cause) -> NmtkitError:
+        """Return the error that ends all ranks: that of the first cause that a rank wrote."""
+        with contextlib.suppress(RuntimeError):  # without the store every rank has its own
+            text = json.dumps(asdict(cause))
+            cause = Cause(**json.loads(self._store.compare_set("cause", "", text)))
+        self.cause = self.cause or cause
+        return self.cause.error()
 
 
 def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
@@ -280,7 +381,7 @@ def joined() -> Iterator[Ranks]:
     except BaseException as error:
         ranks.leave(error)
         expected = isinstance(error, (NmtkitError, KeyboardInterrupt))
-        if expected and not ranks.first and ranks.liveness.lost != 0:
+        if expected and not ranks.first and ranks.lost != 0:
             raise SystemExit(getattr(error, "exit_code", 130)) from None  # rank 0 prints it
         raise
     ranks.leave(None)

@@ -1,4 +1,4 @@
-"""How good a model is on the development set: loss, and BLEU of what it really translates."""
+"""How good a model is on the development set: its loss, and BLEU of its translations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from nmtkit import files
-from nmtkit.data.batches import Ids, batch_list, collate
+from nmtkit import console, files
+from nmtkit.data.batches import batch_list, collate
+from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Model
@@ -24,13 +25,12 @@ from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, load_vocabularies
 from nmtkit.train import loss as losses
-from nmtkit.train.guard import Abandoned, Stop
-from nmtkit.train.reporting import Reporter
+from nmtkit.train.reporting import perplexity
 from nmtkit.train.state import Best
+from nmtkit.train.stop import Abandoned, Stop
 from nmtkit.translate.beam import search
 
-# Greedy, and bounded more tightly than final translation: an untrained model never ends a sentence
-# by itself.
+# Greedy, and shorter than final translations may be: an untrained model never ends a sentence.
 DEV_SEARCH = SearchSettings.model_validate(
     {"beam": 1, "nbest": 1, "max_length_a": 1.5, "max_length_b": 10}
 )
@@ -39,8 +39,13 @@ DECODE_SENTENCES = 128
 
 @dataclass(frozen=True)
 class Validation:
-    """One look at the development set. Losses are per target token; bleu is None if it was not
-    asked for or could not be had.
+    """One measurement on the development set.
+
+    Attributes:
+        loss, smoothed: per target token.
+        bleu: None if it was not asked for or decoding failed.
+        samples: source, reference, translation.
+        dev_set: hash of the development set and of how many of its sentences BLEU is of.
     """
 
     loss: float
@@ -50,45 +55,37 @@ class Validation:
     loss_seconds: float
     bleu_seconds: float
     samples: list[tuple[str, str, str]]
-    """Source, reference, translation."""
     dev_set: str = ""
-    """Hash of the development set and of how many of its sentences BLEU is of."""
 
     def comparable(self, best: Best) -> bool:
-        """Whether the best so far was measured on the same sentences, and its BLEU in the same
-        way.
-        """
-        return best.dev_set in ("", self.dev_set) and (
-            best.signature is None or self.signature in (None, best.signature)
-        )
+        """True if the best so far is of the same sentences, and its BLEU of the same kind."""
+        same_kind = best.signature is None or self.signature in (None, best.signature)
+        return same_kind and best.dev_set in ("", self.dev_set)
 
     def values(self) -> dict[str, Any]:
-        """For metrics.jsonl."""
-        values = {
+        """Return the values for metrics.jsonl."""
+        return {
             "dev_loss": self.loss,
             "dev_smoothed": self.smoothed,
-            "dev_perplexity": math.exp(min(self.loss, 700.0)),
+            "dev_perplexity": perplexity(self.loss),
             "dev_bleu": self.bleu,
-        }
-        times = {
+            "signature": self.signature,
             "loss_seconds": round(self.loss_seconds, 2),
             "bleu_seconds": round(self.bleu_seconds, 2),
         }
-        return {**values, "signature": self.signature, **times}
 
     def describe(self) -> str:
-        """One line for people."""
-        bleu = (
-            f", dev BLEU {self.bleu:.2f} (greedy, {self.bleu_seconds:.0f} s)"
-            if self.bleu is not None
-            else ""
-        )
-        return f"dev loss {self.loss:.4f}, perplexity {math.exp(min(self.loss, 700.0)):.4g}{bleu}"
+        """Return one line for people."""
+        line = f"dev loss {self.loss:.4f}, perplexity {perplexity(self.loss):.4g}"
+        if self.bleu is None:
+            return line
+        return f"{line}, dev BLEU {self.bleu:.2f} (greedy, {self.bleu_seconds:.0f} s)"
 
 
 def is_better(new: Validation, best: Best | None, by: str) -> bool:
-    """Whether a validation is a new best: by BLEU where both have one (equal ones by loss), else
-    by loss.
+    """True if a validation is a new best.
+
+    It is by BLEU if both have one (equal ones by loss), else by loss.
     """
     if not math.isfinite(new.loss):
         return False
@@ -100,7 +97,7 @@ def is_better(new: Validation, best: Best | None, by: str) -> bool:
 
 
 class Validator:
-    """The development set of a run, ready to be used again and again.
+    """Measures a model on the development set of a run.
 
     Args:
         run: the run.
@@ -119,138 +116,109 @@ class Validator:
         autocast: dict[str, Any],
     ) -> None:
         self._settings, self._device, self._autocast = settings, device, autocast
-        self._store = Store(run.prep / dev.name)
-        self._batches = batch_list(
-            self._store.src_lengths,
-            self._store.tgt_lengths,
-            settings.batch_size,
-            settings.batch_unit,
-            0,
-            0,
-        )
-        self._tokens = int(self._store.tgt_lengths.sum())
-        self._decoding = settings.dev_bleu or settings.samples > 0
-        own = {
-            name: digest
-            for name, digest in run.manifest().files.items()
+        self._store = store = Store(run.prep / dev.name)
+        lengths = store.src_lengths, store.tgt_lengths
+        self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
+        manifest = run.manifest()
+        hashes = [
+            (name, digest)
+            for name, digest in sorted(manifest.files.items())
             if name.startswith((f"{dev.name}.", f"text/{dev.name}."))
-        }
-        self._dev_set = hashlib.sha256(
-            json.dumps([sorted(own.items()), settings.dev_sentences]).encode()
-        ).hexdigest()[:16]
-        if self._decoding:
+        ]
+        identity = json.dumps([hashes, settings.dev_sentences])
+        self._dev_set = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        self._decodes = settings.dev_bleu or settings.samples > 0
+        if self._decodes:
             self._vocabulary = load_vocabularies(run.prep)[1]
             self._side = TextSide.load(run.prep, "tgt")
-            self._language = run.manifest().tgt
+            self._language = manifest.tgt
             self._source = list(files.text_lines(run.source(dev.name)))
             self._references = [list(files.text_lines(path)) for path in run.references(dev.name)]
 
-    def validate(self, model: Model, stop: Stop, reporter: Reporter) -> Validation:
+    def validate(self, model: Model, stop: Stop) -> Validation:
         """Measure a model, which is left in training mode.
 
-        Raises: Abandoned if the training is told to stop meanwhile.
+        Raises: Abandoned if the training is asked to stop meanwhile.
         """
         start = time.monotonic()
         model.eval()
         try:
-            nll, smoothed = self._loss(model, stop)
+            losses_per_token = self._loss(model, stop)
             between = time.monotonic()
             bleu, signature, samples = (
-                self._bleu(model, stop, reporter) if self._decoding else (None, None, [])
+                self._bleu(model, stop) if self._decodes else (None, None, [])
             )
         finally:
             model.train()
-        return Validation(
-            nll,
-            smoothed,
-            bleu,
-            signature,
-            between - start,
-            time.monotonic() - between,
-            samples,
-            self._dev_set,
-        )
+        seconds = between - start, time.monotonic() - between
+        return Validation(*losses_per_token, bleu, signature, *seconds, samples, self._dev_set)
 
     @torch.no_grad()
     def _loss(self, model: Model, stop: Stop) -> tuple[float, float]:
         nll = smoothed = 0.0
         chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
+        smoothing = self._settings.label_smoothing
         for rows in self._batches:
-            if stop.requested:
-                raise Abandoned
+            stop.check()
             batch = collate(self._store, rows, self._device, model.context_rule)
             assert batch.tgt_in is not None
             with torch.autocast(**self._autocast):
                 hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-                loss = losses.evaluate(
-                    model.logits, hidden, batch, self._settings.label_smoothing, chunk
-                )
+                loss = losses.evaluate(model.logits, hidden, batch, smoothing, chunk)
             nll += float(loss.nll)
             smoothed += float(loss.smoothed)
-        return nll / self._tokens, smoothed / self._tokens
+        tokens = int(self._store.tgt_lengths.sum())
+        return nll / tokens, smoothed / tokens
 
     def _bleu(
-        self, model: Model, stop: Stop, reporter: Reporter
+        self, model: Model, stop: Stop
     ) -> tuple[float | None, str | None, list[tuple[str, str, str]]]:
-        """BLEU (None if decoding fails, which is only a warning), its signature, and samples."""
-        count = len(self._store) if self._settings.dev_bleu else 0
-        if self._settings.dev_sentences:
-            count = min(count, self._settings.dev_sentences)
-        shown = [
-            int(i)
-            for i in np.linspace(0, len(self._store) - 1, self._settings.samples + 2)[1:-1].round()
-        ]
-        rows = sorted({*range(count), *shown})
+        """Return BLEU, its signature, and samples; if decoding fails, warn and return none."""
+        settings, size = self._settings, len(self._store)
+        count = size if settings.dev_bleu else 0
+        if settings.dev_sentences:
+            count = min(count, settings.dev_sentences)
+        shown = np.linspace(0, size - 1, settings.samples + 2)[1:-1].round().astype(int).tolist()
         try:
-            texts = self._translate(model, rows, stop)
+            texts = self._translate(model, sorted({*range(count), *shown}), stop)
             samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
             if not count:
                 return None, None, samples
-            result = metrics.bleu(
-                [texts[i] for i in range(count)],
-                [lines[:count] for lines in self._references],
-                self._language,
-            )
+            references = [lines[:count] for lines in self._references]
+            result = metrics.bleu([texts[i] for i in range(count)], references, self._language)
             return float(result.value or 0.0), result.signature, samples
-        except (Abandoned, KeyboardInterrupt):
+        except Abandoned:
             raise
         except Exception as error:
-            what = (
-                error.message
-                if isinstance(error, NmtkitError)
-                else f"{type(error).__name__}: {error}"
-            )
-            reporter.say(
-                f"decoding the development set failed ({what}); its loss decides", warning=True
-            )
+            cause = f"{type(error).__name__}: {error}"
+            if isinstance(error, NmtkitError):
+                cause = error.message
+            console.warn(f"decoding the development set failed ({cause}); its loss decides")
             return None, None, []
 
     def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, str]:
-        """Translations of sentences, of like length together; where a model reads what it said
-        before, of those before in their documents too.
+        """Return translations of sentences, searched in batches of like length.
 
-        A blank line stays blank and never meets the model, as in `Translator`.
+        For a model that reads earlier translations, they are searched too. A blank line stays blank
+        and is not searched, as in `Translator`.
         """
-        rule, said = model.context_rule, dict[int, Ids]()
-        rounds = [rows] if rule is None or not rule.targets else self._store.documents.rounds(rows)
+        rule, store = model.context_rule, self._store
+        ids = dict[int, Ids]()
+        rounds = store.documents.rounds(rows) if rule is not None and rule.targets else [rows]
         for together in rounds:
-            said |= {row: np.array([EOS]) for row in together if self._store.src_lengths[row] == 1}
+            ids |= {row: np.array([EOS]) for row in together if store.src_lengths[row] == 1}
             order = sorted(
-                (row for row in together if row not in said),
-                key=lambda i: int(self._store.src_lengths[i]),
+                (row for row in together if row not in ids), key=lambda i: int(store.src_lengths[i])
             )
             for start in range(0, len(order), DECODE_SENTENCES):
-                if stop.requested:
-                    raise Abandoned
+                stop.check()
                 part = order[start : start + DECODE_SENTENCES]
-                batch = collate(self._store, np.asarray(part), self._device, rule, said.__getitem__)
+                batch = collate(store, np.asarray(part), self._device, rule, ids.__getitem__)
                 with torch.autocast(**self._autocast):
                     found = search([model], batch, DEV_SEARCH)
-                said |= {
-                    row: np.array([*hypotheses[0].ids, EOS])
-                    for row, hypotheses in zip(part, found, strict=True)
-                }
+                for row, hypotheses in zip(part, found, strict=True):
+                    ids[row] = np.array([*hypotheses[0].ids, EOS])
         return {
-            row: self._side.decode(self._vocabulary.decode(ids[:-1].tolist()))
-            for row, ids in said.items()
+            row: self._side.decode(self._vocabulary.decode(sentence[:-1].tolist()))
+            for row, sentence in ids.items()
         }

@@ -20,7 +20,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.prep.stage import prep
 from nmtkit.run import locked
-from nmtkit.train import guard, loop, reporting
+from nmtkit.train import loop, reporting, saving
 from nmtkit.train.stage import train
 from nmtkit.train.validation import DEV_SEARCH, Validation
 from tests.train.tiny import make_run, options
@@ -328,7 +328,7 @@ def without_sleep(monkeypatch):
     monkeypatch.setattr(
         time,
         "sleep",
-        lambda seconds: slept.append(seconds) if seconds in guard.PAUSES else original(seconds),
+        lambda seconds: slept.append(seconds) if seconds in saving.PAUSES else original(seconds),
     )
     return slept
 
@@ -343,7 +343,7 @@ def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, caps
         {1, 2, 3},
     )
     train(run, assignments=SETTINGS)
-    assert slept == list(guard.PAUSES[:3])
+    assert slept == list(saving.PAUSES[:3])
     assert calls[0] == 3 + 2 * 3
     said = capsys.readouterr().err
     assert "Stale file handle; trying once more in 4 s" in said

@@ -5,12 +5,14 @@ finite, too little memory, failing decoding.
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from nmtkit import files, settings
+from nmtkit.data.batches import padded_positions
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, TrainingDiverged
 from nmtkit.models import checkpoints
@@ -21,7 +23,6 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train import reporting
 from nmtkit.train.gradients import Gradients
-from nmtkit.train.order import Order
 from nmtkit.train.stage import train
 from nmtkit.train.state import TrainState
 from tests.train.tiny import make_run, options
@@ -294,17 +295,15 @@ def test_the_part_that_memory_did_not_hold_is_split_and_no_other(tmp_path, monke
         TrainState(),
         settings.build(TrainSettings, {}, "train"),
     )
-    order = Order(store.src_lengths, store.tgt_lengths, chosen)
     model = build_model(
         "transformer",
         {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1},
         vocabulary_sizes(run),
     )
-    gradients = Gradients(
-        model, store, order, chosen, {"device_type": "cpu", "enabled": False}, state
-    )
+    gradients = Gradients(model, store, chosen, {"device_type": "cpu", "enabled": False}, state)
     long, pair = np.argsort(-store.src_lengths)[:1], np.argsort(store.src_lengths)[:2]
-    assert order.positions(long) > order.positions(pair)
+    positions = partial(padded_positions, store.src_lengths, store.tgt_lengths)
+    assert positions(long) > positions(pair)
     original = losses.backward
 
     def small(logits_of, hidden, batch, *args):
@@ -314,7 +313,7 @@ def test_the_part_that_memory_did_not_hold_is_split_and_no_other(tmp_path, monke
 
     monkeypatch.setattr(losses, "backward", small)
     gradients.compute([long, pair], 1, 10)
-    assert state.split_from == order.positions(pair)
+    assert state.split_from == positions(pair)
 
 
 def test_too_little_memory_for_one_pair_is_said(tmp_path, monkeypatch):

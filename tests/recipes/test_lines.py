@@ -17,7 +17,7 @@ from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.score import lengths, paper
 from nmtkit.score.significance import check_test
 from nmtkit.train.plan import make_plan
-from nmtkit.train.schedules import learning_rate
+from nmtkit.train.optimizer import learning_rate
 from tests.recipes.door import ROOT, nothing, run_recipe
 
 DC_WMT, DC_TED, PR = (

@@ -17,8 +17,9 @@ from nmtkit.errors import ConfigError
 from nmtkit.models import loading
 from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
-from nmtkit.train import compiling, guard
+from nmtkit.train import compiling
 from nmtkit.train import loss as losses
+from nmtkit.train.divergence import first_not_finite
 from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
 from tests.train.tiny import make_run, options
@@ -106,9 +107,8 @@ def test_only_training_is_compiled(run):
     assert graphs
     with torch.no_grad():
         model.encoder[0].feed_forward.inner.weight.fill_(torch.nan)
-    with guard.finding_first_bad(model) as bad:
-        model.encode(batch)
-    assert bad[0] == "encoder.0.feed_forward.inner"
+    cause = first_not_finite(model, lambda: model.encode(batch))
+    assert cause == "output of encoder.0.feed_forward.inner"
 
 
 def test_a_training_with_a_real_compiler(tmp_path):

@@ -385,7 +385,7 @@ def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
     update = [np.arange(start, start + 20) for start in range(0, 20 * count, 20)]
     model = torch.nn.Linear(2, 2)
     model.vocabularies = type("V", (), {"tgt": 10})
-    gradients = Gradients(model, None, None, TrainSettings(), {}, TrainState(), Two(world))
+    gradients = Gradients(model, None, TrainSettings(), {}, TrainState(), Two(world))
     parts = gradients.parts(update)
     assert np.concatenate(parts).tolist() == list(range(20 * count))
     if count >= world:

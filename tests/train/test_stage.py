@@ -24,12 +24,11 @@ from nmtkit.settings import TrainSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import Vocabulary
 from nmtkit.train import loop
-from nmtkit.train.gradients import Gradients
-from nmtkit.train.guard import Stop
-from nmtkit.train.order import Order
+from nmtkit.train.gradients import Gradients, Updates
 from nmtkit.train.plan import common_width, make_plan
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best
+from nmtkit.train.stop import Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
@@ -203,7 +202,7 @@ def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
         train(run, assignments=SETTINGS)
     monkeypatch.undo()
     monkeypatch.setattr(
-        loop.guard, "check_finite", lambda *_: console.warn("one update is skipped") or True
+        loop.divergence, "check_finite", lambda *_: console.warn("one update is skipped") or True
     )
     train(run, assignments=SETTINGS)
     log = (run.system(VARIANT).path / "train.log").read_text("utf-8")
@@ -275,12 +274,12 @@ def test_accumulated_micro_batches_equal_one_batch(tmp_path):
 def test_updates_cross_epochs_and_miss_nothing():
     lengths = torch.arange(3, 24).numpy()
     s = TrainSettings.model_validate({"batch_size": 30, "update_size": 100})
-    order = Order(lengths, lengths, s)
+    order = Updates(lengths, lengths, s)
     seen = []
     while order.epoch < 3:
         before = (order.epoch, order.index)
-        update = order.next_update()
-        again = Order(lengths, lengths, s, *before).next_update()
+        update = order.next()
+        again = Updates(lengths, lengths, s, *before).next()
         assert [rows.tolist() for rows in update] == [rows.tolist() for rows in again]
         assert sum(lengths[rows].sum() for rows in update) >= 100
         assert sum(lengths[rows].sum() for rows in update[:-1]) < 100
@@ -577,7 +576,7 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, monkeypatc
     ]
     assert [text == "" for text in real] == [row in (0, 3, 5) for row in range(6)]
     assert validator._translate(model, list(range(6)), Stop()) == dict(enumerate(real))
-    found = validator.validate(model, Stop(), None)
+    found = validator.validate(model, Stop())
     assert found.bleu == metrics.bleu(real, [texts[1]], "de").value
     assert {sample[0]: sample[2] for sample in found.samples}[""] == ""
 

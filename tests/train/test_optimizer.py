@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nmtkit.settings import TrainSettings
-from nmtkit.train.schedules import Plateau, learning_rate
+from nmtkit.train.optimizer import Plateau, learning_rate
 
 
 def settings(**values):

@@ -1,0 +1,119 @@
+"""Numbers that are not finite: which updates are skipped, when a training ends, and the cause."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit import console, files
+from nmtkit.data.padding import Ids
+from nmtkit.errors import TrainingDiverged
+from nmtkit.models import checkpoints
+from nmtkit.run import System
+from nmtkit.train.state import TrainState
+
+IN_A_ROW = 5
+SHARE = 0.01
+AT_LEAST = 10  # skipped updates before the share counts
+
+
+def check_finite(state: TrainState, loss: float, norm: float) -> bool:
+    """Return True if an update is to be made; else count it as skipped.
+
+    Args:
+        state: counts skipped updates; `state.step` is the update's.
+        loss: per token.
+        norm: of the gradient.
+    Raises: TrainingDiverged if 5 updates in a row, or more than 1 % of them, had to be skipped.
+    """
+    if math.isfinite(loss) and math.isfinite(norm):
+        state.skipped_in_row = 0
+        state.norms = [*state.norms[-19:], norm]
+        return True
+    state.skipped += 1
+    state.skipped_in_row += 1
+    console.warn(
+        f"step {state.step}: loss {loss:.4g}, gradient norm {norm:.4g}: update skipped"
+        f" ({state.skipped} so far)"
+    )
+    in_a_row, skipped, step = state.skipped_in_row, state.skipped, state.step
+    if in_a_row >= IN_A_ROW:
+        raise TrainingDiverged(
+            f"loss or gradient not finite in {in_a_row} updates in a row, up to step {step}"
+        )
+    if skipped >= AT_LEAST and skipped > SHARE * step:
+        raise TrainingDiverged(f"loss or gradient not finite in {skipped} of {step} updates")
+    return False
+
+
+def first_not_finite(model: nn.Module, compute: Callable[[], object]) -> str:
+    """Compute something with a model and return the first number that is not finite.
+
+    It is the output of a module, else a weight, else a gradient, else the loss.
+    """
+    outputs: list[str] = []
+
+    def check(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
+            outputs.append(f"output of {name}")
+
+    handles = [
+        module.register_forward_hook(functools.partial(check, name))
+        for name, module in model.named_modules()
+        if name
+    ]
+    try:
+        with torch.compiler.set_stance("force_eager"):  # a compiled model calls no hooks
+            compute()
+    finally:
+        for handle in handles:
+            handle.remove()
+    parameters = dict(model.named_parameters())
+    tensors = {f"weight {name}": p for name, p in parameters.items()}
+    gradients = {f"gradient of {name}": p.grad for name, p in parameters.items()}
+    wrong = [
+        name
+        for name, tensor in (tensors | gradients).items()
+        if tensor is not None and not bool(torch.isfinite(tensor).all())
+    ]
+    return [*outputs, *wrong, "loss"][0]
+
+
+def write_report(
+    error: TrainingDiverged,
+    system: System,
+    state: TrainState,
+    cause: str,
+    update: list[Ids],
+    rate: float,
+) -> TrainingDiverged:
+    """Write diverged.json and return the error with everything that helps to find its cause.
+
+    Args:
+        error: from `check_finite`.
+        cause: from `first_not_finite`.
+        update, rate: the batches and the learning rate of the update.
+    """
+    path = system.path / "diverged.json"
+    names = [checkpoint.name for checkpoint in checkpoints.find_checkpoints(system)]
+    report = {
+        "step": state.step,
+        "first_not_finite": cause,
+        "lr": rate,
+        "rows": [rows.tolist() for rows in update],
+        "gradient_norms_before": state.norms,
+        "skipped": state.skipped,
+        "last_checkpoint": names[-1] if names else None,
+    }
+    files.write_json(path, report)
+    last = f"the last good checkpoint is {names[-1]}" if names else "there is no checkpoint yet"
+    return TrainingDiverged(
+        f"{error.message}; first not finite: {cause}",
+        where=f"{path} (batch rows, learning rate {rate:.3g}, gradient norms)",
+        hint=f"lower train.lr or set train.clip_norm=1, with --force to begin anew; {last}",
+    )

@@ -1,0 +1,103 @@
+"""`--init-from`: begin with the weights of another system. Weights with the same name and shape are
+copied; a message lists the others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from nmtkit import console
+from nmtkit.errors import CheckpointError, ConfigError, DataError, nearest
+from nmtkit.models import checkpoints, loading
+from nmtkit.models.base import Model
+from nmtkit.run import Run, System
+
+
+def find_source(run: Run, name: str) -> Path:
+    """Return the checkpoint that --init-from names.
+
+    It is the best one of a system of the run or of a system's folder, or a checkpoint folder.
+
+    Raises: ConfigError if nothing has that name; CheckpointError if it has no valid checkpoint.
+    """
+    systems = {system.name: system for system in run.systems()}
+    path = Path(name)
+    if name in systems or (path / "checkpoints").is_dir():
+        return checkpoints.choose(systems.get(name, System(path)), 1)[0]
+    message, hint = f"no system or folder '{name}'", "name a checkpoint folder"
+    if (path / "systems").is_dir():
+        message, hint = f"{path} is a run, not a system", "it has no trained system"
+        if trained := Run(path).systems():
+            hint = f"name one of its systems: {trained[0].path}"
+    elif path.exists():
+        checkpoints.read_manifest(path)
+        return path
+    elif systems:
+        hint = nearest(name, systems)
+    raise ConfigError(message, where="--init-from", hint=hint)
+
+
+@torch.no_grad()
+def copy_matching(run: Run, name: str, model: Model) -> None:
+    """Copy the weights of a checkpoint that a model has too, and print what was and was not copied.
+
+    Tensors with an axis as long as a vocabulary are copied only if the vocabularies are the same.
+
+    Raises: as `find_source`; CheckpointError if nothing matches.
+    """
+    path = find_source(run, name)
+    theirs, own = checkpoints.load_weights(path), loading.weights_of(model)
+    vocabularies = checkpoints.read_manifest(path).vocabulary, loading.vocabulary_hashes(run)
+    same_vocabulary = loading.of_ids(vocabularies[0]) == loading.of_ids(vocabularies[1])
+    sizes = {model.vocabularies.src, model.vocabularies.tgt}
+    copied, other_shape, of_words = [], [], []
+    for key in own.keys() & theirs.keys():
+        if own[key].shape != theirs[key].shape:
+            other_shape.append(key)
+        elif not same_vocabulary and sizes & set(own[key].shape):
+            of_words.append(key)
+        else:
+            own[key].copy_(theirs[key])
+            copied.append(key)
+    if not copied:
+        raise CheckpointError(
+            f"nothing in {path} matches this model",
+            where="--init-from",
+            hint="name a system of the same family and sizes",
+        )
+    numbers, total = (sum(own[key].numel() for key in keys) for keys in (copied, own))
+    summary = (
+        f"initialised from {path}: {len(copied)} of {len(own)} tensors, {numbers:,} of {total:,}"
+        " numbers"
+    )
+    if numbers < total / 2:
+        console.warn(f"{summary}; the other {100 * (1 - numbers / total):.1f}% begin at random")
+    else:
+        console.say(summary)
+    not_copied = {
+        "new here": own.keys() - theirs.keys(),
+        "of another shape": other_shape,
+        "of another vocabulary": of_words,
+        "not used from there": theirs.keys() - own.keys(),
+    }
+    for reason, keys in not_copied.items():
+        if keys:
+            more = " …" if len(keys) > 8 else ""
+            console.say(f"  {reason}: {', '.join(sorted(keys)[:8])}{more} ({len(keys)})")
+    if other_shape and (sizes_that_differ := _different_sizes(path, model)):
+        console.say(f"  sizes that differ: {', '.join(sizes_that_differ)}")
+
+
+def _different_sizes(path: Path, model: Model) -> list[str]:
+    """Return the numbers in a model's settings that the system of a checkpoint has otherwise."""
+    try:
+        theirs = System(path.parent.parent).read_config().get("model", {})
+    except DataError:
+        return []
+    return [
+        f"model.{key} {own} (there {theirs[key]})"
+        for key, own in sorted(model.settings.model_dump().items())
+        if type(own) is int and theirs.get(key, own) != own
+    ]
