@@ -77,11 +77,7 @@ def contexts(
         targets: the token ids of the target side of a sentence, </s> last, if the rule wants them.
     Raises: ValueError if target sides are wanted and there are none.
     """
-    concatenate = rule.join == "concatenate"
-    keys = [
-        [tuple(sentences)] if concatenate and sentences else [(sentence,) for sentence in sentences]
-        for sentences in of_rows
-    ]
+    keys = [_keys(sentences, rule) for sentences in of_rows]
     texts = {key: _joined(key, ids) for of_row in keys for key in of_row}
     if not texts:
         return None
@@ -91,35 +87,55 @@ def contexts(
     for row, of_row in zip(rows, keys, strict=True):
         row[: len(of_row)] = [number[key] for key in of_row]
     row_numbers = tensor(rows, device)
-    array, lengths = padded([texts[key] for key in number])
-    src = tensor(array, device), tensor(lengths, device), lengths
-    tgt = None
+    src, tgt = _Side.of([texts[key] for key in number], device), None
     if rule.targets:
         if targets is None:
             raise ValueError("a model wants the target sides of contexts, and there are none")
-        array, counts = padded([_joined(key, targets) for key in number])
-        tgt = tensor(shifted(array, counts), device), tensor(counts, device), counts
+        tgt = _Side.of([_joined(key, targets) for key in number], device, decoder_input=True)
 
     def some(which: slice, parts: tuple[Context, ...] = ()) -> Context:
-        src_ids, src_lengths, src_padded = _narrow(*src, which)
-        tgt_in, tgt_lengths, tgt_padded = _narrow(*tgt, which) if tgt else (None, None, False)
+        of_src, lengths, is_padded = src.some(which)
+        of_tgt, tgt_lengths, tgt_padded = tgt.some(which) if tgt else (None, None, False)
         return Context(
-            src_ids, src_lengths, row_numbers, src_padded, tgt_in, tgt_lengths, tgt_padded, parts
+            of_src, lengths, row_numbers, is_padded, of_tgt, tgt_lengths, tgt_padded, parts
         )
 
-    starts = like_length(lengths, SAVED if str(row_numbers.device) == "cpu" else SAVED_ELSEWHERE)
-    edges = itertools.pairwise([*starts, len(lengths)])
+    saved = SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE
+    starts = like_length(src.counts, saved)
+    edges = itertools.pairwise([*starts, len(number)])
     parts = tuple(some(slice(*edge)) for edge in edges) if len(starts) > 1 else ()
     return some(slice(None), parts)
 
 
-def _narrow(ids: Tensor, lengths: Tensor, counts: Ids, which: slice) -> tuple[Tensor, Tensor, bool]:
-    """Return some rows, no wider than the longest of them, their lengths, and if any is padded."""
-    longest = int(counts[which].max())
-    return ids[which, :longest], lengths[which], bool(counts[which].min() < longest)
+def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
+    """Return the contexts of a sentence, each as the numbers of its sentences."""
+    if rule.join == "concatenate" and sentences:
+        return [tuple(sentences)]
+    return [(sentence,) for sentence in sentences]
 
 
-def _joined(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]]) -> NDArray[np.int64]:
+@dataclass(frozen=True)
+class _Side:
+    """One side of all contexts: padded ids (U, M), lengths (U), and the lengths on the CPU."""
+
+    ids: Tensor
+    lengths: Tensor
+    counts: Ids
+
+    @classmethod
+    def of(cls, texts: list[Ids], device: torch.device | str, decoder_input: bool = False) -> _Side:
+        ids, counts = padded(texts)
+        ids = shifted(ids, counts) if decoder_input else ids
+        return cls(tensor(ids, device), tensor(counts, device), counts)
+
+    def some(self, which: slice) -> tuple[Tensor, Tensor, bool]:
+        """Return some rows, no wider than their longest, their lengths, and if any is padded."""
+        counts = self.counts[which]
+        longest = int(counts.max())
+        return self.ids[which, :longest], self.lengths[which], bool(counts.min() < longest)
+
+
+def _joined(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]]) -> Ids:
     """Return sentences as one, `BREAK` in the place of every </s> but the last."""
     joined = np.concatenate([ids(sentence) for sentence in sentences]).astype(np.int64)
     joined[:-1][joined[:-1] == EOS] = BREAK

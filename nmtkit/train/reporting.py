@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class Reporter:
             cut_metrics(system, step)
             self._board = _board(system, step)
         else:
-            paths = [os.devnull, os.devnull]
+            paths = [Path(os.devnull)] * 2
         self._log, self._metrics = (open(path, "a", encoding="utf-8") for path in paths)
 
     def close(self) -> None:

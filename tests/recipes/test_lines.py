@@ -16,8 +16,8 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.score import lengths, paper
 from nmtkit.score.significance import check_test
-from nmtkit.train.plan import make_plan
 from nmtkit.train.optimizer import learning_rate
+from nmtkit.train.plan import make_plan
 from tests.recipes.door import ROOT, nothing, run_recipe
 
 DC_WMT, DC_TED, PR = (
