@@ -36,10 +36,6 @@ class Plan(BaseModel, frozen=True):
     train: TrainSettings
     search: SearchSettings
 
-    def values(self) -> dict[str, Any]:
-        """Return plain values, with lists for tuples as TOML has them."""
-        return self.model_dump(mode="json")
-
 
 def make_plan(
     run: Run,
@@ -110,7 +106,7 @@ def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
     if not allowed:
         return
     stored = system.read_config() if system.config.is_file() else {}
-    known = _flat(plan.values()).keys() | _flat(stored).keys()
+    known = _flat(plan.model_dump()).keys() | _flat(stored).keys()
     for key in allowed:
         if key not in known:
             raise ConfigError(
@@ -143,7 +139,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             hint="--force begins anew, --name trains a second system",
         )
     stored.pop("hardware", None)  # no setting, but what the machine decided
-    old, new = _flat(stored), _flat(plan.values())
+    old, new = _flat(stored), _flat(plan.model_dump())
     changed = {
         key: (_shown(old.get(key)), _shown(new.get(key)))
         for key in sorted(
@@ -174,15 +170,15 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
     return plan
 
 
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of sections by `section.key`."""
+def _flat(sections: dict[str, Any]) -> dict[str, Any]:
+    """Return values by `section.key`, with lists for tuples as TOML has them."""
     flat: dict[str, Any] = {}
-    for section, value in values.items():
+    for section, value in sections.items():
         if isinstance(value, dict):
             flat |= {f"{section}.{key}": of_key for key, of_key in value.items()}
         else:
             flat[section] = value
-    return flat
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in flat.items()}
 
 
 def _shown(value: object) -> str:

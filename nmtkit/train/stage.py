@@ -114,7 +114,7 @@ def _write_settings(system: System, plan: Plan, state: TrainState) -> None:
 
     A new training, which is known to work by now, first removes what an earlier one left.
     """
-    values = plan.values()
+    values = plan.model_dump()
     if not state.step:
         for path in system.path.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -153,7 +153,7 @@ def _start(
         hint = "see prep/manifest.json for what cleaning dropped"
         raise DataError("the training set is empty", where=store.path, hint=hint)
     weights, moments, state, path = saving.newest(system) if begun else ({}, {}, TrainState(), None)
-    width = common_width(plan.values())
+    width = common_width(plan.model_dump())
     device = ranks.device(device)
     hardware = machines.choose(device, plan.train.precision, width, plan.train.matmul)
     machine = hardware.describe() + describe(plan.train.deterministic, hardware.device)
@@ -231,7 +231,7 @@ def _check_reading(model: Model, variant: str, run: Run, store: Store, dev: Text
 def _check_alike(ranks: Ranks, plan: Plan, state: TrainState, model: Model) -> None:
     """Raise EnvironmentProblem naming a rank that does not begin as rank 0 does."""
     weights = float(sum(p.detach().double().abs().sum() for p in model.parameters()))
-    settings = float(zlib.crc32(repr(plan.values()).encode()))
+    settings = float(zlib.crc32(repr(plan.model_dump()).encode()))
     rows = ranks.gather([state.step, settings, weights])
     for rank, row in enumerate(rows):
         for fact, value, first in zip(("step", "settings", "weights"), row, rows[0], strict=True):

@@ -242,7 +242,7 @@ def test_all_variants_of_a_preset_compute_with_one_arithmetic(run, variant, monk
         assignments=[*QUIET, "train.max_steps=1", "train.batch_size=64"],
     )
     assert files.read_json(last(run, variant) / "state.json")["hardware"]["precision"] == "float32"
-    assert common_width(make_plan(run, variant, "base", None, [], None).values()) == 512
+    assert common_width(make_plan(run, variant, "base", None, [], None).model_dump()) == 512
 
 
 # One update
