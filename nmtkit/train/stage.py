@@ -23,6 +23,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
+from nmtkit.nn.hardware import Hardware
 from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run, System
 from nmtkit.train import saving
@@ -143,30 +144,13 @@ def _start(
         begun: there are checkpoints to continue from.
         opening: gets the lines for train.log.
     """
-
-    def say(message: str) -> None:
-        opening.append(message)
-        console.say(message)
-
     store = Store(run.prep / "train")
     if not len(store):
         hint = "see prep/manifest.json for what cleaning dropped"
         raise DataError("the training set is empty", where=store.path, hint=hint)
     weights, moments, state, path = saving.newest(system) if begun else ({}, {}, TrainState(), None)
-    width = common_width(plan.model_dump())
     device = ranks.device(device)
-    hardware = machines.choose(device, plan.train.precision, width, plan.train.matmul)
-    machine = hardware.describe() + describe(plan.train.deterministic, hardware.device)
-    opening.append(f"nmtkit {nmtkit.__version__}, torch {torch.__version__}: {machine}")
-    console.say(machine)
-    of_first = ranks.first_does(hardware.values)
-    if state.hardware and state.hardware != of_first:
-        console.warn(
-            "the hardware is not that of the last start: training goes on, but not with the same"
-            " bits"
-        )
-        state.split_from = None  # its memory may be larger
-    state.hardware = of_first
+    hardware = _choose_hardware(plan, device, ranks, state, opening)
     torch.manual_seed(plan.train.seed)
     model = build_model(plan.variant, plan.model, loading.vocabulary_sizes(run))
     dev = next(iter(run.sets("dev")), None)
@@ -187,19 +171,41 @@ def _start(
     )
     put_optimizer_tensors(model, trainer.optimizer, moments, where=path)
     parameters = sum(p.numel() for p in model.parameters())
-    say(f"{plan.variant}: {parameters:,} parameters; {len(store):,} training pairs")
+    opening.append(f"{plan.variant}: {parameters:,} parameters; {len(store):,} training pairs")
+    console.say(opening[-1])
     _check_alike(ranks, plan, state, model)
     if ranks.world > 1 or state.processes > 1:
         megabytes = bytes_sent(parameters, ranks.world) / 1e6
         before = ""
         if state.step and state.processes != ranks.world:
             before = f" ({state.processes} before, with the same batches)"
-        say(
+        opening.append(
             f"{ranks.world} processes{before}: each sends and receives {megabytes:,.1f} MB of"
             " gradients an update"
         )
+        console.say(opening[-1])
     state.processes = ranks.world
     return trainer
+
+
+def _choose_hardware(
+    plan: Plan, device: str, ranks: Ranks, state: TrainState, opening: list[str]
+) -> Hardware:
+    """Choose what to compute with; warn if the training continues on other hardware."""
+    width = common_width(plan.model_dump())
+    hardware = machines.choose(device, plan.train.precision, width, plan.train.matmul)
+    machine = hardware.describe() + describe(plan.train.deterministic, hardware.device)
+    opening.append(f"nmtkit {nmtkit.__version__}, torch {torch.__version__}: {machine}")
+    console.say(machine)
+    of_first = ranks.first_does(hardware.values)
+    if state.hardware and state.hardware != of_first:
+        console.warn(
+            "the hardware is not that of the last start: training goes on, but not with the same"
+            " bits"
+        )
+        state.split_from = None  # its memory may be larger
+    state.hardware = of_first
+    return hardware
 
 
 def _check_reading(model: Model, variant: str, run: Run, store: Store, dev: TextSet | None) -> None:
