@@ -5,7 +5,6 @@ training that is continued.
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,6 +14,7 @@ from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models.variants import load_variant
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings, TrainSettings
+from nmtkit.train.options import TrainOptions
 
 # Settings that may change when a training continues: they decide how long it lasts and what is kept
 # and reported. `deterministic` and `matmul` change only how an update is rounded.
@@ -37,15 +37,7 @@ class Plan(BaseModel, frozen=True):
     search: SearchSettings
 
 
-def make_plan(
-    run: Run,
-    variant: str,
-    preset: str | None,
-    config: Path | None,
-    assignments: list[str],
-    seed: int | None,
-    init_from: str | None = None,
-) -> Plan:
+def make_plan(run: Run, options: TrainOptions) -> Plan:
     """Return the settings from, weakest first: defaults, preset, --config, --set, --seed.
 
     A named preset replaces that of the data set. Its model sizes are adapted to the variant's
@@ -55,10 +47,10 @@ def make_plan(
         prepared.
     """
     manifest = run.manifest()
-    cls = load_variant(variant)
-    preset = preset or manifest.preset
+    cls = load_variant(options.variant)
+    preset = options.preset or manifest.preset
     of_preset = settings.load_preset(preset) if preset else {}
-    assigned = settings.parse_set(assignments)
+    assigned = settings.parse_set(options.assignments)
     if "prep" in assigned:
         key = "prep." + next(iter(assigned["prep"]))
         raise ConfigError(
@@ -68,14 +60,14 @@ def make_plan(
         )
     sections = settings.merge(
         {**of_preset, "model": cls.adapt(of_preset.get("model", {}))},
-        settings.load_config(config) if config else {},
+        settings.load_config(options.config) if options.config else {},
         assigned,
-        {"train": {} if seed is None else {"seed": seed}},
+        {"train": {} if options.seed is None else {"seed": options.seed}},
     )
     return Plan(
-        variant=variant,
+        variant=options.variant,
         preset=preset,
-        init_from=init_from or "",
+        init_from=options.init_from or "",
         corpus=manifest.fingerprint,
         model=settings.build(cls.Settings, sections.get("model", {}), "model").model_dump(),
         train=settings.build(TrainSettings, sections.get("train", {}), "train"),

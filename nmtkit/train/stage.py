@@ -55,7 +55,8 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     device = options.device
     ranks = ranks or Ranks()
     plan = make_plan(run, options)
-    system = run.new_system(options.name or default_name(options.variant))
+    name = default_name(options.variant) if options.name is None else options.name
+    system = run.new_system(name)
     check_known(options.allow_change, system, plan)
     if options.init_from:
         find_source(run, options.init_from)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch, collate, source_batch
 from nmtkit.data.documents import Documents
-from nmtkit.data.spans import Spans
+from nmtkit.data.ragged import Ragged
 from nmtkit.models.base import Model
 from nmtkit.nn.linear import inference
 from nmtkit.translate.steps import wide
@@ -75,7 +75,7 @@ class GivenPairs:
         self,
         src: Sequence[Sequence[int] | NDArray[Any]],
         tgt: Sequence[Sequence[int]],
-        spans: Spans | None = None,
+        spans: Ragged | None = None,
         documents: Documents | None = None,
     ) -> None:
         self._src, self._tgt = src, tgt

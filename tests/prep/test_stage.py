@@ -26,6 +26,7 @@ from nmtkit.prep import check, pipeline, request
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run, locked
+from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
 from tests.prep.corpora import pairs, write
 
@@ -459,7 +460,7 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
         == run.manifest().preset
         == "small"
     )
-    assert make_plan(run, "transformer", None, None, [], None).preset == "small"
+    assert make_plan(run, TrainOptions()).preset == "small"
     prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
     assert "up to date" in capsys.readouterr().err
     (option,) = [one for one in get_command(app).commands["prep"].params if one.name == "preset"]

@@ -17,6 +17,7 @@ from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.score import lengths, paper
 from nmtkit.score.significance import check_test
 from nmtkit.train.optimizer import learning_rate
+from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
 from tests.recipes.door import ROOT, nothing, run_recipe
 
@@ -128,14 +129,9 @@ def asked(name, folder, **variables):
 def planned(values):
     """What a call of train resolves to."""
     run = SimpleNamespace(manifest=lambda: SimpleNamespace(preset="", fingerprint=""))
-    return make_plan(
-        run,
-        values["variant"],
-        values["preset"],
-        values["config"],
-        values["assignments"] or [],
-        values["seed"],
-    )
+    keys = ("variant", "preset", "config", "assignments", "seed")
+    given = {key: values[key] for key in keys if values[key] is not None}
+    return make_plan(run, TrainOptions.of(given))
 
 
 def understood(call):

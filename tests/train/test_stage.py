@@ -25,6 +25,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import Vocabulary
 from nmtkit.train import loop
 from nmtkit.train.gradients import Gradients, Updates
+from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import common_width, make_plan
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best
@@ -76,7 +77,8 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
     config.write_text("[train]\nlr = 3.0\nwarmup = 7\n[prep]\nmerges = 1\n[search]\nbeam = 9\n")
 
     def plan(preset=None, config=None, assignments=(), seed=None):
-        return make_plan(run, VARIANT, preset, config, list(assignments), seed)
+        options = {"preset": preset, "config": config, "assignments": list(assignments)}
+        return make_plan(run, TrainOptions.of(options | {"seed": seed}))
 
     assert (plan().train.lr, plan().train.warmup, plan().model["d_model"], plan().preset) == (
         1.0,
@@ -242,7 +244,10 @@ def test_all_variants_of_a_preset_compute_with_one_arithmetic(run, variant, monk
         assignments=[*QUIET, "train.max_steps=1", "train.batch_size=64"],
     )
     assert files.read_json(last(run, variant) / "state.json")["hardware"]["precision"] == "float32"
-    assert common_width(make_plan(run, variant, "base", None, [], None).model_dump()) == 512
+    assert (
+        common_width(make_plan(run, TrainOptions(variant=variant, preset="base")).model_dump())
+        == 512
+    )
 
 
 # One update
