@@ -5,7 +5,7 @@ agrees with gold word alignments.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, option
+from nmtkit.analyze.analysis import Analysis, Finding, option
 from nmtkit.analyze.shared import context_spread, links, recording
 from nmtkit.analyze.shared.links import GoldSet
 from nmtkit.analyze.shared.presenting import (
@@ -70,14 +70,17 @@ def select_sites(model: Model, layer: str, only_cross: bool, device: torch.devic
     """Return the attentions from target to source of all layers or of one, or any attention by its
     name.
 
-    Raises: ConfigError naming what there is, if there is none like that.
+    Raises: ConfigError naming what there is, if there is none like that; LeftOut for a model
+        without attention from target to source.
     """
     sites = recording.sides(model, device)
-    cross = {site: sides for site, sides in sites.items() if sides == CROSS}
-    if not layer:
-        return cross
-    if layer in (cross if only_cross else sites):
+    if layer in sites and not only_cross:
         return {layer: sites[layer]}
+    cross = recording.cross_sites(model, device)
+    if not layer:
+        return dict.fromkeys(cross, CROSS)
+    if layer in cross:
+        return {layer: CROSS}
     if layer in sites:
         message = f"'{layer}' is no attention from the target to the source, so it aligns nothing"
         raise ConfigError(message, where="--layer", hint=", ".join(cross))
@@ -88,9 +91,9 @@ def select_sites(model: Model, layer: str, only_cross: bool, device: torch.devic
     raise ConfigError(f"no layer '{layer}'", where="--layer", hint=hint)
 
 
-def drawn_site(sites: Sites) -> str:
+def drawn_site(sites: Iterable[str]) -> str:
     """Return the attention that is drawn: the last but one."""
-    return list(sites)[max(0, len(sites) - 2)]
+    return [*sites][-2:][0]
 
 
 def of_head(weights: Tensor, head: int) -> Tensor:
@@ -144,8 +147,6 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         def draw(name: str) -> Drawn:
             model = study.model(name)
             sites = select_sites(model, options.layer, gold is not None, study.device)
-            if not sites:
-                raise LeftOut("it has no attention to the source")
             if gold:
                 agreement.extend(self._agreement(study, name, model, sites, gold))
             return self._drawn(study, name, model, sites, pairs)

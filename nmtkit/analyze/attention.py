@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.analyze.alignment import drawn_site, of_head, select_sites
+from nmtkit.analyze.alignment import drawn_site, of_head
 from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
 from nmtkit.analyze.shared import recording
 from nmtkit.analyze.shared.presenting import text_columns
@@ -84,10 +84,7 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
         message = f"{len(subwords):,} lines of subwords for {len(store):,} sentences"
         raise DataError(message, where=path, hint=hint)
     model = study.model(name)
-    sites = select_sites(model, "", True, study.device)
-    if not sites:
-        raise LeftOut("it does not attend to the source")
-    site = drawn_site(sites)
+    site = drawn_site(recording.cross_sites(model, study.device))
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
     pairs = GivenPairs(
         [store.src(i) for i in range(len(store))],

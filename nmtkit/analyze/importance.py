@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
-from nmtkit.analyze.shared import ablation, context_spread
+from nmtkit.analyze.analysis import Analysis, Finding, Options, option
+from nmtkit.analyze.shared import ablation, context_spread, recording
 from nmtkit.analyze.shared.ablation import Ablation
+from nmtkit.analyze.shared.presenting import csv_text, interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures
@@ -51,18 +51,17 @@ class Points:
 
 def points_of(study: Study, name: str, attention: Ablation, rows: Rows) -> Points:
     """Return the points of a system over some sentences of the set."""
-    sentences = len(study.store)
-    alpha, js = np.full((2, sentences, int(study.store.tgt_lengths.max())), np.nan)
+    sentences, length = len(study.store), int(study.store.tgt_lengths.max())
+    alpha, js = np.full((2, sentences, length), np.nan)
     spread = np.full((2, sentences), np.nan)
     for batch in study.batches(name, attention.model, rows):
         read, compared = batch.rows.cpu().numpy(), ablation.compare(attention, batch)
-        length = compared.alpha.size(1)
-        alpha[read, :length] = compared.alpha.cpu().numpy()
-        js[read, :length] = compared.js.cpu().numpy()
-        spread[:, read] = compared.spread.cpu().numpy()
+        steps = slice(compared.alpha.size(1))
+        alpha[read, steps], js[read, steps] = compared.alpha.cpu(), compared.js.cpu()
+        spread[:, read] = compared.spread.cpu()
     known = np.isfinite(alpha)
-    lines, steps = known.nonzero()
-    return Points(lines, steps, alpha[known], js[known], spread)
+    lines, steps_of_points = known.nonzero()
+    return Points(lines, steps_of_points, alpha[known], js[known], spread)
 
 
 def sums(points: Points, sentences: int) -> Numbers:
@@ -71,8 +70,7 @@ def sums(points: Points, sentences: int) -> Numbers:
     Returns: (sentences, 8): count, Σx, Σy, Σx², Σy², Σxy, Σ(x-y)², how often y < 0.
     """
     x, y = points.alpha, points.js
-    negative = (y < -ROUNDING).astype(np.float64)
-    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, (x - y) ** 2, negative)
+    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, (x - y) ** 2, y < -ROUNDING)
     columns = [np.bincount(points.rows, weights=part, minlength=sentences) for part in parts]
     return np.stack(columns, axis=1)
 
@@ -99,9 +97,17 @@ def estimates(points: Points, draws: Resampling, rows: Rows) -> list[Estimate]:
     """Return the table's numbers of a system, with intervals over resamples of the sentences."""
     of_sentences = sums(points, points.spread.shape[1])[rows]
     values, resampled = numbers_of(of_sentences.sum(0)), numbers_of(draws.sums(of_sentences))
-    known = {key: float(value) if np.isfinite(value) else None for key, value in values.items()}
-    numbers = [estimate(value, resampled[key]) for key, value in known.items()]
+    numbers = [estimate(float(value), resampled[key]) for key, value in values.items()]
     return [*numbers, *(context_spread.mean(spread[rows], draws) for spread in points.spread)]
+
+
+def draw(size: int, count: int) -> Rows:
+    """Return `count` of the numbers from 0 to size - 1, drawn at random and sorted; all if there
+    are no more.
+    """
+    if count >= size:
+        return np.arange(size)
+    return np.sort(np.random.default_rng(SEED).choice(size, count, replace=False))
 
 
 class ImportanceOptions(Options):
@@ -142,17 +148,13 @@ class Importance(Analysis[ImportanceOptions, Importances]):
     Options = ImportanceOptions
 
     def measure(self, study: Study) -> Importances:
-        size, count = len(study.store), self.options.sentences
-        rows = np.arange(size)
-        if 0 < count < size:
-            rows = np.sort(np.random.default_rng(SEED).choice(size, count, replace=False))
+        size = len(study.store)
+        rows = draw(size, self.options.sentences or size)
         draws = study.resampling(len(rows))
 
         def importance_of(name: str) -> SystemImportance:
             model, device = study.model(name), study.device
-            site = ablation.attention_site(model, device)
-            if site is None:
-                raise LeftOut("it has no attention to the source")
+            site = recording.cross_sites(model, device)[-1]  # of the last layer
             renormalise = self.options.removal == "renormalised"
             points = points_of(study, name, Ablation.of(model, site, renormalise, device), rows)
             return SystemImportance(site, points, estimates(points, draws, rows))
@@ -225,28 +227,25 @@ class Importance(Analysis[ImportanceOptions, Importances]):
 
 
 COLUMNS = [
-    *(Column(key, key, left=True) for key in ("system", "attention", "removal")),
+    *text_columns("system", "attention", "removal"),
     Column("points", "points"),
-    Column("loss", "Σ(Δα−ΔJS)² [95%]", decimals=1, interval=True),
-    Column("loss_per_point", "loss per point [95%]", decimals=3, interval=True),
-    Column("correlation", "correlation [95%]", decimals=3, interval=True),
-    Column("d_alpha", "mean Δα [95%]", decimals=3, interval=True),
-    Column("d_js", "mean ΔJS [95%]", decimals=5, interval=True),
-    Column("explained", "explained, % [95%]", decimals=1, interval=True),
-    Column("against", "ΔJS < 0, % [95%]", decimals=1, interval=True),
+    interval_column("loss", "Σ(Δα−ΔJS)²", 1),
+    interval_column("loss_per_point", "loss per point", 3),
+    interval_column("correlation", "correlation", 3),
+    interval_column("d_alpha", "mean Δα", 3),
+    interval_column("d_js", "mean ΔJS", 5),
+    interval_column("explained", "explained, %", 1),
+    interval_column("against", "ΔJS < 0, %", 1),
     context_spread.column(),
     context_spread.column("even_context_spread", "with even weights"),
 ]
 
 
-def _figure(systems: dict[str, SystemImportance], removal: str) -> str | None:
+def _figure(systems: Mapping[str, SystemImportance], removal: str) -> str | None:
     clouds = {}
     for name, system in systems.items():
-        points = system.points
-        count = len(points.rows)
-        shown = np.arange(count)
-        if count > DRAWN:
-            shown = np.sort(np.random.default_rng(SEED).choice(count, DRAWN, replace=False))
+        points, count = system.points, len(system.points.rows)
+        shown = draw(count, DRAWN)
         cloud = figures.Cloud(points.alpha[shown].tolist(), points.js[shown].tolist())
         clouds[f"{name} ({len(shown):,} of {count:,} points)"] = cloud
     return figures.scatter(clouds, "Δα", f"ΔJS (base 2, {removal})")
@@ -264,10 +263,7 @@ def _bars(name: str, points: Points, removal: str) -> str:
 
 
 def _csv(points: Points) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["line", "step", "d_alpha", "d_js"])
     columns = (points.rows + 1, points.steps + 1, points.alpha, points.js)
-    for line, step, alpha, js in zip(*(column.tolist() for column in columns), strict=True):
-        writer.writerow([line, step, f"{alpha:.6f}", f"{js:.6f}"])
-    return stream.getvalue()
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    cells = ([line, step, f"{alpha:.6f}", f"{js:.6f}"] for line, step, alpha, js in rows)
+    return csv_text([["line", "step", "d_alpha", "d_js"], *cells])

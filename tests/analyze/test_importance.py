@@ -130,11 +130,11 @@ def one_removal(model, site, batch, row, step, position, renormalise):
 
 
 def of_source(model, renormalise=True):
-    return Ablation.of(model, ablation.attention_site(model, CPU), renormalise, CPU)
+    return Ablation.of(model, recording.cross_sites(model, CPU)[-1], renormalise, CPU)
 
 
-def drawn_positions(rows, best, src_lengths, tgt_lengths):
-    chances = ablation.drawn_chances(rows, best.size(1), tgt_lengths)
+def drawn_positions(rows, best, src_lengths):
+    chances = ablation.drawn_chances(rows, best.size(1))
     return ablation.other_positions(chances, best, src_lengths)
 
 
@@ -152,7 +152,7 @@ def test_a_batch_equals_one_removal_at_a_time(case, renormalise):
         model.decode(batch.tgt_in, model.encode(batch))
     alpha = seen[site][0].mean(1)
     best = alpha.argmax(-1)
-    other = drawn_positions(batch.rows, best, batch.src_lengths, batch.tgt_lengths)
+    other = drawn_positions(batch.rows, best, batch.src_lengths)
     for row, (sources, steps) in enumerate(
         zip(batch.src_lengths.tolist(), batch.tgt_lengths.tolist(), strict=True)
     ):
@@ -186,12 +186,6 @@ def test_all_steps_go_in_one_pass_only_where_no_step_feels_another():
         Ablation.of(model, "nowhere", True, CPU)
 
 
-def test_the_last_layer_is_the_one():
-    assert ablation.attention_site(contract.Case("pr").build(), CPU) == "decoder.1.cross"
-    assert ablation.attention_site(contract.Case("gatt").build(), CPU) == "attention"
-    assert ablation.attention_site(contract.Case(TOY).build(), CPU) is None
-
-
 @pytest.mark.parametrize("variant", ["transformer", "caru"])
 def test_each_sentence_is_decoded_whole_once_and_once_for_each_removal(variant, monkeypatch):
     model = contract.Case(variant).build()
@@ -223,13 +217,13 @@ def test_what_is_left_of_weights():
 
 
 def test_draws_are_even_among_the_other_positions_and_each_sentence_has_its_own():
-    rows, lengths, steps = torch.arange(200), torch.full((200,), 4), torch.full((200,), 60)
+    rows, lengths = torch.arange(200), torch.full((200,), 4)
     best = torch.full((200, 60), 2)
-    found = drawn_positions(rows, best, lengths, steps)
+    found = drawn_positions(rows, best, lengths)
     counts = torch.bincount(found.flatten(), minlength=4)
     assert counts[2] == 0 and len(counts) == 4
     assert (counts[[0, 1, 3]] / 4000 - 1).abs().max() < 0.05
-    again = drawn_positions(rows[[7, 3]], best[[7, 3], :9], lengths[[7, 3]], steps[[7, 3]] - 51)
+    again = drawn_positions(rows[[7, 3]], best[[7, 3], :9], lengths[[7, 3]])
     assert torch.equal(again, found[[7, 3], :9])
     assert not torch.equal(found[3], found[7])
 

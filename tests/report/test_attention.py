@@ -91,5 +91,5 @@ def test_what_cannot_be_shown_is_refused(analysed):
         analysed.run.path / "systems/own/translate/test/hyp.subwords.txt",
         map(" ".join, analysed.subwords),
     )
-    with pytest.raises(LeftOut, match="does not attend to the source"):
+    with pytest.raises(LeftOut, match="it has no attention to the source"):
         attention_of(study(analysed), "own", [1])

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmtkit.analyze.analysis import LeftOut
 from nmtkit.analyze.shared import context_spread, recording
@@ -126,57 +127,42 @@ class Ablation:
     def remove(self, memory: Memory, tgt_in: Tensor, pick: Pick) -> Removed:
         """Remove K source positions in turn at every step.
 
+        A sentence has 1 + K rows. The first keeps all positions. Its weights tell, inside the pass,
+        which positions the other rows do without. If steps depend on each other, each step begins
+        with the state that the first row left, so that removals do not add up.
+
         Args:
             memory: from `encode`, B rows; tgt_in: (B, T).
             pick: chooses the positions by the weights.
         """
-        decode = self._all_steps if self.in_parallel else self._step_by_step
-        return decode(memory, tgt_in, pick)
-
-    def _all_steps(self, memory: Memory, tgt_in: Tensor, pick: Pick) -> Removed:
-        with capture() as recorded:
-            intact = self.model.decode(tgt_in, memory)[0]
-        weights = _with_heads(recorded[self.site][0])
-        positions = pick(weights, 0)
-        rows = tgt_in.repeat_interleave(COUNT, dim=0)
-        with capture(without(self.site, positions.flatten(1), self.renormalise)):
-            hidden = self.model.decode(rows, memory)[0]
-        contexts = recorded.get(self.site + context_spread.ENDING, [None])[0]
-        return Removed(positions, weights, contexts, intact, hidden.view(*positions.shape, -1))
-
-    def _step_by_step(self, memory: Memory, tgt_in: Tensor, pick: Pick) -> Removed:
-        """Begin every step with the state that the whole attention left, so removals do not add up.
-
-        A sentence has 1 + K rows. The first has the whole attention, whose weights tell, inside the
-        step, which positions the other rows do without.
-        """
-        size = 1 + COUNT
+        sentences, length = tgt_in.shape
+        size, block = 1 + COUNT, length if self.in_parallel else 1  # rows, steps of a pass
         rows = tgt_in.repeat_interleave(size, dim=0)
-        first = torch.arange(len(tgt_in), device=tgt_in.device).repeat_interleave(size) * size
+        whole = torch.arange(sentences, device=tgt_in.device).repeat_interleave(size) * size
+        state: State | None = None if self.in_parallel else {}
         positions: list[Tensor] = []
+        outputs: list[Tensor] = []
+        whole_weights, contexts = [], []
 
         def change(name: str, weights: Tensor) -> Tensor:
             if name != self.site:
                 return weights
-            if len(positions) == step:
-                positions.append(pick(_with_heads(weights)[..., :1, :], step))
-            stays = positions[step].new_full((len(tgt_in), 1), NOTHING)
-            gone = torch.cat([stays, positions[step].squeeze(-1)], dim=1)
+            if len(positions) == len(outputs):
+                positions.append(pick(_with_heads(weights)[..., :block, :], len(outputs)))
+            gone = F.pad(positions[-1].flatten(1), (block, 0), value=NOTHING)
             return without(self.site, gone, self.renormalise)(name, weights)
 
-        state: State | None = {}
-        outputs, weights, contexts = [], [], []
-        for step in range(tgt_in.size(1)):  # noqa: B007 — `change` reads it
+        for start in range(0, length, block):
             with capture(change) as recorded:
-                output, state = self.model.decode(rows[:, step : step + 1], memory, state)
-            state = select_rows(state, first)
-            outputs.append(output.view(len(tgt_in), size, -1))
-            weights.append(_with_heads(recorded[self.site][0])[..., :1, :])
+                output, state = self.model.decode(rows[:, start : start + block], memory, state)
+            state = None if state is None else select_rows(state, whole)
+            outputs.append(output.view(sentences, size, block, -1))
+            whole_weights.append(_with_heads(recorded[self.site][0])[..., :block, :])
             contexts += recorded.get(self.site + context_spread.ENDING, [])[:1]
-        hidden = torch.stack(outputs, dim=2)
+        hidden = torch.cat(outputs, dim=2)
         return Removed(
             torch.cat(positions, dim=-1),
-            torch.cat(weights, dim=-2),
+            torch.cat(whole_weights, dim=-2),
             torch.cat(contexts, dim=1)[::size] if contexts else None,
             hidden[:, 0],
             hidden[:, 1:],
@@ -200,28 +186,19 @@ def divergences(model: Model, intact: Tensor, changed: Tensor) -> Tensor:
     parts = []
     rows = max(1, CHUNK // model.vocabularies.tgt)
     for whole, removals in zip(torch.split(intact, rows), torch.split(changed, rows), strict=True):
-        p, p_entropy = _with_entropy(model, whole)
-        columns = []
-        for removal in removals.unbind(1):
-            q, q_entropy = _with_entropy(model, removal)
-            middle = q.add_(p).div_(2)
-            entropy = -torch.xlogy(middle, middle).sum(-1)
-            columns.append((entropy - (p_entropy + q_entropy) / 2).clamp(min=0))
-        parts.append(torch.stack(columns, dim=1) / math.log(2))
+        p, p_entropy = _with_entropy(model, whole.unsqueeze(1))
+        q, q_entropy = _with_entropy(model, removals)
+        middle = q.add_(p).div_(2)
+        entropy = -torch.xlogy(middle, middle).sum(-1)
+        parts.append((entropy - (p_entropy + q_entropy) / 2).clamp(min=0) / math.log(2))
     return torch.cat(parts)
 
 
 def _with_entropy(model: Model, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the next word's distribution (N, V) and its entropy (N), in float64."""
+    """Return the next word's distribution (…, V) and its entropy (…), in float64."""
     logs = torch.log_softmax(model.logits(hidden).double(), dim=-1)
     p = logs.exp()
     return p, -logs.mul_(p).sum(-1)
-
-
-def attention_site(model: Model, device: torch.device) -> str | None:
-    """Return the last attention from the target to the source, if there is one."""
-    cross = [s for s, ends in recording.sides(model, device).items() if ends == recording.CROSS]
-    return cross[-1] if cross else None
 
 
 class Comparison(NamedTuple):
@@ -232,21 +209,18 @@ class Comparison(NamedTuple):
     js: Tensor
     """(B, T) ΔJS; NaN as Δα."""
     spread: Tensor
-    """(2, B) of `context_spread.spread`, of the attention and of even weights; NaN if unknown."""
+    """(2, B) of `context_spread.spread`: of the attention, of even weights; NaN if not recorded."""
 
 
-def drawn_chances(rows: Tensor, steps: int, tgt_lengths: Tensor) -> Tensor:
-    """Return a random number from 0 to 1 for each step, which does not depend on the batch.
+def drawn_chances(rows: Tensor, steps: int) -> Tensor:
+    """Return a random number from 0 to 1 for each step of each sentence, (B, steps) in float64,
+    which does not depend on the batch.
 
     Args:
         rows: (B) the number of each sentence, which seeds its draws.
-        tgt_lengths: (B) real steps.
-    Returns: (B, steps) in float64, 0 behind the end.
     """
-    chances = np.zeros((len(rows), steps))
-    for i, (row, length) in enumerate(zip(rows.tolist(), tgt_lengths.tolist(), strict=True)):
-        chances[i, :length] = np.random.default_rng([SEED, row]).random(length)
-    return torch.from_numpy(chances).to(rows.device)
+    chances = [np.random.default_rng([SEED, row]).random(steps) for row in rows.tolist()]
+    return torch.from_numpy(np.stack(chances)).to(rows.device)
 
 
 def other_positions(chances: Tensor, strongest: Tensor, src_lengths: Tensor) -> Tensor:
@@ -268,34 +242,34 @@ def compare(attention: Ablation, batch: Batch) -> Comparison:
     Source: Im & Chan 2024, after Serrano & Smith 2019, Is attention interpretable?
     """
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
-    model, lengths = attention.model, batch.src_lengths
-    chances = drawn_chances(batch.rows, batch.tgt_in.size(1), batch.tgt_lengths)
+    model, src_lengths, tgt_lengths = attention.model, batch.src_lengths, batch.tgt_lengths
+    chances = drawn_chances(batch.rows, batch.tgt_in.size(1))
 
     def pick(weights: Tensor, start: int) -> Tensor:
-        best = weights.mean(1).argmax(-1)  # (B, T), the first of equals
-        drawn = chances[:, start : start + best.size(1)]
-        return torch.stack([best, other_positions(drawn, best, lengths)], dim=1)
+        strongest = weights.mean(1).argmax(-1)  # (B, T), the first of equals
+        drawn = chances[:, start : start + strongest.size(1)]
+        return torch.stack([strongest, other_positions(drawn, strongest, src_lengths)], dim=1)
 
     with torch.inference_mode():
-        with capture():  # some keep the source states only while a capture is open
+        with capture():  # some models keep the source states only while a capture is open
             memory = model.encode(batch)
         removed = attention.remove(memory, batch.tgt_in, pick)
-        weights, positions = removed.weights.mean(1).double(), removed.positions.transpose(1, 2)
-        steps = torch.arange(batch.tgt_in.size(1), device=weights.device)
-        points = (steps < batch.tgt_lengths[:, None]) & (lengths > 1)[:, None]
-        alpha = weights.gather(-1, positions.clamp(max=weights.size(-1) - 1))  # (B, T, 2)
-        alpha[~points] = torch.nan
-        js = torch.full_like(alpha, torch.nan)
+        with capture(context_spread.evenly(attention.site, src_lengths)) as recorded:
+            model.decode(batch.tgt_in, memory)
+        even_contexts = recorded.get(attention.site + context_spread.ENDING, [None])[0]
+
+        real = torch.arange(chances.size(1), device=chances.device) < tgt_lengths[:, None]
+        points = real & (src_lengths > 1)[:, None]  # (B, T)
+        weights = removed.weights.mean(1).double()  # (B, T, S)
+        positions = removed.positions.transpose(1, 2).clamp(max=weights.size(-1) - 1)
+        alpha = weights.gather(-1, positions).masked_fill(~points.unsqueeze(-1), torch.nan)
+        js = torch.full_like(alpha, torch.nan)  # (B, T, K)
         changed = removed.changed.transpose(1, 2)
         js[points] = divergences(model, removed.intact[points], changed[points])
-        with capture(context_spread.evenly(attention.site, lengths)) as recorded:
-            model.decode(batch.tgt_in, memory)
-        even = recorded.get(attention.site + context_spread.ENDING, [None])[0]
-        spread = [_spread(contexts, batch.tgt_lengths) for contexts in (removed.contexts, even)]
+        spread = [
+            torch.full_like(tgt_lengths, torch.nan, dtype=torch.float64)
+            if contexts is None
+            else context_spread.spread(contexts, tgt_lengths)
+            for contexts in (removed.contexts, even_contexts)
+        ]
     return Comparison(alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], torch.stack(spread))
-
-
-def _spread(contexts: Tensor | None, lengths: Tensor) -> Tensor:
-    if contexts is None:
-        return torch.full_like(lengths, torch.nan, dtype=torch.float64)
-    return context_spread.spread(contexts, lengths)

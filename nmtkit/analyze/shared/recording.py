@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.analyze.analysis import LeftOut
 from nmtkit.data.batches import Batch, Pairs, collate
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
@@ -68,6 +69,17 @@ def sides(model: Model, device: torch.device) -> Sites:
         for site, weights in recorded.items()
         if weights.dim() == 4
     }
+
+
+def cross_sites(model: Model, device: torch.device) -> list[str]:
+    """Return the attentions from the target to the source, in the order of the layers.
+
+    Raises: LeftOut if there is none.
+    """
+    cross = [site for site, ends in sides(model, device).items() if ends == CROSS]
+    if not cross:
+        raise LeftOut("it has no attention to the source")
+    return cross
 
 
 def made_up(lengths: tuple[int, int], device: torch.device, pairs: int = 1) -> Batch:
