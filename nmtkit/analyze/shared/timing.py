@@ -98,9 +98,9 @@ class Bench:
     def __init__(self, study: Study, steps: int) -> None:
         config = study.run.system(study.systems[0]).read_config()
         self.training = build(TrainSettings, config.get("train", {}), "train")
-        settings = build(SearchSettings, config.get("search", {}), "search")
-        on_cpu = hardware.pick_device("auto").type == "cpu"
-        decoding = hardware.choose(precision=settings.precision if on_cpu else "float32").precision
+        settings = study.search_settings(study.systems[0])
+        wanted = settings.precision if study.device.type == "cpu" else "float32"
+        decoding = hardware.choose(precision=wanted).precision
         training = hardware.choose(  # last, since it sets how float32 is multiplied
             "auto", self.training.precision, common_width(config), self.training.matmul
         )
@@ -108,19 +108,16 @@ class Bench:
         if decoding != training.precision:
             self.where += f", decoding in {decoding}"
         console.say(f"measuring on: {self.where}")
-        self.device, self.autocast = torch.device(training.device), autocast_arguments(training)
+        self.device, self.autocast = study.device, autocast_arguments(training)
         self.models = {name: study.model(name, decoding) for name in study.systems}
         limits = {"max_length_a": 0.0, "max_length_b": steps, "nbest": 1}
         self.search = settings.model_copy(update=limits)
+        self.sources = {}
         for name, model in self.models.items():
             if model.reads_spans and study.store.spans is None:
-                console.warn(
-                    f"'{name}' reads parses, which {study.set_name} has none of: it decodes with"
-                    " n-grams instead"
-                )
-        self.sources = {
-            name: _sources(study.store, self.device, model) for name, model in self.models.items()
-        }
+                without = f"'{name}' reads parses, which {study.set_name} has none of"
+                console.warn(f"{without}: it decodes with n-grams instead")
+            self.sources[name] = _sources(study.store, self.device, model)
         self.pairs = Store(study.run.prep / study.run.sets("train")[0].name)
         lengths, unit = (self.pairs.src_lengths, self.pairs.tgt_lengths), self.training.batch_unit
         self.batches = batch_list(*lengths, self.training.batch_size, unit, SEED, 0)
