@@ -4,7 +4,6 @@ slow search finds them.
 
 import csv
 import functools
-import io
 import json
 
 import pytest
@@ -67,17 +66,9 @@ def at(found, axis, steps):
 
 
 def test_a_plain_log(tmp_path):
-    found = curves.read(
-        log(
-            tmp_path / "m",
-            [
-                train(50, updates=50),
-                train(100, 30.0, updates=50),
-                dev(100, 7.5),
-                train(150, updates=50),
-            ],
-        )
-    )
+    first, last = (train(step, updates=50) for step in (50, 150))
+    records = [first, train(100, 30.0, updates=50), dev(100, 7.5), last]
+    found = curves.read(log(tmp_path / "m", records))
     assert [(s.begin, s.end, s.seconds, s.loss) for s in found.train] == [
         (0, 50, 60.0, 4.5),
         (50, 100, 30.0, 4.0),
@@ -201,6 +192,11 @@ def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, mov
     closing line or none.
     """
     step, window, records, clock = 0, 0, [], {}
+
+    def line(step, window):
+        spent = sum(clock[s] for s in range(step - window + 1, step + 1))
+        return train(step, spent, updates=window)
+
     for forward, back, pace in moves:
         if back:
             step, window = step // 7 * 7, 0
@@ -208,20 +204,10 @@ def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, mov
             step, window = step + 1, window + 1
             clock = {s: t for s, t in clock.items() if s < step} | {step: pace}
             if step % 7 == 0:
-                records.append(
-                    train(
-                        step,
-                        sum(clock[s] for s in range(step - window + 1, step + 1)),
-                        updates=window,
-                    )
-                )
+                records.append(line(step, window))
                 window = 0
         if window:
-            records.append(
-                train(
-                    step, sum(clock[s] for s in range(step - window + 1, step + 1)), updates=window
-                )
-            )
+            records.append(line(step, window))
     found = curves.read(log(tmp_path_factory.mktemp("log") / "m", records))
     ends = [s.end for s in found.train]
     assert [s.begin for s in found.train] == [0, *ends[:-1]][: len(ends)]
@@ -234,35 +220,13 @@ def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, mov
 
 def test_what_the_reporter_writes_is_read(tmp_path, capsys):
     system = System(tmp_path / "a")
-    reporter = Reporter(system, 0)
-    for step, steps in ((20, 20), (33, 13)):
-        reporter.progress(
-            step,
-            99,
-            step / 30,
-            Window(
-                steps=steps,
-                smoothed=9.0,
-                nll=8.0,
-                tokens=4,
-                positions=9,
-                seconds=steps,
-                cpu=3.0 * steps,
-            ),
-            0.1,
-            None,
-        )
-    reporter.close()
-    reporter = Reporter(system, 33)
-    reporter.progress(
-        40,
-        99,
-        40 / 30,
-        Window(steps=20, smoothed=9.0, nll=8.0, tokens=4, positions=9, seconds=20, cpu=60.0),
-        0.1,
-        None,
-    )
-    reporter.close()
+    for start, lines in ((0, {20: 20, 33: 13}), (33, {40: 20})):
+        reporter = Reporter(system, start)
+        for step, steps in lines.items():
+            counts = {"tokens": 4, "positions": 9, "seconds": steps, "cpu": 3.0 * steps}
+            window = Window(steps=steps, smoothed=9.0, nll=8.0, **counts)
+            reporter.progress(step, 99, step / 30, window, 0.1, None)
+        reporter.close()
     found = curves.read(system.metrics)
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]
     assert at(found, "minutes", [40]) == pytest.approx([40 / 60])
@@ -351,259 +315,179 @@ def trained(analysed):
     return analysed
 
 
-def run_cli(run, *arguments):
-    return CliRunner().invoke(app, ["analyze", "convergence", "--run", str(run.path), *arguments])
+@pytest.fixture
+def analyze(trained):
+    """Run the analysis; return its finding, with the rows by point, BLEU and system."""
+
+    def run(*systems, **options):
+        stage.analyze(trained.run, "convergence", systems=systems, **options)
+        found = finding(trained.run, "convergence")
+        found["rows"] = {(r["point"], r["bleu"], r["system"]): r for r in found["table"]["rows"]}
+        return found
+
+    return run
 
 
-def test_systems_side_by_side(trained, capsys):
-    stage.analyze(trained.run, "convergence", systems=["base", "fast", "mute"], levels="12,20,21")
-    found = finding(trained.run, "convergence")
-    rows = {(r["point"], r["bleu"], r["system"]): r for r in found["table"]["rows"]}
+@pytest.fixture
+def folder(trained):
+    return trained.run.path / "analyze" / "convergence"
+
+
+def points(folder, system, kind, column):
+    """A column of the curves' file."""
+    rows = csv.DictReader((folder / "curves.csv").read_text("utf-8").splitlines())
+    return [row[column] for row in rows if (row["system"], row["kind"]) == (system, kind)]
+
+
+def values(row, *keys):
+    return [row[key] for key in keys]
+
+
+PLACE = ("updates", "epochs", "minutes", "ratio", "how")
+
+
+def test_systems_side_by_side(analyze, folder, capsys):
+    found = analyze("base", "fast", "mute", levels="12,20,21")
+    rows, facts = found["rows"], found["facts"]
     assert list(rows) == [
         *(("level", level, name) for level in (12.0, 20.0, 21.0) for name in ("base", "fast")),
         *(("best", 20.0, "base"), ("best", 20.0, "fast"), ("best", None, "mute")),
     ]
-    base, fast = rows["level", 12.0, "base"], rows["level", 12.0, "fast"]
-    assert [base[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [
-        125.0,
-        1.25,
-        2.5,
-        1.0,
-        INTERPOLATED,
-    ]
-    assert [fast[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [
-        62.5,
-        0.625,
-        2.5,
-        0.5,
-        INTERPOLATED,
-    ]
-    never = rows["level", 21.0, "fast"]
-    assert [never[k] for k in ("updates", "epochs", "minutes", "ratio", "how")] == [
-        None,
-        None,
-        None,
-        None,
-        NEVER,
-    ]
-    assert (
-        rows["best", None, "mute"]["dev_loss"] == 1.0
-        and rows["best", None, "mute"]["updates"] == 200
-    )
-    assert (
-        found["facts"]["levels"] == [12.0, 20.0, 21.0] and found["facts"]["levels_from"] == "given"
-    )
-    assert found["facts"]["logged"]["fast"] == {
-        "updates": 100,
-        "epochs": 1.0,
-        "minutes": 4.0,
-        "processor_minutes": None,
-        "unlogged": 0,
-    }
+    for key, expected in (
+        (("level", 12.0, "base"), [125.0, 1.25, 2.5, 1.0, INTERPOLATED]),
+        (("level", 12.0, "fast"), [62.5, 0.625, 2.5, 0.5, INTERPOLATED]),
+        (("level", 21.0, "fast"), [None, None, None, None, NEVER]),
+    ):
+        assert values(rows[key], *PLACE) == expected
+    assert values(rows["best", None, "mute"], "dev_loss", "updates") == [1.0, 200]
+    assert values(facts, "levels", "levels_from") == [[12.0, 20.0, 21.0], "given"]
+    axes = {"updates": 100, "epochs": 1.0, "minutes": 4.0, "processor_minutes": None}
+    assert facts["logged"]["fast"] == {**axes, "unlogged": 0}
     out = capsys.readouterr().out
-    assert (
-        "not reached" in out
-        and "without dev BLEU, so without levels: mute" in out
-        and found["text"] in out
-    )
+    for text in ("not reached", "without dev BLEU, so without levels: mute", found["text"]):
+        assert text in out
     assert out.count("best 20.00") == 2
-    points = list(
-        csv.DictReader(
-            io.StringIO(
-                (trained.run.path / "analyze" / "convergence" / "curves.csv").read_text("utf-8")
-            )
-        )
-    )
-    assert [p["bleu"] for p in points if (p["system"], p["kind"]) == ("fast", "dev")] == [
-        "4.0",
-        "8.0",
-        "16.0",
-        "20.0",
-    ]
-    assert [p["minutes"] for p in points if (p["system"], p["kind"]) == ("base", "train")] == [
-        "1.0",
-        "2.0",
-        "3.0",
-        "4.0",
-    ]
+    assert points(folder, "fast", "dev", "bleu") == ["4.0", "8.0", "16.0", "20.0"]
+    assert points(folder, "base", "train", "minutes") == ["1.0", "2.0", "3.0", "4.0"]
 
 
-def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logged(trained, capsys):
-    stage.analyze(trained.run, "convergence", systems=["base", "fast"], levels="12")
+def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logged(
+    trained, analyze, folder, capsys
+):
+    analyze("base", "fast", levels="12")
     assert "processor" not in capsys.readouterr().out
-    folder = trained.run.path / "systems" / "fast"
-    spent = {25: None, 50: 90.0, 75: 30.0, 100: 30.0}
     for first in (None, 60.0):
-        spent[25] = first
-        records = [
-            r
-            for step, cpu in spent.items()
-            for r in (
-                train(step, updates=25, **({"cpu_seconds": cpu} if cpu else {})),
-                dev(step, step * 20 / 100),
-            )
-        ]
-        log(folder / "metrics.jsonl", records)
-        stage.analyze(trained.run, "convergence", systems=["base", "fast"], levels="12")
-        rows = {
-            (r["point"], r["system"]): r
-            for r in finding(trained.run, "convergence")["table"]["rows"]
-        }
-        assert ("processor_minutes" in rows["level", "fast"]) == (
-            first is not None
-        )  # a line without it: nothing is known of the whole
-    level = rows["level", "fast"]
-    assert (level["updates"], level["minutes"], level["processor_minutes"]) == pytest.approx(
-        (60.0, 2.4, 2.5 + 0.5 * 10 / 25)
-    )
-    assert (
-        rows["best", "fast"]["processor_minutes"] == 3.5
-        and rows["level", "base"]["processor_minutes"] is None
-    )
+        records = []
+        for step, cpu in {25: first, 50: 90.0, 75: 30.0, 100: 30.0}.items():
+            spent = {"cpu_seconds": cpu} if cpu else {}
+            records += [train(step, updates=25, **spent), dev(step, step * 20 / 100)]
+        log(trained.run.path / "systems" / "fast" / "metrics.jsonl", records)
+        rows = analyze("base", "fast", levels="12")["rows"]
+        level = rows["level", 12.0, "fast"]
+        # A line without it: nothing is known of the whole.
+        assert ("processor_minutes" in level) == (first is not None)
+    minutes = values(level, "updates", "minutes", "processor_minutes")
+    assert minutes == pytest.approx([60.0, 2.4, 2.5 + 0.5 * 10 / 25])
+    assert rows["best", 20.0, "fast"]["processor_minutes"] == 3.5
+    assert rows["level", 12.0, "base"]["processor_minutes"] is None
     out = capsys.readouterr().out
     assert "processor minutes: of the same updates" in out and "not in the log of base" in out
-    points = list(
-        csv.DictReader(
-            io.StringIO(
-                (trained.run.path / "analyze" / "convergence" / "curves.csv").read_text("utf-8")
-            )
-        )
-    )
-    assert [
-        p["processor_minutes"] for p in points if (p["system"], p["kind"]) == ("fast", "dev")
-    ] == ["1.0", "2.5", "3.0", "3.5"]
+    assert points(folder, "fast", "dev", "processor_minutes") == ["1.0", "2.5", "3.0", "3.5"]
 
 
-def test_the_first_validation_is_a_bound_and_no_ratio_is_made_of_it(trained):
-    stage.analyze(trained.run, "convergence", systems=["base", "fast"], levels="3")
-    rows = [
-        r for r in finding(trained.run, "convergence")["table"]["rows"] if r["point"] == "level"
-    ]
-    assert [(r["updates"], r["ratio"], r["how"]) for r in rows] == [
-        (50.0, None, FIRST),
-        (25.0, None, FIRST),
-    ]
+def test_the_first_validation_is_a_bound_and_no_ratio_is_made_of_it(analyze):
+    rows = analyze("base", "fast", levels="3")["rows"]
+    for name, updates in (("base", 50.0), ("fast", 25.0)):
+        row = rows["level", 3.0, name]
+        assert values(row, "updates", "ratio", "how") == [updates, None, FIRST]
 
 
-def test_levels_of_its_own_and_the_figure(trained):
-    stage.analyze(trained.run, "convergence")
-    found = finding(trained.run, "convergence")
-    assert (
-        found["facts"]["levels"] == [10.0, 15.0, 18.0, 20.0]
-        and "weakest" in found["facts"]["levels_from"]
-    )
-    figure = (trained.run.path / "analyze" / "convergence" / "figure.svg").read_text("utf-8")
-    for text in (
-        "updates",
-        "epochs",
-        "minutes",
-        "dev BLEU",
-        "loss per target token (thin: training)",
-        ">base<",
-        ">fast<",
-        ">mute<",
-    ):
+def test_levels_of_its_own_and_the_figure(analyze, folder):
+    facts = analyze()["facts"]
+    assert facts["levels"] == [10.0, 15.0, 18.0, 20.0] and "weakest" in facts["levels_from"]
+    figure = (folder / "figure.svg").read_text("utf-8")
+    axes = ("updates", "epochs", "minutes", "dev BLEU", "loss per target token (thin: training)")
+    for text in (*axes, ">base<", ">fast<", ">mute<"):
         assert text in figure
     assert figure.count(">base<") == 1
 
 
-def test_without_times_there_is_no_axis_of_minutes(trained):
-    folder = trained.run.path / "systems" / "base"
-    log(folder / "metrics.jsonl", [train(50, None), dev(50, 3.0), dev(60, 6.0)])
-    stage.analyze(trained.run, "convergence", systems=["base"], levels="3,6")
-    rows = finding(trained.run, "convergence")["table"]["rows"]
-    assert [(r["updates"], r["epochs"], r["minutes"]) for r in rows] == [
-        (50.0, 0.5, None),
-        (60.0, None, None),
-        (60.0, None, None),
-    ]
-    assert "minutes" not in (trained.run.path / "analyze" / "convergence" / "figure.svg").read_text(
-        "utf-8"
-    )
+def test_without_times_there_is_no_axis_of_minutes(trained, analyze, folder):
+    path = trained.run.path / "systems" / "base" / "metrics.jsonl"
+    log(path, [train(50, None), dev(50, 3.0), dev(60, 6.0)])
+    rows = analyze("base", levels="3,6")["table"]["rows"]
+    places = [[50.0, 0.5, None], [60.0, None, None], [60.0, None, None]]
+    assert [values(row, "updates", "epochs", "minutes") for row in rows] == places
+    assert "minutes" not in (folder / "figure.svg").read_text("utf-8")
 
 
-def test_where_nobody_measured_bleu_losses_are_shown(trained, capsys):
-    stage.analyze(trained.run, "convergence", systems=["mute"])
-    assert [r["point"] for r in finding(trained.run, "convergence")["table"]["rows"]] == ["best"]
+def test_where_nobody_measured_bleu_losses_are_shown(analyze, folder, capsys):
+    assert list(analyze("mute")["rows"]) == [("best", None, "mute")]
     assert "no training here measured BLEU" in capsys.readouterr().out
-    assert "dev BLEU" not in (
-        trained.run.path / "analyze" / "convergence" / "figure.svg"
-    ).read_text("utf-8")
+    assert "dev BLEU" not in (folder / "figure.svg").read_text("utf-8")
 
 
-def test_bleu_measured_in_two_ways_is_said(trained, capsys):
-    folder = trained.run.path / "systems" / "fast"
+def test_bleu_measured_in_two_ways_is_said(trained, analyze, capsys):
+    other, said = "nrefs:1|case:lc", "was measured in several ways"
+    system = trained.run.path / "systems" / "fast"
     log(
-        folder / "metrics.jsonl",
-        [
-            train(50),
-            dev(50, 3.0, signature="nrefs:1|case:lc"),
-            dev(60, 6.0, signature="nrefs:1|case:lc"),
-        ],
+        system / "metrics.jsonl",
+        [train(50), dev(50, 3.0, signature=other), dev(60, 6.0, signature=other)],
     )
-    stage.analyze(trained.run, "convergence", systems=["base", "fast"])
-    streams = capsys.readouterr()
-    assert (
-        "was measured in several ways" in streams.err and "NOT measured in one way" in streams.out
-    )
-    assert finding(trained.run, "convergence")["facts"]["dev_bleu"]["fast"]["signatures"] == [
-        "nrefs:1|case:lc"
-    ]
-    write_toml(
-        folder / "config.toml", {"variant": "toy", "train": {"log_every": 50, "dev_sentences": 100}}
-    )
-    log(folder / "metrics.jsonl", [train(50), dev(50, 3.0), dev(60, 6.0)])
-    stage.analyze(trained.run, "convergence", systems=["base", "fast"])
-    assert "was measured in several ways" in capsys.readouterr().err
+    found = analyze("base", "fast")
+    out, err = capsys.readouterr()
+    assert said in err and "NOT measured in one way" in out
+    assert found["facts"]["dev_bleu"]["fast"]["signatures"] == [other]
+    values = {"variant": "toy", "train": {"log_every": 50, "dev_sentences": 100}}
+    write_toml(system / "config.toml", values)
+    log(system / "metrics.jsonl", [train(50), dev(50, 3.0), dev(60, 6.0)])
+    analyze("base", "fast")
+    assert said in capsys.readouterr().err
 
 
-def test_a_system_that_has_not_begun_is_left_out(trained, capsys):
+def test_a_system_that_has_not_begun_is_left_out(trained, analyze, capsys):
     (trained.run.path / "systems" / "fast" / "metrics.jsonl").unlink()
-    stage.analyze(trained.run, "convergence", systems=["fast", "base"])
+    found = analyze("fast", "base")
     assert "left out: fast: its log has no measurement yet" in capsys.readouterr().err
-    assert {r["system"] for r in finding(trained.run, "convergence")["table"]["rows"]} == {"base"}
+    assert {system for _, _, system in found["rows"]} == {"base"}
     with pytest.raises(DataError, match="no training of this run has logged anything"):
-        stage.analyze(trained.run, "convergence", systems=["fast"])
+        analyze("fast")
 
 
 def test_from_the_command_line(trained):
-    marks = {
-        "json": '"convergence"',
+    def call(*words):
+        words = ["analyze", "convergence", "--run", str(trained.run.path), *words]
+        return CliRunner().invoke(app, words)
+
+    for output_format, mark in {
+        "json": '"levels": [\n   10.0\n  ]',
         "md": "| level |",
         "tex": r"\toprule",
         "csv": "point,bleu,system",
         "table": "█ best 20.00",
-    }
-    for output_format, mark in marks.items():
-        done = run_cli(trained.run, "--levels", "10", "--format", output_format)
+    }.items():
+        done = call("--levels", "10", "--format", output_format)
         assert done.exit_code == 0 and mark in done.stdout, done.output
-    assert json.loads(run_cli(trained.run, "--levels", "10", "--format", "json").stdout)["facts"][
-        "levels"
-    ] == [10.0]
     for wrong in (("--levels", "ten"), ("--set-name", "test"), ("--buckets", "10")):
-        done = run_cli(trained.run, *wrong)
+        done = call(*wrong)
         assert done.exit_code == 2 and wrong[0] in done.stderr
 
 
-def test_a_training_that_goes_on_is_read_anew(trained, capsys):
-    stage.analyze(trained.run, "convergence")
-    with open(
-        trained.run.path / "systems" / "base" / "metrics.jsonl", "a", encoding="utf-8"
-    ) as stream:
+def test_a_training_that_goes_on_is_read_anew(trained, analyze, capsys):
+    system = System(trained.run.path / "systems" / "base")
+    analyze()
+    with open(system.metrics, "a", encoding="utf-8") as stream:
         stream.write(json.dumps(dev(250, 40.0)) + "\n")
-    stage.analyze(trained.run, "convergence")
+    analyze()
     assert capsys.readouterr().err.count("written to") == 2
-    assert (
-        checkpoints.find_checkpoints(System(trained.run.path / "systems" / "base")) == []
-    )  # and needs no weights
+    assert checkpoints.find_checkpoints(system) == []  # and needs no weights
 
 
 def test_a_line_for_a_terminal():
-    drawn = convergence.sparklines({"a": [(30, 5.0), (60, 10.0)], "long": [(60, 2.5)]}).splitlines()
-    assert drawn[0] == "dev BLEU, 0 to 10.0, over 60 updates"
-    assert (
-        drawn[1].startswith("   a " + " " * 29 + "▄")
-        and drawn[1].endswith("█ best 10.00")
-        and drawn[2].endswith("  ▂ best 2.50")
-    )
+    head, first, second = convergence.sparklines(
+        {"a": [(30, 5.0), (60, 10.0)], "long": [(60, 2.5)]}
+    ).splitlines()
+    assert head == "dev BLEU, 0 to 10.0, over 60 updates"
+    assert first.startswith("   a " + " " * 29 + "▄") and first.endswith("█ best 10.00")
+    assert second.endswith("  ▂ best 2.50")
     assert convergence.sparklines({}) == ""
