@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from nmtkit.analyze import stage
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
@@ -23,6 +24,7 @@ SMALL = {
     "dropout": 0.1,
 }
 TOKENS = 100
+TOY = "tests.toy_recurrent:ToyRecurrent"
 
 
 class AnalysedRun(FakeRun):
@@ -56,25 +58,30 @@ class AnalysedRun(FakeRun):
         built = build_model(variant, model, Vocabularies(TOKENS, TOKENS, True))
         about = {"vocabulary": loading.vocabulary_hashes(self.run)}
         checkpoints.save(folder / "checkpoints", 1, loading.weights_of(built), {}, {}, about)
-        lines = [
-            json.dumps({"step": i, "kind": "train", "tgt_tokens_per_s": speed})
+        logged = [
+            {"step": i, "kind": "train", "tgt_tokens_per_s": speed}
             for i, speed in enumerate(speeds, 1)
         ]
+        logged.append({"step": 9, "kind": "dev", "loss": 1.0})
         cut_off = '{"step": 10, "kind": "tra'  # the process was killed here
-        lines += [json.dumps({"step": 9, "kind": "dev", "loss": 1.0}), cut_off]
+        lines = [*map(json.dumps, logged), cut_off]
         (folder / "metrics.jsonl").write_text("\n".join(lines), "utf-8")
         if decoding:
             speed = {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": decoding}
-            write(
-                folder / "translate" / "test" / "meta.json",
-                [json.dumps({"format": 1, "speed": speed})],
-            )
+            meta = json.dumps({"format": 1, "speed": speed})
+            write(folder / "translate" / "test" / "meta.json", [meta])
         return built
 
 
 def finding(run, name):
-    """The finding of an analysis, as it is kept."""
+    """The finding of an analysis, as it is stored."""
     return json.loads((run.path / "analyze" / name / "finding.json").read_text("utf-8"))
+
+
+def analyze(run, name, **options):
+    """Run an analysis, and return its finding."""
+    stage.analyze(run, name, **options)
+    return finding(run, name)
 
 
 @pytest.fixture(autouse=True)

@@ -34,8 +34,7 @@ from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
 from nmtkit.translate.stage import translate
 
-from .conftest import SMALL
-from .test_stage import finding
+from .conftest import SMALL, finding
 
 CPU = torch.device("cpu")
 DOCUMENTS = {

@@ -29,7 +29,7 @@ from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 from tests.score.conftest import write
 
-from .test_stage import finding
+from .conftest import finding
 
 floats = functools.partial(
     st.floats, allow_subnormal=False

@@ -29,10 +29,8 @@ from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import load_vocabularies
 from tests.score.conftest import write
 
-from .conftest import SMALL, TOKENS
-from .test_stage import finding
+from .conftest import SMALL, TOKENS, TOY, finding
 
-TOY = "tests.toy_recurrent:ToyRecurrent"
 DEEP = {**SMALL, "encoder_layers": 2}
 SENTENCES = [
     " ".join(f"w{(7 * i + 3 * j) % 96}" for j in range(length))
