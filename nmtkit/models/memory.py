@@ -30,11 +30,10 @@ from nmtkit.models.transformer import (
 )
 from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
 from nmtkit.nn.capture import capturing, record, recorded_under
-from nmtkit.nn.cells import GRU, LSTM
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
 from nmtkit.nn.masks import Visible
-from nmtkit.nn.recurrent import Recurrent
+from nmtkit.nn.recurrent import GRU, LSTM, Recurrent
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 

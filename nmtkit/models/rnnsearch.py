@@ -21,12 +21,11 @@ from nmtkit.models.base import (
 )
 from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.capture import capturing, record
-from nmtkit.nn.cells import GRU, cell_step
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.loops import LoopProduct, eager
-from nmtkit.nn.recurrent import Recurrent
+from nmtkit.nn.recurrent import GRU, Recurrent, cell_step
 
 
 class RNNSearchSettings(ModelSettings):

@@ -1,9 +1,11 @@
-"""The table of variants: a name, where its class lives. A paper more is one file and one line."""
+"""The table of variants (variants.toml), and new models of a variant."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import asdict
+from pathlib import Path
 from traceback import extract_tb
 from typing import Any, NamedTuple
 
@@ -16,69 +18,14 @@ from nmtkit.models.base import Model, Vocabularies
 
 
 class Variant(NamedTuple):
-    """One entry of the table: `module:Class`, imported when asked for; what the variant is."""
+    """One entry of the table: its class as `module:Class`, and what the variant is."""
 
     target: str
     summary: str
 
 
-VARIANTS: dict[str, Variant] = {
-    "transformer": Variant(
-        "nmtkit.models.transformer:Transformer",
-        "the baseline: post- or pre-norm, three ways of tying, biases as settings",
-    ),
-    "enc-dc": Variant(
-        "nmtkit.models.dual_context:DualContext",
-        "attention to summaries of each position's neighbours beside the positions, in the encoder",
-    ),
-    "dec-dc": Variant(
-        "nmtkit.models.dual_context:DecoderDualContext",
-        "attention to summaries of each position's neighbours beside the positions, in the decoder",
-    ),
-    "full-dc": Variant(
-        "nmtkit.models.dual_context:FullDualContext",
-        "attention to summaries of each position's neighbours beside the positions, "
-        "in encoder and decoder",
-    ),
-    "pr": Variant(
-        "nmtkit.models.phrase:PhraseTransformer",
-        "attention to source phrases beside source tokens; "
-        "phrases are n-grams or follow parse trees",
-    ),
-    "amn": Variant(
-        "nmtkit.models.memory:AssociatedMemoryTransformer",
-        "attention to the words of other sentences of the document "
-        "through an associated memory and a gate",
-    ),
-    "context-aware": Variant(
-        "nmtkit.models.context_aware:ContextAwareTransformer",
-        "the encoder's last layer attends to the source and to a context sentence, with a gate",
-    ),
-    "han": Variant(
-        "nmtkit.models.han:HierarchicalAttentionNetwork",
-        "attention to the words of each context sentence, then to the sentences",
-    ),
-    "concat": Variant(
-        "nmtkit.models.concat:ConcatTransformer",
-        "context, a break and the source as one sentence",
-    ),
-    "rnnsearch": Variant(
-        "nmtkit.models.rnnsearch:RNNSearch",
-        "recurrent encoder and decoder with additive attention",
-    ),
-    "caru": Variant(
-        "nmtkit.models.caru:CARUAttention",
-        "RNNSearch with CARU cells, CARU-gated attention, CAEmbed and L1(exp(Nx)); each a setting",
-    ),
-    "gru-inv": Variant(
-        "nmtkit.models.caru:GRUInv",
-        "RNNSearch with its attention gated by a GRU, the decoder's state as history",
-    ),
-    "gatt": Variant(
-        "nmtkit.models.caru:GAtt",
-        "RNNSearch with its attention gated by a GRU, the source's state as history",
-    ),
-}
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+VARIANTS = {name: Variant(**entry) for name, entry in _TABLE.items()}
 
 
 def load_variant(name: str) -> type[Model]:

@@ -12,9 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.models.caru import CARU, CARUCell
-from nmtkit.nn.cells import GRU, LSTM, MGU, cell_step
 from nmtkit.nn.loops import LoopProduct
-from nmtkit.nn.recurrent import Recurrent
+from nmtkit.nn.recurrent import GRU, LSTM, MGU, Recurrent, cell_step
 from tests.models.slow import CELLS
 
 LENGTHS = torch.tensor([4, 1, 6, 3])

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nmtkit.models.caru.cell import CARUCell, FirstStep
+from nmtkit.models.caru.unit import CARUCell, FirstStep
 from nmtkit.nn.capture import capturing
-from nmtkit.nn.cells import cell_inputs
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.loops import LoopProduct, Product, loop_product
+from nmtkit.nn.recurrent import cell_inputs
 
 Before = Callable[[int, Tensor], tuple[Tensor, Product]]
 """Step t and s_{t-1} (R, W) -> u (R, W) before the context, and the cell's state side of it."""

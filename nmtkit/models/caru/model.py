@@ -17,18 +17,17 @@ from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, State, Vocabularies, embedding_tables, visible_source
 from nmtkit.models.caru.attention import Attend, GatedAttention
 from nmtkit.models.caru.caembed import CAEmbed
-from nmtkit.models.caru.cell import CARUCell
 from nmtkit.models.caru.gates import CARUGate, GRUGate
 from nmtkit.models.caru.settings import CARUSettings, GAttSettings, GRUInvSettings
+from nmtkit.models.caru.unit import CARUCell
 from nmtkit.models.rnnsearch import RecurrentModel
 from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.capture import capturing, record
-from nmtkit.nn.cells import GRU, LSTM, MGU, Cell, cell_inputs, cell_step
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import OutputLayer
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.loops import eager, loop_product
-from nmtkit.nn.recurrent import Recurrent
+from nmtkit.nn.recurrent import GRU, LSTM, MGU, Cell, Recurrent, cell_inputs, cell_step
 
 CELLS: dict[str, type[Cell]] = {"caru": CARUCell, "gru": GRU, "lstm": LSTM, "mgu": MGU}
 Advance = Callable[[int, Tensor, Tensor], Tensor]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import ModelSettings, with_defaults
-from nmtkit.models.caru.cell import FirstStep
+from nmtkit.models.caru.unit import FirstStep
 
 
 class CARUSettings(ModelSettings):
