@@ -10,8 +10,7 @@ from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.records import LengthScore
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
-from nmtkit.score.stage import source_lengths
-from nmtkit.score.translations import bleu_of, sets_to_score
+from nmtkit.score.translations import bleu_of, sets_to_score, source_lengths
 from nmtkit.tables.table import Column, Table
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from nmtkit.errors import DataError, counted
 from nmtkit.records import Scores, SeedResult
 from nmtkit.report.gathered import DAMAGED, Gathered, Remark, TrainedSystem
-from nmtkit.score import views
+from nmtkit.score import result_tables
 from nmtkit.score.translations import described
 from nmtkit.tables.table import Column, Table, text
 
@@ -32,7 +32,10 @@ def tables(found: Gathered, set_name: str) -> list[Table]:
     their groups; then that of the systems.
     """
     result = found.scores[set_name]
-    return [*([views.seeds_table(result)] if result.has_seeds else []), table(found, set_name)]
+    return [
+        *([result_tables.seeds_table(result)] if result.has_seeds else []),
+        table(found, set_name),
+    ]
 
 
 def table(found: Gathered, set_name: str) -> Table:
@@ -43,7 +46,7 @@ def table(found: Gathered, set_name: str) -> Table:
         found: the run; set_name: one of its scored sets.
     """
     result = found.scores[set_name]
-    main = views.main_table(result)
+    main = result_tables.main_table(result)
     kept = [
         i
         for i, column in enumerate(main.columns)
@@ -157,7 +160,7 @@ def verdicts(result: Scores) -> list[str]:
                 "better than" if (delta.value or 0) > 0 else "worse than"
             )
         interval = f"[{delta.low:+.2f}, {delta.high:+.2f}]"
-        shown = _p(p, views.p_column(result, result.test, "p", "p"))
+        shown = _p(p, result_tables.p_column(result, result.test, "p", "p"))
         said.append(
             f"{system.name} is {how} {result.baseline}: {delta.value:+.2f} BLEU {interval},"
             f" {shown}."
@@ -231,11 +234,13 @@ def details(result: Scores) -> list[Table]:
     """
     return [
         table
-        for stem, table in views.tables(result).items()
+        for stem, table in result_tables.tables(result).items()
         if stem != "seeds" and not stem.startswith("lengths")
     ]
 
 
 def by_length(result: Scores) -> list[Table]:
     """The tables by length, of a result that has them."""
-    return [table for stem, table in views.tables(result).items() if stem.startswith("lengths")]
+    return [
+        table for stem, table in result_tables.tables(result).items() if stem.startswith("lengths")
+    ]

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import nmtkit
 from nmtkit import console
-from nmtkit.errors import DataError
+from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.records import (
+    Comparison,
     DrawnResamples,
     LengthResult,
     MetricScore,
@@ -20,8 +21,10 @@ from nmtkit.records import (
 from nmtkit.score import formulas, lengths, seeds
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
+from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import TESTS, compare, difference
+from nmtkit.tables.table import Estimate, check_format
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,14 @@ class Task:
 
     Args:
         set_name: the test set.
-        refs, tokenized_refs: full reference streams, raw and as tokens in their own case; None
-            leaves out the metrics of tokens.
-        tokenization: what made the tokens, for the signature.
-        lang: target language; lowercase: compare without regard to case.
+        refs, tokenized_refs: full reference streams, raw and as tokens in their own case; without
+            tokens, the metrics of tokens are left out.
+        tokenization: the tokenizer's name, for the signature.
+        language: of the references; lowercase: ignore case.
         baseline: the system that differences are taken against.
-        draws: of the test set; test: the one whose p stands in the main table, in length groups and
-            among seeds.
+        options: how to draw, the test of the main table, the length groups.
         seed_groups: the systems by training seed.
-        src_lengths: (N) for results by length, None for none; length_unit says in what they count.
-        buckets: the length groups.
+        src_lengths: (N) for results by length, if they are asked for; length_unit: their unit.
         commit: of nmtkit, for the record.
     """
 
@@ -58,15 +59,13 @@ class Task:
     refs: Sequence[Sequence[str]]
     tokenized_refs: Sequence[Sequence[str]] | None
     tokenization: str
-    lang: str
+    language: str
     baseline: str
-    draws: Draws
-    test: str = "paired_bootstrap"
+    options: ScoreOptions
     lowercase: bool = False
     seed_groups: Sequence[SeedGroup] = ()
     src_lengths: Array | None = None
     length_unit: str = ""
-    buckets: str = "dc"
     commit: str | None = None
 
 
@@ -78,39 +77,64 @@ class Evaluation:
     metrics: dict[str, dict[str, Metric]] = field(repr=False)
 
 
+def check_options(options: ScoreOptions) -> None:
+    """Refuse values that do not exist before any work is done.
+
+    Raises: ConfigError naming what there is.
+    """
+    check_format(options.output_format)
+    if options.test not in TESTS:
+        raise ConfigError(
+            f"unknown significance test '{options.test}'",
+            where="--test",
+            hint=nearest(options.test, TESTS),
+        )
+    if options.group_by not in (None, "seed"):
+        raise ConfigError(
+            f"cannot group systems by '{options.group_by}'",
+            where="--group-by",
+            hint="one of: seed",
+        )
+    lengths.groups(options.length_groups or "dc")
+
+
 def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
     """Score every output, compare each with the baseline, group by training seed and by length.
 
     Args:
         outputs: the systems, baseline among them, in the order of the table.
         task: references and settings.
-    Raises: DataError where line counts differ.
+    Raises: DataError if line counts differ.
     """
-    scorer = Scorer(task.refs, task.lang, task.lowercase, task.tokenized_refs, task.tokenization)
+    options, baseline = task.options, task.baseline
+    scorer = Scorer(
+        task.refs, task.language, task.lowercase, task.tokenized_refs, task.tokenization
+    )
     if scorer.remark:
         console.say(scorer.remark)
     metrics = _metrics(outputs, scorer, task)
-    draws, base = task.draws, metrics[task.baseline]
-    by_length = None
-    if task.src_lengths is not None:
-        scores = {name: own["bleu"] for name, own in metrics.items()}
-        found = lengths.by_length(
-            scores, task.src_lengths, task.buckets, draws, task.baseline, task.test
-        )
-        by_length = LengthResult(task.buckets, task.length_unit, found)
+    base, draws = metrics[baseline], Draws.of(options, len(task.refs[0]))
+    by_length, buckets = None, options.length_groups
+    if task.src_lengths is not None and buckets:
+        bleu = {name: own["bleu"] for name, own in metrics.items()}
+        scores = lengths.by_length(bleu, task.src_lengths, buckets, draws, baseline, options.test)
+        by_length = LengthResult(buckets, task.length_unit, scores)
+    by_seed = None
+    if task.seed_groups:
+        by_seed = seeds.summarize(task.seed_groups, metrics, baseline, options.test, draws)
     result = Scores(
         format=4,
         set=task.set_name,
-        language=task.lang,
+        language=task.language,
         sentences=len(task.refs[0]),
         references=len(task.refs),
         empty_references=sum(not line.strip() for ref in task.refs for line in ref),
-        baseline=task.baseline,
+        baseline=baseline,
         signatures={key: metric.signature for key, metric in base.items()},
         resampling=DrawnResamples(
             draws.resamples, draws.trials, draws.ratio, draws.seed, "95% percentile bootstrap"
         ),
-        test=task.test,
+        test=options.test,
         tests={
             key: SignificanceTest(test.name, test.reading, test.finest(draws))
             for key, test in TESTS.items()
@@ -119,14 +143,10 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
         commit=task.commit,
         remarks=[scorer.remark] if scorer.remark else [],
         systems=[
-            _system(name, own, None if name == task.baseline else base, draws)
+            _system(name, own, None if name == baseline else base, draws)
             for name, own in metrics.items()
         ],
-        seeds=(
-            seeds.summarize(task.seed_groups, metrics, task.baseline, task.test, draws)
-            if task.seed_groups
-            else None
-        ),
+        seeds=by_seed,
         by_length=by_length,
     )
     return Evaluation(result, metrics)
@@ -152,49 +172,46 @@ def _metrics(outputs: Sequence[Output], scorer: Scorer, task: Task) -> dict[str,
 
 
 def _system(
-    name: str, own: dict[str, Metric], base: dict[str, Metric] | None, draws: Draws
+    name: str, metrics: dict[str, Metric], base: dict[str, Metric] | None, draws: Draws
 ) -> SystemScores:
-    """One system's scores, and its differences and tests against the baseline (None for the
+    """Return one system's scores, and its differences and tests against the baseline (None for the
     baseline itself).
     """
     scores = {}
-    for key, metric in own.items():
-        found = estimate(metric.value, draws.full.scores(metric))
+    for key, metric in metrics.items():
+        value = estimate(metric.value, draws.full.scores(metric))
         scores[key] = MetricScore(
-            metric.name, found.value, found.low, found.high, metric.signature, metric.details
+            metric.name, value.value, value.low, value.high, metric.signature, metric.details
         )
-    bleu = own["bleu"]
+    bleu = metrics["bleu"]
     ratio = estimate(bleu.details["ratio"], draws.full.scores(bleu, formulas.length_ratio))
-    if base is None:
-        return SystemScores(name, scores, ratio, bleu.empty_hypotheses, {}, {})
-    differences = {key: difference(metric, base[key], draws) for key, metric in own.items()}
-    tests = {
-        test: {key: compare(test, metric, base[key], draws) for key, metric in own.items()}
-        for test in TESTS
-    }
+    differences: dict[str, Estimate] = {}
+    tests: dict[str, dict[str, Comparison]] = {}
+    if base is not None:
+        pairs = {key: (metric, base[key], draws) for key, metric in metrics.items()}
+        differences = {key: difference(*pair) for key, pair in pairs.items()}
+        tests = {test: {key: compare(test, *pair) for key, pair in pairs.items()} for test in TESTS}
     return SystemScores(name, scores, ratio, bleu.empty_hypotheses, differences, tests)
 
 
-def sentence_rows(evaluation: Evaluation, src_lengths: Array | None) -> list[str]:
-    """The lines of sentences.tsv: line number from 1, source length, and each system's sentence
-    BLEU and chrF.
+def sentence_rows(evaluation: Evaluation, src_lengths: Array) -> list[str]:
+    """Return the lines of sentences.tsv: line number from 1, source length, and each system's
+    sentence BLEU and chrF.
     """
-    names = list(evaluation.metrics)
-    header = [
-        "line",
-        *(["src_length"] if src_lengths is not None else []),
-        *(f"{n}.{k}" for n in names for k in ("bleu", "chrf")),
-    ]
-    columns = [evaluation.metrics[n][k].sentence_scores() for n in names for k in ("bleu", "chrf")]
-    rows = ["\t".join(header)]
-    for i in range(evaluation.result.sentences):
-        start = [str(i + 1)] + ([str(int(src_lengths[i]))] if src_lengths is not None else [])
-        rows.append("\t".join(start + [f"{column[i]:.4f}" for column in columns]))
-    return rows
+    header, columns = ["line", "src_length"], []
+    for name, metrics in evaluation.metrics.items():
+        for key in ("bleu", "chrf"):
+            header.append(f"{name}.{key}")
+            columns.append(metrics[key].sentence_scores())
+    lines = ["\t".join(header)]
+    for number, length in enumerate(src_lengths):
+        scores = [f"{column[number]:.4f}" for column in columns]
+        lines.append("\t".join([str(number + 1), str(int(length)), *scores]))
+    return lines
 
 
 def check_baseline(against: str | None, names: Sequence[str]) -> str:
-    """The baseline among the systems: the named one, else the first.
+    """Return the baseline among the systems: the named one, else the first.
 
     Raises: DataError if the named one is not there.
     """

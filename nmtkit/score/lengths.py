@@ -15,7 +15,7 @@ from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import compare, difference
-from nmtkit.tables.table import Column, Estimate, Table, bar
+from nmtkit.tables.table import Column, Estimate, bar, text_column
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def by_length(
 
 
 COLUMNS = (
-    Column("group", "source length", left=True),
+    text_column("group", "source length"),
     Column("sentences", "sentences"),
-    Column("system", "system", left=True),
+    text_column("system"),
     Column("bleu", "BLEU [95%]", interval=True),
     Column("length_ratio", "hyp/ref length [95%]", decimals=3, interval=True),
 )
@@ -141,27 +141,6 @@ COLUMNS = (
 def row(found: LengthScore) -> list[Any]:
     """A group's cells, in the order of COLUMNS."""
     return [found.group, found.sentences, found.system, found.bleu, found.length_ratio]
-
-
-def table(
-    found: Sequence[LengthScore], title: str, notes: Sequence[str], p: Column | None = None
-) -> Table:
-    """The groups as a result table.
-
-    Args:
-        found, title, notes: what stands in it.
-        p: how p is shown; None leaves difference and p out.
-    """
-    if p is None:
-        return Table("lengths", title, COLUMNS, [row(f) for f in found], notes)
-    columns = [*COLUMNS[:4], Column("delta", "Δ [95%]", signed=True, interval=True), p, COLUMNS[4]]
-    return Table(
-        "lengths",
-        title,
-        columns,
-        [[*row(f)[:4], f.difference, f.p, f.length_ratio] for f in found],
-        notes,
-    )
 
 
 def bars(found: Sequence[LengthScore], width: int = 40) -> str:

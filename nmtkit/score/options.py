@@ -32,7 +32,7 @@ class ScoreOptions(Options):
     """
     resamples: int = option(1000, "N", ge=1)
     """Resamples of the bootstraps, for intervals and significance."""
-    ratio: float = option(1.0, "R")
+    ratio: float = option(1.0, "R", gt=0, le=1)
     """Sentences in a resample of paired_bootstrap, as a share of the set (Koehn 1, compare-mt
     0.5).
     """

@@ -14,25 +14,13 @@ from functools import cached_property
 
 import numpy as np
 
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import DataError
 from nmtkit.score.formulas import Array, Formula
 from nmtkit.score.metrics import Metric
+from nmtkit.score.options import ScoreOptions
 from nmtkit.tables.table import Estimate
 
 _BLOCK = 4_000_000  # draws held at once, so that memory does not grow with resamples x sentences
-
-
-def _refuse(wrong: bool, option: str, value: float, hint: str) -> None:
-    if wrong:
-        raise ConfigError(
-            f"cannot draw from the test set with {option} {value:g}", where=f"--{option}", hint=hint
-        )
-
-
-def _check_source(sentences: int, seed: int) -> None:
-    _refuse(seed < 0, "seed", seed, "a whole number from 0")
-    if sentences < 1:
-        raise ConfigError("cannot draw from a test set without sentences")
 
 
 @dataclass(frozen=True)
@@ -45,25 +33,12 @@ class Resampling:
         ratio: sentences drawn, as a share of N; Koehn draws N, compare-mt half of them.
         seed: of numpy's default generator, which draws line numbers with replacement (as sacreBLEU
             does with SACREBLEU_SEED).
-    Raises: ConfigError for sizes that make no sense.
     """
 
     sentences: int
     resamples: int = 1000
     ratio: float = 1.0
     seed: int = 1
-
-    def __post_init__(self) -> None:
-        _refuse(
-            self.resamples < 1, "resamples", self.resamples, "a whole number from 1, such as 1000"
-        )
-        _refuse(
-            not 0 < self.ratio <= 1,
-            "ratio",
-            self.ratio,
-            "a share of the test set above 0 and up to 1, such as 0.5",
-        )
-        _check_source(self.sentences, self.seed)
 
     @property
     def drawn(self) -> int:
@@ -73,17 +48,11 @@ class Resampling:
     @cached_property
     def counts(self) -> Array:
         """(resamples, N) how often each sentence was drawn."""
-        rng = np.random.default_rng(self.seed)
-        found = np.empty((self.resamples, self.sentences), dtype=np.uint16)
-        block = max(1, _BLOCK // self.sentences)
-        for start in range(0, self.resamples, block):
-            size = min(block, self.resamples - start)
-            lines = rng.integers(0, self.sentences, (size, self.drawn))
-            lines += np.arange(size)[:, None] * self.sentences
-            found[start : start + size] = np.bincount(
-                lines.ravel(), minlength=size * self.sentences
-            ).reshape(size, self.sentences)
-        return found
+        rng, size = np.random.default_rng(self.seed), self.sentences
+        counts = np.empty((self.resamples, size), dtype=np.uint16)
+        for row in counts:
+            row[:] = np.bincount(rng.integers(0, size, self.drawn), minlength=size)
+        return counts
 
     def sums(self, statistics: Array) -> Array:
         """(N, F) sentence statistics -> (resamples, F) their sums over each resample (exact
@@ -98,22 +67,21 @@ class Resampling:
         )
 
     def scores(self, metric: Metric, formula: Formula | None = None) -> Array:
-        """(resamples) the corpus score of each resample; `formula` reads another number from the
-        same statistics.
+        """Return (resamples) the corpus score of each resample; `formula` reads another number from
+        the same statistics.
         """
         check_sentences(metric, self.sentences)
-        known = self._scores.get(id(metric)) if formula is None else None
-        if known is not None:
-            return known[1]
-        found = (formula or metric.formula)(self.sums(metric.statistics))
-        if formula is None:
-            self._scores[id(metric)] = (metric, found)
-        return found
+        formula = formula or metric.formula
+        key = id(metric), id(formula)
+        if key not in self._scores:
+            scores = formula(self.sums(metric.statistics))
+            self._scores[key] = metric, formula, scores
+        return self._scores[key][-1]
 
     @cached_property
-    def _scores(self) -> dict[int, tuple[Metric, Array]]:
-        """Scores already computed; several tests ask for the same. The metric is held so that
-        its id stays its own.
+    def _scores(self) -> dict[tuple[int, int], tuple[Metric, Formula, Array]]:
+        """The scores of earlier calls: several tests ask for the same. Metric and formula are held
+        so that their ids stay their own.
         """
         return {}
 
@@ -130,16 +98,11 @@ class Swaps:
     Args:
         sentences: N; trials: how many (sacreBLEU: 10,000); seed: of numpy's default generator (as
             sacreBLEU's SACREBLEU_SEED).
-    Raises: ConfigError for sizes that make no sense.
     """
 
     sentences: int
     trials: int = 10_000
     seed: int = 1
-
-    def __post_init__(self) -> None:
-        _refuse(self.trials < 1, "trials", self.trials, "a whole number from 1, such as 10000")
-        _check_source(self.sentences, self.seed)
 
     @cached_property
     def _coins(self) -> list[Array]:
@@ -178,7 +141,6 @@ class Draws:
     Args:
         sentences, resamples, seed: see `Resampling`; trials: see `Swaps`.
         ratio: of Koehn's bootstrap.
-    Raises: ConfigError for sizes that make no sense.
     """
 
     sentences: int
@@ -187,33 +149,34 @@ class Draws:
     ratio: float = 1.0
     seed: int = 1
 
-    def __post_init__(self) -> None:
-        # Each refuses its own impossible sizes: better now than after the metrics are computed.
-        Resampling(self.sentences, self.resamples, self.ratio, self.seed)
-        Swaps(self.sentences, self.trials, self.seed)
+    @classmethod
+    def of(cls, options: ScoreOptions, sentences: int) -> Draws:
+        """Return the draws that options ask for."""
+        return cls(sentences, options.resamples, options.trials, options.ratio, options.seed)
 
     @cached_property
+    def _by_ratio(self) -> dict[float, Resampling]:
+        return {}
+
+    def _resampling(self, ratio: float) -> Resampling:
+        """Return the resamples of a ratio, drawn once."""
+        drawn = Resampling(self.sentences, self.resamples, ratio, self.seed)
+        return self._by_ratio.setdefault(ratio, drawn)
+
+    @property
     def full(self) -> Resampling:
         """Resamples as large as the test set."""
-        return Resampling(self.sentences, self.resamples, seed=self.seed)
+        return self._resampling(1.0)
 
-    @cached_property
-    def chosen(self) -> Resampling:
+    @property
+    def with_ratio(self) -> Resampling:
         """Resamples of the ratio asked for."""
-        return (
-            self.full
-            if self.ratio == 1
-            else Resampling(self.sentences, self.resamples, self.ratio, self.seed)
-        )
+        return self._resampling(self.ratio)
 
-    @cached_property
+    @property
     def half(self) -> Resampling:
         """Resamples half as large as the test set."""
-        return (
-            self.chosen
-            if self.ratio == 0.5
-            else Resampling(self.sentences, self.resamples, 0.5, self.seed)
-        )
+        return self._resampling(0.5)
 
     @cached_property
     def swaps(self) -> Swaps:

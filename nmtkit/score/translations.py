@@ -7,14 +7,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
 from nmtkit.records import TextSet, TranslationMeta, load
 from nmtkit.run import Run
+from nmtkit.score.evaluate import Output
+from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric, Scorer
+
+if TYPE_CHECKING:
+    from nmtkit.text.side import TextSide
 
 NOT_THE_SEARCH = ("batch_size", "nbest")
 """Settings of a search that the best translation does not depend on."""
@@ -127,10 +134,73 @@ def compared(run: Run, chosen: TextSet, systems: Sequence[str]) -> dict[str, Pat
     return found
 
 
+def read_references(run: Run, text_set: TextSet) -> list[list[str]]:
+    """Return the references of a set.
+
+    Raises: DataError if a file has another number of lines than the set.
+    """
+    paths = run.references(text_set.name)
+    refs = [list(files.text_lines(path)) for path in paths]
+    for path, ref in zip(paths, refs, strict=True):
+        if len(ref) != text_set.lines:
+            raise DataError(
+                f"{text_set.name}: {len(ref):,} lines in a reference of {text_set.lines:,}",
+                where=path,
+                hint="nmtkit prep --force",
+            )
+    return refs
+
+
+def source_lengths(run: Run, text_set: TextSet) -> Array:
+    """Return (N) source lengths of a set in subwords, without </s>.
+
+    Raises: DataError if the store and the text do not belong together.
+    """
+    from nmtkit.data.store import Store
+
+    lengths = np.asarray(Store(run.prep / text_set.name).src_lengths - 1)
+    if len(lengths) != text_set.lines:
+        raise DataError(
+            f"{text_set.name}: {text_set.lines:,} lines of text, {len(lengths):,} prepared pairs",
+            where=run.prep,
+            hint="nmtkit prep --force",
+        )
+    return lengths
+
+
+def read_output(side: TextSide, text_set: TextSet, name: str, folder: Path) -> Output:
+    """Return a system's output of a set, as text and as tokens: those the model wrote, with BPE
+    joined and truecasing undone.
+
+    Raises: DataError if a file has another number of lines than the set.
+    """
+    lines = list(files.text_lines(folder / "hyp.txt"))
+    hint = f"nmtkit translate --system {name} --set-name {text_set.name} --force"
+    if len(lines) != text_set.lines:
+        raise DataError(
+            f"{name}: {len(lines):,} translations of {text_set.lines:,} sentences",
+            where=folder / "hyp.txt",
+            hint=hint,
+        )
+    subwords = folder / "hyp.subwords.txt"
+    if not subwords.is_file():
+        return Output(name, lines, [side.cased(line) for line in lines])
+    tokens = [
+        side.cased_surface(line.split(" ")) if line else "" for line in files.text_lines(subwords)
+    ]
+    if len(tokens) != len(lines):
+        raise DataError(
+            f"{name}: {len(tokens):,} lines of subwords for {len(lines):,} translations",
+            where=subwords,
+            hint=hint,
+        )
+    return Output(name, lines, tokens)
+
+
 def scorer_of(run: Run, set_name: str) -> Scorer:
     """Return the metrics against the references of a set of a run."""
     manifest = run.manifest()
-    refs = [list(files.text_lines(path)) for path in run.references(set_name)]
+    refs = read_references(run, run.text_set(set_name))
     return Scorer(refs, manifest.tgt, manifest.settings.lowercase)
 
 

@@ -67,6 +67,8 @@ def option_row(option) -> list[str]:
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)
     notes += (
         [f"Between {low:g} and {high:g}."]
+        if low is not None and high is not None
+        else [f"At most {high:g}."]
         if high is not None
         else [f"At least {low:g}."]
         if low is not None

@@ -15,7 +15,7 @@ from nmtkit.corpora import table
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.score import lengths, paper
-from nmtkit.score.significance import check_test
+from nmtkit.score.significance import TESTS
 from nmtkit.train.optimizer import learning_rate
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
@@ -146,7 +146,7 @@ def understood(call):
         planned(values)
     elif call[0] == "score":
         lengths.groups(values["buckets"] or "dc")
-        check_test(values["test"])
+        assert values["test"] in TESTS
     return values
 
 

@@ -15,8 +15,10 @@ from sacrebleu.significance import _paired_ar_test, _paired_bs_test
 
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.score import formulas, metrics
+from nmtkit.score.evaluate import check_options
+from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws, Resampling, Swaps, interval
-from nmtkit.score.significance import TESTS, binomial, check_test, compare, difference, wilson
+from nmtkit.score.significance import TESTS, binomial, compare, difference, wilson
 
 from . import single, slow
 
@@ -223,15 +225,15 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
     statistics = np.arange(106.0).reshape(53, 2)
     whole = Draws(53, 40, 100, 0.5, seed=3)
     expected = (
-        whole.chosen.counts,
-        whole.chosen.sums(statistics),
+        whole.with_ratio.counts,
+        whole.with_ratio.sums(statistics),
         whole.swaps.sums(statistics, statistics[::-1]),
     )
     monkeypatch.setattr("nmtkit.score.resampling._BLOCK", block)
     blocks = Draws(53, 40, 100, 0.5, seed=3)
-    assert np.array_equal(expected[0], blocks.chosen.counts)
-    assert (blocks.chosen.counts.sum(1) == 26).all()
-    assert np.array_equal(expected[1], blocks.chosen.sums(statistics))
+    assert np.array_equal(expected[0], blocks.with_ratio.counts)
+    assert (blocks.with_ratio.counts.sum(1) == 26).all()
+    assert np.array_equal(expected[1], blocks.with_ratio.sums(statistics))
     assert len(list(blocks.swaps.kept())) == 4
     assert np.array_equal(expected[2], blocks.swaps.sums(statistics, statistics[::-1]))
     coins = np.random.default_rng(3).integers(2, size=(100, 53), dtype=bool)
@@ -341,18 +343,15 @@ def test_what_cannot_be_compared_is_refused():
             compare(test, a, a, Draws(3))
     with pytest.raises(DataError, match="draws over 3"):
         Draws(3).full.scores(a)
-    for wrong in (
-        {"resamples": 0},
-        {"ratio": 0.0},
-        {"ratio": 1.5},
-        {"seed": -1},
-        {"trials": 0},
-        {"sentences": 0},
-    ):
-        with pytest.raises(ConfigError, match="cannot draw"):
-            Draws(**{"sentences": 2, **wrong})
+
+
+def test_draws_and_tests_that_do_not_exist_are_refused():
+    for wrong in ({"resamples": 0}, {"ratio": 0.0}, {"ratio": 1.5}, {"seed": -1}, {"trials": 0}):
+        with pytest.raises(ConfigError, match="must be") as error:
+            ScoreOptions.of(wrong)
+        assert error.value.where == f"--{next(iter(wrong))}"
     with pytest.raises(ConfigError, match="'signs'") as error:
-        check_test("signs")
+        check_options(ScoreOptions(test="signs"))
     assert "'sign'" in error.value.hint
 
 

@@ -18,10 +18,10 @@ from nmtkit.files import write_json
 from nmtkit.prep.stage import prep
 from nmtkit.score.metrics import METRICS, bleu
 from nmtkit.score.resampling import Draws
+from nmtkit.score.result_tables import STEMS
 from nmtkit.score.significance import TESTS, compare
 from nmtkit.score.stage import score, score_files
 from nmtkit.score.translations import unlike_searches
-from nmtkit.score.views import STEMS
 from nmtkit.text.side import TextSide
 from tests.manifests import write_best
 from tests.prep.real import lines as real_lines

@@ -1,0 +1,247 @@
+"""The tables of a result (the object saved as scores.json): scores, significance, training seeds,
+lengths; and how they are printed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from nmtkit.errors import counted
+from nmtkit.records import LengthResult, Scores
+from nmtkit.score import lengths, seeds
+from nmtkit.score.metrics import METRICS
+from nmtkit.score.options import ScoreOptions
+from nmtkit.score.significance import TESTS
+from nmtkit.tables.table import Column, Estimate, Table, text_column
+
+STEMS = ("table", "significance", "seeds", "lengths", "lengths-by-seed")
+"""The files of every table that a result can have, without suffixes."""
+DELTA = Column("delta", "Δ [95%]", signed=True, interval=True)
+
+
+def tables(result: Scores) -> dict[str, Table]:
+    """Return every table of a result by the stem of its files, in the order of printing."""
+    found = {"table": main_table(result)}
+    if len(result.systems) > 1:
+        found["significance"] = significance_table(result)
+    if result.has_seeds:
+        found["seeds"] = seeds_table(result)
+    if result.by_length:
+        found["lengths"] = length_table(result, result.by_length)
+        if result.has_seeds:
+            found["lengths-by-seed"] = seed_length_table(result, result.by_length)
+    return found
+
+
+def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
+    """Print results, one a test set, on stdout. CSV gets a column `set`, JSON is one list.
+
+    CSV has the scores alone (and each after a blank line, those by length and those of a paper, if
+    asked for). Other forms have the significance of BLEU too; that of all metrics is in the files
+    of a run, and in JSON.
+    """
+    form, by_seed = options.output_format, options.group_by == "seed"
+    if form == "json":
+        print(json.dumps([result.model_dump() for result in results], ensure_ascii=False, indent=1))
+        return
+    blocks = [_printed(result, options.length_groups is not None, by_seed) for result in results]
+    if form == "csv":
+        for number, stem in enumerate(("scores", "lengths", "paper")):
+            parts = [
+                (r.set, block[stem])
+                for r, block in zip(results, blocks, strict=True)
+                if stem in block
+            ]
+            if parts:
+                if number:
+                    print()
+                _with_sets(parts).print("csv")
+        return
+    for number, (result, block) in enumerate(zip(results, blocks, strict=True)):
+        for stem, table in block.items():
+            if number or stem != "scores":
+                print()
+            table.print(form)
+        if form == "table" and "lengths" in block and block["lengths"].name == "lengths":
+            assert result.by_length is not None
+            print("\n" + lengths.bars(result.by_length.groups))
+
+
+def _printed(result: Scores, by_length: bool, by_seed: bool) -> dict[str, Table]:
+    """Return the tables of a result that are printed, in their order."""
+    block = {"scores": seeds_table(result) if by_seed else main_table(result)}
+    if len(result.systems) > 1 and not by_seed:
+        block["significance"] = significance_table(result, ["bleu"])
+    if result.paper:
+        block["paper"] = result.paper.table
+    if by_length and result.by_length:
+        by_group = seed_length_table if by_seed and result.has_seeds else length_table
+        block["lengths"] = by_group(result, result.by_length)
+    return block
+
+
+def _with_sets(parts: Sequence[tuple[str, Table]]) -> Table:
+    """Return the tables of several sets as one, with a column `set` and the columns of the widest
+    table.
+    """
+    columns = max((table.columns for _, table in parts), key=len)
+    rows = []
+    for name, table in parts:
+        for row in table.rows:
+            cells = dict(zip([c.key for c in table.columns], row, strict=True))
+            rows.append([name, *(cells.get(column.key) for column in columns)])
+    return Table("score", "", [text_column("set"), *columns], rows)
+
+
+def main_table(result: Scores) -> Table:
+    """Return one row a system; differences and p only if there is something to compare with."""
+    several = len(result.systems) > 1
+    others = [key for key in result.signatures if key != "bleu"]
+    columns = [text_column("system"), Column("bleu", "BLEU [95%]", interval=True)]
+    if several:
+        columns += [DELTA, p_column(result, result.test, "p", "p")]
+    columns += [Column(key, METRICS[key].header) for key in others]
+    columns.append(Column("length_ratio", "length", decimals=3))
+    rows = []
+    for system in result.systems:
+        row: list[Any] = [system.name, system.scores["bleu"].estimate]
+        if several and system.tests:
+            row += [system.differences["bleu"], system.tests[result.test]["bleu"].p]
+        elif several:
+            row += [None, None]
+        row += [system.scores[key].value for key in others]
+        rows.append([*row, system.length_ratio.value])
+    return Table("score", _title(result), columns, rows, _main_notes(result, several))
+
+
+def significance_table(result: Scores, metrics: Sequence[str] = tuple(METRICS)) -> Table:
+    """Return one row a system and metric, one column a test.
+
+    Args:
+        metrics: only these.
+    """
+    columns = [text_column("system"), text_column("metric"), DELTA]
+    columns += [p_column(result, test, f"p_{test}", TESTS[test].header) for test in result.tests]
+    rows = [
+        [
+            *(system.name, METRICS[key].header, delta),
+            *(system.tests[test][key].p for test in result.tests),
+        ]
+        for system in result.systems
+        for key, delta in system.differences.items()
+        if key in metrics
+    ]
+    title = f"{result.set}: p against {result.baseline}, by test"
+    return Table("significance", title, columns, rows, _test_notes(result))
+
+
+def seeds_table(result: Scores) -> Table:
+    """Return one row a group of systems that differ in the training seed alone."""
+    assert result.seeds is not None
+    against = f", Δ against {result.seeds.baseline}" if len(result.seeds.groups) > 1 else ""
+    title = f"{_title(result)}, by training seed{against}"
+    return seeds.table(result.seeds, title, [*_signatures(result), _version(result)])
+
+
+def length_table(result: Scores, by_length: LengthResult) -> Table:
+    """Return one row a length group and system."""
+    draws, groups = result.resampling, by_length.groups
+    notes = [
+        f"BLEU: {result.signatures['bleu']}",
+        (
+            f"[95%]: percentile interval over {draws.resamples} resamples inside the group, seed"
+            f" {draws.seed}; a small group has a wide one"
+        ),
+    ]
+    columns, rows = list(lengths.COLUMNS), [lengths.row(score) for score in groups]
+    if len(result.systems) > 1:
+        columns[4:4] = [DELTA, p_column(result, result.test, "p", "p")]
+        for row, score in zip(rows, groups, strict=True):
+            row[4:4] = [score.difference, score.p]
+        note = (
+            f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}; no p"
+            f" below {lengths.FEWEST} sentences"
+        )
+        if some := sum(score.p is not None for score in groups):
+            note += f"; of {some} such p one in twenty is below 0.05 by luck alone"
+        notes.append(note)
+    return Table("lengths", _length_title(result, by_length), columns, rows, notes)
+
+
+def seed_length_table(result: Scores, by_length: LengthResult) -> Table:
+    """Return one row a length group and group of training seeds."""
+    assert result.seeds is not None
+    title = f"{_length_title(result, by_length)}, by training seed"
+    notes = [f"BLEU: {result.signatures['bleu']}"]
+    return seeds.length_table(result.seeds, by_length.groups, title, notes)
+
+
+def _length_title(result: Scores, by_length: LengthResult) -> str:
+    return f"{result.set} by source length in {by_length.unit} (groups: {by_length.buckets})"
+
+
+def p_column(result: Scores, test: str, key: str, header: str) -> Column:
+    """Return a column of p as fine as the resamples allow: none in 1000 is p < 0.001, not 0."""
+    finest = result.tests[test].finest
+    decimals = max(3, -math.floor(math.log10(finest))) if finest else 3
+    return Column(key, header, decimals=decimals, below=finest or 10.0**-decimals)
+
+
+def _title(result: Scores) -> str:
+    return (
+        f"{result.set}: {result.sentences:,} sentences, {counted(result.references, 'reference')}"
+    )
+
+
+def _signatures(result: Scores) -> list[str]:
+    return [f"{METRICS[key].header}: {signature}" for key, signature in result.signatures.items()]
+
+
+def _version(result: Scores) -> str:
+    return f"nmtkit {result.version}" + (f", commit {result.commit}" if result.commit else "")
+
+
+def _test(result: Scores, test: str) -> str:
+    return f"{result.tests[test].name}: {result.tests[test].reading}"
+
+
+def _main_notes(result: Scores, several: bool) -> list[str]:
+    draws = result.resampling
+    notes = _signatures(result)
+    notes.append(
+        f"[95%]: percentile interval, {draws.resamples} resamples of the test set, seed"
+        f" {draws.seed}; other intervals: --format json"
+    )
+    if several:
+        notes.append(f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}")
+    else:
+        notes.append("one system: nothing to compare with")
+    empty = [f"{s.name} {s.empty_hypotheses}" for s in result.systems if s.empty_hypotheses]
+    if empty:
+        notes.append("empty hypotheses: " + ", ".join(empty))
+    if result.empty_references:
+        notes.append(f"empty references: {result.empty_references}")
+    return [*notes, *result.remarks, _version(result)]
+
+
+def _test_notes(result: Scores) -> list[str]:
+    compared = [system for system in result.systems if system.tests]
+    notes = []
+    for test in result.tests:
+        note = f"{TESTS[test].header}: {_test(result, test)}"
+        settings = {system.tests[test]["bleu"].setting for system in compared}
+        notes.append(note + (f" ({settings.pop()})" if len(settings) == 1 else ""))
+    nothing = Estimate(0.0, 0.0, 0.0)
+    if any(nothing in system.differences.values() for system in compared):
+        notes.append(
+            "a difference of 0 in every resample: the outputs count alike, and sacreBLEU's p, small"
+            " by definition, says nothing"
+        )
+    notes.append(
+        "a p is comparable only with one of the same test; none says anything of the luck of a"
+        " training seed (--group-by seed)"
+    )
+    return notes
