@@ -41,7 +41,7 @@ def _not_blank(text: str) -> str:
 
 
 def _as_list(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+    return [value] if isinstance(value, (str, dict)) else value
 
 
 CORRECT = AliasChoices("correct", "semi-correct")
@@ -131,7 +131,7 @@ class DiscourseExample(BaseModel):
     """A source of DiscEvalMT, its context before it, with one or several pairs of translations."""
 
     src: list[str] = Field(min_length=1)
-    trg: DiscoursePair | list[DiscoursePair]
+    trg: Annotated[list[DiscoursePair], BeforeValidator(_as_list)]
 
 
 class Discourse(BaseModel):
@@ -150,7 +150,7 @@ class Discourse(BaseModel):
         items = []
         for example in self.examples:
             *before, source = example.src
-            for pair in example.trg if isinstance(example.trg, list) else [example.trg]:
+            for pair in example.trg:
                 *before_ref, reference = pair.correct
                 kind = pair.type or self.type or default_type
                 error = Error(kind, pair.incorrect[-1], back=1)

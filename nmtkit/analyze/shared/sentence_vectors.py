@@ -37,7 +37,6 @@ POSITIONS = 4096
 LINES = 500
 """Sentences that a worker cuts into subwords at once."""
 STATES, EMBEDDINGS = "states", "embeddings"
-KINDS = (STATES, EMBEDDINGS)
 Vectors = NDArray[Any]
 """(N) records, float32: the mean state and the mean embedding of a sentence; the embedding has no
 number if the model has no table of source embeddings."""
@@ -187,7 +186,9 @@ class Reader:
         return [piece for part in workers.mapped(pieces_from, starts, cores()) for piece in part]
 
     def _sums(self, ids: list[list[int]]) -> NDArray[np.float32]:
-        """Return states and embeddings, (B, D + E), summed over the real positions."""
+        """Return states and embeddings summed over the real positions, and the number of these:
+        (B, D + E + 1).
+        """
         with torch.inference_mode():
             batch = source_batch(ids, self.study.device)
             steps = torch.arange(batch.src.size(1), device=batch.src.device)
@@ -196,6 +197,7 @@ class Reader:
             if self.table is not None:
                 values.append(F.embedding(batch.src, self.table))
             sums = [x.float().masked_fill(padding, 0).sum(1) for x in values]
+            sums.append(batch.src_lengths[:, None].float())
             return torch.cat(sums, 1).cpu().numpy()  # type: ignore[no-any-return]
 
     def vectors(self, sentences: Sequence[str]) -> Vectors:
@@ -205,23 +207,19 @@ class Reader:
         """
         device = self.study.device
         with workers.one_thread(device):
-            width = self._sums([[UNK] * 4 + [EOS], [EOS]]).shape[1]
+            columns = self._sums([[UNK] * 4 + [EOS], [EOS]]).shape[1]
+            sums = np.zeros((len(sentences), columns), dtype=np.float32)
             pieces = self._pieces(sentences)
-            lengths = [len(ids) for _, ids in pieces]
-            batches = by_length(lengths, POSITIONS)
+            batches = by_length([len(ids) for _, ids in pieces], POSITIONS)
             work = [[pieces[i][1] for i in batch] for batch in batches]
             results = workers.mapped(self._sums, work, cores() if device.type == "cpu" else 1)
-            sums = np.zeros((len(sentences), width), dtype=np.float32)
-            counts = np.zeros((len(sentences), 1), dtype=np.float32)
             with console.progress(f"{self.name}: sentences", len(pieces)) as advance:
                 for batch, values in zip(batches, results, strict=True):
-                    rows = [pieces[i][0] for i in batch]
-                    np.add.at(sums, rows, values)
-                    np.add.at(counts[:, 0], rows, [lengths[i] for i in batch])
+                    np.add.at(sums, [pieces[i][0] for i in batch], values)
                     advance(len(batch))
         embedding = 0 if self.table is None else self.table.size(1)
-        fields = [(STATES, "<f4", (width - embedding,)), (EMBEDDINGS, "<f4", (embedding,))]
-        vectors: Vectors = (sums / counts).view(fields)[:, 0]
+        fields = [(STATES, "<f4", (columns - embedding - 1,)), (EMBEDDINGS, "<f4", (embedding,))]
+        vectors: Vectors = (sums[:, :-1] / sums[:, -1:]).view(fields)[:, 0]
         return vectors
 
     def file(self, folder: Path, task: Task) -> Path:
