@@ -3,7 +3,6 @@ analysis from files to table.
 """
 
 import csv
-import io
 import json
 from collections import Counter
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from nmtkit import files
 from nmtkit.analyze import probing, stage
 from nmtkit.analyze.shared import sentence_vectors
 from nmtkit.analyze.shared.sentence_vectors import Reader, encoder_states, source_table
@@ -29,7 +29,7 @@ from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import load_vocabularies
 from tests.score.conftest import write
 
-from .conftest import SMALL, TOKENS, TOY, finding
+from .conftest import SMALL, TOKENS, TOY, analyze
 
 DEEP = {**SMALL, "encoder_layers": 2}
 SENTENCES = [
@@ -38,106 +38,89 @@ SENTENCES = [
 ]
 
 
-def one_by_one(run, name, sentences, layer=0):
-    """The mean state of each sentence, encoded alone, without padding; pieces of at most five
-    words.
-    """
-    model = loading.load_system(run, run.find_system(name))
-    vocabulary = load_vocabularies(run.prep)[0]
-    for sentence in sentences:
-        words = sentence.split()
+def cut(sentence):
+    """Pieces of at most five words."""
+    words = sentence.split()
+    return [words[start : start + 5] for start in range(0, len(words), 5)]
+
+
+def one_by_one(analysed, layer=0):
+    """The mean state of each sentence, encoded alone, without padding, in pieces."""
+    model = loading.load_system(analysed.run, analysed.run.find_system("own"))
+    vocabulary = load_vocabularies(analysed.run.prep)[0]
+    means = []
+    for sentence in SENTENCES:
         states = []
-        for start in range(0, len(words), 5):
-            batch = source_batch([vocabulary.encode(words[start : start + 5])])
+        for piece in cut(sentence):
+            batch = source_batch([vocabulary.encode(piece)])
             with torch.inference_mode(), capture():
-                x = (
-                    model.encode(batch)["states"]
-                    if not layer
-                    else model.encoder[0](model.src_embedder(batch.src), None)
-                )
+                if layer:
+                    x = model.encoder[0](model.src_embedder(batch.src), None)
+                else:
+                    x = model.encode(batch)["states"]
             states.append(x[0].double())
-        yield torch.cat(states).mean(0).numpy()
+        means.append(torch.cat(states).mean(0).numpy())
+    return np.stack(means)
 
 
-def reader(analysed, layer):
-    return Reader(Study(analysed.run, "probing", ["own"], []), "own", layer)
+def vectors(analysed, layer):
+    return Reader(Study(analysed.run, "probing", ["own"], []), "own", layer).vectors(SENTENCES)
 
 
-def with_pieces(analysed, name, variant, model):
+def with_pieces(analysed, variant, model):
     """A system that cuts sentences into pieces of five words."""
-    built = analysed.system(name, variant, model)
-    folder = analysed.run.path / "systems" / name
-    write_toml(
-        folder / "config.toml",
-        {"variant": variant, "model": model, "train": {}, "search": {"max_source": 5}},
-    )
+    built = analysed.system("own", variant, model)
+    config = {"variant": variant, "model": model, "train": {}, "search": {"max_source": 5}}
+    write_toml(analysed.run.path / "systems" / "own" / "config.toml", config)
     return built
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_mean_is_that_of_sentences_encoded_one_by_one(variant, analysed, monkeypatch):
     monkeypatch.setattr(sentence_vectors, "POSITIONS", 24)
-    with_pieces(analysed, "own", variant, load_variant(variant).adapt(SMALL))
-    found = reader(analysed, 0).vectors(SENTENCES)
-    wanted = np.stack(list(one_by_one(analysed.run, "own", SENTENCES)))
-    np.testing.assert_allclose(found["states"], wanted, atol=1e-5, rtol=0)
-    assert len(np.unique(found["states"].round(4), axis=0)) == len(SENTENCES)
+    with_pieces(analysed, variant, load_variant(variant).adapt(SMALL))
+    states = vectors(analysed, 0)["states"]
+    np.testing.assert_allclose(states, one_by_one(analysed), atol=1e-5, rtol=0)
+    assert len(np.unique(states.round(4), axis=0)) == len(SENTENCES)
 
 
 def test_lower_layers_and_embeddings(analysed):
-    with_pieces(analysed, "own", "transformer", DEEP)
-    found = reader(analysed, 1).vectors(SENTENCES)
-    wanted = np.stack(list(one_by_one(analysed.run, "own", SENTENCES, layer=1)))
-    np.testing.assert_allclose(found["states"], wanted, atol=1e-5, rtol=0)
-    top, second = (reader(analysed, layer).vectors(SENTENCES) for layer in (0, 2))
-    assert np.array_equal(top["states"], second["states"]) and not np.allclose(
-        top["states"], found["states"]
-    )  # no norm at the end of this stack
-    model, vocabulary = (
-        loading.load_system(analysed.run, analysed.run.find_system("own")),
-        load_vocabularies(analysed.run.prep)[0],
-    )
-    words = [
-        [
-            i
-            for start in range(0, len(s.split()), 5)
-            for i in vocabulary.encode(s.split()[start : start + 5])
-        ]
-        for s in SENTENCES
-    ]
-    bag = torch.stack([model.src_embedder.table.weight[own].mean(0) for own in words])
-    np.testing.assert_allclose(found["embeddings"], bag.detach(), atol=1e-6, rtol=0)
+    model = with_pieces(analysed, "transformer", DEEP)
+    top, first, second = (vectors(analysed, layer) for layer in (0, 1, 2))
+    np.testing.assert_allclose(first["states"], one_by_one(analysed, 1), atol=1e-5, rtol=0)
+    # There is no norm at the end of this stack.
+    assert np.array_equal(top["states"], second["states"])
+    assert not np.allclose(top["states"], first["states"])
+    vocabulary = load_vocabularies(analysed.run.prep)[0]
+    ids = [[i for piece in cut(s) for i in vocabulary.encode(piece)] for s in SENTENCES]
+    bag = torch.stack([model.src_embedder.table.weight[own].mean(0) for own in ids])
+    np.testing.assert_allclose(first["embeddings"], bag.detach(), atol=1e-6, rtol=0)
 
 
 def test_phrases_are_hooked_where_they_end(analysed):
-    analysed.system("own", "pr", DEEP)
-    model = loading.load_system(analysed.run, analysed.run.find_system("own"))
+    model = analysed.system("own", "pr", DEEP).eval()
     batch = source_batch([[5, 6, 7, 2], [5, 2]])
     with torch.inference_mode():
-        assert torch.equal(encoder_states(model, batch, 2), encoder_states(model, batch, 0))
-        assert not torch.allclose(encoder_states(model, batch, 1), encoder_states(model, batch, 0))
+        top, first, second = (encoder_states(model, batch, layer) for layer in (0, 1, 2))
+    assert torch.equal(second, top) and not torch.allclose(first, top)
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, TOY])
 def test_the_table_of_every_models_sources_is_found(variant):
-    model = build_model(
-        variant, load_variant(variant).adapt({**SMALL, "tie": "none"}), Vocabularies(23, 29, False)
-    ).eval()
-    table = source_table(model)
+    values = load_variant(variant).adapt({**SMALL, "tie": "none"})
+    table = source_table(build_model(variant, values, Vocabularies(23, 29, False)).eval())
     assert table is not None and len(table) == 23
 
 
 def probe_files(folder, count=60, tasks=("sentence_length", "own")):
     """Tasks that ask whether a sentence is long, in SentEval's form."""
+    lines = []
+    for i in range(count):
+        length = 3 + i % 4 + 8 * (i % 2)
+        sentence = " ".join(f"w{(11 * i + j * j) % 90}" for j in range(length))
+        part = {0: "te", 1: "va"}.get(i % 5, "tr")
+        lines.append(f"{part}\t{'long' if length > 8 else 'short'}\t{sentence}")
     for task in tasks:
-        lines = []
-        for i in range(count):
-            length = 3 + i % 4 + 8 * (i % 2)
-            part = "te" if i % 5 == 0 else "va" if i % 5 == 1 else "tr"
-            lines.append(
-                f"{part}\t{'long' if length > 8 else 'short'}\t"
-                + " ".join(f"w{(11 * i + j * j) % 90}" for j in range(length))
-            )
         write(folder / f"{task}.txt", lines)
     return folder
 
@@ -145,96 +128,80 @@ def probe_files(folder, count=60, tasks=("sentence_length", "own")):
 @pytest.fixture
 def counted(monkeypatch):
     """How many sentences each system has read."""
-    counts = Counter()
-    vectors = Reader.vectors
+    counts, read = Counter(), Reader.vectors
 
     def counting(self, sentences):
         counts[self.name] += len(sentences)
-        return vectors(self, sentences)
+        return read(self, sentences)
 
     monkeypatch.setattr(Reader, "vectors", counting)
     return counts
 
 
-def analyze(analysed, folder, **options):
-    stage.analyze(analysed.run, "probing", probes=str(folder), **options)
-    return finding(analysed.run, "probing")
+@pytest.fixture
+def probe(analysed):
+    """Run the analysis on a folder of probing files; return its finding."""
+
+    def run(folder, **options):
+        return analyze(analysed.run, "probing", probes=str(folder), **options)
+
+    return run
 
 
 def test_vectors_are_computed_once_for_each_checkpoint_task_and_layer(
-    analysed, tmp_path, counted, monkeypatch
+    analysed, probe, tmp_path, counted, monkeypatch
 ):
     analysed.system("base", "transformer", DEEP)
     analysed.system("other", "transformer", DEEP)
-    folder = probe_files(tmp_path / "probes")
-    first = analyze(analysed, folder)
+    folder, loaded, load_system = tmp_path / "probes", Counter(), loading.load_system
+    first = probe(probe_files(folder))
     assert counted == {"base": 120, "other": 120}
-    loaded = Counter()
-    load_system = loading.load_system
 
     def counting(run, system, *more, **options):
         loaded[system.name] += 1
         return load_system(run, system, *more, **options)
 
     monkeypatch.setattr(loading, "load_system", counting)
-    again = analyze(analysed, folder, force=True)
+    again = probe(folder, force=True)
     assert counted == {"base": 120, "other": 120} and not loaded  # not even the model is read
     assert again["table"] == first["table"]
-    analyze(analysed, folder, layer="1")
-    assert counted == {"base": 240, "other": 240}
-    analyze(analysed, folder, force=True)
-    assert counted == {"base": 240, "other": 240}  # a layer's do not push out another's
-    probe_files(folder, 50, ["own"])
-    analyze(analysed, folder)
+    for options in ({"layer": "1"}, {"force": True}):  # a layer's do not push out another's
+        probe(folder, **options)
+        assert counted == {"base": 240, "other": 240}
+    probe(probe_files(folder, 50, ["own"]))
     assert counted == {"base": 290, "other": 290}
     torch.manual_seed(5)
     built = build_model("transformer", DEEP, Vocabularies(TOKENS, TOKENS, True))
-    where = analysed.run.path / "systems" / "other" / "checkpoints"
-    before = sorted(
-        path.name
-        for path in (analysed.run.path / "analyze" / "probing" / ".features" / "other").iterdir()
-    )
-    checkpoints.save(
-        where,
-        2,
-        loading.weights_of(built),
-        {},
-        {},
-        {"vocabulary": loading.vocabulary_hashes(analysed.run)},
-    )
-    changed = analyze(analysed, folder, force=True)
+    about = {"vocabulary": loading.vocabulary_hashes(analysed.run)}
+    weights = analysed.run.path / "systems" / "other" / "checkpoints"
+
+    def stored():
+        folder = analysed.run.path / "analyze" / "probing" / ".features" / "other"
+        return {path.name for path in folder.iterdir()}
+
+    before = stored()
+    checkpoints.save(weights, 2, loading.weights_of(built), {}, {}, about)
+    classifiers = probe(folder, force=True)["facts"]["classifiers"]
     assert counted == {"base": 290, "other": 400} and loaded["other"] == 3
-    after = sorted(
-        path.name
-        for path in (analysed.run.path / "analyze" / "probing" / ".features" / "other").iterdir()
-    )
-    assert (
-        len(after) == len(before) and len(set(after) - set(before)) == 2
-    )  # the old weights' are gone, those of other files and layers stay
-    assert changed["facts"]["classifiers"]["base"] != changed["facts"]["classifiers"]["other"]
+    # The old weights' are gone, those of other files and layers stay.
+    assert len(stored()) == len(before) and len(stored() - before) == 2
+    assert classifiers["base"] != classifiers["other"]
 
 
-def test_an_analysis_is_up_to_date_until_a_file_of_its_folder_changes(analysed, tmp_path, capsys):
+def test_an_analysis_is_up_to_date_until_a_file_of_its_folder_changes(
+    analysed, probe, tmp_path, capsys
+):
     analysed.system("base", "transformer", SMALL)
-    folder = probe_files(tmp_path / "probes", tasks=["own"])
-    analyze(analysed, folder)
-    capsys.readouterr()
-    analyze(analysed, folder)
-    assert "up to date" in capsys.readouterr().err
-    probe_files(folder, 70, ["own"])
-    analyze(analysed, folder)
-    assert "up to date" not in capsys.readouterr().err
+    for count, up_to_date in ((60, False), (60, True), (70, False)):
+        probe(probe_files(tmp_path / "probes", count, ["own"]))
+        assert ("up to date" in capsys.readouterr().err) == up_to_date
 
 
-def test_the_table(analysed, tmp_path, capsys):
+def test_the_table(analysed, probe, tmp_path, capsys):
     analysed.system("base", "transformer", SMALL)
     analysed.system("small", "transformer", {**SMALL, "d_model": 16})
-    found = analyze(
-        analysed,
-        probe_files(
-            tmp_path / "probes", 400, ("sentence_length", "past_present", "tree_depth", "own")
-        ),
-    )
+    names = ("sentence_length", "past_present", "tree_depth", "own")
+    found = probe(probe_files(tmp_path / "probes", 400, names))
     rows = found["table"]["rows"]
     assert [(row["category"], row["task"]) for row in rows] == [
         *(("surface", "sentence_length"), ("surface", "average of 1")),
@@ -242,39 +209,24 @@ def test_the_table(analysed, tmp_path, capsys):
         *(("semantic", "past_present"), ("semantic", "average of 1")),
         *(("other", "own"), ("other", "average of 1")),
     ]
-    first = rows[0]
+    first, own = rows[0], found["facts"]["classifiers"]["base"]["sentence_length"]
     assert (first["classes"], first["sentences"]) == (2, 80)
-    own = found["facts"]["classifiers"]["base"]["sentence_length"]
     assert first["base"] == vars(wilson(own["right"], own["count"]))
-    assert (
-        first["base"]["value"] > 90 > 60 > first["majority"]["value"]
-    )  # a long sentence has other positions
+    # A long sentence has other positions.
+    assert first["base"]["value"] > 90 > 60 > first["majority"]["value"]
     assert 0 < first["small, embeddings"]["value"] < first["base"]["value"]
     out = capsys.readouterr().out
     assert "base, embeddings" in out and "majority" in out
-    assert "past_present" in (analysed.run.path / "analyze" / "probing" / "figure.svg").read_text(
-        "utf-8"
-    )
+    figure = analysed.run.path / "analyze" / "probing" / "figure.svg"
+    assert "past_present" in figure.read_text("utf-8")
 
 
 def test_majority_is_of_training_and_average_widens_with_its_parts(tmp_path):
-    write(
-        tmp_path / "own.txt",
-        [
-            "tr\ta\tx",
-            "tr\ta\ty",
-            "tr\tb\tz",
-            "va\tb\tv",
-            "te\tb\tu",
-            "te\tb\tw",
-            "te\tb\ts",
-            "te\ta\tt",
-        ],
-    )
-    task = probing.read("own", [tmp_path / "own.txt"])
-    assert probing.majority(task).value == 25.0
+    labels = ["tr\ta", "tr\ta", "tr\tb", "va\tb", "te\tb", "te\tb", "te\tb", "te\ta"]
+    write(tmp_path / "own.txt", [f"{label}\tx{i}" for i, label in enumerate(labels)])
+    assert probing.majority(probing.read("own", [tmp_path / "own.txt"])).value == 25.0
     found = probing.average([Estimate(50.0, 47.0, 56.0), Estimate(70.0, 66.0, 78.0)])
-    assert (found.value, found.low, found.high) == (60.0, 57.5, 65.0)
+    assert found == Estimate(60.0, 57.5, 65.0)
     assert probing.average([Estimate(50.0, 40.0, 60.0)]) == Estimate(50.0, 40.0, 60.0)
     assert probing.average([Estimate(None), Estimate(50.0, 40.0, 60.0)]).value is None
 
@@ -301,97 +253,83 @@ rows = [{ printed = "Base", system = "base", numbers = { BLEU = 20 } }]
 """
 
 
-def test_accuracies_beside_the_papers(analysed, tmp_path, monkeypatch, capsys):
+def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, capsys):
     """With a difference where corpus and probing files are the paper's; a mean of tasks only
     where none of them is missing.
     """
     (tmp_path / "paper.toml").write_text(PAPER, "utf-8")
     analysed.system("base", "transformer", SMALL)
-    one, both = (
-        probe_files(tmp_path / str(i), tasks=("sentence_length", "word_content")[: i + 1])
-        for i in range(2)
-    )
+    tasks = ("sentence_length", "word_content")
+    one, both = (probe_files(tmp_path / str(i), tasks=tasks[:i]) for i in (1, 2))
     monkeypatch.setattr(published, "evaluation_set", lambda name: both)
-    manifest = analysed.run.path / "prep" / "manifest.json"
-    manifest.write_text(
-        json.dumps(json.loads(manifest.read_text("utf-8")) | {"dataset": "mine"}), "utf-8"
-    )
-    told = {"paper": str(tmp_path / "paper.toml"), "table": "probes"}
+    change_manifest(analysed, dataset="mine")
+    paper = str(tmp_path / "paper.toml")
 
     def beside(folder):
-        found = {
-            row["task"]: row["base"]["value"]
-            for row in analyze(analysed, folder, **told)["table"]["rows"]
-        }
-        text = (analysed.run.path / "analyze" / "probing" / "paper.csv").read_text("utf-8")
+        rows = probe(folder, paper=paper, table="probes")["table"]["rows"]
         assert "Table 4, printed and measured" in capsys.readouterr().out
-        return found, [
-            tuple(row[key] for key in ("system", "column", "measured", "difference"))
-            for row in csv.DictReader(io.StringIO(text))
-        ]
+        text = (analysed.run.path / "analyze" / "probing" / "paper.csv").read_text("utf-8")
+        keys = ("system", "column", "measured", "difference")
+        printed = [[row[key] for key in keys] for row in csv.DictReader(text.splitlines())]
+        return {row["task"]: row["base"]["value"] for row in rows}, printed
 
-    found, rows = beside(str(one))
-    left_out = (
-        "not in this comparison",
-        "SentLen",
-        "",
-        "",
-    )  # a row of the paper that is no system here
+    found, rows = beside(one)
     assert rows == [
-        ("base", "SentLen", str(found["sentence_length"]), ""),
-        *[("not measured", n, "", "") for n in ("WC", "surface")],
-        left_out,
+        ["base", "SentLen", str(found["sentence_length"]), ""],
+        *[["not measured", name, "", ""] for name in ("WC", "surface")],
+        ["not in this comparison", "SentLen", "", ""],  # a row of the paper that is no system here
     ]
     found, rows = beside("senteval")
-    values = [found["sentence_length"], found["word_content"], found["average of 2"]]
-    assert [float(row[2]) for row in rows[:3]] == pytest.approx(values)
-    assert [float(row[3]) for row in rows[:3]] == pytest.approx(
-        [values[0] - 93, values[1] - 70, values[2] - 81.5]
-    )
-    with pytest.raises(ConfigError, match="of which paper"):
-        analyze(analysed, str(one), table="probes")
-    with pytest.raises(
-        ConfigError, match="the paper's table 'scores' has no accuracies of probing tasks"
-    ) as error:
-        analyze(analysed, str(one), paper=told["paper"], table="scores")
-    assert "these have: probes" in error.value.hint
+    for row, name, number in zip(rows, (*tasks, "average of 2"), (93, 70, 81.5), strict=False):
+        measured = pytest.approx(found[name])
+        assert float(row[2]) == measured and float(row[3]) + number == measured
+    for options, words in (
+        ({"table": "probes"}, "of which paper"),
+        (
+            {"paper": paper, "table": "scores"},
+            "the paper's table 'scores' has no accuracies of probing tasks\n.*\n.*have: probes",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            probe(one, **options)
 
 
-def test_what_cannot_be_probed_is_said(analysed, tmp_path, capsys):
+def change_manifest(analysed, **values):
+    path = analysed.run.prep / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), "utf-8")
+
+
+def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, capsys):
     analysed.system("toy", TOY, {})
     folder = probe_files(tmp_path / "probes", tasks=["own"])
     with pytest.raises(DataError, match=r"toy: no states of source positions.*'summary'"):
-        analyze(analysed, folder)
+        probe(folder)
     analysed.system("base", "transformer", SMALL)
     analysed.system("search", "rnnsearch", load_variant("rnnsearch").adapt(SMALL))
-    found = analyze(analysed, folder)
-    assert (
-        found["facts"]["left_out"] == ["toy"]
-        and "left out: toy: no states" in capsys.readouterr().err
-    )
+    found = probe(folder)
+    assert found["facts"]["left_out"] == ["toy"]
+    assert "left out: toy: no states" in capsys.readouterr().err
     assert {"base", "search", "search, embeddings"} <= found["table"]["rows"][0].keys()
-    with pytest.raises(DataError, match="base: no layer 2: its encoder has 1"):
-        analyze(analysed, folder, layer="2", systems=["base"])
-    with pytest.raises(DataError, match="not made of layers"):
-        analyze(analysed, folder, layer="1", systems=["search"])
-    for layer in ("top", "-1"):
-        with pytest.raises(ConfigError, match=r"bad value for .*layer"):
-            analyze(analysed, folder, layer=layer)
-    with pytest.raises(ConfigError, match="no probing files of its own"):
-        stage.analyze(analysed.run, "probing")
-    with pytest.raises(ConfigError, match="reads no set of the run"):
-        analyze(analysed, folder, set_names=["test"])
+    for error, words, options in (
+        (DataError, "base: no layer 2: its encoder has 1", {"layer": "2", "systems": ["base"]}),
+        (DataError, "not made of layers", {"layer": "1", "systems": ["search"]}),
+        (ConfigError, "bad value for .*layer", {"layer": "top"}),
+        (ConfigError, "bad value for .*layer", {"layer": "-1"}),
+        (ConfigError, "reads no set of the run", {"set_names": ["test"]}),
+        (ConfigError, "no probing files of its own", {"probes": ""}),
+    ):
+        with pytest.raises(error, match=words):
+            stage.analyze(analysed.run, "probing", **{"probes": str(folder), **options})
 
 
-def test_sentevals_files_by_name(analysed, tmp_path, monkeypatch):
+def test_sentevals_files_by_name(analysed, probe, tmp_path, monkeypatch):
     folder = probe_files(tmp_path / "cache" / "senteval", tasks=["tree_depth"])
     monkeypatch.setattr(published, "evaluation_set", lambda name: {"senteval": folder}[name])
     analysed.system("base", "transformer", SMALL)
-    assert list(analyze(analysed, "senteval")["facts"]["tasks"]) == ["tree_depth"]
-    manifest = analysed.run.path / "prep" / "manifest.json"
-    manifest.write_text(manifest.read_text("utf-8").replace('"src": "en"', '"src": "de"'), "utf-8")
+    assert list(probe("senteval")["facts"]["tasks"]) == ["tree_depth"]
+    change_manifest(analysed, src="de")
     with pytest.raises(ConfigError, match="are English, the sources of this run are 'de'"):
-        analyze(analysed, "senteval", force=True)
+        probe("senteval", force=True)
 
 
 def test_the_demos_own_files(analysed, tmp_path):
@@ -399,61 +337,40 @@ def test_the_demos_own_files(analysed, tmp_path):
     model is not trained.
     """
     generate(tmp_path / "demo", size=300, seed=1)
-    probes = analysed.run.prep / "eval" / "probing"
-    (tmp_path / "demo" / "probing").rename((probes.mkdir(parents=True), probes)[1])
-    words = Counter(
-        word
-        for line in (tmp_path / "demo" / "train.en").read_text("utf-8").splitlines()
-        for word in line.split()
-    )
-    tokens = ["<pad>", "<s>", "</s>", "<unk>", *(word for word, _ in words.most_common(TOKENS - 4))]
-    write(analysed.run.prep / "vocab.txt", tokens)
-    analysed.system("base", "transformer", SMALL)
-    analysed.system("enc-dc", "enc-dc", SMALL)
-    stage.analyze(analysed.run, "probing")
-    found = finding(analysed.run, "probing")
+    folder = analysed.run.prep / "eval"
+    folder.mkdir()
+    (tmp_path / "demo" / "probing").rename(folder / "probing")
+    words = Counter((tmp_path / "demo" / "train.en").read_text("utf-8").split())
+    knows(analysed, *(word for word, _ in words.most_common(TOKENS - 4)))
+    names = ("base", "enc-dc")
+    for name, variant in zip(names, ("transformer", "enc-dc"), strict=True):
+        analysed.system(name, variant, SMALL)
+    found = analyze(analysed.run, "probing")
     rows = {row["task"]: row for row in found["table"]["rows"]}
-    assert (
-        len(found["facts"]["tasks"]) == 10
-        and {"average of 2", "average of 3", "average of 5"} < rows.keys()
-    )
+    assert len(found["facts"]["tasks"]) == 10
+    assert {"average of 2", "average of 3", "average of 5"} < rows.keys()
     assert (rows["sentence_length"]["classes"], rows["word_content"]["sentences"]) == (6, 20)
-    assert all(
-        0 <= row[name]["value"] <= 100
-        for row in rows.values()
-        for name in ("majority", "base", "enc-dc", "base, embeddings")
-    )
+    for row in rows.values():
+        assert all(0 <= row[name]["value"] <= 100 for name in ("majority", *names))
 
 
-def test_a_real_file(analysed, tmp_path, shared):
+def knows(analysed, *words):
+    """Give the run a vocabulary that begins with these words."""
+    others = (f"w{i}" for i in range(TOKENS - 4 - len(words)))
+    write(analysed.run.prep / "vocab.txt", ["<pad>", "<s>", "</s>", "<unk>", *words, *others])
+
+
+def test_a_real_file(analysed, probe, tmp_path, shared):
     """A slice of X-Probe's word content, four of its thousand words, by the embeddings of words
     that the vocabulary knows.
     """
-    import lzma
-
     wanted = ("zone", "youngest", "yellow", "writers")
     for part in ("va", "te"):
-        lines = (
-            lzma.decompress(
-                (shared / "data" / "xprobe_en" / "word_content" / f"{part}.txt.xz").read_bytes()
-            )
-            .decode()
-            .splitlines()
-        )
-        write(
-            tmp_path / "x" / "word_content" / f"{part}.txt",
-            [line for line in lines if line.split("\t")[1] in wanted],
-        )
-    write(
-        analysed.run.prep / "vocab.txt",
-        ["<pad>", "<s>", "</s>", "<unk>", *wanted, *(f"w{i}" for i in range(TOKENS - 8))],
-    )
+        lines = files.text_lines(shared / "data" / "xprobe_en" / "word_content" / f"{part}.txt.xz")
+        chosen = [line for line in lines if line.split("\t")[1] in wanted]
+        write(tmp_path / "x" / "word_content" / f"{part}.txt", chosen)
+    knows(analysed, *wanted)
     analysed.system("base", "transformer", SMALL)
-    row = analyze(analysed, tmp_path / "x")["table"]["rows"][0]
-    assert (row["task"], row["classes"], row["sentences"], row["majority"]["value"]) == (
-        "word_content",
-        4,
-        40,
-        25.0,
-    )
-    assert row["base, embeddings"]["value"] > 60
+    row = probe(tmp_path / "x")["table"]["rows"][0]
+    assert [row[key] for key in ("task", "classes", "sentences")] == ["word_content", 4, 40]
+    assert row["majority"]["value"] == 25.0 and row["base, embeddings"]["value"] > 60
