@@ -10,27 +10,28 @@ from nmtkit.analyze.shared import classifier
 from nmtkit.analyze.shared.classifier import Examples, fit, standardised
 
 
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
 def drawn(n, classes, width, seed, noise=0.0, spread=1.0):
     """Points around one centre a class; with `noise` that share of labels is another."""
-    generator = torch.Generator().manual_seed(seed)
-    centres = 3 * torch.randn(
-        classes, width, generator=torch.Generator().manual_seed(99), dtype=torch.float64
-    )
-    y = torch.randint(classes, (n,), generator=generator)
-    x = centres[y] + spread * torch.randn(n, width, generator=generator, dtype=torch.float64)
-    wrong = torch.rand(n, generator=generator) < noise
-    return Examples(x, torch.where(wrong, torch.randint(classes, (n,), generator=generator), y))
+    draw, float64 = generator(seed), {"dtype": torch.float64}
+    centres = 3 * torch.randn(classes, width, generator=generator(99), **float64)
+    y = torch.randint(classes, (n,), generator=draw)
+    x = centres[y] + spread * torch.randn(n, width, generator=draw, **float64)
+    wrong = torch.rand(n, generator=draw) < noise
+    return Examples(x, torch.where(wrong, torch.randint(classes, (n,), generator=draw), y))
 
 
 def slow(train, dev, test_x, classes, seed):
     """The protocol as it is said: modules, cross-entropy plus the penalty, RMSprop, one example
     of code a sentence of text.
     """
-    generator = torch.Generator().manual_seed(seed)
-    width = train.x.size(1)
+    draw, width = generator(seed), train.x.size(1)
 
     def uniform(*shape):
-        return (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * width**-0.5
+        return (2 * torch.rand(shape, generator=draw, dtype=torch.float64) - 1) * width**-0.5
 
     first, second = nn.Linear(width, width).double(), nn.Linear(width, classes).double()
     for layer, size in ((first, width), (second, classes)):
@@ -38,29 +39,22 @@ def slow(train, dev, test_x, classes, seed):
         layer.bias.data = uniform(size)
     model = nn.Sequential(first, nn.ReLU(), second)
     optimiser = torch.optim.RMSprop(model.parameters(), lr=2.5e-4)
-    best, best_epoch, state, epochs = -1.0, 0, None, 0
+    best, best_epoch, state = -1.0, 0, None
     for epoch in range(1, 101):
-        epochs = epoch
-        order = torch.randperm(len(train.y), generator=generator)
+        order = torch.randperm(len(train.y), generator=draw)
         for rows in order.split(64):
-            loss = (
-                nn.functional.cross_entropy(model(train.x[rows]), train.y[rows])
-                + 1e-4 * first.weight.square().sum()
-            )
+            loss = nn.functional.cross_entropy(model(train.x[rows]), train.y[rows])
             optimiser.zero_grad()
-            loss.backward()
+            (loss + 1e-4 * first.weight.square().sum()).backward()
             optimiser.step()
         right = sum(int(model(x).argmax()) == int(y) for x, y in zip(dev.x, dev.y, strict=True))
         if right / len(dev.y) > best:
-            best, best_epoch, state = (
-                right / len(dev.y),
-                epoch,
-                {k: v.clone() for k, v in model.state_dict().items()},
-            )
+            best, best_epoch = right / len(dev.y), epoch
+            state = {key: value.clone() for key, value in model.state_dict().items()}
         if epoch - best_epoch == 5:
             break
     model.load_state_dict(state)
-    return model(test_x).argmax(1), best, best_epoch, epochs
+    return model(test_x).argmax(1), best, best_epoch, epoch
 
 
 @pytest.mark.parametrize(("classes", "noise", "seed"), [(2, 0.3, 1), (7, 0.2, 5), (3, 0.0, 2)])
@@ -80,40 +74,30 @@ def test_the_same_numbers_as_a_plain_loop(classes, noise, seed):
 def test_the_weights_are_those_of_a_plain_loop():
     """To the last but few digits, after 20 updates in double precision."""
     train = drawn(1280, 4, 9, 3, 0.1)
-    ours = classifier.Classifier(9, 9, 4, torch.float64, torch.Generator().manual_seed(7))
+    ours, fresh = (classifier.Classifier(9, 9, 4, torch.float64, generator(7)) for _ in range(2))
     w1, b1, w2, b2 = (w.clone().requires_grad_() for w in ours._weights)
     optimiser = torch.optim.RMSprop([w1, b1, w2, b2], lr=classifier.RATE)
     for x, y in zip(train.x.split(64), train.y.split(64), strict=True):
         ours.step(x, y[:, None])
         optimiser.zero_grad()
-        (
-            nn.functional.cross_entropy((x @ w1 + b1).relu() @ w2 + b2, y)
-            + 1e-4 * w1.square().sum()
-        ).backward()
+        loss = nn.functional.cross_entropy((x @ w1 + b1).relu() @ w2 + b2, y)
+        (loss + 1e-4 * w1.square().sum()).backward()
         optimiser.step()
     for own, wanted in zip(ours._weights, (w1, b1, w2, b2), strict=True):
         torch.testing.assert_close(own, wanted.detach(), rtol=1e-10, atol=1e-12)
-    assert not torch.equal(
-        ours._weights[0],
-        classifier.Classifier(9, 9, 4, torch.float64, torch.Generator().manual_seed(7))._weights[0],
-    )
+    assert not torch.equal(ours._weights[0], fresh._weights[0])
 
 
 def test_what_can_be_told_apart_is_and_shuffled_labels_are_chance():
-    train, dev, test = (
-        Examples(e.x.float(), e.y)
-        for e in (drawn(n, 4, 16, n, spread=0.3) for n in (600, 200, 1000))
-    )
-    assert (fit(train, dev, test.x, 4, 1).predicted == test.y).all()
-    orders = [
-        torch.randperm(len(e.y), generator=torch.Generator().manual_seed(len(e.y)))
-        for e in (train, dev, test)
-    ]
-    train, dev, test = (
-        Examples(e.x, e.y[order]) for e, order in zip((train, dev, test), orders, strict=True)
-    )
-    right = (fit(train, dev, test.x, 4, 1).predicted == test.y).double().mean().item()
-    assert 0.2 < right < 0.3  # a quarter, four standard deviations either way
+    sets = [drawn(n, 4, 16, n, spread=0.3) for n in (600, 200, 1000)]
+
+    def right(train, dev, test):
+        return (fit(train, dev, test.x, 4, 1).predicted == test.y).double().mean().item()
+
+    assert right(*(Examples(e.x.float(), e.y) for e in sets)) == 1
+    orders = (torch.randperm(len(e.y), generator=generator(len(e.y))) for e in sets)
+    shuffled = [Examples(e.x.float(), e.y[order]) for e, order in zip(sets, orders, strict=True)]
+    assert 0.2 < right(*shuffled) < 0.3  # a quarter, four standard deviations either way
 
 
 def test_it_ends_after_five_epochs_without_gain_and_keeps_the_best():

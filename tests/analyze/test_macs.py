@@ -29,40 +29,30 @@ def source_keys(d, layers, n):
     return layers * n * 2 * d * d
 
 
+def built(variant, d, f, layers, vocabulary=211, **values):
+    """A model with one vocabulary and as many layers in encoder and decoder."""
+    sizes = {"d_model": d, "d_ff": f, "heads": 4, "encoder_layers": layers}
+    values = {**sizes, "decoder_layers": layers, **values}
+    return build_model(variant, values, Vocabularies(vocabulary, vocabulary, True))
+
+
 CASES = [(64, 128, 4, 2, 2, 11, 7), (32, 96, 2, 3, 1, 5, 9), (128, 512, 4, 4, 4, 14, 14)]
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize(("d", "f", "heads", "enc", "dec", "n", "m"), CASES)
 def test_a_transformer_costs_exactly_its_formulas(d, f, heads, enc, dec, n, m, norm):
-    vocabulary = 211
-    values = {
-        "d_model": d,
-        "d_ff": f,
-        "heads": heads,
-        "encoder_layers": enc,
-        "decoder_layers": dec,
-        "norm": norm,
-    }
-    model = build_model("transformer", values, Vocabularies(vocabulary, vocabulary, True)).eval()
+    model = built("transformer", d, f, enc, decoder_layers=dec, heads=heads, norm=norm).eval()
     found = macs.count_macs(model, n, m)
-    forward = (
-        encoder(d, f, enc, n)
-        + source_keys(d, dec, n)
-        + decoder(d, f, dec, n, m)
-        + m * vocabulary * d
-    )
-    assert found.train * m == pytest.approx(
-        3 * forward, abs=1e-6
-    )  # two gradients for every product
-    assert found.encode * n == pytest.approx(
-        encoder(d, f, enc, n) + source_keys(d, dec, n), abs=1e-6
-    )
+    encode = encoder(d, f, enc, n) + source_keys(d, dec, n)
+    # Two gradients for every product.
+    train = 3 * (encode + decoder(d, f, dec, n, m) + m * 211 * d)
     one_by_one = sum(
-        dec * (4 * d * d + 2 * t * d + 2 * d * d + 2 * n * d + 2 * d * f) + vocabulary * d
+        dec * (4 * d * d + 2 * t * d + 2 * d * d + 2 * n * d + 2 * d * f) + 211 * d
         for t in range(1, m + 1)
     )
-    assert found.step * m == pytest.approx(one_by_one, abs=1e-6)
+    counts = found.train * m, found.encode * n, found.step * m
+    assert counts == pytest.approx((train, encode, one_by_one), abs=1e-6)
     assert not model.training
     assert all(p.grad is None for p in model.parameters())
 
@@ -70,16 +60,14 @@ def test_a_transformer_costs_exactly_its_formulas(d, f, heads, enc, dec, n, m, n
 def test_a_recurrent_model_costs_exactly_its_formulas():
     """torch's own GRU is not missed: 3·(input·D + D·D) a token."""
     d, v, n, m = 24, 211, 9, 6
-    found = macs.count_macs(
-        build_model("tests.toy_recurrent:ToyRecurrent", {"d_model": d}, Vocabularies(v, v, True)),
-        n,
-        m,
+    model = build_model(
+        "tests.toy_recurrent:ToyRecurrent", {"d_model": d}, Vocabularies(v, v, True)
     )
-    read, write = 3 * (d * d + d * d), 3 * (2 * d * d + d * d) + v * d
-    assert found.encode == read
-    assert found.step == write
+    found = macs.count_macs(model, n, m)
+    read, step = 3 * (d * d + d * d), 3 * (2 * d * d + d * d) + v * d
+    assert (found.encode, found.step) == (read, step)
     no_gradient = 3 * d * d  # the reader begins with zeros, which need none
-    assert found.train * m == pytest.approx(3 * (n * read + m * write) - no_gradient, abs=1e-6)
+    assert found.train * m == pytest.approx(3 * (n * read + m * step) - no_gradient, abs=1e-6)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -87,75 +75,41 @@ def test_a_document_model_costs_what_it_reads_too(norm):
     """amn: a GRU, self-attention of source and context, attention between them, a feed-forward
     layer and a gate; only with context.
     """
-    d, f, layers, n, m, v = 32, 96, 2, 11, 7, 211
-    values = {
-        "d_model": d,
-        "d_ff": f,
-        "heads": 4,
-        "encoder_layers": layers,
-        "decoder_layers": layers,
-        "norm": norm,
-    }
-    model = build_model("amn", values, Vocabularies(v, v, True))
-    plain = macs.count_macs(build_model("transformer", values, Vocabularies(v, v, True)), n, m)
+    d, f, layers, n, m = 32, 96, 2, 11, 7
+    model = built("amn", d, f, layers, norm=norm)
+    plain = macs.count_macs(built("transformer", d, f, layers, norm=norm), n, m)
     assert macs.count_macs(model, n, m) == plain
-    found = macs.count_macs(model, n, m, contexts=1)
+    found, half = (macs.count_macs(model, n, m, contexts=count) for count in (1, 0.5))
     read = 6 * d * d + 2 * (4 * d * d + 2 * n * d) + (4 * d * d + 2 * n * d) + 2 * d * f + 2 * d * d
     assert found.encode == pytest.approx(plain.encode + read, abs=1e-6)
     assert found.step == plain.step
-    assert (found.train - plain.train) * m == pytest.approx(
-        3 * read * n, rel=0.02
-    )  # what the GRU begins with needs no gradient
-    half = macs.count_macs(model, n, m, contexts=0.5)
-    assert half.train == pytest.approx(
-        (found.train + plain.train) / 2
-    ) and half.encode == pytest.approx((found.encode + plain.encode) / 2)
+    # What the GRU begins with needs no gradient.
+    assert (found.train - plain.train) * m == pytest.approx(3 * read * n, rel=0.02)
+    assert half.train == pytest.approx((found.train + plain.train) / 2)
+    assert half.encode == pytest.approx((found.encode + plain.encode) / 2)
 
 
 def test_context_sentences_are_not_shared():
     """han: each of three contexts is encoded, and read word by word and as a sentence."""
-    d, f, layers, n, m, v = 32, 96, 2, 11, 7, 211
-    values = {
-        "d_model": d,
-        "d_ff": f,
-        "heads": 4,
-        "encoder_layers": layers,
-        "decoder_layers": layers,
-    }
-    found, plain = (
-        macs.count_macs(build_model("han", values, Vocabularies(v, v, True)), n, m, contexts)
-        for contexts in (3, 0)
-    )
+    d, f, layers, n, m = 32, 96, 2, 11, 7
+    model = built("han", d, f, layers)
+    found, plain = (macs.count_macs(model, n, m, contexts) for contexts in (3, 0))
     words, sentences = d * d + 3 * (2 * d * d + 2 * n * d + d * d), d * d + 3 * 2 * d * d + d * d
-    assert found.encode == pytest.approx(
-        plain.encode + 3 * encoder(d, f, layers, n) / n + words + sentences + 2 * d * f + 2 * d * d,
-        abs=1e-6,
-    )
+    read = 3 * encoder(d, f, layers, n) / n + words + sentences + 2 * d * f + 2 * d * d
+    assert found.encode == pytest.approx(plain.encode + read, abs=1e-6)
 
 
 def test_a_phrase_costs_what_is_read_of_it():
     """pr: each phrase has a vector at every level, keys and values in every layer, and a place
     in the mixture of the levels.
     """
-    d, layers, n, m, v = 32, 2, 12, 7, 211
-    values = {
-        "d_model": d,
-        "d_ff": 96,
-        "heads": 4,
-        "encoder_layers": layers,
-        "decoder_layers": layers,
-        "segmentation": "parse",
-    }
-    model = build_model("pr", values, Vocabularies(v, v, True))
+    d, layers, n, m = 32, 2, 12, 7
+    model = built("pr", d, 96, layers, segmentation="parse")
     few, many = (macs.count_macs(model, n, m, spans=spans) for spans in ([3] * 4, [1] * n))
     assert few == macs.count_macs(model, n, m)  # n-grams of three
     vector, keys, attention = d * d + 2 * n * d, 2 * d * d, 2 * n * d
-    more = (
-        (layers + 1) * vector
-        + layers * (keys + attention)
-        + layers * keys
-        + (layers + 1) * layers * d
-    )
+    mixture = (layers + 1) * layers * d
+    more = (layers + 1) * vector + layers * (keys + attention) + layers * keys + mixture
     assert (many.encode - few.encode) * n == pytest.approx((n - 4) * more, abs=1e-6)
     assert many.step - few.step == pytest.approx((n - 4) * layers * 2 * d, abs=1e-6)
 
@@ -164,16 +118,13 @@ def test_ratios_of_document_models_are_those_of_the_design():
     """amn 1.12 and context-aware 1.34 in training at base size and V = 33.4k, 1.00 in decoding;
     here all sizes are an eighth, but the length.
     """
-    values = {"d_model": 64, "d_ff": 256, "heads": 8, "tie": "all"}
+    values, sizes = {"d_model": 64, "d_ff": 256, "heads": 8}, Vocabularies(4_179, 4_179, True)
     plain, amn, aware = (
-        macs.count_macs(
-            build_model(name, values, Vocabularies(4_179, 4_179, True)), 30, 30, contexts=1
-        )
+        macs.count_macs(build_model(name, {**values, "tie": "all"}, sizes), 30, 30, contexts=1)
         for name in ("transformer", "amn", "context-aware")
     )
-    assert amn.train / plain.train == pytest.approx(
-        1.12, abs=0.01
-    ) and aware.train / plain.train == pytest.approx(1.34, abs=0.01)
+    ratios = [count.train / plain.train for count in (amn, aware)]
+    assert ratios == pytest.approx([1.12, 1.34], abs=0.01)
     assert amn.step == aware.step == plain.step
 
 
@@ -182,11 +133,8 @@ def test_base_size_is_the_61_7_million_of_the_design():
     encoder + 25.5 decoder + 17.1 softmax.
     """
     d, f, layers, n, v = 512, 2048, 6, 30, 33_400
-    parts = [
-        encoder(d, f, layers, n) / n,
-        (source_keys(d, layers, n) + decoder(d, f, layers, n, n)) / n,
-        v * d,
-    ]
+    of_decoder = source_keys(d, layers, n) + decoder(d, f, layers, n, n)
+    parts = [encoder(d, f, layers, n) / n, of_decoder / n, v * d]
     assert [round(p / 1e6, 1) for p in parts] == [19.1, 25.5, 17.1]
 
 
@@ -209,40 +157,20 @@ def test_matrix_vector_products_are_counted():
     assert macs._macs(lambda: torch.addmv(torch.randn(6), matrix, vector)) == 42
 
 
-@pytest.mark.parametrize("tie", ["none", "target", "all"])
-def test_parameters_are_split_into_embeddings_and_the_rest(tie):
-    d, f, v = 64, 256, 203
-    values = {
-        "d_model": d,
-        "d_ff": f,
-        "heads": 4,
-        "encoder_layers": 2,
-        "decoder_layers": 3,
-        "tie": tie,
-        "softmax_bias": True,
-    }
-    model = build_model("transformer", values, Vocabularies(v, v, True))
+@pytest.mark.parametrize(("tie", "matrices"), [("none", 3), ("target", 2), ("all", 1)])
+def test_parameters_are_split_into_embeddings_and_the_rest(tie, matrices):
+    d, v = 64, 203
+    model = built("transformer", d, 256, 2, v, tie=tie, softmax_bias=True)
     found = macs.count_parameters(model)
-    matrices = {"none": 3, "target": 2, "all": 1}[tie]
     assert found.embeddings == matrices * v * d + v
     assert found.rest == sum(p.numel() for p in model.parameters()) - found.embeddings
 
 
 def test_the_rest_equals_the_audited_count(shared):
     path = shared / "reference" / "parameter_counts.py"
-    source = path.read_text("utf-8").split("print(", 1)[
-        0
-    ]  # its formulas, without its printed tables
+    source, *_ = path.read_text("utf-8").split("print(", 1)  # formulas, without printed tables
     formulas = importlib.util.module_from_spec(importlib.util.spec_from_loader("formulas", None))
     exec(compile(source, str(path), "exec"), formulas.__dict__)
     for bias in (False, True):
-        values = {
-            "d_model": 64,
-            "d_ff": 256,
-            "heads": 4,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "attn_bias": bias,
-        }
-        model = build_model("transformer", values, Vocabularies(203, 203, True))
+        model = built("transformer", 64, 256, 2, 203, attn_bias=bias)
         assert macs.count_parameters(model).rest == formulas.body(64, 256, 2, bias)
