@@ -1,4 +1,4 @@
-"""The contract between a model and all else: two verbs, `encode` and `decode`, then `logits`.
+"""The contract between a model and its users: two verbs, `encode` and `decode`, then `logits`.
 
 Training, beam search, forced scoring, ensembling and every analysis use only these, so a new model
 is one file.
@@ -87,7 +87,7 @@ class Model(nn.Module, abc.ABC):
         return {key: value for key, value in sizes.items() if key in cls.Settings.model_fields}
 
     def initialise(self) -> None:
-        """Do what takes the whole new model, such as to draw its weights anew or name its parts."""
+        """Finish a new model: draw its weights again, or name its parts, if it needs that."""
 
     @property
     def reads_spans(self) -> bool:

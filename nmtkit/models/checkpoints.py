@@ -211,8 +211,7 @@ def load_weights(path: Path, checked: bool = False) -> dict[str, Tensor]:
 
     Args:
         path: its folder.
-        checked: it comes from `choose`, which has just compared the hash: reading a big model once
-            more takes minutes.
+        checked: `choose` has just compared its hash; to read a big model again takes minutes.
     Raises: CheckpointError if it is damaged or foreign.
     """
     if checked:
@@ -223,7 +222,7 @@ def load_weights(path: Path, checked: bool = False) -> dict[str, Tensor]:
 
 
 def load_training(path: Path, record: type[R]) -> tuple[dict[str, Tensor], dict[str, Tensor], R]:
-    """Return all that continues a training: weights, optimiser tensors, and the state, a `record`.
+    """Return weights, optimiser tensors and the state (a `record`), to continue a training.
 
     Raises: CheckpointError if any of it is damaged.
     """
@@ -259,9 +258,9 @@ def choose(system: System, average: int | None = None) -> list[Path]:
         average: 1 = the best checkpoint (by best.json; the newest one without it) alone; k = the
             last k that are `train.checkpoint_every` updates apart, oldest first; None = as the
             system's setting search.average says.
-    Returns: those whose weights have the hash of their manifest; a warning names others. Fewer than
-        k, with a warning, if fewer are left; the best one if none of them is
-        `train.checkpoint_every` updates apart.
+    Returns: checkpoints whose weights have the hash of their manifest; a warning names damaged
+        ones. Fewer than k, with a warning, if fewer are left; the best one if none of them is at a
+        multiple of `train.checkpoint_every` updates.
     Raises: CheckpointError if there is no valid one.
     """
     average = _average(system) if average is None else average
@@ -323,7 +322,7 @@ def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> l
 def _evenly_spaced(system: System) -> list[Path]:
     """Return the last checkpoints `train.checkpoint_every` updates apart, newest first.
 
-    They end at the first gap: what stands before is an old best.
+    They end at the first gap: a checkpoint before the gap is an old best.
     """
     settings = build(TrainSettings, system.read_config().get("train", {}), "train")
     every = settings.checkpoint_every
@@ -338,9 +337,9 @@ def _named_best(system: System) -> Path | None:
 
 
 def prune(folder: Path, keep: Iterable[str]) -> None:
-    """Remove all complete checkpoints but those named.
+    """Remove all complete checkpoints except those to keep.
 
-    Each is renamed first, so that none is ever half there under its name.
+    Each is renamed first, so that no checkpoint is ever incomplete under its name.
     """
     names = set(keep)
     for path in candidates(folder):
@@ -352,7 +351,7 @@ def prune(folder: Path, keep: Iterable[str]) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Tidy up after a killed process: remove half of checkpoints, bring back one set aside.
+    """Tidy up after a killed process: remove incomplete checkpoints, bring back one set aside.
 
     The caller holds the system's lock.
     """

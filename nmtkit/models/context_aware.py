@@ -39,7 +39,7 @@ class ContextAwareLayer(EncoderLayer):
         self.gate = GatedSum(settings.d_model)
 
     def read(self, x: Tensor, visible: Visible, context: Memory) -> Tensor:
-        """One layer that sees contexts too.
+        """Return the states of one layer that reads contexts too.
 
         Args:
             x: (B, S, D), of which `visible` bool (B, 1, S) is real.
@@ -60,10 +60,10 @@ class ContextAwareTransformer(DocumentTransformer):
     """Voita, Serdyukov, Sennrich & Titov 2018, *Context-aware neural machine translation learns
     anaphora resolution*, ACL.
 
-    The context, after <s>, goes through the encoder's layers but the last, and then through one of
-    its own. A sentence without context has a gate of 1: it is translated as the Transformer would.
-    Trained so, bit for bit; in a search the Transformer encodes rows of like length together, which
-    rounds otherwise.
+    The context, after <s>, goes through all layers of the encoder except the last, and then through
+    a layer of its own. A sentence without context has a gate of 1: the result is the Transformer's,
+    bit for bit in training. In a search the Transformer encodes rows of like length together, so
+    the rounding differs.
     """
 
     paper = "Voita et al. 2018"

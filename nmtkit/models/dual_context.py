@@ -19,7 +19,7 @@ from nmtkit.nn.masks import Visible
 
 
 class DualContextSettings(TransformerSettings):
-    """A Transformer's, and where the dual contextual module stands."""
+    """Settings of a Transformer, and of the dual contextual module."""
 
     encoder: bool = True
     """The module in place of self-attention in the encoder."""
@@ -28,7 +28,7 @@ class DualContextSettings(TransformerSettings):
     kernel_size: int = Field(2, ge=1, le=8)
     """Positions that the local context unit sees, f."""
     layers: str = Field("", pattern=r"^(\d+-\d+)?$")
-    """Which layers have it, counted from 1, as 4-6 or 2; empty = all."""
+    """Which layers have the module, counted from 1, as 4-6 or 2; empty = all."""
     even_side: Literal["left", "right"] = "left"
     """Where an encoder's window of even size has one position more; a decoder's never reaches to
     the right.
@@ -107,7 +107,7 @@ class DualContextAttention(Attention):
         return self.attend(q, k, v, visible, causal, cache, layer)
 
     def _past(self, x: Tensor, recent: dict[int, Tensor], layer: int) -> Tensor:
-        """Return the inputs (R, before, D) before x; remember those before the next."""
+        """Return the inputs (R, before, D) before x, and store the inputs before the next step."""
         start = x.new_zeros(x.size(0), self.local.before, x.size(2))
         past = recent.get(layer, start)
         recent[layer] = torch.cat([past, x], dim=1)[:, x.size(1) :]

@@ -1,8 +1,8 @@
 """Hierarchical attention networks: words attend to words of each context sentence, then to these.
 
-A word attends to the words of each context sentence, then to what it has read in each, and a gate
-mixes that in. A sentence without context is translated as the Transformer would, bit for bit: what
-is added, its layer norm too, is left out for it.
+A word attends to the words of each context sentence, then to the summaries of the sentences, and a
+gate mixes the result in. A sentence without context skips all of this, the layer norm too: it is
+translated as the Transformer would, bit for bit.
 
 Legend: B sentences, K rows of each, T their words, U different contexts of a batch, M their length,
 J of one sentence, H heads, C width of one, D = H·C.
@@ -34,22 +34,22 @@ from nmtkit.nn.sublayer import GatedSum
 
 
 class HierarchicalSettings(DocumentSettings):
-    """A Transformer's, and which sentences are context: the paper's are the three before."""
+    """Settings of a Transformer, and which sentences are context (in the paper, three)."""
 
     context_size: int = Field(3, ge=1, le=5)
-    """At most so many sentences; where the document has fewer, those it has."""
+    """The number of context sentences; fewer where the document has fewer."""
     side: Literal["encoder", "decoder", "joint"] = "encoder"
     """Where contexts are read: on the encoder's output, on the decoder's (then what was translated
     before is the context), or on both.
     """
     context_gradients: bool = True
-    """What reads the contexts learns from them too; off, as in the authors' code, their states are
-    taken as they are: training costs less.
+    """Gradients reach the encoding of the contexts; off, as in the authors' code, the states of the
+    contexts are constants: training costs less.
     """
 
 
 class HierarchicalAttention(nn.Module):
-    """LN(λ ⊙ h + (1-λ) ⊙ d), λ = σ(W [h; d] + b), d what h reads in context sentences.
+    """LN(λ ⊙ h + (1-λ) ⊙ d), λ = σ(W [h; d] + b), d read by h in context sentences.
 
     d is a feed-forward layer on the attention to summaries of the sentences.
 
@@ -74,12 +74,12 @@ class HierarchicalAttention(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def remember(self, states: Sequence[Tensor], visible: Visible, rows: Tensor) -> Memory:
-        """Return what is read of contexts, computed once.
+        """Return the keys and values of contexts, computed once.
 
         Args:
             states: (U', M', D) of each of the parts of the contexts.
             visible: which positions of all contexts are real, bool (U, 1, M); None = all.
-            rows: (B, J), which of them are a sentence's; -1 = none.
+            rows: (B, J), the contexts of each sentence; -1 = none.
         Returns: rows first (B): keys (B, J, H, C, M), values (B, J, H, M, C), visible (B, J, 1, M)
             or None, real (B, J).
         """
@@ -90,7 +90,7 @@ class HierarchicalAttention(nn.Module):
         return parts | {"real": rows >= 0}
 
     def forward(self, h: Tensor, contexts: Memory) -> Tensor:
-        """Mix what contexts tell into h (B·K, T, D) -> (B·K, T, D); h itself without any."""
+        """Mix the contexts into h (B·K, T, D) -> (B·K, T, D); without any, h is unchanged."""
         real: Tensor = contexts["real"]  # (B, J)
         read = self._read_sentences(h, self._read_words(h, contexts), real)
         read = self.feed_forward_residual(read, self.feed_forward)
@@ -143,13 +143,12 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
     """Miculicich, Ram, Pappas & Henderson 2018, *Document-level neural machine translation with
     hierarchical attention networks*, EMNLP.
 
-    On the encoder's output it reads the encoder's states of context sentences; on the decoder's
-    output the decoder's, while it wrote their target sides. In training those are the set's own; in
-    translation what the system wrote for the sentences before, so that a document is translated
-    sentence after sentence. Where the authors keep the states, they are computed anew, from source
-    and translation: a context sentence is read as the Transformer would, without the context it had
-    itself. The paper's training has two stages, of which the second begins with the Transformer of
-    the first: `nmtkit train --init-from`.
+    The encoder's output reads the encoder's states of context sentences; the decoder's output reads
+    the decoder's states of their target sides. In training these are the references; in translation
+    they are the system's own translations, so a document is translated sentence after sentence. The
+    authors store the states. Here they are computed again from source and translation: a context
+    sentence is read as the Transformer would, without context of its own. The paper trains in two
+    stages; the second begins with the Transformer of the first: `nmtkit train --init-from`.
     """
 
     Settings = HierarchicalSettings
@@ -174,7 +173,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         return dataclasses.replace(super().context_rule, targets=targets)
 
     def encode(self, batch: Batch) -> Memory:
-        """See `Transformer.encode`; `earlier` is what the decoder reads of contexts, if any."""
+        """See `Transformer.encode`; `earlier` has the decoder's contexts, if any."""
         context, visible = batch.context, visible_source(batch)
         states = self.through_encoder(self.src_embedder(batch.src), visible)
         if context is None:

@@ -1,4 +1,4 @@
-"""From checkpoints to a model: is its vocabulary this run's, the mean of several, the weights."""
+"""From checkpoints to a model: check the vocabulary, average the weights, load them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def load_system(
         run: its run.
         system: the system.
         device: where it goes.
-        paths: checkpoints from `choose`, if a command line says which; None = those that hold the
-            weights of the system.
+        paths: checkpoints from `choose`; None = the checkpoints of the system's own settings.
         precision: of its products on a CPU (see `nmtkit.nn.linear.pack`).
     Returns: the model in evaluation mode; its weights must not change any more (see `pack`).
     Raises: as `build_untrained`; CheckpointError if its checkpoints are damaged or of another
@@ -49,7 +48,7 @@ def load_system(
 
 
 def build_untrained(run: Run, system: System) -> Model:
-    """Return a model as a system's settings say, with weights just drawn.
+    """Return a new model with a system's settings.
 
     Raises: DataError if the system was never trained; ConfigError if its class is not found here.
     """
@@ -69,7 +68,7 @@ def build_untrained(run: Run, system: System) -> Model:
 
 
 def check_vocabulary(path: Path, run: Run) -> None:
-    """Refuse a checkpoint whose ids mean other tokens, or whose text was cut into tokens otherwise.
+    """Refuse a checkpoint of another vocabulary, or of text that was tokenized in another way.
 
     Raises: CheckpointError naming the file that differs.
     """
@@ -93,17 +92,14 @@ def vocabulary_sizes(run: Run) -> Vocabularies:
 
 
 def vocabulary_hashes(run: Run) -> dict[str, str]:
-    """Return the SHA-256 of a run's files that lead from text to ids.
-
-    They decide what a checkpoint's ids mean, and how text is cut into tokens and cased.
-    """
+    """Return the SHA-256 of a run's files that lead from text to ids: tokens, subwords, case."""
     patterns = ("vocab*.txt", "codes*.bpe", "bpe-vocab.*.txt", "truecase.*")
     paths = [path for pattern in patterns for path in sorted(run.prep.glob(pattern))]
     return {path.name: files.sha256(path) for path in paths}
 
 
 def of_ids(hashes: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the hashes that decide what an id means."""
+    """Return the hashes of the vocabulary files, which decide what an id means."""
     return {name: digest for name, digest in hashes.items() if name.startswith("vocab")}
 
 

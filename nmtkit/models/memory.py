@@ -39,7 +39,7 @@ from nmtkit.nn.sublayer import GatedSum
 
 
 class MemorySettings(DocumentSettings):
-    """A Transformer's, and how contexts are read; the defaults are the paper's system.
+    """Settings of a Transformer, and how contexts are read; the defaults are the paper's system.
 
     Its ablations: without the RNN, context_encoder=none; without inter-sentence attention,
     inter_attention=false and context=foreign; without both, context_encoder=transformer with these
@@ -57,13 +57,13 @@ class MemorySettings(DocumentSettings):
     share_first_attention: bool = True
     """Source and contexts go through one and the same self-attention before they meet."""
     query_from: Literal["embed", "encoder"] = "embed"
-    """What asks the contexts: the source's embeddings after self-attention, or the encoder's
+    """Queries of the contexts: the source's embeddings after self-attention, or the encoder's
     states.
     """
     inter_attention: bool = True
     """Source words attend to context words; off: all read the mean of the context's words."""
     context_residual: bool = False
-    """What asked is added to what was read."""
+    """The query is added to what it reads."""
     memory_scope: Literal["sentence", "batch"] = "sentence"
     """A sentence's memory is its own contexts, or (if it has any) in training those of all
     sentences of its batch, else of its document.
@@ -87,7 +87,7 @@ def mean(x: Tensor, visible: Visible) -> Tensor:
 
 
 class ContextEncoder(nn.Module):
-    """The words of contexts, each in the light of those before it.
+    """Encodes the words of contexts.
 
     Args:
         settings: of the model.
@@ -110,10 +110,9 @@ class ContextEncoder(nn.Module):
         self.dropout = Dropout(s.dropout)
 
     def forward(self, context: Context, embedder: Embedder) -> list[Tensor]:
-        """Return the words of contexts, those of like length together, (U', M', D) each.
+        """Return the words of contexts, contexts of like length together, (U', M', D) each.
 
         Args:
-            context: what is read.
             embedder: the source's.
         """
         parts = context.of_like_length()
@@ -137,14 +136,14 @@ class InterSentenceAttention(CrossAttention):
     def read(
         self, x: Tensor, contexts: Contexts, rows: Tensor, visible: Visible, everywhere: bool
     ) -> Tensor:
-        """Return what the words of sentences read in their contexts.
+        """Return the attention of the words of sentences to their contexts.
 
         Args:
             x: the queries (B, S, D).
             contexts: keys and values of their words, (U, H, M, C) each, and their real positions,
                 bool (U, 1, M) or None.
-            rows: (B, J), which contexts are a sentence's; -1 = none. A sentence without any gets
-                something finite.
+            rows: (B, J), the contexts of each sentence; -1 = none. The result for a sentence
+                without any is finite.
             visible: the real positions of x, bool (B, 1, S); None = all.
             everywhere: True if J = U, and every sentence reads all contexts in their order.
         Returns: (B, S, D).
@@ -227,7 +226,7 @@ class AssociatedMemory(nn.Module):
         context: Context,
         embedder: Embedder,
     ) -> Tensor:
-        """Return the encoder's states with what the contexts tell.
+        """Return the encoder's states with the contexts mixed in.
 
         Args:
             states: (B, S, D).
@@ -235,7 +234,7 @@ class AssociatedMemory(nn.Module):
             visible: its real positions, bool (B, 1, S); None = all.
             context: of the sentences.
             embedder: the source's.
-        Returns: (B, S, D), for a sentence without context its states as they are.
+        Returns: (B, S, D); the states of a sentence without context are unchanged.
         Source: models.md 3.3-3.6.
         """
         s, residual = self.settings, self.read_residual

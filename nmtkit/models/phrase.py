@@ -24,17 +24,17 @@ from nmtkit.nn.masks import Visible
 
 
 class PhraseSettings(TransformerSettings):
-    """A Transformer's, and how phrases are made and used; the defaults are the paper's "+PR"."""
+    """Settings of a Transformer, and of its phrases; the defaults are the paper's "+PR"."""
 
     glance: Literal["mean", "max"] = "max"
     """The first view of a phrase: the mean of its tokens or their element-wise maximum."""
     attentive: bool = True
-    """A phrase is what attention from that view finds in its tokens (+Attn); off: the view itself
-    (+Mean, +Max).
+    """A phrase is the result of attention from that view to its tokens (+Attn); off: the view
+    itself (+Mean, +Max).
     """
     transparent: bool = True
-    """Each decoder layer reads its own mixture of all levels' phrases (+TA); off: those of the top
-    level.
+    """Each decoder layer reads its own mixture of the phrases of all levels (+TA); off: the phrases
+    of the top level.
     """
     combiner_hidden: int = Field(0, ge=0)
     """Hidden units of the combiner; 0 = 3 * d_model, which fits the paper's table (the authors'
@@ -102,12 +102,12 @@ def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) 
 
 
 def parsed(spans: Tensor, otherwise: Phrases, columns: int) -> Phrases:
-    """Return the phrases that a batch brings with it.
+    """Return the phrases of a batch that has parses.
 
     Args:
         spans: (B, c) tokens of each phrase, at most `longest_phrase`; 0 behind the last one. A row
-            of zeros has no phrases.
-        otherwise: the phrases of such rows.
+            of zeros has no parse.
+        otherwise: the phrases of rows without a parse.
         columns: S.
     """
     ngram_sizes = otherwise.members.sum(-1)  # (B, c')
@@ -183,7 +183,7 @@ class PhraseGenerator(nn.Module):
 
     @staticmethod
     def _maximum(x: Tensor, phrases: Phrases) -> Tensor:
-        """Return the largest number of each column; its gradient goes to where it stands."""
+        """Return the maximum of each column; its gradient goes to the position of the maximum."""
         with torch.no_grad():
             rows = torch.arange(x.size(0), device=x.device)[:, None, None]
             vectors = x[rows, phrases.tokens]  # (B, c, m, D)
@@ -212,10 +212,10 @@ class PhraseSublayer(nn.Module):
         self.both = s.combiner_residual == "x+o"
 
     def forward(self, x: Tensor, h: Tensor, keys: Any, visible: Visible) -> Tensor:
-        """Ask phrases.
+        """Attend to phrases.
 
         Args:
-            x: (R, T, D), which has entered the residual connection as h.
+            x, h: (R, T, D), before and after `Residual.enter`.
             keys: of phrases, from `attention.source`, B rows.
             visible: which phrases there are, bool (B, 1, c); None = all.
         Returns: (R, T, D).

@@ -70,7 +70,7 @@ class Words(nn.Module):
 
 
 class RecurrentModel(Model):
-    """What models with a recurrent decoder share."""
+    """A model with a recurrent decoder."""
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -123,9 +123,9 @@ class RNNSearch(RecurrentModel):
         """See `Model.encode`.
 
         Returns: the decoder's first state (B, H), keys (B, S, A), visible bool (B, 1, S) or None,
-            and what the source's states h_i give to the cell (B, S, 3H) and to the readout (B, S,
-            H): W Σα_i h_i = Σα_i W h_i, so these products too are made once per sentence. The
-            states themselves only where somebody captures.
+            and the products of the source's states h_i for the cell (B, S, 3H) and for the readout
+            (B, S, H): W Σα_i h_i = Σα_i W h_i, so these are computed once per sentence. The states
+            themselves only for a capture.
         """
         words = self.src_words(batch.src)
         states, last = self.encoder(words, batch.src_lengths)
@@ -168,7 +168,7 @@ class RNNSearch(RecurrentModel):
             x: the words' side of the cell's input (T, R, 3H).
             s: the state before (R, H).
             memory: from `encode`.
-            further: whether the state after the last word is wanted.
+            further: True if the state after the last word is needed.
         Returns: the state that each word meets (R, T, H), its attention weights (B, K·T, S), the
             state at the end (R, H).
         """

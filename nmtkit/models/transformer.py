@@ -85,7 +85,7 @@ class EncoderLayer(nn.Module):
 
     Args:
         settings: sizes.
-        attention: what takes the place of self-attention, called in the same way.
+        attention: in place of self-attention; it has the same arguments.
     """
 
     def __init__(self, settings: TransformerSettings, attention: Attention | None = None) -> None:
@@ -106,7 +106,7 @@ class DecoderLayer(nn.Module):
 
     Args:
         settings: sizes.
-        attention: what takes the place of self-attention, called in the same way.
+        attention: in place of self-attention; it has the same arguments.
     """
 
     def __init__(self, settings: TransformerSettings, attention: Attention | None = None) -> None:
@@ -231,17 +231,17 @@ class Transformer(Model):
 
 
 class DocumentSettings(TransformerSettings):
-    """A Transformer's, and which sentences are the context of one."""
+    """Settings of a Transformer, and which sentences are context."""
 
     context: Literal["previous", "next", "random", "foreign"] = "previous"
-    """The nearest sentences before, those after, any of the document, or (for ablations) any of
-    other documents.
+    """The nearest sentences before, the nearest after, any of the document, or (for ablations) any
+    of other documents.
     """
     context_size: int = Field(1, ge=1, le=5)
-    """At most so many sentences; where the document has fewer, those it has."""
+    """The number of context sentences; fewer where the document has fewer."""
     context_seed: int = Field(1, ge=0)
-    """Of the draw of random and foreign contexts; it does not change with the training's seed, and
-    goes by the document's number in its set.
+    """Seed of the random and foreign contexts; it does not depend on the training's seed, and is
+    combined with the document's number in its set.
     """
 
 
@@ -251,7 +251,7 @@ class DocumentTransformer(Transformer):
     Settings = DocumentSettings
     settings: DocumentSettings
     join: Join = "concatenate"
-    """How several context sentences come; see `ContextRule`."""
+    """How several context sentences are joined; see `ContextRule`."""
 
     @property
     def context_rule(self) -> ContextRule:

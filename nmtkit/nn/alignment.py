@@ -1,4 +1,4 @@
-"""Additive attention: weights over source positions, from a state and what each position keeps.
+"""Additive attention: weights over source positions, from a state and each position's key.
 
 Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, A width of the
 alignment layer.
@@ -19,7 +19,7 @@ from nmtkit.nn.loops import loop_product
 from nmtkit.nn.masks import Visible, additive
 
 SITE = "attention"
-"""What `capture` calls these weights: a decoder has one such attention."""
+"""The name of these weights in `capture`: a decoder has one additive attention."""
 
 Scale = Tensor | float | None
 """N of L1(exp(Nx)) for each sentence (B, 1, 1), or for all; None = 1, the usual softmax."""
@@ -28,16 +28,16 @@ Scale = Tensor | float | None
 class AdditiveAttention(nn.Module):
     """α = softmax(N·e), e_i = vᵀ tanh(W s + U h_i) over the source positions i.
 
-    Bounded, e_i = tanh(w s + u h_i), one number.
+    If bounded, e_i = tanh(w s + u h_i), one number.
 
     Args:
         d_query: width of s.
         d_source: width of h_i.
         width: A.
         bias: whether W s has a bias.
-        bounded: A = 1 and v = 1, which is no parameter.
-    Source: Bahdanau et al. 2015, A.1.2, without biases; bounded: Im & Chan 2024, as their alignment
-        is printed. N = 1, or L1(exp(Nx)) there.
+        bounded: A = 1, and v is the number 1 and no parameter.
+    Source: Bahdanau et al. 2015, A.1.2, without biases. Im & Chan 2024 for the bounded form (their
+        printed alignment) and for N.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ def normalise(scores: Tensor, mask: Visible, scale: Scale) -> Tensor:
 class _Scores(torch.autograd.Function):
     """2 vᵀσ(2q + 2k) = vᵀ tanh(q + k) + Σv, and the softmax does not see Σv.
 
-    The (B, K, S, A) numbers in between are computed again in backward, not kept for every step.
+    Backward computes the (B, K, S, A) numbers in between again: keeping them for every step of a
+    loop would take too much memory.
     """
 
     @staticmethod

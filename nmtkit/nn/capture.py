@@ -10,19 +10,19 @@ them in any model:
     encoder.0.attention       the first number is the layer, from 0
     NAME.local, NAME.global   groups of heads of one attention: to summaries of neighbourhoods, and
                               to the positions themselves
-    NAME_context              (B, T, C): what an attention gives, the heads side by side
+    NAME_context              (B, T, C): the output of an attention, its heads side by side
     NAME_gate                 (B, T, S) or (B, T): how open a gate is, the mean over its numbers;
-                              NaN where it has no say
+                              NaN where the gate has no effect
     NAME.gate                 (B, S) while encoding, (B, T) while decoding: the share of its own
-                              state that a word keeps beside what it reads in other sentences, the
-                              mean over its numbers; NaN where it has no context
+                              state that a word keeps when it reads other sentences, the mean over
+                              the gate's numbers; NaN where the word has no context
     NAME_mixture              (levels, layers): the share of each encoder level in what a decoder
                               layer reads
-    context.NAME              the same of U contexts of a batch, each once, recorded by a module
-                              that reads the source too
+    context.NAME              the same for the U different contexts of a batch, recorded by a
+                              module that reads the source too
 
-Whoever captures may also change attention weights on their way, to see what hangs on them; a
-model's attention asks `changed` for those to use:
+A capture may also change attention weights before the model uses them, to measure their effect. A
+model's attention gets the weights to use from `changed`:
 
     with capture(lambda name, weights: weights if name != "decoder.0.cross" else uniform(weights)):
         hidden, _ = model.decode(tgt_in, memory)
@@ -36,8 +36,8 @@ from contextlib import contextmanager
 from torch import Tensor
 
 Change = Callable[[str, Tensor], Tensor]
-"""The name of an attention and its weights (B, H, T, S), or (B, T, S) of one without heads ->
-those to use instead.
+"""The name of an attention and its weights (B, H, T, S), or (B, T, S) without heads -> the weights
+to use.
 """
 
 _seen: dict[str, list[Tensor]] | None = None
@@ -50,10 +50,9 @@ def capture(change: Change | None = None) -> Iterator[dict[str, list[Tensor]]]:
     """Collect what the models record while the context is open.
 
     Args:
-        change: what becomes of attention weights before they are used, and recorded; None = they
-            stay.
-    Yields: name of the site -> the tensors recorded there, in order, detached; captures do not
-        nest, the inner one collects.
+        change: applied to attention weights before they are used and recorded; None = no change.
+    Yields: name of the site -> the tensors recorded there, in order, detached. Captures do not
+        nest: only the inner one collects.
     """
     global _seen, _change
     outer = _seen, _change
@@ -65,19 +64,17 @@ def capture(change: Change | None = None) -> Iterator[dict[str, list[Tensor]]]:
 
 
 def capturing() -> bool:
-    """Whether anybody is listening (so that a site may skip making what it would record)."""
+    """True if a capture is open: a site need not compute what nobody records."""
     return _seen is not None
 
 
 def changing() -> bool:
-    """Whether weights may be changed."""
+    """True if the open capture changes weights."""
     return _change is not None
 
 
 def changed(name: str, weights: Tensor) -> Tensor:
-    """The weights of an attention that are to be used: as the open capture changes them, else
-    those given.
-    """
+    """Return the weights that an attention uses: as the open capture changes them."""
     return weights if _change is None else _change(_prefix + name, weights)
 
 
@@ -86,7 +83,7 @@ def record(name: str, tensor: Tensor) -> None:
 
     Args:
         name: the site, for example "encoder.0.attention".
-        tensor: what to keep; attention weights are (B, H, T, S).
+        tensor: attention weights are (B, H, T, S).
     """
     if _seen is not None:
         _seen.setdefault(_prefix + name, []).append(tensor.detach())
@@ -94,9 +91,7 @@ def record(name: str, tensor: Tensor) -> None:
 
 @contextmanager
 def recorded_under(prefix: str) -> Iterator[None]:
-    """What is recorded inside has this before its name: for a module that reads several things,
-    so that they can be told apart.
-    """
+    """Put a prefix before the names recorded inside, for a module that reads several texts."""
     global _prefix
     if not capturing():  # nothing that a compiled graph would have to keep
         yield

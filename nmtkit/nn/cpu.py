@@ -21,11 +21,11 @@ from nmtkit.nn.capture import capturing
 from nmtkit.nn.masks import Visible
 
 SHORT = 128 * 128
-"""Attention written out is faster than torch's kernel while a head has at most so many scores."""
+"""Up to this number of scores of a head, attention written out is faster than torch's kernel."""
 FILLED = 32
-"""In training, products of bfloat16 have a multiple of so many rows."""
+"""In training, the number of rows of bfloat16 products is a multiple of this."""
 PACKED = 128
-"""Packed weights serve any number of rows, best about so many (a batch of hypotheses)."""
+"""Packed weights serve any number of rows, best about this number (a batch of hypotheses)."""
 LEVELS = 1 << 16
 """Random bits of a dropout mask: 16 an element, so that p is exact to 2^-17."""
 
@@ -66,9 +66,7 @@ def _(x: Tensor, p: float) -> Tensor:
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Drop elements with probability p; the scale of the others fits the probability really
-    used.
-    """
+    """Drop elements with probability p, rounded to 16 bits, and scale the other elements."""
     return x * dropout_mask(x.detach(), p) * (LEVELS / (LEVELS - round(p * LEVELS)))
 
 
@@ -83,7 +81,7 @@ def writes_attention_out(q: Tensor, k: Tensor) -> bool:
 
 
 def row_multiple(device: torch.device) -> int:
-    """Return a number that the rows of products should be a multiple of: 1 if any number will do.
+    """Return the number of which the rows of products should be a multiple; 1 = no condition.
 
     oneDNN compiles a product of bfloat16 anew for each number of rows, in the time of several
     products.
@@ -143,8 +141,8 @@ def pack(weight: Tensor, narrow: bool) -> Tensor | None:
 
     Args:
         weight: float32.
-        narrow: round the factors to bfloat16; a CPU without such products multiplies them as
-            float32.
+        narrow: round the factors to bfloat16; a CPU without bfloat16 products multiplies the
+            rounded factors as float32.
     Returns: None on a GPU, or if this CPU's float32 products are not oneDNN's (see
         `hardware.choose`).
     """
@@ -171,10 +169,9 @@ def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, relu: bool) ->
 
 
 def keep_big_blocks() -> bool:
-    """Tell glibc's allocator to keep big blocks; else each step gets them anew from the system,
-    cleared.
+    """Make glibc's allocator keep big blocks, so that the system need not clear them at each step.
 
-    Returns: True if there is such an allocator.
+    Returns: True if this system has that allocator.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,6 +1,4 @@
-"""Dropout whose random numbers belong to one micro-batch, so that a resumed training repeats
-them exactly.
-"""
+"""Dropout with random numbers of its own for each micro-batch: a resumed training repeats them."""
 
 from __future__ import annotations
 
@@ -48,5 +46,4 @@ class Dropout(nn.Module):
         return dropout(x, self.p) if self.training else x
 
     def extra_repr(self) -> str:
-        """The probability, for printing a model."""
         return f"p={self.p}"

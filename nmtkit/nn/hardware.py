@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.errors import ConfigError, EnvironmentProblem
+from nmtkit.errors import ConfigError, EnvironmentProblem, counted
 from nmtkit.nn import cpu
 from nmtkit.nn.linear import WIDE, Precision
 
@@ -36,8 +36,9 @@ FLOAT32_ERROR = 5e-6
 
 @dataclass(frozen=True)
 class Hardware:
-    """The choices made at start-up; kept with a checkpoint, so that a training continued with
-    other arithmetic warns of it.
+    """The choices made at start-up.
+
+    A checkpoint stores them: a training that continues with other arithmetic gives a warning.
     """
 
     device: str
@@ -50,28 +51,25 @@ class Hardware:
     (oneDNN's products on a CPU).
     """
     keeps_blocks: bool
-    """Whether the C allocator was told to keep big blocks."""
+    """True if the C allocator keeps big blocks."""
 
     def describe(self) -> str:
-        """One line for the log."""
-        path = {"highest": "default float32 path", "high": "TF32", "medium": "oneDNN float32 path"}[
-            self.matmul
-        ]
-        kept = ", allocator keeps big blocks" if self.keeps_blocks else ""
-        threads = (
-            f", {self.threads} thread{'s' if self.threads != 1 else ''}"
-            if self.device == "cpu"
-            else ""
-        )
-        return f"device {self.device} ({self.name}){threads}, {self.precision}, {path}{kept}"
+        """Return one line for the log."""
+        paths = {"highest": "default float32 path", "high": "TF32", "medium": "oneDNN float32 path"}
+        parts = [f"device {self.device} ({self.name})", self.precision, paths[self.matmul]]
+        if self.device == "cpu":
+            parts.insert(1, counted(self.threads, "thread"))
+        if self.keeps_blocks:
+            parts.append("allocator keeps big blocks")
+        return ", ".join(parts)
 
     def values(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
 def pick_device(wanted: str) -> torch.device:
-    """The device for auto, cpu or cuda.
+    """Return the device for auto, cpu or cuda.
 
     Raises: ConfigError for another word; EnvironmentProblem if cuda, or the GPU of that number, is
         asked for and absent.
@@ -81,18 +79,12 @@ def pick_device(wanted: str) -> torch.device:
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise EnvironmentProblem(
-            "no CUDA device here",
-            where=f"--device {wanted}",
-            hint="leave --device out, or install a torch build with CUDA",
-        )
+        hint = "leave --device out, or install a torch build with CUDA"
+        raise EnvironmentProblem("no CUDA device here", where=f"--device {wanted}", hint=hint)
     number = int(wanted.partition(":")[2] or 0)
     if number and number >= torch.cuda.device_count():
-        raise EnvironmentProblem(
-            f"no GPU {number} here: there are {torch.cuda.device_count()}",
-            where=f"--device {wanted}",
-            hint="count from 0",
-        )
+        message = f"no GPU {number} here: there are {torch.cuda.device_count()}"
+        raise EnvironmentProblem(message, where=f"--device {wanted}", hint="count from 0")
     return torch.device(wanted)
 
 
@@ -113,10 +105,9 @@ def choose(
     picked = pick_device(device)
     on_cpu = picked.type == "cpu"
     name = _cpu_name() if on_cpu else torch.cuda.get_device_name(picked)
-    torch.set_flush_denormal(
-        True
-    )  # Adam's moments of words not seen for long would end as numbers that a CPU is very slow with
-    kept = on_cpu and cpu.keep_big_blocks()
+    # Adam's moments of words not seen for long would end as numbers that a CPU is very slow with.
+    torch.set_flush_denormal(True)
+    keeps_blocks = on_cpu and cpu.keep_big_blocks()
     if matmul == "auto":
         matmul = _float32_path() if on_cpu else "high"
     torch.set_float32_matmul_precision(matmul)
@@ -127,12 +118,12 @@ def choose(
         torch.get_num_threads(),
         "bfloat16" if narrow else "float32",
         matmul,
-        kept,
+        keeps_blocks,
     )
 
 
 def _float32_path() -> str:
-    """The path of `CPUS`, if torch's and oneDNN's versions here multiply float32 on it."""
+    """Return the path of `CPUS`, if torch's and oneDNN's versions multiply float32 on it."""
     path = _cpu_facts()[0]
     return path if path == "highest" or _is_float32(path) else "highest"
 
@@ -157,16 +148,15 @@ def _bfloat16_pays(device: torch.device, width: int) -> bool:
 
 
 def _cpu_facts() -> tuple[str, bool]:
-    """The path of float32 products on this CPU, and whether it multiplies bfloat16 faster."""
-    maker, flags = (
-        _cpu_info("vendor_id"),
-        set((_cpu_info("flags") or _cpu_info("Features")).split()),
+    """Return the path of float32 products on this CPU, and True if bfloat16 is faster."""
+    flags = set((_cpu_info("flags") or _cpu_info("Features")).split())
+    makers = {"", _cpu_info("vendor_id")}
+    rows = (
+        (path, narrow)
+        for maker, needed, path, narrow in CPUS
+        if maker in makers and needed <= flags
     )
-    return next(
-        (path, bfloat16)
-        for of, needed, path, bfloat16 in CPUS
-        if of in {"", maker} and needed <= flags
-    )
+    return next(rows)
 
 
 def _cpu_info(key: str) -> str:
@@ -174,10 +164,8 @@ def _cpu_info(key: str) -> str:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key),
-        "",
-    )
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in pairs if name.strip() == key), "")
 
 
 def _cpu_name() -> str:

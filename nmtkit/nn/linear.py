@@ -21,8 +21,7 @@ WIDE = 128
 
 
 def pack(model: nn.Module, precision: Precision = "float32") -> None:
-    """Lay out the weights of a model that only translates from now on; they must not change
-    afterwards.
+    """Lay out the weights of a model that only translates: do not change them afterwards.
 
     Args:
         model: its float32 weights on a CPU are packed, where that is faster (see `cpu.pack`).
@@ -31,28 +30,22 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
     """
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if (
-            isinstance(module, Packable)
-            and isinstance(weight, Tensor)
-            and weight.dtype == torch.float32
-        ):
+        if not isinstance(module, Packable) or not isinstance(weight, Tensor):
+            continue
+        if weight.dtype == torch.float32:
             wide = isinstance(module, Linear) and min(weight.shape) >= WIDE
             module.packed = cpu.pack(weight.detach(), narrow=precision == "bfloat16" and wide)
 
 
 @contextlib.contextmanager
 def inference(models: Sequence[nn.Module]) -> Iterator[None]:
-    """While these models decode: without gradients, and if they are packed, what is left goes
-    torch's default way.
+    """Decode with these models: no gradients, and torch's default path for what is not packed.
 
     That is small batched products, which oneDNN would copy, and compile anew for every shape.
     """
     before = torch.get_float32_matmul_precision()
-    if any(
-        getattr(module, "packed", None) is not None
-        for model in models
-        for module in model.modules()
-    ):
+    modules = (module for model in models for module in model.modules())
+    if any(getattr(module, "packed", None) is not None for module in modules):
         torch.set_float32_matmul_precision("highest")
     try:
         with torch.inference_mode():

@@ -67,7 +67,7 @@ class LoopProduct:
         return torch.addmm(bias, x, matrix) if x.dim() == 2 else torch.baddbmm(bias, x, matrix)
 
     def _next_use(self, rows: int) -> tuple[int, Tensor]:
-        """Return the number and the bias (…, R, out) of the next use with so many rows."""
+        """Return the number and the bias (…, R, out) of the next use with this number of rows."""
         if self._uses is None:
             times = [rows] * self._times if isinstance(self._times, int) else self._times
             self._uses = enumerate(_Uses.apply(self._inputs, times, self._matrix, self._bias))

@@ -23,7 +23,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def pack(weight: Tensor, rows: int) -> Tensor:
-    """Lay out a matrix (out, in) for `packed_product` with about so many rows."""
+    """Lay out a matrix (out, in) for `packed_product` of about this number of rows."""
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
     return packed
 
@@ -44,5 +44,5 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """True if somebody may look at what a module returns."""
+    """True if a forward hook may read what a module returns."""
     return bool(getattr(module, "_forward_hooks", True))

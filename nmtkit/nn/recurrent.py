@@ -29,7 +29,7 @@ Step = Callable[[Tensor, Tensor], Tensor]
 class Cell(nn.Module, abc.ABC):
     """A gated recurrent cell, called as torch's `nn.GRUCell` is.
 
-    A subclass says what its products are, and has a `step`.
+    A subclass lists its products and defines `step`.
 
     Args:
         d_in: E.
@@ -250,8 +250,8 @@ class _Schedule:
     Args:
         lengths: (B).
         steps: S.
-        multiple: each step has a multiple of so many rows. The last ones are of sentences that have
-            ended; their states are not read again.
+        multiple: the number of rows of each step is a multiple of this. Extra rows are of sentences
+            that have ended; their states are not read again.
     """
 
     def __init__(self, lengths: Tensor, steps: int, multiple: int) -> None:

@@ -21,7 +21,7 @@ class Residual(nn.Module):
     Args:
         width: D.
         dropout: probability of dropping an element of the sublayer's output.
-        norm: where the layer norm stands.
+        norm: post or pre.
     Source: Vaswani et al. 2017, §5.4 (post); Wang et al. 2019 (pre).
     """
 

@@ -1,8 +1,8 @@
-"""Gated attention: at every step the decoder's state refines what it attends to.
+"""Gated attention: at every step the decoder's state refines the source states, then attends.
 
 Keys and values are the refined source states. What depends on the source alone is computed once per
-sentence. What a step makes of every source position, (B, K, S, W) numbers several times over, is
-not kept for the backward pass but computed again there.
+sentence. A step computes several tensors of (B, K, S, W) numbers, one vector for every source
+position. They are not stored for the backward pass, which computes them again.
 
 Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, H width of the
 decoder's state s, E_h of a source state h_i, W of a refined one g_i, A of the alignment layer.
@@ -28,8 +28,8 @@ from nmtkit.nn.private import softmax_backward
 PIECE = 1 << 20
 """Numbers (B, K, S, W) of a search's step that are worked on at once."""
 Attend = Callable[[Tensor, bool], tuple[Tensor, Tensor, Tensor | None]]
-"""s (R, H), and whether this is the first step of all -> context (R, W), weights (B, K, S), and, if
-somebody captures, how open the gate is (B, K, S), NaN where it has no say; else None."""
+"""s (R, H), and True at the first step -> context (R, W), weights (B, K, S), and for a capture how
+open the gate is (B, K, S), NaN where it has no effect; else None."""
 
 
 class GatedAttention(nn.Module):

@@ -17,6 +17,11 @@ Before = Callable[[int, Tensor], tuple[Tensor, Product]]
 """Step t and s_{t-1} (R, W) -> u (R, W) before the context, and the cell's state side of it."""
 
 
+Run = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+"""Step t, s_{t-1} (R, W), c_t -> u (R, W), and for a capture how open the gate to the context is
+(R), else None."""
+
+
 class CAEmbed(nn.Module):
     """u = None; for v in [v_{t-p}, …, v_{t-1}, c_t], those that exist: u = CARU(v, u).
 
@@ -39,44 +44,38 @@ class CAEmbed(nn.Module):
     def loop(
         self,
         recent: list[Tensor],
-        opened: list[Tensor],
         times: int,
         dtype: torch.dtype,
         words: Tensor | None = None,
         added: Tensor | None = None,
-    ) -> Callable[[int, Tensor, Tensor], Tensor]:
+    ) -> Run:
         """Make the run ready for a loop.
 
         Args:
             recent: the cell's products (R, 2W) of up to p-1 vectors before these steps, the oldest
                 first; kept up to date.
-            opened: receives, if somebody captures, how open the gate to the context is (R).
             times: steps, at most.
             dtype: number type of the products.
             words: the cell's products (T, R, 2W) of the steps' words, if these are the vectors v;
                 None = decoder states are.
             added: the cell's products (T, R, 2W), biases included, of what is added to each
                 context.
-        Returns: step t, s_{t-1} (R, W), c_t -> u (R, W).
         """
-        before = (
-            self._over_states(recent, times, dtype)
-            if words is None
-            else self._over_words(words, recent)
-        )
+        if words is None:
+            before = self._over_states(recent, times, dtype)
+        else:
+            before = self._over_words(words, recent)
         contexts = cell_inputs(self.cell, times, dtype)
         if added is not None:
             contexts = LoopProduct(self.cell.input.weight.to(dtype).mT, times)
         project = None if self.project is None else loop_product([self.project], times, dtype)
 
-        def run(t: int, s: Tensor, c: Tensor) -> Tensor:
+        def run(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
             x = contexts(c if project is None else project(c))
             u, state = before(t, s)
             x = (x if added is None else added[t] + x).to(u.dtype)
             n, gate = self.cell.parts(x, u, state)
-            if capturing():
-                opened.append(gate.mean(-1))
-            return torch.lerp(u, n, gate)
+            return torch.lerp(u, n, gate), gate.mean(-1) if capturing() else None
 
         return run
 

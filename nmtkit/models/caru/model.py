@@ -30,8 +30,9 @@ from nmtkit.nn.loops import eager, loop_product
 from nmtkit.nn.recurrent import GRU, LSTM, MGU, Cell, Recurrent, cell_inputs, cell_step
 
 CELLS: dict[str, type[Cell]] = {"caru": CARUCell, "gru": GRU, "lstm": LSTM, "mgu": MGU}
-Advance = Callable[[int, Tensor, Tensor], Tensor]
-"""Step t, the state before (R, state_blocks·H) and the context (R, E_h) -> the state after."""
+Advance = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+"""Step t, the state before (R, state_blocks·H) and the context (R, E_h) -> the state after, and for
+a capture how open CAEmbed's gate is (R), else None."""
 
 
 class CARUAttention(RecurrentModel):
@@ -134,16 +135,16 @@ class CARUAttention(RecurrentModel):
         if self.cell is None:
             s = s[:, : self.settings.d_hidden]
         recent: list[Tensor] = list(state["recent"]) if state else []
-        opened: list[Tensor] = []
-        s, steps = self._steps(words.transpose(0, 1), s, memory, recent, opened, first=not state)
-        before, after, contexts, weights, openness = zip(*steps, strict=True)
+        s, steps = self._steps(words.transpose(0, 1), s, memory, recent, first=not state)
+        before, after, contexts, weights, attention_gates, embed_gates = zip(*steps, strict=True)
         if capturing():
             record(SITE, torch.stack(weights, dim=2).flatten(1, 2).unsqueeze(1))  # (B, 1, K·T, S)
             record(f"{SITE}_context", torch.stack(contexts, dim=1))
-            if openness[0] is not None:
-                record(f"{SITE}_gate", torch.stack(openness, dim=2).flatten(1, 2))  # (B, K·T, S)
-            if opened:
-                record("caembed_gate", torch.stack(opened, dim=1))
+            if attention_gates[0] is not None:
+                gates = torch.stack(attention_gates, dim=2)
+                record(f"{SITE}_gate", gates.flatten(1, 2))  # (B, K·T, S)
+            if embed_gates[0] is not None:
+                record("caembed_gate", torch.stack(embed_gates, dim=1))
         hidden = torch.stack(after, dim=1)  # (R, T, H)
         if self.maxout is not None:
             read = [words, torch.stack(before, dim=1), torch.stack(contexts, dim=1)]
@@ -162,7 +163,6 @@ class CARUAttention(RecurrentModel):
         s: Tensor,
         memory: Memory,
         recent: list[Tensor],
-        opened: list[Tensor],
         first: bool,
     ) -> tuple[Tensor, list[Any]]:
         """Loop over time.
@@ -171,21 +171,21 @@ class CARUAttention(RecurrentModel):
             words: e(y_{t-1}) (T, R, E).
             s: the state before (R, state_blocks·H).
             memory: from `encode`.
-            recent, opened: see `CAEmbed.loop`.
-            first: whether nothing was written yet.
+            recent: see `CAEmbed.loop`.
+            first: True if nothing was written yet.
         Returns: the state after the last word; and of each step the states before and after it (R,
-            H), its context (R, E_h), its weights (B, K, S), how open the attention's gate is (B, K,
-            S) or None.
+            H), its context (R, E_h), its weights (B, K, S), and for a capture how open the gates of
+            attention (B, K, S) and of CAEmbed (R) are, else None.
         """
         hidden, steps = self.settings.d_hidden, []
-        dtype, advance = self._advance(words, recent, opened)
+        dtype, advance = self._advance(words, recent)
         with torch.autocast(words.device.type, enabled=False):
             attend = self._attend(memory, len(words), dtype)
             for t in range(len(words)):
                 before = s[:, :hidden]
-                context, alpha, openness = attend(s[:, :hidden], first and t == 0)
-                s = advance(t, s, context)
-                steps.append((before, s[:, :hidden], context, alpha, openness))
+                context, alpha, attention_gate = attend(s[:, :hidden], first and t == 0)
+                s, embed_gate = advance(t, s, context)
+                steps.append((before, s[:, :hidden], context, alpha, attention_gate, embed_gate))
         return s, steps
 
     def _attend(self, memory: Memory, times: int, dtype: torch.dtype) -> Attend:
@@ -204,27 +204,35 @@ class CARUAttention(RecurrentModel):
 
         return attend
 
-    def _advance(
-        self, words: Tensor, recent: list[Tensor], opened: list[Tensor]
-    ) -> tuple[torch.dtype, Advance]:
-        """Return the number type of products, and what leads from a context to the next state."""
+    def _advance(self, words: Tensor, recent: list[Tensor]) -> tuple[torch.dtype, Advance]:
+        """Return the number type of products, and the function from a context to the next state."""
         times, hidden, wide = len(words), self.settings.d_hidden, words.dtype
         embed, cell, kind = self.embed, self.cell, self.settings.caembed
         if kind == "replace":
             # The word goes with the context into CAEmbed's cell, which makes the next state.
             x = embed.cell.inputs(self.word(words))  # (T, R, 2H)
-            return x.dtype, embed.loop(recent, opened, times, x.dtype, added=x)
+            return x.dtype, embed.loop(recent, times, x.dtype, added=x)
         x = (embed if kind == "embed" else self).cell.inputs(words)  # (T, R, G·H)
         dtype, step = x.dtype, cell_step([cell], times, x.dtype)
         if kind == "embed":
-            u = embed.loop(recent, opened, times, dtype, words=x)
+            run = embed.loop(recent, times, dtype, words=x)
             inputs = cell_inputs(cell, times, dtype)
-            return dtype, lambda t, s, c: step(inputs(u(t, s, c)).to(wide), s)
+
+            def from_words(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
+                u, gate = run(t, s, c)
+                return step(inputs(u).to(wide), s), gate
+
+            return dtype, from_words
         x, to_cell = x.to(wide), loop_product([self.cell_context], times, dtype)
         if kind == "off":
-            return dtype, lambda t, s, c: step(x[t] + to_cell(c), s)
-        u = embed.loop(recent, opened, times, dtype)
-        return dtype, lambda t, s, c: step(x[t] + to_cell(u(t, s[:, :hidden], c)), s)
+            return dtype, lambda t, s, c: (step(x[t] + to_cell(c), s), None)
+        run = embed.loop(recent, times, dtype)
+
+        def from_states(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
+            u, gate = run(t, s[:, :hidden], c)
+            return step(x[t] + to_cell(u), s), gate
+
+        return dtype, from_states
 
 
 class GRUInv(CARUAttention):
