@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from nmtkit import console
+from nmtkit.analyze import ANALYSES
 from nmtkit.cli.command import Command, command
 from nmtkit.cli.program import CONTEXT, Help, app, examples
 from nmtkit.errors import ConfigError
@@ -60,58 +60,47 @@ class _AnalysisCommand(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         from nmtkit.analyze import stage
 
-        known = {"--help", *(name for parameter in self.params for name in parameter.opts)}
-        for word in args:
-            option = word.partition("=")[0]
-            if option.startswith("--") and option not in known:
-                key = option[2:].replace("-", "_")
-                if stage.having(key):
-                    stage.check_options(stage.find(str(ctx.info_name)), {key: None})
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer's parser names an unknown option
+            key = getattr(error, "option_name", "").removeprefix("--").replace("-", "_")
+            if stage.having(key):
+                stage.check_options(stage.find(str(ctx.info_name)), {key: None})
+            raise
 
 
 class _Analyses(Help, TyperGroup):
     """The group of all analyses; options may stand before the name of the analysis, too."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        from nmtkit.analyze import ANALYSES
-
         return list(ANALYSES)
 
     def get_command(self, ctx: Any, name: str) -> Any:
         return analysis_command(name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        args = _name_first(args)
         if args and args[0].startswith("-") and not {"-h", "--help"} & set(args):
-            raise ConfigError(
-                "no analysis is named",
-                where="nmtkit analyze",
-                hint="nmtkit analyze lists them; then: nmtkit analyze NAME …",
-            )
+            args = _name_first(args)
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         return args[0], self.get_command(ctx, args[0]), args[1:]
 
 
-def _name_first(args: Sequence[str]) -> list[str]:
-    """Return the words with the name of the analysis first: `nmtkit analyze --run DIR cost` was
-    always allowed.
-    """
-    from nmtkit.analyze import ANALYSES
+def _name_first(args: list[str]) -> list[str]:
+    """Return the words with the name of the analysis first.
 
-    if args and args[0].startswith("-") and not {"-h", "--help"} & set(args):
-        for place, word in enumerate(args):
-            if word in ANALYSES and args[place - 1] not in {
-                "--system",
-                "--set-name",
-                "--run",
-                "--format",
-                "--table",
-            }:
-                return [word, *args[:place], *args[place + 1 :]]
-    return list(args)
+    Raises: ConfigError if there is none.
+    """
+    with_value = {"--system", "--set-name", "--run", "--format", "--table"}
+    for place, word in enumerate(args):
+        if word in ANALYSES and args[place - 1] not in with_value:
+            return [word, *args[:place], *args[place + 1 :]]
+    raise ConfigError(
+        "no analysis is named",
+        where="nmtkit analyze",
+        hint="nmtkit analyze lists them; then: nmtkit analyze NAME …",
+    )
 
 
 group = typer.Typer(cls=_Analyses, invoke_without_command=True, add_completion=False)
@@ -129,10 +118,4 @@ app.add_typer(group, name="analyze")
 def analyze(ctx: typer.Context) -> None:
     """Look inside the systems: table, figure and one sentence on how to read them."""
     if ctx.invoked_subcommand is None:
-        from nmtkit.analyze import ANALYSES
-
-        console.print_table(
-            "",
-            ["<analysis", "<what it shows"],
-            [[name, shows] for name, shows in ANALYSES.items()],
-        )
+        console.print_table("", ["<analysis", "<what it shows"], list(map(list, ANALYSES.items())))

@@ -1,12 +1,9 @@
-"""The door: the program `nmtkit`, which turns whatever ends a command into a message and an exit
-code.
-"""
+"""The program `nmtkit`: it runs a command and turns every error into a message and an exit code."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import sys
 from typing import Annotated, Any
@@ -31,7 +28,7 @@ def set_debug(value: bool) -> None:
 
 
 def examples(*lines: str, before: str = "For example:", after: str = "") -> str:
-    """The end of a command's help: commands as one would type them."""
+    """Return the end of a command's help: commands as a user would type them."""
     return "\n\n".join(
         part for part in (before, "\n".join(lines).replace("[", r"\["), after) if part
     )
@@ -58,13 +55,13 @@ class Help:
             super().format_help(ctx, formatter)  # type: ignore[misc]
             sys.stdout.flush()
         except OSError as error:
-            raise _of_the_machine(error) from None
+            raise _explained(error) or error from None
         except SystemExit:
             raise typer.Exit(0) from None
 
 
-class Door(Help, TyperGroup):
-    """Runs a command and turns whatever ends it into a message and an exit code."""
+class Program(Help, TyperGroup):
+    """The group of all commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the stages in their order, then the other commands."""
@@ -75,114 +72,92 @@ class Door(Help, TyperGroup):
         try:
             return super().make_context(*args, **options)
         except Exception as error:
-            raise _usage(error) or error from None
+            raise _explained(error) or error from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
         Raises: typer.Exit with the code of the error (2, 3, 4, 75), 3 after an OSError, 130 after
-            Ctrl-C or SIGTERM, 0 when the reader of stdout has gone.
+            Ctrl-C or SIGTERM, 1 after a fault of nmtkit, 0 when the reader of stdout has gone.
         """
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except NmtkitError as error:
-            if _debug:
-                raise
-            _complain(error)
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:  # `nmtkit … | head`: nothing to say
+        except BrokenPipeError:  # `nmtkit … | head`
             _drop_stdout()
             raise typer.Exit(0) from None
-        except OSError as error:
-            if _debug:
-                raise
-            raise _of_the_machine(error) from None
-        except KeyboardInterrupt as stopped:
-            if _debug:
-                raise
-            _complain(f"stopped; {str(stopped) or 'what was finished before is kept'}")
-            raise typer.Exit(130) from None
-        except Exception as error:
-            if wrong := _usage(error):
-                raise wrong from None
-            if _debug or type(error).__module__.startswith(("typer", "click")):
-                raise
-            _complain(
-                f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit;"
-                " --debug shows where"
-            )
-            raise typer.Exit(1) from None
+        except (Exception, KeyboardInterrupt) as error:
+            if exit_with_code := _explained(error):
+                raise exit_with_code from None
+            raise
         return result
 
 
-def _usage(error: Exception) -> typer.Exit | None:
-    """Print an error of typer's parser like every other error; None if it is no such error."""
-    if not hasattr(error, "format_message"):
+def _explained(error: BaseException) -> typer.Exit | None:
+    """Print what ended a command and return the exit with its code; None if the traceback is to be
+    shown, or typer itself ends the command.
+    """
+    exit_code = 1
+    explanation: object = (
+        f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug"
+        " shows where"
+    )
+    if hasattr(error, "format_message"):  # an error of typer's parser
+        explanation, exit_code = _usage_error(error), ConfigError.exit_code
+    elif _debug or type(error).__module__.startswith(("typer", "click")):
         return None
-    context = getattr(error, "ctx", None)
-    command = (
-        "nmtkit"
-        if context is None
-        else re.sub(
-            r"^.*?(?= |$)", "nmtkit", context.command_path.removeprefix("python -m "), count=1
-        )
-    )
-    _complain(
-        ConfigError(
-            plain(error.format_message().rstrip(".")), where=command, hint=f"{command} --help"
-        )
-    )
-    return typer.Exit(ConfigError.exit_code)
-
-
-def _complain(what: object) -> None:
+    elif isinstance(error, NmtkitError):
+        explanation, exit_code = error, error.exit_code
+    elif isinstance(error, OSError):
+        explanation, exit_code = _machine_error(error), EnvironmentProblem.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        explanation, exit_code = f"stopped; {str(error) or 'what was finished before is kept'}", 130
     with contextlib.suppress(OSError):  # stderr is as full as the disk, or closed
-        print(f"nmtkit: {what}", file=sys.stderr)
+        print(f"nmtkit: {explanation}", file=sys.stderr)
+    return typer.Exit(exit_code)
 
 
-def _of_the_machine(error: OSError) -> typer.Exit:
-    """Say what the machine refused: a full disk behind stdout, too many open files, a network
+def _usage_error(error: Any) -> ConfigError:
+    """Return an error of typer's parser as one of nmtkit's."""
+    words = error.ctx.command_path.removeprefix("python -m ").split(" ") if error.ctx else [""]
+    command = " ".join(["nmtkit", *words[1:]])  # however the program was called
+    message = plain(error.format_message().rstrip("."))
+    return ConfigError(message, where=command, hint=f"{command} --help")
+
+
+def _machine_error(error: OSError) -> EnvironmentProblem:
+    """Return what the machine refused: a full disk behind stdout, too many open files, a network
     disk that went away.
     """
     try:
         sys.stdout.flush()
     except OSError:
         _drop_stdout()
-    where = (
-        error.filename or "stdout, or a file that was being written"
-    )  # of a stream that is open, errors do not say which it is
-    _complain(
-        EnvironmentProblem(
-            error.strerror or str(error),
-            where=where,
-            hint="free some space, or mend what refuses; --debug shows where",
-        )
-    )
-    return typer.Exit(EnvironmentProblem.exit_code)
+    # An error of an open stream does not name it.
+    where = error.filename or "stdout, or a file that was being written"
+    hint = "free some space, or mend what refuses; --debug shows where"
+    return EnvironmentProblem(error.strerror or str(error), where=where, hint=hint)
 
 
 def _drop_stdout() -> None:
-    """Let nothing be flushed at exit into a stdout that takes nothing."""
+    """Discard what is flushed into stdout at exit, when stdout takes nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
     name="nmtkit",
-    cls=Door,
+    cls=Program,
     help=(
         "Parallel text through prep, train, translate, score and analyze: which change to the"
         " translation model helps, at what cost?"
     ),
     epilog=examples(
-        *(
-            "nmtkit prep demo",
-            "nmtkit train",
-            "nmtkit translate",
-            "nmtkit score --by-length",
-            "nmtkit analyze cost",
-            "nmtkit report",
-        ),
+        "nmtkit prep demo",
+        "nmtkit train",
+        "nmtkit translate",
+        "nmtkit score --by-length",
+        "nmtkit analyze cost",
+        "nmtkit report",
         before="From text to scores, in any folder:",
         after=(
             "Each stage works on the run prepared last under ./runs; --run DIR, or NMTKIT_RUN,"
@@ -206,7 +181,7 @@ def _options(
 
 
 def _open_streams() -> None:
-    """Lead stdout and stderr to nowhere where they were closed (`>&-`), or the next files that
+    """Open stdout and stderr on nothing if they are closed (`>&-`): otherwise the next files that
     are opened would take their places.
     """
     for number, name in enumerate(("stdout", "stderr"), start=1):
@@ -222,7 +197,7 @@ def _stop(number: int, frame: object) -> None:
     """End on SIGTERM, by which batch systems stop a job, as on Ctrl-C (training finishes its
     step on both).
     """
-    signal.signal(number, signal.SIG_IGN)  # the clearing away is not to be stopped by a second one
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not stop the clearing up
     raise KeyboardInterrupt
 
 
