@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.analyze.shared.sentence_vectors import POSITIONS, by_length, encoder_states
+from nmtkit.corpora.document_starts import BLANK
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError, DataError
@@ -26,23 +27,15 @@ from nmtkit.nn.linear import Precision, inference
 from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
-from nmtkit.text.side import TextSide
-from nmtkit.text.vocabulary import EOS, load_vocabularies
+from nmtkit.text.vocabulary import EOS
 from nmtkit.translate import workers
-from nmtkit.translate.chosen import Chosen, choose, trained, trained_last
 from nmtkit.translate.scorer import ForcedLine, Scorer
+from nmtkit.translate.systems import SystemGroup, choose, trained, trained_last
 from nmtkit.translate.translator import Translation
-from nmtkit.translate.windows import (
-    Starts,
-    starts_after_blank,
-    starts_everywhere,
-    starts_of,
-    windowed,
-    windows_for,
-)
+from nmtkit.translate.windows import Boundaries, windowed, windows_for
 
 Starting = Sequence[int] | Literal["blank"] | None
-"""Where documents start among some lines: the numbers of the lines, from 0; "blank": behind
+"""Where documents start among some lines: the numbers of these lines, from 0; "blank": after
 blank lines; None: every line is a document.
 """
 
@@ -130,17 +123,17 @@ class LoadedSystem:
     """A trained system (made by `load`).
 
     Args:
-        chosen: the system, with its settings of the search.
+        group: the system, with its settings of the search.
         device: where to compute.
         jobs: worker processes on a CPU.
     """
 
-    def __init__(self, chosen: Chosen, device: torch.device, jobs: int) -> None:
-        self._chosen, self.device, self._jobs = chosen, device, jobs
-        self.name = chosen.name
-        self.run = chosen.run
+    def __init__(self, group: SystemGroup, device: torch.device, jobs: int) -> None:
+        self._group, self.device, self._jobs = group, device, jobs
+        self.name = group.name
+        self.run = group.run
         self._loaded: dict[Precision, Scorer] = {}
-        self._searches = self._translator(forced=False)
+        self._searches = self._scorer(forced=False)
         if self._searches.context_rule is not None:
             console.say(
                 f"'{self.name}' reads context: say by documents= which lines belong together"
@@ -151,8 +144,8 @@ class LoadedSystem:
 
     @property
     def settings(self) -> SearchSettings:
-        """Its settings of the search."""
-        return self._chosen.settings
+        """The settings of the search."""
+        return self._group.settings
 
     @property
     def model(self) -> Model:
@@ -177,13 +170,10 @@ class LoadedSystem:
         """
         lines = _lines(lines, "lines")
         with self._computing():
-            windows = windows_for(
-                self._searches.context_rule, windowed(lines), self._starts(documents, len(lines))
-            )
             return [
-                one
-                for window, own in windows
-                for one in self._searches.translate_window(window, documents=own)
+                translation
+                for window, in_window in self._windows(self._searches, lines, documents)
+                for translation in self._searches.translate_window(window, documents=in_window)
             ]
 
     def score(
@@ -214,14 +204,11 @@ class LoadedSystem:
             )
         targets = iter(tgt)
         with self._computing():
-            windows = windows_for(
-                self._scores.context_rule, windowed(src), self._starts(documents, len(src))
-            )
             return [
-                one
-                for window, own in windows
-                for one in self._scores.force(
-                    window, list(itertools.islice(targets, len(window))), own
+                scored
+                for window, in_window in self._windows(self._scores, src, documents)
+                for scored in self._scores.force(
+                    window, list(itertools.islice(targets, len(window))), in_window
                 )
             ]
 
@@ -235,45 +222,38 @@ class LoadedSystem:
         """
         side, vocabulary = self._scores.src_side, self._scores.src_vocab
         subwords = [side.encode(line) for line in _lines(src, "src")]
-        ids = [vocabulary.encode(own) for own in subwords]
+        ids = [vocabulary.encode(line) for line in subwords]
         encoded: dict[int, EncodedLine] = {}
         with self._computing():
             for rows in by_length(list(map(len, ids)), POSITIONS):
+                batch = source_batch([ids[i] for i in rows], self.device)
                 with inference([self.model]):
-                    states = encoder_states(
-                        self.model, source_batch([ids[i] for i in rows], self.device), layer=0
-                    )
-                for row, i in enumerate(
-                    rows
-                ):  # copied outside of inference mode, for a tensor like any other
-                    encoded[i] = EncodedLine(
-                        [*subwords[i], vocabulary[EOS]], states[row, : len(ids[i])].cpu().clone()
-                    )
+                    states = encoder_states(self.model, batch, layer=0)
+                for row, i in enumerate(rows):
+                    # Copied outside of inference mode, so that it is a tensor like any other.
+                    own = states[row, : len(ids[i])].cpu().clone()
+                    encoded[i] = EncodedLine([*subwords[i], vocabulary[EOS]], own)
         return [encoded[i] for i in range(len(ids))]
 
     @cached_property
     def _scores(self) -> Scorer:
-        """What scores and encodes: the same as what searches if that is float32 too."""
-        return self._translator(forced=True)
+        """What scores and encodes: the same as what searches, if that is float32 too."""
+        return self._scorer(forced=True)
 
-    def _translator(self, forced: bool) -> Scorer:
+    def _scorer(self, forced: bool) -> Scorer:
         before = torch.get_float32_matmul_precision()
         try:
-            found = self._chosen.hardware(self.device, forced)
+            machine = self._group.hardware(self.device, forced)
             if not self._loaded:
-                self._matmul = found.matmul
-            torch.set_float32_matmul_precision(
-                self._matmul
-            )  # what is loaded later computes the same way
-            if found.precision not in self._loaded:
-                prep, models = self.run.prep, self._chosen.load(self.device, found.precision)
-                sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")
-                self._loaded[found.precision] = Scorer(
-                    models, *sides, *load_vocabularies(prep), self.settings, self.device, self._jobs
-                )
+                self._matmul = machine.matmul
+            # What is loaded later computes the same way.
+            torch.set_float32_matmul_precision(self._matmul)
+            if machine.precision not in self._loaded:
+                scorer = self._group.scorer(self.device, machine.precision, self._jobs)
+                self._loaded[machine.precision] = scorer
         finally:
             torch.set_float32_matmul_precision(before)
-        return self._loaded[found.precision]
+        return self._loaded[machine.precision]
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
@@ -288,10 +268,16 @@ class LoadedSystem:
         finally:
             torch.set_float32_matmul_precision(before)
 
-    def _starts(self, documents: Starting, count: int) -> Starts:
-        """Where documents start among so many lines."""
+    def _windows(
+        self, scorer: Scorer, lines: list[str], documents: Starting
+    ) -> Iterator[tuple[list[str], Documents | None]]:
+        boundaries = self._boundaries(documents, len(lines))
+        return windows_for(scorer.context_rule, windowed(lines), boundaries)
+
+    def _boundaries(self, documents: Starting, count: int) -> Boundaries:
+        """Return where documents start among a number of lines."""
         if documents is None:
-            return starts_everywhere
+            return Boundaries()
         if self._searches.context_rule is None:
             raise ConfigError(
                 f"'{self.name}' reads no context, so documents make no difference",
@@ -299,25 +285,22 @@ class LoadedSystem:
                 hint="leave it out",
             )
         if isinstance(documents, str):
-            if documents != "blank":
+            if documents != BLANK:
                 raise ConfigError(
                     f"'{documents}' does not say where documents start",
                     where="documents",
                     hint="'blank', or line numbers from 0",
                 )
-            return starts_after_blank
+            return Boundaries(BLANK)
         starts = list(documents)
-        if (
-            starts != sorted(set(starts))
-            or (starts[:1] or [0]) != [0]
-            or (starts and starts[-1] >= count)
-        ):
+        rising = starts == sorted(set(starts))
+        if starts and not (rising and starts[0] == 0 and starts[-1] < count):
             raise DataError(
                 "not the lines where documents start",
                 where="documents",
                 hint=f"rising numbers from 0 to at most {count - 1:,}, 0 first",
             )
-        return starts_of(Documents(starts, count))
+        return Boundaries(known=Documents(starts, count))
 
 
 def _lines(given: Iterable[str], what: str) -> list[str]:

@@ -118,13 +118,9 @@ class Study:
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
         """Return what translates and scores raw text with a model, on all cores."""
-        from nmtkit.text.side import TextSide
-        from nmtkit.text.vocabulary import load_vocabularies
         from nmtkit.translate.scorer import Scorer
 
-        prep = self.run.prep
-        sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")
-        return Scorer([model], *sides, *load_vocabularies(prep), settings, self.device, cores())
+        return Scorer.for_corpus(self.run.prep, [model], settings, self.device, cores())
 
     def batches(self, name: str, model: Model, rows: Rows | None = None) -> Iterator[Batch]:
         """Yield the pairs of the one set in batches, with the contexts that a model reads.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
-from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate import workers
 from nmtkit.translate.beam import length_limit
-from nmtkit.translate.chosen import Chosen
 from nmtkit.translate.forced import forced_scores, pair_batch
+from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 
 WARM = 8
@@ -82,7 +81,7 @@ def chosen_lines(run: Run, count: int, longest: int, side: TextSide) -> tuple[st
     )
 
 
-def compare(group: Chosen, folder: Path, lines: Sequence[str]) -> Checked:
+def compare(group: SystemGroup, folder: Path, lines: Sequence[str]) -> Checked:
     """Translate lines with a system and with its exported folder, on one core each.
 
     Beam and batches are the system's own. There is no length penalty, as its formulas differ, and
@@ -106,8 +105,8 @@ def compare(group: Chosen, folder: Path, lines: Sequence[str]) -> Checked:
     )
     cpu = torch.device("cpu")
     with workers.one_thread(cpu):
-        models = group.load(cpu, group.hardware(cpu, forced=True).precision)
-        translator = Translator(models, *sides, *load_vocabularies(prep), settings)
+        precision = group.hardware(cpu, forced=True).precision
+        translator = replace(group, settings=settings).scorer(cpu, precision)
         ours, seconds = _timed(lambda some: list(translator.translate(some)), list(lines))
         engine = ctranslate2.Translator(
             str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1

@@ -21,7 +21,7 @@ from nmtkit.models.base import Model
 from nmtkit.run import Run, locked
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.translate.chosen import Chosen, choose
+from nmtkit.translate.systems import SystemGroup, choose
 
 ENGINES = ("ctranslate2",)
 QUANTIZATIONS = (
@@ -107,7 +107,7 @@ def refuse(run: Run, system: str) -> None:
         )
 
 
-def _write(group: Chosen, target: Path, quantization: str, force: bool) -> None:
+def _write(group: SystemGroup, target: Path, quantization: str, force: bool) -> None:
     """Write the folder, unless it is up to date."""
     run = group.run
     manifest, settings = run.manifest(), group.settings
@@ -187,7 +187,7 @@ def _save(model: Model, prep: Path, quantization: str, positions: int, target: P
     spec.save(str(target))
 
 
-def _check(group: Chosen, target: Path, count: int, least: float) -> None:
+def _check(group: SystemGroup, target: Path, count: int, least: float) -> None:
     """Translate lines with both, print what came of it.
 
     Raises: Disagreement if too few translations are equal.

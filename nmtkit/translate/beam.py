@@ -24,7 +24,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +32,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError, TrainingDiverged
 from nmtkit.models.base import Model
 from nmtkit.nn.linear import inference
+from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.steps import Decoders, top_sorted
 
@@ -40,21 +40,6 @@ ROUND = 16
 """Sentences leave a batch so that such a multiple is left: every number of rows costs a CPU the
 preparation of its products anew.
 """
-
-
-class Search(Protocol):
-    """The settings that the search reads (SearchSettings has them)."""
-
-    @property
-    def beam(self) -> int: ...  # noqa: D102
-    @property
-    def length_penalty(self) -> float: ...  # noqa: D102
-    @property
-    def max_length_a(self) -> float: ...  # noqa: D102
-    @property
-    def max_length_b(self) -> int: ...  # noqa: D102
-    @property
-    def nbest(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -81,14 +66,16 @@ def length_penalty(length: int, alpha: float) -> float:
     return float(((5 + length) / 6) ** alpha)
 
 
-def length_limit(source_length: int, settings: Search) -> int:
+def length_limit(source_length: int, settings: SearchSettings) -> int:
     """The most tokens (</s> included) of a hypothesis for a source of so many tokens (</s>
     included); at least 1.
     """
     return max(1, int(settings.max_length_a * source_length + settings.max_length_b))
 
 
-def search(models: Sequence[Model], batch: Batch, settings: Search) -> list[list[Hypothesis]]:
+def search(
+    models: Sequence[Model], batch: Batch, settings: SearchSettings
+) -> list[list[Hypothesis]]:
     """The n best translations of each sentence of a batch.
 
     Args:
@@ -126,7 +113,9 @@ def _hypothesis(ids: list[int], log_prob: float, finished: bool, alpha: float) -
     )
 
 
-def _greedy(decoders: Decoders, limits: list[int], settings: Search) -> list[list[Hypothesis]]:
+def _greedy(
+    decoders: Decoders, limits: list[int], settings: SearchSettings
+) -> list[list[Hypothesis]]:
     """Beam search with one slot: the most probable token at each step until </s>."""
     count = len(limits)
     found: list[list[Hypothesis]] = [[] for _ in limits]
@@ -197,7 +186,7 @@ def _stay(going: list[bool]) -> list[int]:
 class _Results:
     """Finished and unfinished hypotheses of every sentence of the batch, and the score to beat."""
 
-    def __init__(self, limits: list[int], settings: Search) -> None:
+    def __init__(self, limits: list[int], settings: SearchSettings) -> None:
         self.alpha, self.nbest = settings.length_penalty, settings.nbest
         self.finished: list[list[Hypothesis]] = [[] for _ in limits]
         self.unfinished: list[list[Hypothesis]] = [[] for _ in limits]
@@ -224,7 +213,9 @@ class _Results:
         ]
 
 
-def _beam(decoders: Decoders, limits: list[int], settings: Search) -> list[list[Hypothesis]]:
+def _beam(
+    decoders: Decoders, limits: list[int], settings: SearchSettings
+) -> list[list[Hypothesis]]:
     """The search described at the top of this file."""
     device, width = decoders.device, settings.beam
     results = _Results(limits, settings)

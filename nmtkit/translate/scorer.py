@@ -14,7 +14,7 @@ from nmtkit.data.documents import Documents
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate import workers
 from nmtkit.translate.forced import alternatives_batch, forced_scores, pair_batch
-from nmtkit.translate.pieces import cut
+from nmtkit.translate.over_long import cut
 from nmtkit.translate.translator import POSITIONS, Read, Translator, readable, said
 
 Target = TypeVar("Target")

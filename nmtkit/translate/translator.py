@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -15,35 +16,18 @@ from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
-from nmtkit.text.vocabulary import EOS, UNK, Vocabulary
+from nmtkit.settings import SearchSettings
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import EOS, UNK, Vocabulary, load_vocabularies
 from nmtkit.translate import workers
-from nmtkit.translate.beam import Hypothesis, Search, search
-from nmtkit.translate.pieces import cut
+from nmtkit.translate.beam import Hypothesis, search
+from nmtkit.translate.over_long import cut
 from nmtkit.translate.windows import windowed
 
 POSITIONS = 64
 """A batch holds at most search.batch_size times so many source positions, padding included: long
 sentences come in smaller batches.
 """
-
-
-class Text(Protocol):
-    """What translation needs of a side's text (`nmtkit.text.side.TextSide` has it)."""
-
-    def encode(self, line: str) -> list[str]:
-        """A raw line as subwords."""
-
-    def decode(self, subwords: list[str]) -> str:
-        """Subwords as text for people."""
-
-
-class Settings(Search, Protocol):
-    """The settings that are read here (SearchSettings has them)."""
-
-    @property
-    def batch_size(self) -> int: ...  # noqa: D102
-    @property
-    def max_source(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -114,11 +98,11 @@ class Translator:
     def __init__(
         self,
         models: Sequence[Model],
-        src_side: Text,
-        tgt_side: Text,
+        src_side: TextSide,
+        tgt_side: TextSide,
         src_vocab: Vocabulary,
         tgt_vocab: Vocabulary,
-        settings: Settings,
+        settings: SearchSettings,
         device: torch.device | str = "cpu",
         jobs: int = 1,
         done: Callable[[float], None] = lambda amount: None,
@@ -141,6 +125,19 @@ class Translator:
         subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model reads),
         no_context (lines without the context that a model reads).
         """
+
+    @classmethod
+    def for_corpus(
+        cls,
+        prep: Path,
+        models: Sequence[Model],
+        settings: SearchSettings,
+        device: torch.device | str = "cpu",
+        jobs: int = 1,
+    ) -> Self:
+        """Return a translator with the text sides and the vocabularies of a prepared corpus."""
+        sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")
+        return cls(models, *sides, *load_vocabularies(prep), settings, device, jobs)
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Translate lines, in their order, a window at a time."""

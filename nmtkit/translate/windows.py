@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import select
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -32,75 +33,59 @@ def windowed(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
 
 
 def file_windows(path: str, size: int = WINDOW) -> Iterator[list[str]]:
-    """The lines of a UTF-8 file (compressed or not) in windows.
+    """Return the lines of a UTF-8 file (compressed or not) in windows.
 
     Raises: DataError if it cannot be read or is not UTF-8.
     """
     return windowed(files.text_lines(Path(path)), size)
 
 
-Starts = Callable[[list[str], int], list[int]]
-"""Where documents start among some lines (counted from 0; the place behind the last one is one of
-them if it is known to start one), given the number of the first line in the text.
-"""
+def is_marker(line: str) -> bool:
+    """True for a line <d>."""
+    return line.strip() == MARKED
 
 
-def starts_after_blank(lines: list[str], first: int) -> list[int]:
-    """A blank line ends a document, of which it is the last line."""
-    return [number + 1 for number, line in enumerate(lines) if not line.strip()]
+@dataclass(frozen=True)
+class Boundaries:
+    """Where the documents of a text start: at every line, unless there is a mark or they are known.
 
-
-def starts_at_marker(lines: list[str], first: int) -> list[int]:
-    """A line <d> starts a document, of which it is the first line."""
-    return [number for number, line in enumerate(lines) if line.strip() == MARKED]
-
-
-def has_marker(lines: Iterable[str]) -> bool:
-    """Whether one of the lines is <d>."""
-    return any(line.strip() == MARKED for line in lines)
-
-
-def without_markers(lines: list[str], starts: Starts) -> list[str]:
-    """Lines as they are to be read: where lines <d> start documents these are blank, for they
-    are no sentences.
+    Attributes:
+        mark: "blank": a blank line ends a document; "marker": a line <d> starts a document, of
+            which it is the first line.
+        known: the documents of the whole text.
     """
-    return (
-        ["" if line.strip() == MARKED else line for line in lines]
-        if starts is starts_at_marker
-        else lines
-    )
+
+    mark: str = ""
+    known: Documents | None = None
+
+    def starts(self, lines: list[str], first: int) -> list[int]:
+        """Return where documents start among some lines, counted from 0; the place behind the last
+        line is one of them if it is known to start a document.
+
+        Args:
+            lines: of the text; first: the number of the first one.
+        """
+        if self.known is not None:
+            return [start - first for start in self.known.starts(first, first + len(lines))]
+        if self.mark == BLANK:
+            return [number + 1 for number, line in enumerate(lines) if not line.strip()]
+        if self.mark == MARKER:
+            return [number for number, line in enumerate(lines) if is_marker(line)]
+        return list(range(len(lines) + 1))
+
+    def sentences(self, lines: list[str]) -> list[str]:
+        """Return the lines as they are translated: lines <d> that start documents are blank."""
+        if self.mark != MARKER:
+            return lines
+        return ["" if is_marker(line) else line for line in lines]
 
 
-def with_markers(translations: list[str], lines: list[str], starts: Starts) -> list[str]:
-    """The translations of `without_markers` of lines, the lines <d> among them again."""
-    if starts is not starts_at_marker:
-        return translations
-    return [
-        MARKED if line.strip() == MARKED else text
-        for line, text in zip(lines, translations, strict=True)
-    ]
+def named_boundaries(source: str | None, docs: str | None) -> Boundaries | None:
+    """Return the boundaries that --docs names, if it is given.
 
-
-def starts_everywhere(lines: list[str], first: int) -> list[int]:
-    """Every line is a document."""
-    return list(range(len(lines) + 1))
-
-
-def starts_of(documents: Documents) -> Starts:
-    """Those of a set whose documents are known."""
-    return lambda lines, first: [
-        start - first for start in documents.starts(first, first + len(lines))
-    ]
-
-
-STARTS: dict[str, Starts] = {BLANK: starts_after_blank, MARKER: starts_at_marker}
-"""What --docs may say instead of a file."""
-
-
-def starts_said(source: str | None, docs: str | None) -> Starts | None:
-    """Where documents start by what --docs says: nothing, `blank`, `marker`, or a file; source is
-    the file with the text, - or None.
-
+    Args:
+        source: the file with the text, - or None.
+        docs: `blank`, `marker`, or a file.
     Raises: ConfigError where it is of no use; DataError for a file that does not fit.
     """
     if docs is None:
@@ -111,8 +96,8 @@ def starts_said(source: str | None, docs: str | None) -> Starts | None:
             where="--docs",
             hint="it is for a file or stdin; for a set: nmtkit prep --docs",
         )
-    if docs in STARTS:
-        return STARTS[docs]
+    if docs in {BLANK, MARKER}:
+        return Boundaries(docs)
     if source == "-":
         raise ConfigError(
             "the lines of stdin have no numbers yet",
@@ -120,25 +105,21 @@ def starts_said(source: str | None, docs: str | None) -> Starts | None:
             hint="--docs blank or marker, or put the text into a file",
         )
     count = files.count_lines(Path(source))
-    return starts_of(Documents(read_starts(Path(docs), count), count))
+    return Boundaries(known=Documents(read_starts(Path(docs), count), count))
 
 
 def whole_documents(
-    windows: Iterable[list[str]], starts: Starts
+    windows: Iterable[list[str]], boundaries: Boundaries
 ) -> Iterator[tuple[list[str], Documents]]:
-    """The lines of windows anew, in windows of whole documents: lines of one that may go on are
-    held back until it ends.
-
-    Args:
-        windows: of lines.
-        starts: where documents start.
-    Returns: lines, and their documents.
+    """Yield the lines anew, in windows of whole documents, with their documents: lines of a
+    document that may go on are held back until it ends.
     """
     held: list[str] = []
     begun = {0}  # where documents start among these
     first = before = 0
     for window in windows:
-        begun.update(len(held) + start for start in starts(window, first + len(held)))
+        starts = boundaries.starts(window, first + len(held))
+        begun.update(len(held) + start for start in starts)
         held += window
         if end := max(begun):
             edges = sorted(begun)
@@ -150,34 +131,28 @@ def whole_documents(
 
 
 def windows_for(
-    rule: ContextRule | None, windows: Iterable[list[str]], starts: Starts
+    rule: ContextRule | None, windows: Iterable[list[str]], boundaries: Boundaries
 ) -> Iterator[tuple[list[str], Documents | None]]:
-    """Windows of whole documents for a model that reads context by some rule, as they come for
-    others.
+    """Yield windows of whole documents for a model that reads context by a rule, else the windows
+    as they come.
 
-    If the rule draws from other documents, they are one window: which lines there are to draw from
-    is known at the end alone.
+    If the rule draws from other documents, all lines are one window: only at the end is it known
+    which lines there are to draw from.
     """
     if rule is None:
-        return ((window, None) for window in windows)
-    return (
-        _one_window(windows, starts) if rule.kind == "foreign" else whole_documents(windows, starts)
-    )
-
-
-def _one_window(
-    windows: Iterable[list[str]], starts: Starts
-) -> Iterator[tuple[list[str], Documents]]:
-    lines = list(itertools.chain.from_iterable(windows))
-    if lines:
-        yield lines, Documents(sorted({0, *starts(lines, 0)} - {len(lines)}), len(lines))
+        yield from ((window, None) for window in windows)
+    elif rule.kind != "foreign":
+        yield from whole_documents(windows, boundaries)
+    elif lines := list(itertools.chain.from_iterable(windows)):
+        starts = sorted({0, *boundaries.starts(lines, 0)} - {len(lines)})
+        yield lines, Documents(starts, len(lines))
 
 
 def stream_windows(
     stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE
 ) -> Iterator[list[str]]:
-    """The lines of a stream in windows that end when nothing more has come for a moment, so that a
-    dialogue is answered line by line.
+    """Yield the lines of a stream in windows that end when nothing more has come for a moment, so
+    that a dialogue is answered line by line.
 
     Args:
         stream: stdin's bytes; only its file descriptor is read if it has one.
@@ -203,10 +178,7 @@ def stream_windows(
 def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[bytes]]:
     try:
         descriptor = stream.fileno()
-    except (
-        OSError,
-        AttributeError,
-    ):  # not a real file (a test's BytesIO): it never makes anyone wait
+    except OSError:  # not a real file (a test's BytesIO): it never makes anyone wait
         yield from windowed((line.removesuffix(b"\n") for line in stream), size)
         return
     waiting: list[bytes] = []

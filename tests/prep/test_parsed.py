@@ -21,8 +21,8 @@ from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
 from nmtkit.text.side import TextSide
 from nmtkit.train.stage import train
 from nmtkit.translate.beam import search
-from nmtkit.translate.chosen import choose
 from nmtkit.translate.stage import translate
+from nmtkit.translate.systems import choose
 from tests.prep.test_parses import plain, treebank
 
 SMALL = [

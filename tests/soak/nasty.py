@@ -32,9 +32,10 @@ from nmtkit.run import write_toml
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.translate import chosen as choice
-from nmtkit.translate.stage import _Stage, translate
-from nmtkit.translate.windows import stream_windows
+from nmtkit.translate import systems
+from nmtkit.translate.output import print_translations
+from nmtkit.translate.stage import translate
+from nmtkit.translate.windows import Boundaries, stream_windows
 
 WORDS = [
     "der",
@@ -291,13 +292,13 @@ class Round:
 
     def check_files(self) -> None:
         """The raw files by `translate FILE`, and their bytes by the reader of stdin."""
-        stage = _Stage(self.run, torch.device("cpu"), 1, forced=False)
-        (group,) = choice.choose(self.run, ["copy"], ensemble=False, search={}, single=True)
+        (group,) = systems.choose(self.run, ["copy"], ensemble=False, search={}, single=True)
+        scorer = group.scorer(torch.device("cpu"), "float32")
         for path, (content, lines) in zip(self.raw, self.files, strict=True):
             bad = next((i for i, one in enumerate(lines, 1) if not valid(one)), None)
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 try:
-                    stage.print_translations(group, str(path))
+                    print_translations(scorer, group, str(path), Boundaries())
                     assert bad is None
                 except DataError as error:
                     assert bad is not None, error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.translate.pieces import cut
+from nmtkit.translate.over_long import cut
 
 
 def words(text):

@@ -20,9 +20,9 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.nn.hardware import Hardware
 from nmtkit.run import Run, locked
 from nmtkit.translate import stage
-from nmtkit.translate.chosen import choose, overrides
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.stage import translate
+from nmtkit.translate.systems import choose, search_overrides
 from tests.manifests import write_best
 
 HERE = Path(__file__).parent
@@ -93,7 +93,7 @@ def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in
 def test_a_gpu_does_not_search_in_bfloat16(run):
     group = choose(run, ["one"], False, {"precision": "bfloat16"}, single=True)[0]
     with pytest.raises(ConfigError, match="TF32"):
-        stage._Stage(run, torch.device("cuda"), 1, forced=False).translator(group)
+        stage._Stage(run, torch.device("cuda"), 1, forced=False).scorer(group)
 
 
 def test_up_to_date_says_so_and_stops(run, capsys):
@@ -266,14 +266,17 @@ def test_search_settings_from_weakest_to_strongest(tmp_path):
     of_preset = (
         settings.SearchSettings().model_dump() | named
     )  # those it does not name have their defaults, as `nmtkit settings` shows
-    assert len(named) < len(of_preset) and overrides(TranslateOptions(preset="tiny")) == of_preset
-    assert overrides(TranslateOptions(preset="tiny", config=config)) == of_preset | {
+    assert (
+        len(named) < len(of_preset)
+        and search_overrides(TranslateOptions(preset="tiny")) == of_preset
+    )
+    assert search_overrides(TranslateOptions(preset="tiny", config=config)) == of_preset | {
         "beam": 7,
         "length_penalty": 0.25,
         "max_length_b": 9,
     }
     assignments = ["search.max_length_b=8", "search.beam=6"]
-    found = overrides(TranslateOptions(assignments=assignments, config=config, beam=5))
+    found = search_overrides(TranslateOptions(assignments=assignments, config=config, beam=5))
     assert found == {"beam": 5, "length_penalty": 0.25, "max_length_b": 8}
 
 
@@ -447,7 +450,7 @@ def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):
     folder = run.system("one").translation("test")
     before = (folder / "hyp.txt").read_bytes()
     monkeypatch.setattr(
-        stage.Translator,
+        stage.Scorer,
         "translate_window",
         lambda self, lines, spans, documents: (_ for _ in ()).throw(RuntimeError("broke")),
     )

@@ -23,19 +23,13 @@ from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator, readable
 from nmtkit.translate.windows import (
-    STARTS,
+    Boundaries,
     file_windows,
-    starts_after_blank,
-    starts_at_marker,
-    starts_everywhere,
-    starts_of,
-    starts_said,
+    named_boundaries,
     stream_windows,
     whole_documents,
     windowed,
     windows_for,
-    with_markers,
-    without_markers,
 )
 from tests.spaces import Spaces
 
@@ -542,11 +536,10 @@ def test_windows_of_whole_documents(text, size, way):
     """
     numbered = [f"{word}{i}" if word else "<d>" * (way == "marker") for i, word in enumerate(text)]
     known = [i for i in range(len(text)) if i == 0 or i % 4 == 3]
-    starts = {
-        **STARTS,
-        "everywhere": starts_everywhere,
-        "known": starts_of(Documents(known, len(text))),
-    }[way]
+    boundaries = {
+        "everywhere": Boundaries(),
+        "known": Boundaries(known=Documents(known, len(text))),
+    }.get(way) or Boundaries(way)
     expected = {
         "blank": [i for i in range(len(text)) if i == 0 or not text[i - 1]],
         "marker": [i for i in range(len(text)) if i == 0 or not text[i]],
@@ -554,27 +547,25 @@ def test_windows_of_whole_documents(text, size, way):
         "known": known,
     }[way]
     lines, found, first = [], [], 0
-    for window, documents in whole_documents(windowed(numbered, size), starts):
+    for window, documents in whole_documents(windowed(numbered, size), boundaries):
         lines += window
         found += [first + i for i in range(len(window)) if documents.around(i)[0] == i]
         first += len(window)
     assert lines == numbered and found == expected
-    read = without_markers(lines, starts)
-    assert (
-        read == [f"{word}{i}" if word else "" for i, word in enumerate(text)]
-        and with_markers(read, lines, starts) == lines
-    )
+    read = boundaries.sentences(lines)
+    assert read == [f"{word}{i}" if word else "" for i, word in enumerate(text)]
 
 
 def test_a_long_document_is_looked_at_once():
     """As it comes from a pipe, a line at a time."""
     asked = []
 
-    def starts(lines, first):
-        asked.append((first, len(lines)))
-        return []
+    class Asked(Boundaries):
+        def starts(self, lines, first):
+            asked.append((first, len(lines)))
+            return []
 
-    assert [len(window) for window, _ in whole_documents([["x"]] * 100, starts)] == [100]
+    assert [len(window) for window, _ in whole_documents([["x"]] * 100, Asked())] == [100]
     assert asked == [(i, 1) for i in range(100)]
 
 
@@ -610,20 +601,17 @@ def test_contexts_do_not_depend_on_windows_nor_on_how_documents_are_given(text, 
                 if line
             )
 
-    assert dict(found(numbered, starts_after_blank)) == expected
-    assert dict(found(kept, starts_of(whole))) == expected
+    assert dict(found(numbered, Boundaries("blank"))) == expected
+    assert dict(found(kept, Boundaries(known=whole))) == expected
 
 
 def test_what_is_said_of_documents(tmp_path):
     text, docs = tmp_path / "text", tmp_path / "docs"
     text.write_text("a\nb\nc\n")
-    assert starts_said(str(text), None) is None
-    assert (
-        starts_said("-", "blank") is starts_after_blank
-        and starts_said("-", "marker") is starts_at_marker
-    )
+    assert named_boundaries(str(text), None) is None
+    assert named_boundaries("-", "blank") == Boundaries("blank")
     docs.write_text("0\n2\n")
-    assert starts_said(str(text), str(docs))(["a", "b", "c"], 0) == [0, 2, 3]
+    assert named_boundaries(str(text), str(docs)).starts(["a", "b", "c"], 0) == [0, 2, 3]
     docs.write_text("0\n3\n")
     for source, said, error in (
         (str(text), str(docs), DataError),
@@ -631,4 +619,4 @@ def test_what_is_said_of_documents(tmp_path):
         ("-", str(docs), ConfigError),
     ):
         with pytest.raises(error):
-            starts_said(source, said)
+            named_boundaries(source, said)

@@ -19,7 +19,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
 from nmtkit.models.base import Model
 from nmtkit.text.vocabulary import BOS, EOS, Vocabulary
-from nmtkit.translate.pieces import JOINER
+from nmtkit.translate.over_long import JOINER
 
 Numbers = NDArray[np.float64]
 WeightedWord = tuple[str, float]

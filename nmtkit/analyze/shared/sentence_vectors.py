@@ -30,7 +30,7 @@ from nmtkit.parallel import cores
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.translate import workers
-from nmtkit.translate.pieces import cut
+from nmtkit.translate.over_long import cut
 
 POSITIONS = 4096
 """A batch has at most this many source positions, padding included."""

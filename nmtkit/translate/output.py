@@ -1,0 +1,185 @@
+"""What the stage `translate` prints: the translations of a file or of stdin, or the scores of given
+targets, and how fast it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from nmtkit import console, files
+from nmtkit.corpora.corpus import is_markup
+from nmtkit.corpora.document_starts import BLANK, MARKER
+from nmtkit.errors import ConfigError, DataError, counted
+from nmtkit.records import SearchSpeed
+from nmtkit.translate.scorer import Scorer
+from nmtkit.translate.systems import SystemGroup
+from nmtkit.translate.translator import Translation
+from nmtkit.translate.windows import (
+    MARKED,
+    Boundaries,
+    file_windows,
+    is_marker,
+    stream_windows,
+    windows_for,
+)
+
+WRONG_MARK = {
+    MARKER: (
+        "no line was <d>, so that all was one document (--docs blank: blank lines separate"
+        " documents)"
+    ),
+    BLANK: "lines <d> were translated as sentences (--docs marker: they start documents)",
+}
+"""The warning if the text has not the mark that --docs names, but another or none."""
+
+
+def print_translations(
+    scorer: Scorer, group: SystemGroup, source: str, boundaries: Boundaries
+) -> None:
+    """Translate a file or stdin (-) to stdout, a window at a time."""
+    start = time.monotonic()
+    number = 0
+    marked = False
+    with _progress(group, source) as scorer.done:
+        windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
+        for window, documents in windows_for(scorer.context_rule, windows, boundaries):
+            sentences = boundaries.sentences(window)
+            translations = scorer.translate_window(sentences, documents=documents)
+            markers = [bool(boundaries.mark) and is_marker(line) for line in window]
+            marked = marked or any(markers)
+            for is_mark, translation in zip(markers, translations, strict=True):
+                number += 1
+                if group.settings.nbest > 1:
+                    sys.stdout.write(nbest_line(number, translation))
+                elif is_mark and boundaries.mark == MARKER:
+                    sys.stdout.write(MARKED + "\n")
+                else:
+                    sys.stdout.write(translation.text + "\n")
+            sys.stdout.flush()
+    if number and boundaries.mark and marked != (boundaries.mark == MARKER):
+        console.warn(WRONG_MARK[boundaries.mark])
+    console.say(summary(scorer.counts, time.monotonic() - start))
+
+
+def print_forced(
+    scorer: Scorer, group: SystemGroup, source: str, boundaries: Boundaries, target: Path
+) -> None:
+    """Print the log-probabilities of the target lines of a file, as JSON lines."""
+    start = time.monotonic()
+    targets = files.text_lines(target)
+    number = 0
+    with _progress(group, source) as scorer.done:
+        for window, documents in windows_for(scorer.context_rule, file_windows(source), boundaries):
+            given = boundaries.sentences(list(itertools.islice(targets, len(window))))
+            for line in scorer.force(boundaries.sentences(window), given, documents):
+                number += 1
+                record = {"line": number, "log_prob": line.log_prob, **asdict(line)}
+                sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+    console.say(summary(scorer.counts, time.monotonic() - start))
+
+
+def checked_boundaries(
+    scorer: Scorer, group: SystemGroup, source: str, boundaries: Boundaries | None
+) -> Boundaries:
+    """Return where the documents of a file or of stdin start; without --docs at every line.
+
+    Args:
+        source: the file, or -; boundaries: as --docs gives them.
+    Raises: ConfigError if the system reads no context; DataError if the file has not the mark.
+    """
+    every_line = (
+        "every line is a document of its own (--docs blank: blank lines separate documents;"
+        " --docs marker: lines <d> start them)"
+    )
+    if boundaries is None:
+        if scorer.context_rule is not None:
+            console.say(every_line)
+        if source != "-":
+            _warn_of_marks(Path(source))
+        return Boundaries()
+    if scorer.context_rule is None:
+        raise ConfigError(
+            f"'{group.name}' reads no context, so documents make no difference",
+            where="--docs",
+            hint="leave it out",
+        )
+    must_be_marked = source != "-" and boundaries.mark == MARKER
+    if must_be_marked and not any(map(is_marker, files.text_lines(Path(source)))):
+        message = "no line of it is <d>, so that all would be one document"
+        hint = "--docs blank if blank lines separate documents; without --docs every line is one"
+        raise DataError(message, where=source, hint=hint)
+    return boundaries
+
+
+def _warn_of_marks(source: Path) -> None:
+    """Warn if the lines of a file are not sentences alone."""
+    if is_marker(next(files.text_lines(source), "")):
+        console.warn(
+            f"{source} begins with <d>, which is translated as a sentence (--docs marker, with"
+            " a system that reads context)"
+        )
+    elif is_markup(source):
+        console.warn(
+            f"{source} is SGM or XML: its lines are translated with their tags (nmtkit prep"
+            " --test reads such files)"
+        )
+
+
+def _progress(
+    group: SystemGroup, source: str
+) -> contextlib.AbstractContextManager[Callable[[float], None]]:
+    """Return the progress of a file; none that would mix with the translations on a terminal."""
+    if source == "-" or sys.stdout.isatty():
+        return contextlib.nullcontext(lambda amount: None)
+    return console.progress(group.name, files.count_lines(Path(source)))
+
+
+def nbest_line(number: int, translation: Translation) -> str:
+    """Return the n best translations of a line as a line of JSON."""
+    record = {"line": number, "nbest": [asdict(candidate) for candidate in translation.candidates]}
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def speed(counts: Counter[str], seconds: float) -> SearchSpeed:
+    """Return how fast lines were translated."""
+    seconds = max(seconds, 1e-9)
+    return SearchSpeed(
+        round(seconds, 3),
+        round(counts["lines"] / seconds, 2),
+        round(counts["tgt_tokens"] / seconds, 1),
+    )
+
+
+def summary(counts: Counter[str], seconds: float) -> str:
+    """Return the counts that are not 0, for people."""
+    rate = speed(counts, seconds).sentences_per_second
+    total = (
+        f"{counted(counts['lines'], 'line')} in {console.duration(seconds)}"
+        f" ({rate:,.{0 if rate >= 10 else 1}f} sentences/s)"
+    )
+    phrases = {
+        "empty": "blank, kept blank",
+        "over_long": (
+            f"over-long, in {counts['pieces']:,} pieces"
+            if counts["pieces"]
+            else "over-long, not cut"
+        ),
+        "unfinished": "cut at the length limit",
+        "no_output": "translated as nothing",
+        "unknown": "unknown source subwords",
+        "unknown_target": "unknown target subwords",
+        "no_spans": "read without a parse",
+        "no_context": "without context",
+    }
+    return ", ".join(
+        [total, *(f"{counts[key]:,} {phrase}" for key, phrase in phrases.items() if counts[key])]
+    )

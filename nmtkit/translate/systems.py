@@ -1,0 +1,185 @@
+"""The systems that translate: a trained system or an ensemble of several, with its search settings
+and checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit import console, settings
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.models import checkpoints, loading
+from nmtkit.models.base import Model
+from nmtkit.nn import hardware
+from nmtkit.nn.linear import Precision
+from nmtkit.records import UsedCheckpoint
+from nmtkit.run import Run, System
+from nmtkit.settings import SearchSettings
+from nmtkit.translate.options import TranslateOptions
+from nmtkit.translate.scorer import Scorer
+
+
+@dataclass(frozen=True)
+class SystemGroup:
+    """A system, or an ensemble: several systems that translate together."""
+
+    run: Run
+    systems: list[System]
+    settings: SearchSettings
+    average: int | None = None
+    """The number of checkpoints that are averaged, if the command says so; None = that of each
+    system's own settings.
+    """
+
+    @property
+    def name(self) -> str:
+        """The system's name, or ensemble-a+b."""
+        names = [system.name for system in self.systems]
+        return names[0] if len(names) == 1 else "ensemble-" + "+".join(names)
+
+    def translation(self, set_name: str) -> Path:
+        """Return the folder of the group's translation of a set."""
+        return self.run.system(self.name).translation(set_name)
+
+    @cached_property
+    def _paths(self) -> list[list[Path]]:
+        """The checkpoints of each system. They are looked up once, so that the checkpoints that are
+        recorded are those that were loaded.
+        """
+        return [checkpoints.choose(system, self.average) for system in self.systems]
+
+    def checkpoints(self) -> list[UsedCheckpoint]:
+        """Return the checkpoints that `load` reads, each with the hash of its weights.
+
+        Raises: CheckpointError if a system has no valid one.
+        """
+        return [
+            UsedCheckpoint(system.name, name, digest)
+            for system, paths in zip(self.systems, self._paths, strict=True)
+            for name, digest in checkpoints.digests(paths).items()
+        ]
+
+    def hardware(self, device: torch.device, forced: bool = False) -> hardware.Hardware:
+        """Return how this machine computes translations; with `forced`, scores of given targets,
+        which are float32.
+
+        Raises: ConfigError for a precision that the device has none of.
+        """
+        precision, on_cpu = self.settings.precision, device.type == "cpu"
+        if not on_cpu and precision == "bfloat16":
+            raise ConfigError(
+                "a GPU searches in TF32",
+                where="search.precision",
+                hint="leave it out: bfloat16 is for CPUs that multiply it faster",
+            )
+        return hardware.choose(str(device), precision if on_cpu and not forced else "float32")
+
+    def load(self, device: torch.device, precision: Precision = "float32") -> list[Model]:
+        """Return the models in eval mode, with products of a precision on a CPU.
+
+        Raises: CheckpointError if a checkpoint is damaged or of another vocabulary.
+        """
+        return [
+            loading.load_system(self.run, system, device, paths, precision)
+            for system, paths in zip(self.systems, self._paths, strict=True)
+        ]
+
+    def scorer(self, device: torch.device, precision: Precision, jobs: int = 1) -> Scorer:
+        """Return what translates and scores raw text.
+
+        Raises: as `load`.
+        """
+        models = self.load(device, precision)
+        return Scorer.for_corpus(self.run.prep, models, self.settings, device, jobs)
+
+
+def choose(
+    run: Run, names: list[str], ensemble: bool, search: dict[str, Any], single: bool
+) -> list[SystemGroup]:
+    """Return the systems to translate with, at least one.
+
+    Args:
+        run: their run.
+        names: as the user gave them; none = all that have a checkpoint.
+        ensemble: all of them together.
+        search: search settings that win over each system's own.
+        single: one is wanted; if none is named, the one trained last.
+    Raises: ConfigError for an unknown name (naming the nearest), a bad setting, or more systems
+        than wanted; DataError if none is trained.
+    """
+    systems = [run.find_system(name) for name in dict.fromkeys(names)]
+    if not systems:
+        systems = trained(run)
+        if single and not ensemble and len(systems) > 1:
+            systems = [trained_last(systems)]
+            console.say(
+                f"translating with '{systems[0].name}', the system trained last (others: --system"
+                " NAME)"
+            )
+    if ensemble and len(systems) < 2:
+        message = f"an ensemble needs two systems or more, not {len(systems)}"
+        raise ConfigError(message, where="--ensemble", hint="name them: --system A --system B")
+    if single and not ensemble and len(systems) > 1:
+        message = f"one system is wanted here, not {', '.join(s.name for s in systems)}"
+        raise ConfigError(message, where="--system", hint="name one, or add --ensemble")
+    return [
+        _group(run, members, search)
+        for members in ([systems] if ensemble else [[system] for system in systems])
+    ]
+
+
+def trained(run: Run) -> list[System]:
+    """Return the systems of a run that have a checkpoint.
+
+    Raises: DataError if there is none.
+    """
+    systems = [s for s in run.systems() if checkpoints.candidates(s.checkpoints)]
+    if not systems:
+        what = "has a checkpoint yet" if run.systems() else "has been trained in this run"
+        raise DataError(f"no system {what}", where=run.path / "systems", hint="nmtkit train")
+    return systems
+
+
+def trained_last(systems: list[System]) -> System:
+    """Return the system whose last checkpoint is the newest; all of them have a checkpoint."""
+    return max(systems, key=lambda s: checkpoints.candidates(s.checkpoints)[-1].stat().st_mtime_ns)
+
+
+def _group(run: Run, systems: list[System], search: dict[str, Any]) -> SystemGroup:
+    """Return a group that searches as the first system's settings say where `search` does not."""
+    values = {**systems[0].read_config().get("search", {}), **search}
+    built = settings.build(SearchSettings, values, "search")
+    return SystemGroup(run, systems, built, built.average if "average" in search else None)
+
+
+def search_overrides(options: TranslateOptions) -> dict[str, Any]:
+    """Return the search settings that a command gives, weakest first: all of --preset, those in
+    --config, --set search.key=value, and options such as --beam.
+
+    The preset's and the file's other sections say how to prepare and to train, and are of no use
+    here.
+
+    Raises: ConfigError for --set of another section, for a file without search settings, and as
+        these are read.
+    """
+    values: dict[str, Any] = {}
+    assigned = settings.parse_set(options.assignments)
+    for section in [section for section in assigned if section != "search"]:
+        message = f"'{section}' settings cannot be changed at translation"
+        raise ConfigError(message, where="--set", hint="only search.… can: --set search.beam=10")
+    if options.preset:
+        preset = settings.load_preset(options.preset)["search"]
+        values |= settings.build(SearchSettings, preset, "search").model_dump()
+    if options.config is not None:
+        sections = settings.load_config(options.config)
+        if "search" not in sections:
+            hint = "write them below a line [search]"
+            raise ConfigError("no settings of the search in here", options.config, hint)
+        values |= sections["search"]
+    values |= assigned.get("search", {})
+    return values | options.model_dump(include=set(SearchSettings.model_fields), exclude_none=True)
