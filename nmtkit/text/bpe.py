@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
-from nmtkit.text.bpe_learner import END, Learner, replaced
+from nmtkit.text.bpe_learner import END, Learner
 from nmtkit.text.segmented import Segmented
 
 JOINER = "@@"
-Merge = Callable[[list[str], dict[tuple[str, ...], int]], list[str]]
+Pair = tuple[str, str]
 CACHED_WORDS = 1 << 17
 LONG_WORD = 200  # characters
 
@@ -49,14 +49,8 @@ def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> Segmented:
             where=where,
             hint="tokenize the text first",
         )
-    odd = (
-        {number for number, word in enumerate(words) if END in word or word.endswith(JOINER)}
-        if END in text or JOINER in text
-        else set()
-    )
     learner = Learner(
-        ["" if END in word else word for word in words] if END in text else words,
-        [counts[word] for word in words],
+        ["" if END in word else word for word in words], [counts[word] for word in words]
     )
     pairs = learner.learn(merges)
     with writing(path) as stream:
@@ -67,10 +61,10 @@ def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> Segmented:
         for symbol in learner.symbols
     ]
     segmented = Segmented(pieces, *learner.segmented(), len(pairs))
-    bpe = Bpe(path) if odd else None
-    return segmented.changed(
-        {number: bpe.segment([words[number]]) for number in odd} if bpe else {}
-    )
+    # the learner cannot segment words that hold its markers as text
+    bpe = Bpe(path)
+    marked = [i for i, word in enumerate(words) if END in word or word.endswith(JOINER)]
+    return segmented.changed({i: bpe.segment([words[i]]) for i in marked})
 
 
 class Bpe:
@@ -88,23 +82,21 @@ class Bpe:
         lines = list(text_lines(codes))
         marked = bool(lines) and lines[0].startswith("#version:")
         self._split_end = not marked or re.sub(r"(\.0+)*$", "", lines[0].split()[-1]) == "0.1"
-        self._ranks: dict[tuple[str, ...], int] = {}
+        self._ranks: dict[Pair, int] = {}
         for number, line in enumerate(lines, 1):
-            pair = tuple(line.rstrip("\r").split(" "))
-            if len(pair) != 2 or "" in pair:
+            first, space, second = line.rstrip("\r").partition(" ")
+            if not (first and second) or " " in second:
                 raise DataError(
                     "not a BPE codes file",
                     where=f"{codes}, line {number}",
                     hint="expected: a version line, then two symbols a line",
                 )
-            if number > marked:
-                self._ranks.setdefault(
-                    pair, number
-                )  # a pair given twice counts where it comes first
+            if number > marked:  # a pair given twice counts where it comes first
+                self._ranks.setdefault((first, second), number)
+        self._pairs = {rank: pair for pair, rank in self._ranks.items()}
         self._vocabulary = vocabulary
-        self._parts = (
-            {pair[0] + pair[1]: pair for pair in reversed(self._ranks)} if vocabulary else {}
-        )  # the first pair that makes a symbol
+        # the first pair that makes a symbol
+        self._parts = {"".join(pair): pair for pair in reversed(self._ranks)} if vocabulary else {}
         self._cache: dict[str, list[str]] = {}
 
     def segment(self, tokens: list[str]) -> list[str]:
@@ -124,10 +116,9 @@ class Bpe:
         return result
 
     def _pieces(self, word: str) -> list[str]:
-        pieces = self._split(word, _merged_long if len(word) > LONG_WORD else _merged)
-        if pieces and pieces[-1].endswith(JOINER):
-            # a word ending in the joiner's own characters: end it with a lone @, so that `join`
-            # gives the word back
+        pieces = self._split(word)
+        if pieces[-1].endswith(JOINER):
+            # a word that ends like the joiner ends in a lone @, so that `join` gives it back
             pieces = [*pieces[:-1], pieces[-1][:-1] + JOINER, "@"]
         if len(self._cache) >= CACHED_WORDS:
             self._cache.clear()
@@ -135,12 +126,12 @@ class Bpe:
             self._cache[word] = pieces
         return pieces
 
-    def _split(self, word: str, merge: Merge) -> list[str]:
-        """subword-nmt's encode of one word, with another way to find the merges."""
+    def _split(self, word: str) -> list[str]:
+        """Encode one word as subword-nmt does, with a faster search for the merges."""
         if len(word) == 1:
             return [word]
         last = [word[-1], END] if self._split_end else [word[-1] + END]
-        units = merge([*word[:-1], *last], self._ranks)
+        units = _merged([*word[:-1], *last], self._ranks, self._pairs)
         units = units[:-1] if units[-1] == END else [*units[:-1], units[-1].removesuffix(END)]
         if self._vocabulary:
             from subword_nmt.apply_bpe import check_vocab_and_split
@@ -149,64 +140,44 @@ class Bpe:
         return [*(unit + JOINER for unit in units[:-1]), units[-1]]
 
 
-def _merged(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
-    """Merge pairs, the lowest rank first and all its occurrences from left to right, until no
-    pair has a rank.
+def _merged(symbols: list[str], ranks: dict[Pair, int], pairs: dict[int, Pair]) -> list[str]:
+    """Merge pairs, the lowest rank first and all its places from left to right, in O(n log n).
+
+    Args:
+        symbols: of a word.
+        ranks: of pairs.
+        pairs: by rank.
     """
-    none = 1 << 60  # more than any rank
-    found = [ranks.get(pair, none) for pair in zip(symbols, symbols[1:], strict=False)]
-    while found and (lowest := min(found)) < none:
-        if found.count(lowest) > 1:
-            i = found.index(lowest)
-            pair = (symbols[i], symbols[i + 1])
-            symbols = list(replaced(symbols, pair, pair[0] + pair[1]))
-            found = [ranks.get(pair, none) for pair in zip(symbols, symbols[1:], strict=False)]
-            continue
-        i = found.index(lowest)
-        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-        del found[i]
-        if i:
-            found[i - 1] = ranks.get((symbols[i - 1], symbols[i]), none)
-        if i < len(found):
-            found[i] = ranks.get((symbols[i], symbols[i + 1]), none)
-    return symbols
-
-
-def _merged_long(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
-    """The same as `_merged` in O(n log n)."""
-    following = list(
-        range(1, len(symbols) + 1)
-    )  # a linked list over positions; a merged pair lives at its left position
-    before = list(range(-1, len(symbols) - 1))
+    size = len(symbols)
+    # a linked list over places; a merged pair lives at its left place
+    after, before = list(range(1, size + 1)), list(range(-1, size - 1))
     alive: list[str | None] = list(symbols)
     heap = [
-        (rank, i)
-        for i, pair in enumerate(zip(symbols, symbols[1:], strict=False))
-        if (rank := ranks.get(pair)) is not None
+        (ranks[pair], place)
+        for place, pair in enumerate(zip(symbols, symbols[1:], strict=False))
+        if pair in ranks
     ]
     heapq.heapify(heap)
-    pairs = {rank: pair for pair, rank in ranks.items()}
     while heap:
-        now = heap[0][0]
-        first, second = pairs[now]
+        lowest = heap[0][0]
+        first, second = pairs[lowest]
         changed: list[int] = []
-        while heap and heap[0][0] == now:
-            i = heapq.heappop(heap)[1]
-            j = following[i]
-            if alive[i] != first or j >= len(symbols) or alive[j] != second:
+        while heap and heap[0][0] == lowest:
+            left = heapq.heappop(heap)[1]
+            right = after[left]
+            if alive[left] != first or right >= size or alive[right] != second:
                 continue
-            alive[i], alive[j] = first + second, None
-            following[i] = following[j]
-            if following[i] < len(symbols):
-                before[following[i]] = i
-            changed.append(i)
-        # neighbours are looked at after the round, as subword-nmt merges all occurrences of one
-        # pair before the next
-        for i in {i for left in changed for i in (before[left], left) if i >= 0}:
-            if alive[i] is not None and following[i] < len(symbols):
-                rank = ranks.get((alive[i], alive[following[i]]))  # type: ignore[arg-type]
+            alive[left], alive[right] = first + second, None
+            after[left] = right = after[right]
+            if right < size:
+                before[right] = left
+            changed += [before[left], left]
+        # neighbours come after the round: subword-nmt merges all places of a pair before the next
+        for left in changed:
+            if left >= 0 and alive[left] is not None and after[left] < size:
+                rank = ranks.get((alive[left], alive[after[left]]))  # type: ignore[arg-type]
                 if rank is not None:
-                    heapq.heappush(heap, (rank, i))
+                    heapq.heappush(heap, (rank, left))
     return [symbol for symbol in alive if symbol is not None]
 
 

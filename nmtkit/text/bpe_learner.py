@@ -15,7 +15,6 @@ mistakes the one for the other.
 from __future__ import annotations
 
 import heapq
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 END = "</w>"
 MIN_FREQUENCY = 2
-FEW = 60  # places of a pair up to which a loop is faster than arrays
 GAP = 0  # stands between words
 HOLE = -1  # where the second symbol of a merged pair was
 _LOW = (1 << 32) - 1
@@ -36,8 +34,7 @@ class Learner:
     """The state of learning. A pair of symbols is one integer: first << 32 | second.
 
     The words are a linked list of symbols over places; a merged pair lives on at the place of its
-    first symbol. Arrays and loops work on the same memory: arrays where a pair occurs often (the
-    first merges), loops where it doesn't (most merges).
+    first symbol. Every merge is done in all its places at once.
 
     Args:
         words: distinct words, without white space, NUL and "</w>"; empty ones are passed over.
@@ -46,14 +43,12 @@ class Learner:
 
     def __init__(self, words: Sequence[str], counts: Sequence[int]) -> None:
         lengths = np.fromiter(map(len, words), np.int64, len(words))
-        letters = np.frombuffer(
-            "\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass"), "<u4"
-        ).astype(np.int64)
+        joined = "\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass")
+        letters = np.frombuffer(joined, "<u4").astype(np.int64)
         letters[(np.cumsum(lengths + 1) - 1)[lengths > 0]] += _LETTERS  # last letters
         occurs = np.zeros(2 * _LETTERS, bool)
         occurs[letters] = True
         number = np.cumsum(occurs, dtype=np.int32) - 1
-        text = number[letters]
         self.symbols = [
             chr(code % _LETTERS) + (END if code >= _LETTERS else "")
             for code in np.flatnonzero(occurs).tolist()
@@ -62,31 +57,20 @@ class Learner:
             "".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1)
             for symbol in self.symbols
         ]
+        self._text = text = number[letters]
         place = np.arange(len(text), dtype=np.int32)
-        # loops read an array.array quicker than numpy's; numpy's are views of it
-        self._text, self._after, self._before = (
-            array("i", values.tobytes()) for values in (text, place + 1, place - 1)
-        )
-        self._weight = array(
-            "q", np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)]).tobytes()
-        )
-        self.text, self.after, self.before = (
-            np.frombuffer(values, np.int32) for values in (self._text, self._after, self._before)
-        )
-        self.weight = np.frombuffer(self._weight, np.int64)
-        self.where: dict[
-            int, Any
-        ] = {}  # pair -> places where it came to be; it may have gone from some since
+        self._after, self._before = place + 1, place - 1
+        self._weight = np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)])
+        # pair -> the places where it came to be; it may have gone from some since
+        self._where: dict[int, NDArray[np.int32]] = {}
         self._ranking = _Ranking(self._inverted)
         left = np.flatnonzero((text[:-1] != GAP) & (text[1:] != GAP)).astype(np.int32)
         size = len(self.symbols)
-        pairs = (
-            text[left] * np.array(size, np.int32 if size < 1 << 15 else np.int64) + text[left + 1]
-        )
+        pairs = text[left].astype(np.int64) * size + text[left + 1]
         gained: dict[int, int] = {}
-        for key, count, places in _grouped(pairs, self.weight[left], left):
+        for key, count, places in _grouped(pairs, self._weight[left], left):
             pair = key // size << 32 | key % size
-            self.where[pair] = places
+            self._where[pair] = places
             gained[pair] = count
         self._ranking.add(gained)
 
@@ -103,9 +87,7 @@ class Learner:
             new = len(symbols)
             symbols.append(symbols[first] + symbols[second])
             inverted.append(inverted[first][:-1] + inverted[second])
-            places = self.where.pop(best)
-            merge = self._merge_many if len(places) > FEW and first != second else self._merge_few
-            gained = merge(first, second, places, new)
+            gained = self._merge(first, second, new)
             ranking.counts[best] = 0
             ranking.add(gained)
         return result
@@ -115,90 +97,49 @@ class Learner:
 
         Returns: the symbols of all words, and how many each word has.
         """
-        text = self.text[self.text != HOLE].astype(np.int64)
+        text = self._text[self._text != HOLE].astype(np.int64)
         return text[text != GAP], np.diff(np.flatnonzero(text == GAP)) - 1
 
-    def _merge_few(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
-        """Merge a pair place by place.
+    def _merge(self, first: int, second: int, new: int) -> dict[int, int]:
+        """Merge a pair wherever it stands.
 
         Returns: how often each pair with the new symbol occurs; the counts of the pairs that are
             fewer now are up to date.
         """
-        text, after, before, weight, where, counts = (
-            self._text,
-            self._after,
-            self._before,
-            self._weight,
-            self.where,
-            self._ranking.counts,
-        )
-        gained: dict[int, int] = {}
-        if isinstance(places, np.ndarray):
-            places = places.tolist()
-        for place in sorted(places) if first == second else places:
-            if text[place] != first:
-                continue
-            gone = after[place]
-            if text[gone] != second:
-                continue
-            count = weight[place]
-            text[place] = new
-            text[gone] = HOLE
-            right = after[place] = after[gone]
-            before[right] = place
-            left = before[place]
-            if symbol := text[left]:
-                (counts if symbol != new else gained)[symbol << 32 | first] -= count
-                other = symbol << 32 | new
-                if other in gained:
-                    gained[other] += count
-                    where[other].append(left)
-                else:
-                    gained[other] = count
-                    where[other] = [left]
-            if symbol := text[right]:
-                (counts if symbol != new else gained)[second << 32 | symbol] -= count
-                other = new << 32 | symbol
-                if other in gained:
-                    gained[other] += count
-                    where[other].append(place)
-                else:
-                    gained[other] = count
-                    where[other] = [place]
-        return gained
-
-    def _merge_many(self, first: int, second: int, places: Any, new: int) -> dict[int, int]:
-        """As `_merge_few`, in all places at once; the symbols of the pair differ."""
-        text, after, before, where, counts = (
-            self.text,
-            self.after,
-            self.before,
-            self.where,
-            self._ranking.counts,
-        )
-        place = np.asarray(places)
+        text, after, before, counts = self._text, self._after, self._before, self._ranking.counts
+        place = self._where.pop(first << 32 | second)
+        place = place[(text[place] == first) & (text[after[place]] == second)]
+        if first == second:
+            place = _apart(np.sort(place), after)
         gone = after[place]
-        there = np.flatnonzero((text[place] == first) & (text[gone] == second))
-        place, gone = place[there], gone[there]
         right = after[gone]
         text[place] = new
         text[gone] = HOLE
         after[place] = right
         before[right] = place
         left = before[place]
-        weight = self.weight[place]
+        weight = self._weight[place]
         gained: dict[int, int] = {}
-        for symbol, count, lefts in _grouped(text[left], weight, left):
+        for symbol, count, places in _grouped(text[left], weight, left):
             if symbol != GAP:
                 counts[(second if symbol == new else symbol) << 32 | first] -= count
                 gained[symbol << 32 | new] = count
-                where[symbol << 32 | new] = lefts
-        for symbol, count, lefts in _grouped(text[right], weight, place):
+                self._where[symbol << 32 | new] = places
+        for symbol, count, places in _grouped(text[right], weight, place):
             if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
                 counts[second << 32 | symbol] -= count
                 gained[new << 32 | symbol] = count
-                where[new << 32 | symbol] = lefts
+                self._where[new << 32 | symbol] = places
         return gained
+
+
+def _apart(places: NDArray[np.int32], after: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return every other place of each run of neighbours: in aaa only the first aa is merged."""
+    number = np.arange(len(places))
+    begins = np.ones(len(places), bool)
+    begins[1:] = places[1:] != after[places[:-1]]
+    start = np.maximum.accumulate(np.where(begins, number, 0))
+    return places[(number - start) % 2 == 0]
 
 
 class _Ranking:
@@ -286,20 +227,3 @@ def _grouped(
         map(places.__getitem__, map(slice, ends, ends[1:])),
         strict=False,
     )
-
-
-def replaced(word: Sequence[str], pair: tuple[str, str], symbol: str) -> list[str]:
-    """A word's symbols with each occurrence of a pair, from left to right, replaced by one
-    symbol.
-    """
-    first, second = pair
-    result: list[str] = []
-    i, last = 0, len(word) - 1
-    while i <= last:
-        if i < last and word[i] == first and word[i + 1] == second:
-            result.append(symbol)
-            i += 2
-        else:
-            result.append(word[i])
-            i += 1
-    return result
