@@ -1,9 +1,8 @@
 """Download one file; a download that broke off is continued.
 
-pooch makes the requests; it cannot continue a download. Added here: how a server's answer is taken
-(a Range that is honoured, ignored or refused; a web page instead of the file; a connection that
-dies). NAME.part holds the bytes so far and the kernel's lock: of two processes one downloads and
-the other waits. The file gets its name when it is whole.
+A server may honour, ignore or refuse a Range, send a web page instead of the file, or break off.
+NAME.part holds the bytes so far and the kernel's lock: of two processes one downloads and the other
+waits. The file gets its name when it is whole.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,8 +74,7 @@ def _ask_until_whole(part: _Part) -> None:
     failures, most = 0, part.done
     while True:
         try:
-            with contextlib.ExitStack() as part.display:
-                _transfer(part)
+            _transfer(part)
             return
         except _Broken as error:
             failures = 0 if part.done > most else failures + 1
@@ -90,27 +88,23 @@ def _ask_until_whole(part: _Part) -> None:
 
 def _transfer(part: _Part) -> None:
     """Make one request, for the whole file or the rest of it."""
-    import pooch
     import requests
 
-    get = pooch.HTTPDownloader(
-        chunk_size=BLOCK,
-        headers=part.headers(),
-        timeout=(CONNECT_SECONDS, SILENT_SECONDS),
-        hooks={"response": part.answer},
-    )
+    timeout = (CONNECT_SECONDS, SILENT_SECONDS)
     try:
-        get(part.url, part, None)
-    except requests.HTTPError as error:
-        _refused(error.response, part)
+        with requests.get(
+            part.url, headers=part.headers(), timeout=timeout, stream=True
+        ) as response:
+            if response.status_code in {200, 206}:
+                part.receive(response)
+            else:
+                _refused(response, part)
     except (requests.ConnectionError, requests.Timeout) as error:
         raise _Broken(_reason(error)) from error
     except requests.exceptions.ChunkedEncodingError as error:
         raise _Broken("the connection broke off") from error
     except requests.RequestException as error:
         raise Failed(_reason(error)) from error
-    else:
-        part.check_length()
 
 
 def _refused(response: Any, part: _Part) -> None:
@@ -136,7 +130,7 @@ def _reason(error: BaseException) -> str:
 
 
 class _Part:
-    """NAME.part, and how far it is. Pooch writes into it; the server's answer decides where.
+    """NAME.part, and how far it is.
 
     NAME.part.from holds the address of its content, and the server's mark of the file's version.
     """
@@ -145,13 +139,9 @@ class _Part:
         self.url, self.path, self.size = url, path, size
         self.answered = False
         self.continued = False
-        self.display = contextlib.ExitStack()
         self._stream = stream
         self._origin = path.with_name(f"{path.name}.part.from")
         self._version = ""
-        self._advance: Callable[[float], None] = lambda amount: None
-        self._total = size
-        self._fresh = self._waiting = True
 
     @property
     def done(self) -> int:
@@ -168,7 +158,6 @@ class _Part:
 
     def restart(self) -> None:
         """Forget the bytes that are here."""
-        self._advance(-self.done)
         self._stream.seek(0)
         self._stream.truncate()
         self.continued = False
@@ -182,57 +171,47 @@ class _Part:
                 headers["If-Range"] = self._version  # a file that has changed comes whole
         return headers
 
-    def answer(self, response: Any, *_: object, **__: object) -> None:
-        """Take the server's answer before its content comes."""
-        status, headers = response.status_code, response.headers
-        if status not in {200, 206}:
-            return
-        self.answered = self._waiting = True
+    def receive(self, response: Any) -> None:
+        """Take the content of the whole file (200) or of the rest (206)."""
+        self.answered = True
+        headers = response.headers
         # Old servers announce a .tgz as x-gzip; the file itself is wanted.
         response.raw.headers.pop("Content-Encoding", None)
-        content = headers.get("Content-Range", "") if status == 206 else ""
-        rest = re.match(r"bytes (\d+)-\d+/(\d+|\*)", content)
-        self._fresh = rest is None or int(rest[1]) != self.done
-        length = rest[2] if rest else headers.get("Content-Length", "")
-        self._total = int(length) if length.isdigit() else self.size
         etag = headers.get("ETag", "W/")
         self._version = headers.get("Last-Modified", "") if etag.startswith("W/") else etag
         self._origin.write_text(f"{self.url}\n{self._version}\n", encoding="utf-8")
-        progress = console.progress(f"downloading {self.path.name}", self._total)
-        self._advance = self.display.enter_context(progress)
-        self._advance(self.done)
-        if status == 206 and self._fresh:
-            self.restart()
-            raise _Broken("the server sent another part of the file than asked for")
+        length = headers.get("Content-Length", "")
+        whole = response.status_code == 200
+        if not whole:
+            rest = re.match(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
+            if rest is None or int(rest[1]) != self.done:
+                self.restart()
+                raise _Broken("the server sent another part of the file than asked for")
+            length = rest[2]
+        total = int(length) if length.isdigit() else self.size
+        with console.progress(f"downloading {self.path.name}", total) as advance:
+            advance(self.done)
+            block = b""
+            for number, block in enumerate(response.iter_content(BLOCK)):
+                if number == 0 and whole:
+                    advance(-self.done)
+                    self._replace(block)
+                self.continued |= not whole
+                self._stream.write(block)
+                advance(len(block))
+        if not block or (total is not None and self.done < total):
+            raise _Broken("the connection ended early")
 
-    def write(self, block: bytes) -> None:
-        """Take a block of the content."""
-        if self._waiting:
-            self._begin(block)
-        self._stream.write(block)
-        self._advance(len(block))
-
-    def _begin(self, block: bytes) -> None:
-        """Decide by the first block whether the content replaces what is here."""
-        self._waiting = False
-        if not self._fresh:
-            self.continued = True
-        elif PAGE.match(block):
+    def _replace(self, block: bytes) -> None:
+        """Let the content that begins with a block replace what is here."""
+        if PAGE.match(block):
             problem = "a web page came instead of the file"
             raise Failed(f"{problem}: a login, a proxy, or the file has moved")
-        elif self.done:
+        if self.done:
             console.say(
                 f"{self.path.name}: the server cannot continue a download; starting it again"
             )
             self.restart()
-
-    def flush(self) -> None:
-        """Do nothing after a block; `finish` flushes the whole file."""
-
-    def check_length(self) -> None:
-        """Ask again if something is missing, as far as the server or the table says."""
-        if self._waiting or (self._total is not None and self.done < self._total):
-            raise _Broken("the connection ended early")
 
     def finish(self) -> None:
         """Give the file its name."""
