@@ -139,7 +139,8 @@ def _apart(places: NDArray[np.int32], after: NDArray[np.int32]) -> NDArray[np.in
     begins = np.ones(len(places), bool)
     begins[1:] = places[1:] != after[places[:-1]]
     start = np.maximum.accumulate(np.where(begins, number, 0))
-    return places[(number - start) % 2 == 0]
+    result: NDArray[np.int32] = places[(number - start) % 2 == 0]
+    return result
 
 
 class _Ranking:
