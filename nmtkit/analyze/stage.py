@@ -155,25 +155,39 @@ def inputs_of(study: Study, options: Options) -> Inputs:
     weights, log and translations.
     """
     run, values = study.run, {"set_names": study.set_names, **options.model_dump(mode="json")}
-    # The fingerprint of what is prepared does not cover its texts.
-    of_run = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]
-    for name in study.systems:
-        folder = run.system(name).path
-        of_run += [folder / "config.toml", folder / "metrics.jsonl"]
-        of_run += [p for p in sorted(folder.glob("translate/*/*")) if not p.name.startswith(".")]
-    hashes = {str(p.relative_to(run.path)): files.sha256(p) for p in of_run if p.is_file()}
-    # Options may name files or folders of files, with commas between.
     texts = (value if isinstance(value, list) else [value] for value in values.values())
     words = [word for word in itertools.chain(*texts) if isinstance(word, str)]
-    for path in [Path(part) for part in ",".join(words).split(",") if part]:
-        named = path, *path.glob("*.txt*"), *path.glob("*/*.txt*")
-        hashes |= {str(p): files.sha256(p) for p in named if p.is_file()}
     return Inputs(
         nmtkit=nmtkit.__version__,
         prepared=run.manifest().fingerprint,
         systems=study.systems,
         options=values,
-        files=hashes,
+        files=_hashes_of_run(study) | _hashes_of_options(words),
         weights={name: checkpoints.current(run.system(name)) for name in study.systems},
         words=as_words(options.model_dump(mode="json", exclude_defaults=True)),
     )
+
+
+def _hashes_of_run(study: Study) -> dict[str, str]:
+    """Return the SHA-256 of texts, settings, logs and translations by their path in the run."""
+    run = study.run
+    # The fingerprint of what is prepared does not cover its texts.
+    paths = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]
+    for name in study.systems:
+        folder = run.system(name).path
+        paths += [folder / "config.toml", folder / "metrics.jsonl"]
+        paths += [p for p in sorted(folder.glob("translate/*/*")) if not p.name.startswith(".")]
+    return {str(p.relative_to(run.path)): files.sha256(p) for p in paths if p.is_file()}
+
+
+def _hashes_of_options(words: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of files that options name, and of texts in folders that they name.
+
+    Args:
+        words: the values of the options, with commas between several files.
+    """
+    hashes: dict[str, str] = {}
+    for path in [Path(part) for part in ",".join(words).split(",") if part]:
+        named = path, *path.glob("*.txt*"), *path.glob("*/*.txt*")
+        hashes |= {str(p): files.sha256(p) for p in named if p.is_file()}
+    return hashes

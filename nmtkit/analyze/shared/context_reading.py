@@ -16,7 +16,7 @@ from torch import Tensor
 from nmtkit.analyze.gates import OF_CONTEXT
 from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import Batch
-from nmtkit.data.context import BREAK
+from nmtkit.data.context import BREAK, Context
 from nmtkit.models.base import Model
 from nmtkit.text.vocabulary import BOS, EOS, Vocabulary
 from nmtkit.translate.over_long import JOINER
@@ -118,40 +118,50 @@ def sites_of(model: Model, device: torch.device) -> Sites:
 
 def readings(model: Model, batch: Batch, sites: Sites) -> list[Reading | None]:
     """Return what each source of a batch reads; None for a source without context."""
-    context = batch.context
-    if context is None:
+    if batch.context is None:
         return [None] * len(batch.src)
     recorded = recording.look(model, batch)["encoder"]
     gates = [recorded[site] for site in sites.gates]
     kept = torch.stack(gates).mean(0).double().cpu().numpy() if gates else None
     maps = [_attention(recorded, site, batch, sites.joined) for site in sites.attention]
     of_sources: list[Reading | None] = []
-    for row, length in enumerate(batch.src_lengths.tolist()):
-        subwords = slice(length - 1)  # without </s>
-        # Place of each context among those of the row -> its symbols.
-        read = {
-            place: [BOS] * sites.ahead
-            + context.ids[number, : int(context.lengths[number])].tolist()
-            for place, number in enumerate(context.rows[row].tolist())
-            if number >= 0
-        }
-        if not read:
-            of_sources.append(None)
-            continue
+    for row, length in enumerate((batch.src_lengths - 1).tolist()):  # without </s>
+        read = _contexts(batch.context, row, sites.ahead)
         symbols = [symbol for ids in read.values() for symbol in ids]
-        if sites.joined:
-            before = len(symbols)
-            weights = [w[row, 0, before : before + length, :before] for w in maps]
-        else:
-            weights = [
-                np.concatenate([w[row, j, :length, : len(read[j])] for j in read], axis=1)
-                for w in maps
-            ]
+        weights = [_of_source(attention[row], length, read, sites.joined) for attention in maps]
         mean = np.mean(weights, axis=0) if maps else np.zeros((length, len(symbols)))
-        of_sources.append(
-            Reading(mean[subwords], None if kept is None else kept[row, subwords], symbols)
-        )
+        of_source = Reading(mean, None if kept is None else kept[row, :length], symbols)
+        of_sources.append(of_source if read else None)
     return of_sources
+
+
+def _contexts(context: Context, row: int, ahead: int) -> dict[int, list[int]]:
+    """Return the symbols of each context of a source, by its place among them."""
+    return {
+        place: [BOS] * ahead + context.ids[number, : int(context.lengths[number])].tolist()
+        for place, number in enumerate(context.rows[row].tolist())
+        if number >= 0
+    }
+
+
+def _of_source(
+    attention: Numbers, length: int, read: dict[int, list[int]], joined: bool
+) -> Numbers:
+    """Return the attention of a source's subwords to the symbols of its contexts (S, C).
+
+    Args:
+        attention: of the source, as `_attention` returns it.
+        length: S.
+        read: place of a context -> its symbols.
+        joined: as of `Sites`.
+    """
+    if not read:
+        return np.zeros((length, 0))
+    if joined:
+        before = len(read[0])
+        return attention[0, before : before + length, :before]
+    parts = [attention[place, :length, : len(ids)] for place, ids in read.items()]
+    return np.concatenate(parts, axis=1)
 
 
 def _attention(recorded: dict[str, Tensor], site: str, batch: Batch, joined: bool) -> Numbers:

@@ -63,8 +63,7 @@ def score(
     """Score a set with one system.
 
     Args:
-        sets: context -> the set with it. A system that reads nothing that differs between them is
-            asked once, in the first context.
+        sets: context -> the set with it.
     Returns: how the system read the set, and its scores: column -> of each item, </s> included, not
         normalised by length.
     """
@@ -72,29 +71,43 @@ def score(
     with workers.one_thread(study.device):
         model = study.model(name)
         rule = model.context_rule
-        reads_pairs = rule is not None and rule.kind != "foreign"
-        asked = dict(sets) if reads_pairs else dict(itertools.islice(sets.items(), 1))
+        asked = asked_sets(name, rule, sets)
         has_context = any(item.context_src for items in asked.values() for item in items)
         for message in warnings_of(model, has_context):
             console.warn(f"'{name}' {message}")
         scorer = study.scorer(model, build(SearchSettings, {}, "search"))
         start = time.perf_counter()
-        for context, items in asked.items():
-            text = as_documents(items, rule is not None and rule.targets)
+        for column, items in asked.items():
+            text = as_documents(
+                items, model.context_rule is not None and model.context_rule.targets
+            )
             with console.progress(f"{name}: pairs", len(items)) as scorer.done:
                 scores = scorer.alternatives(text.lines, text.targets, text.documents)
-            column = name if context == "true" or not reads_pairs else f"{name}, {context}"
             columns[column] = [scores[place] for place in text.places]
-    seconds, counts = time.perf_counter() - start, scorer.counts
-    unknown = counts["unknown"] / max(1, counts["src_tokens"])
-    unknown_tgt = counts["unknown_target"] / max(1, counts["tgt_tokens"])
-    first = next(iter(columns.values()))
+    seconds, first = time.perf_counter() - start, next(iter(columns.values()))
     ties = sum(score == right for right, *wrong in first for score in wrong)
     targets = sum(len(scores) for column in columns.values() for scores in column)
-    reading = Reading(rule, (unknown, unknown_tgt), ties, targets / seconds)
+    reading = Reading(rule, unknown_shares(scorer.counts), ties, targets / seconds)
     if reading.warning:
         console.warn(f"'{name}' {reading.warning}: on such pairs it can only guess")
     return reading, columns
+
+
+def asked_sets(
+    name: str, rule: ContextRule | None, sets: Mapping[str, Sequence[Item]]
+) -> dict[str, Sequence[Item]]:
+    """Return the sets that a system is asked, by the column of its scores: the first one alone if
+    it reads nothing that differs between them.
+    """
+    if rule is None or rule.kind == "foreign":
+        return {name: next(iter(sets.values()))}
+    return {name if key == "true" else f"{name}, {key}": items for key, items in sets.items()}
+
+
+def unknown_shares(counts: Mapping[str, int]) -> tuple[float, float]:
+    """Return the shares of the subwords of sources and of targets that a scorer did not know."""
+    src = counts["unknown"] / max(1, counts["src_tokens"])
+    return src, counts["unknown_target"] / max(1, counts["tgt_tokens"])
 
 
 def warnings_of(model: Model, has_context: bool) -> Iterator[str]:
