@@ -79,15 +79,15 @@ class Condition:
 
     Attributes:
         bleu: None where the context would be what the system has not translated yet.
-        loss: of the references.
         changed: sentences whose context is another than their own.
+        loss: of the references.
         kept: the share of its own state that a source subword keeps.
         on_words: the share of its attention that falls on context words.
     """
 
     bleu: Metric | None
-    loss: Metric
     changed: int
+    loss: Metric
     kept: Estimate
     on_words: Estimate
 
@@ -156,17 +156,23 @@ class Reader:
                     with progress as self.scorer.done:
                         translations = self.scorer.translate_window(lines, None, store.documents)
                     bleu = metrics.score("bleu", [translation.text for translation in translations])
-                results[label] = Condition(bleu, *self._read(store, draws))
+                documents = self.store.documents, store.documents
+                pairs = ([d.context(i, self.rule) for d in documents] for i in range(len(store)))
+                changed = sum(own != other for own, other in pairs)
+                results[label] = Condition(bleu, changed, *self._read(store, draws))
         return results
 
-    def _read(self, store: Store, draws: Draws) -> tuple[Metric, int, Estimate, Estimate]:
-        """Return the fields of `Condition` behind BLEU, for the set with some contexts."""
-        nats = np.zeros(len(store))
-        # By sentence with a context: sums over its subwords of `kept` and `on_words`; subwords.
-        sums = np.zeros((len(store), 3))
+    def _read(self, store: Store, draws: Draws) -> tuple[Metric, Estimate, Estimate]:
+        """Return the loss, `Condition.kept` and `Condition.on_words` of the set with some
+        contexts.
+        """
+        # By sentence: nats and subwords of the reference; if it has a context, sums of `kept` and
+        # `on_words` over its source subwords, and the number of these.
+        loss, sums = np.zeros((len(store), 2)), np.zeros((len(store), 3))
+        loss[:, 1] = store.tgt_lengths
         for batch in recording.batches(store, self.study.device, self.rule):
             rows = batch.rows.cpu().numpy()
-            nats[rows] = [-sum(scores) for scores in forced_scores([self.model], batch)]
+            loss[rows, 0] = [-sum(scores) for scores in forced_scores([self.model], batch)]
             readings = context_reading.readings(self.model, batch, self.sites)
             for row, reading in zip(rows, readings, strict=True):
                 if reading is not None:
@@ -180,18 +186,9 @@ class Reader:
                 else Estimate(None)
                 for i, known in enumerate((self.sites.gates, self.sites.attention))
             )
-        documents = self.store.documents, store.documents
-        pairs = ([d.context(i, self.rule) for d in documents] for i in range(len(store)))
-        changed = sum(own != other for own, other in pairs)
-        return self._loss(nats), changed, kept, on_words
-
-    def _loss(self, nats: Numbers) -> Metric:
-        """Return the loss from the nats of each reference (N)."""
-        statistics = np.stack([nats, self.store.tgt_lengths.astype(np.float64)], axis=1)
-        value, signature = float(_ratio(statistics.sum(0))), "nats a subword, </s> included"
-        return Metric(
-            "loss", "loss", value, signature, statistics, _ratio, _ratio, higher_is_better=False
-        )
+        value, about = float(_ratio(loss.sum(0))), "nats a subword, </s> included"
+        metric = Metric("loss", "loss", value, about, loss, _ratio, _ratio, higher_is_better=False)
+        return metric, kept, on_words
 
     def examples(self, gains: Numbers) -> list[Example]:
         """Return the sentences that gain most from their context, the same text once.

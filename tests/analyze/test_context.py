@@ -393,7 +393,7 @@ def test_two_scores_of_zero_have_no_p():
     assert own.value == other.value == 0
     nothing = Estimate(None), Estimate(None)
     measured = [
-        context.Condition(bleu, scorer.score("chrf", ["a b", text]), 1, *nothing)
+        context.Condition(bleu, 1, scorer.score("chrf", ["a b", text]), *nothing)
         for bleu, text in ((own, "f"), (other, "g h"))
     ]
     of_system = dict(zip((context.OWN, context.NONE), measured, strict=True))
