@@ -6,113 +6,37 @@ What it takes from the generator: the constituents' boundaries and the lexicon's
 phrase from its words, what each preposition and verb governs, and where verbs may stand.
 """
 
+import tomllib
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 from nmtkit.demo.lexicon import FINITE, Verb, entries
 from nmtkit.demo.realise import Leaf, Node, leaves
 
+GRAMMAR = tomllib.loads(Path(__file__).with_name("german.toml").read_text("utf-8"))
 CASES = "nadg"
-# the definite article, case by case: masculine, feminine, neuter, plural
-THE = {
-    "n": "der die das die",
-    "a": "den die das die",
-    "d": "dem der dem den",
-    "g": "des der des der",
-}
-LIKE_THE = ("dies", "jed", "all", "einig", "viel", "mehrer")
-LIKE_A = ("ein", "kein", "mein", "sein", "ihr", "unser")
-STRONG_AFTER = ("einig", "viel", "mehrer")
+THE = {case: forms.split() for case, forms in GRAMMAR["the"].items()}
+LIKE_THE, LIKE_A, STRONG_AFTER, DATIVE_VERBS, SEIN_VERBS = (
+    GRAMMAR[name].split()
+    for name in ("like_the", "like_a", "strong_after", "dative_verbs", "sein_verbs")
+)
+ACCUSATIVE_PP = {tuple(pair.split("+")) for pair in GRAMMAR["accusative_pp"].split()}
 FIXED_CASE = {
-    "mit": "d",
-    "von": "d",
-    "zu": "d",
-    "aus": "d",
-    "nach": "d",
-    "bei": "d",
-    "für": "a",
-    "um": "a",
-    "über": "a",
-    "hinter": "d",
-    "neben": "d",
+    preposition: case
+    for case, prepositions in GRAMMAR["prepositions"].items()
+    for preposition in prepositions.split()
 }
-FIXED_CASE |= {"vor": "d", "unter": "d", "als": "n"}
-MELTED = {
-    "im": ("in", "dem"),
-    "am": ("an", "dem"),
-    "zum": ("zu", "dem"),
-    "zur": ("zu", "der"),
-    "vom": ("von", "dem"),
-    "beim": ("bei", "dem"),
-}
-MELTED |= {"ins": ("in", "das"), "ans": ("an", "das")}
-# verb and preposition that govern the accusative; in, an, auf take the dative elsewhere (of place)
-ACCUSATIVE_PP = {
-    ("warten", "auf"),
-    ("konzentrieren", "auf"),
-    ("vorbereiten", "auf"),
-    ("erinnern", "an"),
-    ("glauben", "an"),
-    ("schreiben", "an"),
-}
-ACCUSATIVE_PP |= {
-    (verb, preposition)
-    for verb in ("legen", "stellen", "werfen")
-    for preposition in ("in", "an", "auf")
-}
-DATIVE_VERBS = {
-    "helfen",
-    "danken",
-    "folgen",
-    "vertrauen",
-    "gratulieren",
-    "widersprechen",
-    "zuhören",
-    "zunicken",
-    "gehören",
+PRONOUN_CASES = {
+    pronoun: [(cell[0], int(cell[1])) for cell in cells.split()]
+    for pronoun, cells in GRAMMAR["pronouns"].items()
 }
 FUNCTION_CASE = {"NP-SB": "n", "NP-OA": "a", "NP-DA": "d", "NP-AG": "g"}
-PRONOUN_CASES = {
-    **{
-        "ich": [("n", 0)],
-        "mich": [("a", 0)],
-        "mir": [("d", 0)],
-        "wir": [("n", 2)],
-        "uns": [("a", 2), ("d", 2)],
-        "er": [("n", 1)],
-        "ihn": [("a", 1)],
-    },
-    **{
-        "ihm": [("d", 1)],
-        "sie": [("n", 1), ("a", 1), ("n", 2), ("a", 2)],
-        "ihr": [("d", 1)],
-        "ihnen": [("d", 2)],
-        "es": [("n", 1), ("a", 1)],
-    },
-}
-AUXILIARIES = {
-    **{
-        "bin": 0,
-        "ist": 1,
-        "sind": 2,
-        "habe": 0,
-        "hat": 1,
-        "haben": 2,
-        "werde": 0,
-        "wird": 1,
-        "werden": 2,
-        "waren": 2,
-        "hatten": 2,
-    },
-    **{"können": 2, "konnten": 2, "müssen": 2, "mussten": 2, "wollen": 2, "wollten": 2},
-}
-EITHER = {"war", "hatte", "kann", "konnte", "muss", "musste", "will", "wollte"}
 
 
 def like_the_ending(case: str, column: int) -> str:
     """dies-er dies-e dies-es ...: what is left of the article's form."""
-    return {"der": "er", "die": "e", "das": "es", "den": "en", "dem": "em", "des": "es"}[
-        THE[case].split()[column]
-    ]
+    return {"die": "e", "das": "es"}.get(THE[case][column], THE[case][column][1:])
 
 
 def like_a_ending(case: str, column: int) -> str:
@@ -144,10 +68,8 @@ def determiner_cells(form: str) -> tuple[set[tuple[str, int]], str]:
     adjectives.
     """
     cells = [(case, column) for case in CASES for column in range(4)]
-    if form in THE["n"].split() + THE["a"].split() + THE["d"].split() + THE["g"].split():
-        return {
-            (case, column) for case, column in cells if THE[case].split()[column] == form
-        }, "weak"
+    if any(form in forms for forms in THE.values()):
+        return {(case, column) for case, column in cells if THE[case][column] == form}, "weak"
     for stem in LIKE_A:
         found = {
             (case, column) for case, column in cells if stem + like_a_ending(case, column) == form
@@ -184,10 +106,9 @@ def finite_table() -> dict[str, set[tuple[str, int]]]:
         for at, form in enumerate(verb.de.finite):
             table.setdefault(form, set()).add((verb.lemma, at % 3))
             table.setdefault(verb.de.prefix + form, set()).add((verb.lemma, at % 3))
-    for form, agreement in AUXILIARIES.items():
-        table.setdefault(form, set()).add(("", agreement))
-    for form in EITHER:
-        table.setdefault(form, set()).update({("", 0), ("", 1)})
+    for agreement, forms in GRAMMAR["auxiliaries"].items():
+        for form in forms.split():
+            table.setdefault(form, set()).add(("", int(agreement)))
     return table
 
 
@@ -219,7 +140,7 @@ def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
     preposition.
     """
     form = kids(pp)[0].form
-    preposition, article = MELTED.get(form, (form, ""))
+    preposition, _, article = GRAMMAR["melted"].get(form, form).partition(" ")
     verb = governor(tree, pp)
     nouns = [
         leaf for kid in pp.kids if isinstance(kid, Node) for leaf in kids(kid) if leaf.tag == "NN"
@@ -263,92 +184,62 @@ def analyse(np: Node, case: str, article: str = "") -> set[int]:
     return {2 if column == 3 else 1 for found, column in cells if found == case}
 
 
-def noun_phrases(tree: Node) -> list[str]:
+def noun_phrases(tree: Node) -> Iterator[str]:
     """Article, adjectives and noun agree in gender, number and the case that their place
     demands.
     """
-    wrong = []
     for node in tree.nodes():
         if node.label in FUNCTION_CASE and not analyse(node, FUNCTION_CASE[node.label]):
-            wrong.append(f"{node.label}: {' '.join(leaf.form for leaf in leaves(node))}")
-    return wrong
+            yield f"{node.label}: {' '.join(leaf.form for leaf in leaves(node))}"
 
 
-def prepositions(tree: Node) -> list[str]:
+def prepositions(tree: Node) -> Iterator[str]:
     """A prepositional phrase has the case its preposition (and verb) demand."""
-    wrong = []
     for node in tree.nodes():
         if node.label == "PP":
             case, article = preposition_case(tree, node)
             inner = next(kid for kid in node.kids if isinstance(kid, Node))
             if not analyse(inner, case, article):
-                wrong.append(f"PP: {' '.join(leaf.form for leaf in leaves(node))}")
-    return wrong
+                yield f"PP: {' '.join(leaf.form for leaf in leaves(node))}"
 
 
-def objects(tree: Node) -> list[str]:
+def objects(tree: Node) -> Iterator[str]:
     """Dative verbs have a dative alone, verbs with two objects one of each case, all others an
     accusative.
     """
-    wrong = []
     for node in tree.nodes():
         if node.label in {"S", "SSUB", "SINF"} and "MF" in parts(node):
-            found = sorted(
-                kid.label
-                for kid in parts(node)["MF"].kids
-                if isinstance(kid, Node) and kid.label in {"NP-OA", "NP-DA"}
-            )
+            phrases = [kid for kid in parts(node)["MF"].kids if isinstance(kid, Node)]
+            found = sorted(kid.label for kid in phrases if kid.label in {"NP-OA", "NP-DA"})
             lemma = node.info.verb.lemma
-            if found and found != (
-                ["NP-DA", "NP-OA"]
-                if len(found) == 2
-                else ["NP-DA"]
-                if lemma in DATIVE_VERBS
-                else ["NP-OA"]
-            ):
-                wrong.append(f"{lemma}: {found}")
-    return wrong
+            one = ["NP-DA"] if lemma in DATIVE_VERBS else ["NP-OA"]
+            if found and found != (["NP-DA", "NP-OA"] if len(found) == 2 else one):
+                yield f"{lemma}: {found}"
 
 
-def relative_pronouns(tree: Node) -> list[str]:
+def relative_pronouns(tree: Node) -> Iterator[str]:
     """A relative pronoun has the gender and number of the noun before it, and the case of its
     gap.
     """
-    wrong = []
     for node in tree.nodes():
         for kid in node.kids:
             if isinstance(kid, Node) and kid.label == "SREL":
-                opening = kids(parts(kid)["C"])
-                pronoun, noun = (
-                    opening[-1].form,
-                    next(leaf for leaf in kids(node) if leaf.tag == "NN"),
-                )
+                opening = [leaf.form for leaf in kids(parts(kid)["C"])]
+                noun = next(leaf.form for leaf in kids(node) if leaf.tag == "NN")
                 middle = {child.label for child in parts(kid)["MF"].kids if isinstance(child, Node)}
                 lemma = kid.info.verb.lemma
                 if len(opening) == 2:
-                    case = (
-                        "a"
-                        if (lemma, opening[0].form) in ACCUSATIVE_PP
-                        else FIXED_CASE.get(opening[0].form, "d")
-                    )
+                    fixed = FIXED_CASE.get(opening[0], "d")
+                    case = "a" if (lemma, opening[0]) in ACCUSATIVE_PP else fixed
+                elif "NP-SB" not in middle:
+                    case = "n"
                 else:
-                    case = (
-                        "n"
-                        if "NP-SB" not in middle
-                        else "d"
-                        if lemma in DATIVE_VERBS or "NP-OA" in middle
-                        else "a"
-                    )
+                    case = "d" if lemma in DATIVE_VERBS or "NP-OA" in middle else "a"
                 numbers = agreement_of(node)
-                columns = {
-                    n for _, n, _ in noun_table()[noun.form] if (2 if n == 3 else 1) in numbers
-                }
-                allowed = {
-                    "denen" if (case, n) == ("d", 3) else THE[case].split()[n] for n in columns
-                }
-                if pronoun not in allowed:
-                    wrong.append(f"{noun.form}, {pronoun} ({case})")
-    return wrong
+                columns = {n for _, n, _ in noun_table()[noun] if (2 if n == 3 else 1) in numbers}
+                allowed = {"denen" if (case, n) == ("d", 3) else THE[case][n] for n in columns}
+                if opening[-1] not in allowed:
+                    yield f"{noun}, {opening[-1]} ({case})"
 
 
 def agreement_of(np: Node) -> set[int]:
@@ -359,9 +250,8 @@ def agreement_of(np: Node) -> set[int]:
     return set().union(*(analyse(np, case, "") for case in cases))
 
 
-def subject_and_verb(tree: Node) -> list[str]:
+def subject_and_verb(tree: Node) -> Iterator[str]:
     """The finite verb agrees with the subject's words."""
-    wrong = []
     for node in tree.nodes():
         if node.label not in {"S", "SSUB", "SREL"}:
             continue
@@ -382,15 +272,13 @@ def subject_and_verb(tree: Node) -> list[str]:
             pronoun = kids(fields["C"])[-1].form
             subject = agreement_of(host) & ({1} if pronoun in {"der", "das"} else {1, 2})
         if not subject & {agreement for _, agreement in finite_table().get(verb, set())}:
-            wrong.append(f"{verb}: {' '.join(leaf.form for leaf in leaves(node))}")
-    return wrong
+            yield f"{verb}: {' '.join(leaf.form for leaf in leaves(node))}"
 
 
-def verb_second(tree: Node) -> list[str]:
+def verb_second(tree: Node) -> Iterator[str]:
     """A main clause has one constituent, or in a yes-no question none, before its one finite verb,
     and no finite verb at its end.
     """
-    wrong = []
     for node in tree.nodes():
         if node.label == "S":
             fields = parts(node)
@@ -398,17 +286,15 @@ def verb_second(tree: Node) -> list[str]:
             front, left, right = fields["VF"].kids, kids(fields["LK"]), kids(fields["RK"])
             names = [kid.label for kid in node.kids if isinstance(kid, Node)]
             if names != ["VF", "LK", "MF", "RK", "NF"] or len(front) != (0 if yes_no else 1):
-                wrong.append(f"fields {names}, {len(front)} in front")
+                yield f"fields {names}, {len(front)} in front"
             if len(left) != 1 or left[0].form not in finite_table() or any(map(finite, right)):
-                wrong.append(f"finite verb: {[leaf.form for leaf in left + right]}")
-    return wrong
+                yield f"finite verb: {[leaf.form for leaf in left + right]}"
 
 
-def verb_final(tree: Node) -> list[str]:
+def verb_final(tree: Node) -> Iterator[str]:
     """A subordinate clause opens with its conjunction or relative pronoun behind a comma, and ends
     its bracket with the one finite verb.
     """
-    wrong = []
     order = leaves(tree)
     for node in tree.nodes():
         if node.label not in {"SSUB", "SREL"}:
@@ -421,20 +307,18 @@ def verb_final(tree: Node) -> list[str]:
             and order[first - 1].form != ","
             and order[first - 1].form not in {"und", "Aber", "aber"}
         ):
-            wrong.append(f"opening {names} after {order[first - 1].form}")
+            yield f"opening {names} after {order[first - 1].form}"
         last = bracket[-1:] and finite(bracket[-1]) and bracket[-1].form in finite_table()
         if not last or any(map(finite, bracket[:-1])):
-            wrong.append(f"bracket {[leaf.form for leaf in bracket]}")
+            yield f"bracket {[leaf.form for leaf in bracket]}"
         if any(map(finite, kids(parts(node)["MF"]))):
-            wrong.append("finite verb in the middle")
-    return wrong
+            yield "finite verb in the middle"
 
 
-def prefixes(tree: Node) -> list[str]:
+def prefixes(tree: Node) -> Iterator[str]:
     """A separable prefix stands exactly once: at the end of a main clause whose finite verb is the
     verb itself, joined everywhere else.
     """
-    wrong = []
     for node in tree.nodes():
         if node.label not in {"S", "SSUB", "SREL", "SINF"}:
             continue
@@ -451,42 +335,32 @@ def prefixes(tree: Node) -> list[str]:
         joined = [form for form in main if prefix and form.startswith(prefix)]
         split = node.label == "S" and bool(verbs) and finite(verbs[0])
         if prefix and (apart != ([prefix] if split else []) or len(joined) != (0 if split else 1)):
-            wrong.append(f"{clause.verb.lemma}: {main} {apart}")
+            yield f"{clause.verb.lemma}: {main} {apart}"
         if not prefix and apart:
-            wrong.append(f"{clause.verb.lemma}: {apart}")
+            yield f"{clause.verb.lemma}: {apart}"
         if node.label == "SINF" and main != (
             [prefix + "zu" + simple.simple] if prefix else ["zu " + simple.simple]
         ):
-            wrong.append(f"zu: {main}")
-    return wrong
+            yield f"zu: {main}"
 
 
-def negation(tree: Node) -> list[str]:
+def negation(tree: Node) -> Iterator[str]:
     """A clause is negated once, by nicht or by kein; kein stands for the object's article."""
-    wrong = []
     for node in tree.nodes():
         if node.label in {"S", "SSUB"}:
             middle = parts(node)["MF"]
             words = [leaf.form for leaf in kids(middle) if leaf.form == "nicht"]
-            accusatives = [
-                kid for kid in middle.kids if isinstance(kid, Node) and kid.label == "NP-OA"
-            ]
-            none = [
-                leaf.form
-                for kid in accusatives
-                for leaf in kids(kid)
-                if leaf.form.startswith("kein")
-            ]
-            if len(words) + len(none) != (1 if node.info.negated else 0):
-                wrong.append(f"{words} {none}")
-    return wrong
+            for kid in middle.kids:
+                if isinstance(kid, Node) and kid.label == "NP-OA":
+                    words += [leaf.form for leaf in kids(kid) if leaf.form.startswith("kein")]
+            if len(words) != node.info.negated:
+                yield f"{words}"
 
 
-def participles(tree: Node) -> list[str]:
+def participles(tree: Node) -> Iterator[str]:
     """The perfect takes sein with verbs of motion and change (a list of this file), haben
     elsewhere.
     """
-    wrong = []
     for node in tree.nodes():
         if "RK" in parts(node):
             fields = parts(node)
@@ -496,47 +370,18 @@ def participles(tree: Node) -> list[str]:
                 auxiliary = next(leaf.form for leaf in verbs if finite(leaf))
                 sein = auxiliary in FINITE["sein"]
                 if sein != (participle.lex.lemma in SEIN_VERBS):
-                    wrong.append(f"{auxiliary} {participle.form}")
-    return wrong
+                    yield f"{auxiliary} {participle.form}"
 
 
-SEIN_VERBS = {
-    *(
-        "schwimmen",
-        "verschwinden",
-        "aufstehen",
-        "aufwachen",
-        "einschlafen",
-        "zurückkommen",
-        "ankommen",
-        "ausgehen",
-        "weglaufen",
-    ),
-    *(
-        "abfahren",
-        "zusammenbrechen",
-        "einziehen",
-        "bleiben",
-        "gehen",
-        "laufen",
-        "fahren",
-        "kommen",
-        "eilen",
-        "reisen",
-    ),
-    *("zurückkehren", "folgen", "sein", "werden"),
-}
-RULES = (
-    *(
-        noun_phrases,
-        prepositions,
-        objects,
-        relative_pronouns,
-        subject_and_verb,
-        verb_second,
-        verb_final,
-        prefixes,
-        negation,
-        participles,
-    ),
-)
+RULES = [
+    noun_phrases,
+    prepositions,
+    objects,
+    relative_pronouns,
+    subject_and_verb,
+    verb_second,
+    verb_final,
+    prefixes,
+    negation,
+    participles,
+]
