@@ -29,7 +29,13 @@ OTHER = random.Random(2).randbytes(40_000)
 PAGE = b"<!DOCTYPE html>\n<html><head><title>Please log in</title></head></html>"
 NAME = "corpus/train.bin"
 SIZE = len(CONTENT)
-CHECKSUM = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+CHECKSUM = "sha256:" + sha256(CONTENT)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -106,22 +112,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
-    for name in (
-        "http_proxy",
-        "https_proxy",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "all_proxy",
-        "ALL_PROXY",
-    ):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as one:
-        one.asked = []
-        one.gate = threading.Event()
-        one.address = f"http://127.0.0.1:{one.server_address[1]}"
-        threading.Thread(target=one.serve_forever, daemon=True).start()
-        yield one
-        one.shutdown()
+        monkeypatch.delenv(name.upper(), raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.asked = []
+        server.gate = threading.Event()
+        server.address = f"http://127.0.0.1:{server.server_address[1]}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 def find(server, *paths, name=NAME, checksum=CHECKSUM, size=SIZE, from_dir=None):
@@ -133,8 +133,10 @@ def find(server, *paths, name=NAME, checksum=CHECKSUM, size=SIZE, from_dir=None)
     return Finder({name: resource}, from_dir).find(name).path
 
 
-def cache(tmp_path):
-    return {p.name: p.read_bytes() for p in (tmp_path / "cache").rglob("*") if p.is_file()}
+def cache(tmp_path, checksums=True):
+    """The files of the cache; without the checksums of first copies."""
+    files = (tmp_path / "cache").rglob("*.*")
+    return {p.name: p.read_bytes() for p in files if checksums or p.suffix != ".sha256"}
 
 
 GIT = "git:" + hashlib.sha1(b"blob %d\0" % len(CONTENT) + CONTENT).hexdigest()
@@ -164,26 +166,76 @@ def test_progress_knows_the_length_from_the_server(server, monkeypatch):
     monkeypatch.setattr(download.console, "progress", progress)
     find(server, "/dying", size=None)
     assert totals == [("downloading train.bin", len(CONTENT))] * 3
-    assert (
-        done[0] == 0 and sum(done) == len(CONTENT) + HALF + 2 * HALF
-    )  # each display begins with what is there already
+    # Each display begins with what is there already.
+    assert done[0] == 0 and sum(done) == len(CONTENT) + HALF + 2 * HALF
 
 
 def test_the_git_checksum_is_git_s(tmp_path):
     (tmp_path / "x").write_bytes(CONTENT)
-    git = subprocess.run(
-        ["git", "hash-object", tmp_path / "x"], capture_output=True, text=True, check=True
-    )
-    assert checksum(tmp_path / "x", "git") == f"git:{git.stdout.strip()}"
+    output = subprocess.check_output(["git", "hash-object", tmp_path / "x"], text=True)
+    assert checksum(tmp_path / "x", "git") == f"git:{output.strip()}"
 
 
 # interrupted, dying, slow
 
 
-def test_a_dying_server_is_asked_for_the_rest(server, tmp_path):
-    assert find(server, "/dying").read_bytes() == CONTENT
-    assert server.asked == [("/dying", 0), ("/dying", HALF), ("/dying", 2 * HALF)]
-    assert cache(tmp_path) == {"train.bin": CONTENT}
+UNKNOWN = {"checksum": None, "size": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "known", "starts"),
+    [
+        ("/good/nolength", {}, [0]),
+        ("/slow", {}, [0]),  # waited for
+        ("/encoded", {}, [0]),  # old servers announce a .tgz as x-gzip; that is not undone
+        ("/dying", {}, [0, HALF, 2 * HALF]),
+        ("/shifted", {}, [0, HALF, 0]),  # another range than asked for is not believed
+        # A file that changed meanwhile comes whole: the server's validator decides, also where no
+        # checksum is published.
+        ("/changed", UNKNOWN, [0, HALF, HALF, 2 * HALF]),
+    ],
+)
+def test_a_server_is_asked_for_the_rest(server, tmp_path, path, known, starts):
+    assert find(server, path, **known).read_bytes() == CONTENT
+    assert server.asked == [(path, start) for start in starts]
+    assert cache(tmp_path, checksums=False) == {"train.bin": CONTENT}
+
+
+LENGTH = 30_000
+START = CONTENT[:LENGTH]
+
+
+@pytest.fixture
+def part(server, tmp_path):
+    """The place of what an earlier call has downloaded."""
+    path = tmp_path / "cache" / "corpus" / "train.bin.part"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("held", "paths", "known", "asked", "message"),
+    [
+        (START, ["/good/norange"], {}, [("/good/norange", LENGTH)], "cannot continue"),
+        # An address that has never answered is left for the next.
+        (START, ["/busy", "/good"], {}, [("/busy", LENGTH), ("/good", LENGTH)], ""),
+        (CONTENT, ["/good"], {"size": None}, [("/good", SIZE)], ""),
+        (CONTENT + b"xyz", ["/good"], {"size": None}, [("/good", SIZE + 3), ("/good", 0)], ""),
+        (OTHER[:LENGTH], ["/good"], {}, [("/good", LENGTH), ("/good", 0)], "another file"),
+        # Without checksum and validator nothing is mixed.
+        (OTHER[:LENGTH], ["/good"], UNKNOWN, [("/good", 0)], ""),
+        (OTHER[:LENGTH], ["/good/noetag"], UNKNOWN, [("/good/noetag", 0)], ""),
+    ],
+)
+def test_a_part_is_continued_if_it_can_be(
+    server, part, tmp_path, capsys, held, paths, known, asked, message
+):
+    part.write_bytes(held)
+    assert find(server, *paths, **known).read_bytes() == CONTENT
+    assert server.asked == asked
+    assert message in capsys.readouterr().err
+    bad = {"train.bin.bad": OTHER[:LENGTH] + CONTENT[LENGTH:]} if "another" in message else {}
+    assert cache(tmp_path, checksums=False) == {"train.bin": CONTENT} | bad
 
 
 def test_a_server_that_falls_silent_is_asked_for_the_rest(server, monkeypatch):
@@ -193,14 +245,8 @@ def test_a_server_that_falls_silent_is_asked_for_the_rest(server, monkeypatch):
     assert server.asked[:2] == [("/silent", 0), ("/silent", HALF)]
 
 
-def test_a_slow_server_is_waited_for(server):
-    assert find(server, "/slow").read_bytes() == CONTENT
-    assert server.asked == [("/slow", 0)]
-
-
-def test_a_killed_download_is_continued_by_the_next_call(server, tmp_path):
+def test_a_killed_download_is_continued_by_the_next_call(server, part, tmp_path):
     process = subprocess.Popen([sys.executable, "-c", CHILD, server.address + "/gated"])
-    part = tmp_path / "cache" / "corpus" / "train.bin.part"
     until(lambda: part.exists() and part.stat().st_size)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -229,32 +275,19 @@ print(Finder({{"{NAME}": Resource(size={len(CONTENT)}, checksum="{CHECKSUM}", ur
 
 
 def test_three_processes_fetch_the_same_file_once(server, tmp_path):
-    said = [tmp_path / f"{i}.err" for i in range(3)]
+    command = [sys.executable, "-c", CHILD, server.address + "/gated"]
+    errors = [tmp_path / f"{i}.err" for i in range(3)]
     children = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD, server.address + "/gated"],
-            stdout=-1,
-            stderr=path.open("wb"),
-            text=True,
-        )
-        for path in said
+        subprocess.Popen(command, stdout=-1, stderr=path.open("wb"), text=True) for path in errors
     ]
-    until(lambda: sum("another process is downloading" in path.read_text() for path in said) == 2)
+    waiting = "another process is downloading"
+    until(lambda: sum(waiting in path.read_text() for path in errors) == 2)
     server.gate.set()
     outputs = {child.communicate()[0].strip() for child in children}
     assert [child.returncode for child in children] == [0, 0, 0]
     assert outputs == {str(tmp_path / "cache" / "corpus" / "train.bin")}
     assert server.asked == [("/gated", 0)]
     assert cache(tmp_path) == {"train.bin": CONTENT}
-
-
-def test_without_range_it_starts_again_and_says_so(server, tmp_path, capsys):
-    part = tmp_path / "cache" / "corpus" / "train.bin.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENT[:30_000])
-    assert find(server, "/good/norange").read_bytes() == CONTENT
-    assert server.asked == [("/good/norange", 30_000)]
-    assert "cannot continue" in capsys.readouterr().err
 
 
 def test_a_server_that_always_dies_without_range_is_given_up(server, tmp_path, monkeypatch):
@@ -267,104 +300,34 @@ def test_a_server_that_always_dies_without_range_is_given_up(server, tmp_path, m
     assert "train.bin" not in cache(tmp_path)
 
 
-def test_another_range_than_asked_for_is_not_believed(server, tmp_path):
-    assert find(server, "/shifted").read_bytes() == CONTENT
-    assert cache(tmp_path) == {"train.bin": CONTENT}
-    assert server.asked == [("/shifted", 0), ("/shifted", HALF), ("/shifted", 0)]
-
-
-def test_a_busy_server_is_asked_again_once_it_has_answered(server, tmp_path):
-    part = tmp_path / "cache" / "corpus" / "train.bin.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENT[:30_000])
-    assert (
-        find(server, "/busy", "/good").read_bytes() == CONTENT
-    )  # an address that has never answered is left for the next
-    assert server.asked == [("/busy", 30_000), ("/good", 30_000)]
-
-
-@pytest.mark.parametrize("length", [len(CONTENT), len(CONTENT) + 3])
-def test_a_part_that_is_whole_or_too_long(server, tmp_path, length):
-    part = tmp_path / "cache" / "corpus" / "train.bin.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes((CONTENT + b"xyz")[:length])
-    assert find(server, "/good", size=None).read_bytes() == CONTENT
-    assert (
-        server.asked == [("/good", length)]
-        if length == len(CONTENT)
-        else [("/good", length), ("/good", 0)]
-    )
-
-
-def test_a_part_of_another_file_costs_one_more_transfer(server, tmp_path, capsys):
-    part = tmp_path / "cache" / "corpus" / "train.bin.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(OTHER[:30_000])
-    assert find(server, "/good").read_bytes() == CONTENT
-    assert server.asked == [("/good", 30_000), ("/good", 0)]
-    assert cache(tmp_path)["train.bin.bad"] == OTHER[:30_000] + CONTENT[30_000:]
-    assert "another file" in capsys.readouterr().err
-
-
-def test_a_file_that_changed_meanwhile_comes_whole(server, tmp_path):
-    """The server's validator decides, also where no checksum is published."""
-    assert find(server, "/changed", checksum=None, size=None).read_bytes() == CONTENT
-    assert server.asked == [
-        ("/changed", 0),
-        ("/changed", HALF),
-        ("/changed", HALF),
-        ("/changed", 2 * HALF),
-    ]
-
-
-@pytest.mark.parametrize("validator", ["", "/noetag"])
-def test_without_checksum_and_validator_nothing_is_mixed(server, tmp_path, validator):
-    part = tmp_path / "cache" / "corpus" / "train.bin.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(OTHER[:30_000])
-    assert find(server, f"/good{validator}", checksum=None, size=None).read_bytes() == CONTENT
-    assert server.asked == [(f"/good{validator}", 0)]
-
-
-def test_a_file_of_unknown_length(server):
-    assert find(server, "/good/nolength").read_bytes() == CONTENT
+def test_a_file_of_unknown_length_whose_end_does_not_come(server):
     with pytest.raises(EnvironmentProblem):
-        find(server, "/dying/nolength/norange", name="corpus/other.bin")
-
-
-def test_an_encoding_of_the_file_itself_is_not_undone(server, tmp_path):
-    """Old servers announce a .tgz as x-gzip; the file is what was asked for."""
-    assert find(server, "/encoded").read_bytes() == CONTENT
+        find(server, "/dying/nolength/norange")
 
 
 # the wrong thing
 
 
-def test_a_wrong_file_is_set_aside_with_both_checksums_and_the_mirror_tried(
-    server, tmp_path, capsys
-):
+def test_a_wrong_file_is_set_aside_and_the_mirror_tried(server, tmp_path, capsys):
     assert find(server, "/wrong", "/good").read_bytes() == CONTENT
     assert server.asked == [("/wrong", 0), ("/good", 0)]
     assert cache(tmp_path) == {"train.bin": CONTENT, "train.bin.bad": OTHER}
-    said = capsys.readouterr().err
-    assert CHECKSUM.partition(":")[2] in said
-    assert hashlib.sha256(OTHER).hexdigest() in said
+    message = capsys.readouterr().err
+    assert sha256(CONTENT) in message and sha256(OTHER) in message
 
 
-def test_a_web_page_is_named_and_costs_nothing_that_was_there(server, tmp_path):
-    part = tmp_path / "cache" / "corpus" / "train.bin.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENT[:30_000])
+def test_a_web_page_is_named_and_costs_nothing_that_was_there(server, part):
+    part.write_bytes(START)
     with pytest.raises(EnvironmentProblem) as caught:
         find(server, "/page/norange")
     assert "web page" in caught.value.where
-    assert part.read_bytes() == CONTENT[:30_000]
+    assert part.read_bytes() == START
 
 
 @pytest.mark.parametrize("kind", ["page", "good"])
 def test_without_a_checksum_a_page_is_no_archive(server, tmp_path, kind):
     with pytest.raises((EnvironmentProblem, DataError), match=r"cannot download|is no \.tgz file"):
-        find(server, f"/{kind}", name="corpus/de-en.tgz", checksum=None, size=None)
+        find(server, f"/{kind}", name="corpus/de-en.tgz", **UNKNOWN)
     assert not (tmp_path / "cache" / "corpus" / "de-en.tgz").exists()
 
 
@@ -390,10 +353,8 @@ def test_nothing_good_means_exit_3_and_no_file(server, tmp_path, path, reason):
 def test_every_address_is_named(server):
     with pytest.raises(EnvironmentProblem) as caught:
         find(server, "/missing", "/page")
-    assert (
-        f"{server.address}/missing: " in caught.value.where
-        and f"{server.address}/page: " in caught.value.where
-    )
+    for path in ("/missing", "/page"):
+        assert f"{server.address}{path}: " in caught.value.where
 
 
 def test_no_network(server, tmp_path):
@@ -424,31 +385,19 @@ def test_an_unwritable_cache_is_the_machine_s_problem(server, tmp_path):
 
 
 def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, capsys):
-    path = find(server, "/good", checksum=None, size=None)
-    assert (
-        path.parent / "train.bin.sha256"
-    ).read_text() == f"{CHECKSUM.partition(':')[2]}  train.bin\n"
-    assert (
-        subprocess.run(
-            ["sha256sum", "-c", "train.bin.sha256"],
-            cwd=path.parent,
-            capture_output=True,
-            check=False,
-        ).returncode
-        == 0
-    )
+    path = find(server, "/good", **UNKNOWN)
+    recorded = path.parent / "train.bin.sha256"
+    assert recorded.read_text() == f"{sha256(CONTENT)}  train.bin\n"
+    subprocess.run(["sha256sum", "-c", recorded.name], cwd=path.parent, check=True)
     path.unlink()
-    assert find(server, "/wrong", "/good", checksum=None, size=None).read_bytes() == CONTENT
+    assert find(server, "/wrong", "/good", **UNKNOWN).read_bytes() == CONTENT
     assert cache(tmp_path)["train.bin.bad"] == OTHER
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "train.bin").write_bytes(OTHER)
     with pytest.raises(DataError, match="not the copy seen before") as caught:
-        find(server, "/good", checksum=None, size=None, from_dir=mine)
-    assert (
-        CHECKSUM.partition(":")[2] in caught.value.message
-        and hashlib.sha256(OTHER).hexdigest() in caught.value.message
-    )
+        find(server, "/good", **UNKNOWN, from_dir=mine)
+    assert sha256(CONTENT) in caught.value.message and sha256(OTHER) in caught.value.message
     assert "train.bin.sha256" in caught.value.hint
 
 

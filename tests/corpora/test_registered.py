@@ -49,14 +49,14 @@ def known(folder):
             one.pop("size", None)
             if "checksum" in one:
                 algorithm = one["checksum"].partition(":")[0]
-                found = [
+                same_name = folder.rglob(path.rpartition("/")[2])
+                found = next(
                     p
-                    for p in folder.rglob(path.rpartition("/")[2])
+                    for p in same_name
                     if str(p).endswith(f"{source}/{path}")
-                    or p.parent == folder
-                    or "probing" in p.parts
-                ]
-                one["checksum"] = checksum(found[0], algorithm)
+                    or p.parent in (folder, folder / "probing")
+                )
+                one["checksum"] = checksum(found, algorithm)
     return table.expand(values)
 
 
@@ -72,26 +72,16 @@ def look_alikes(known, cache, monkeypatch):
     return known
 
 
-def nmtkit(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+SMALL = "--set prep.merges=60 --set prep.vocab_threshold=0"
 
 
-def prepare(name, folder, run, *more):
-    result = nmtkit(
-        "prep",
-        name,
-        "--from-dir",
-        folder,
-        "--run",
-        run,
-        "--jobs",
-        1,
-        "--set",
-        "prep.merges=60",
-        "--set",
-        "prep.vocab_threshold=0",
-        *more,
-    )
+def nmtkit(command):
+    return CliRunner().invoke(app, command.split())
+
+
+def prepare(name, folder, run, more=""):
+    """Prepare with few merges: the run and what is printed."""
+    result = nmtkit(f"prep {name} --from-dir {folder} --run {run} --jobs 1 {SMALL} {more}")
     assert result.exit_code == 0, result.stderr
     return Run(run), result.stderr
 
@@ -140,11 +130,7 @@ EXPECTED = {
 def family(name):
     """The section of the table: the name with English left out."""
     stem, _, pair = name.rpartition("-")
-    return (
-        stem
-        if stem == "multi30k"
-        else f"{stem}-{pair.replace('en', '', 1) if not pair.startswith('en') else pair[2:]}"
-    )
+    return stem if stem == "multi30k" else f"{stem}-{pair.replace('en', '', 1)}"
 
 
 def text(run, name, side):
@@ -158,34 +144,23 @@ def test_prep_of_everything_registered(look_alikes, folder, tmp_path, name):
     train, dev, tests, documents = EXPECTED[family(name)]
     assert manifest["cleaning"]["pairs_in"] == train
     assert manifest["cleaning"]["pairs_kept"] > 0.7 * train
-    assert {s.name: s.lines for s in run.sets()} == {
-        "train": manifest["cleaning"]["pairs_kept"],
-        "dev": dev,
-    } | tests
-    assert (manifest["src"], manifest["tgt"], manifest["preset"]) == (
-        dataset.src,
-        dataset.tgt,
-        dataset.entry.preset,
-    )
-    found = (
-        {path.stem: len(list(text_lines(path))) for path in (run.prep / "docs").glob("*.txt")}
-        if (run.prep / "docs").exists()
-        else {}
-    )
+    sizes = {"train": manifest["cleaning"]["pairs_kept"], "dev": dev} | tests
+    assert {s.name: s.lines for s in run.sets()} == sizes
+    facts = {"src": dataset.src, "tgt": dataset.tgt, "preset": dataset.entry.preset}
+    assert facts.items() <= manifest.items()
+    found = {path.stem: len(list(text_lines(path))) for path in run.prep.glob("docs/*.txt")}
     assert found == documents
     assert set(dataset.needed()) <= set(manifest["inputs"])
     assert not list(run.path.glob("prep.tmp-*"))
-    result = nmtkit(
-        "prep",
-        name,
-        "--run",
-        run.path,
-        "--set",
-        "prep.merges=60",
-        "--set",
-        "prep.vocab_threshold=0",
-    )
+    result = nmtkit(f"prep {name} --run {run.path} {SMALL}")
     assert result.exit_code == 0 and "up to date" in result.stderr  # nothing is looked for again
+
+
+def unpacked(dataset, folder, path):
+    """The sets of a data set, from the archives of a folder."""
+    chosen = dataset.choose()
+    files = published.find_all(list(dataset.needed(chosen)), Finder(dataset.published, folder))
+    return unpack(dataset, chosen, {one.name: one.path for one in files}, path)
 
 
 @pytest.mark.parametrize(
@@ -197,21 +172,11 @@ def test_both_directions_are_the_same_text(look_alikes, folder, tmp_path, name):
     """
     stem, _, pair = name.rpartition("-")
     other = f"{stem}-{pair[2:]}{pair[:2]}"
-    sets = {}
-    for direction in (name, other):
-        dataset = look_alikes[direction]
-        chosen = dataset.choose()
-        here = {
-            one.name: one.path
-            for one in published.find_all(
-                list(dataset.needed(chosen)), Finder(dataset.published, folder)
-            )
-        }
-        sets[direction] = unpack(dataset, chosen, here, tmp_path / direction)
-    for ours, theirs in zip(*sets.values(), strict=True):
+    sets = [unpacked(look_alikes[one], folder, tmp_path / one) for one in (name, other)]
+    read = lambda paths: [line for path in paths for line in text_lines(path)]  # noqa: E731
+    for ours, theirs in zip(*sets, strict=True):
         if "wmt17" in name and ours.split != "train":
             continue
-        read = lambda paths: [line for path in paths for line in text_lines(path)]  # noqa: E731
         assert read(ours.src) == read(theirs.tgt)
         assert read(ours.tgt) == read(theirs.src)
         assert (ours.docs is None) == (theirs.docs is None)
@@ -222,96 +187,57 @@ def test_both_directions_are_the_same_text(look_alikes, folder, tmp_path, name):
 
 
 def test_pr_s_development_set_comes_with_its_preset_or_by_name(look_alikes, folder, tmp_path):
-    run, _ = prepare("wmt14-ende", folder, tmp_path / "pr", "--preset", "pr-base")
+    run, _ = prepare("wmt14-ende", folder, tmp_path / "pr", "--preset pr-base")
     assert {s.name: s.lines for s in run.sets()}["dev"] == 2 * HELD
     assert run.manifest().settings.dev == "newstest2012+2013"
-    by_name, _ = prepare(
-        "wmt14-ende",
-        folder,
-        tmp_path / "name",
-        "--set",
-        "prep.dev=newstest2012+2013",
-        "--set",
-        "prep.test=newstest2014,newstest2017",
-    )
+    sets = "--set prep.dev=newstest2012+2013 --set prep.test=newstest2014,newstest2017"
+    by_name, _ = prepare("wmt14-ende", folder, tmp_path / "name", sets)
     assert [s.name for s in by_name.sets()] == ["train", "dev", "newstest2014", "newstest2017"]
     assert text(by_name, "dev", "src") == text(run, "dev", "src")
-    result = nmtkit(
-        "prep",
-        "wmt14-ende",
-        "--from-dir",
-        folder,
-        "--run",
-        run.path,
-        "--preset",
-        "dc-wmt",
-        "--set",
-        "prep.merges=60",
-    )
+    result = nmtkit(f"prep wmt14-ende --from-dir {folder} --run {run.path} --preset dc-wmt {SMALL}")
     assert result.exit_code == 2
-    assert (
-        "prep.dev: newstest2012+2013 -> " in result.stderr
-        and "source.resources.wmt12/test.tgz: md5:" in result.stderr
-    )
+    assert "prep.dev: newstest2012+2013 -> " in result.stderr
+    assert "source.resources.wmt12/test.tgz: md5:" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "taken", "said"),
+    ("name", "size", "taken", "message"),
     [
         ("iwslt14-deen", 61, 100, "the first 100 of 150 pairs (2 documents)"),
         ("wmt14-ende", 70, 70, f"the first 70 of {TRAIN} pairs"),
     ],
 )
 def test_a_size_takes_the_first_pairs_of_the_training_text(
-    look_alikes, folder, tmp_path, name, size, taken, said
+    look_alikes, folder, tmp_path, name, size, taken, message
 ):
     """Of a text in several files too; what is dropped in cleaning counts, and dev and test sets
     are whole.
     """
-    run, told = prepare(name, folder, tmp_path / "run", "--size", size)
-    assert f"training text: {said}" in told
-    manifest, dataset = run.manifest().model_dump(), look_alikes[name]
-    here = {
-        one.name: one.path
-        for one in published.find_all(list(dataset.needed()), Finder(dataset.published, folder))
-    }
-    whole = unpack(dataset, dataset.choose(), here, tmp_path / "whole")[0]
+    run, printed = prepare(name, folder, tmp_path / "run", f"--size {size}")
+    assert f"training text: {message}" in printed
+    manifest = run.manifest().model_dump()
+    whole = unpacked(look_alikes[name], folder, tmp_path / "whole")[0]
     for side, paths in (("src", whole.src), ("ref", whole.tgt)):
         lines = [line for path in paths for line in path.read_bytes().split(b"\n")[:-1]]
-        first = b"".join(line + b"\n" for line in lines[:taken])
-        assert (
-            manifest["inputs"][f"first/train.{side}"]["sha256"] == hashlib.sha256(first).hexdigest()
-        )
+        digest = hashlib.sha256(b"".join(line + b"\n" for line in lines[:taken])).hexdigest()
+        assert manifest["inputs"][f"first/train.{side}"]["sha256"] == digest
     assert manifest["cleaning"]["pairs_in"] == taken
     _, dev, tests, documents = EXPECTED[family(name)]
     assert {s.name: s.lines for s in run.sets()[1:]} == {"dev": dev} | tests
-    assert {
-        one["name"]: one["documents"] for one in manifest["sets"][1:] if "documents" in one
-    }.items() <= documents.items()
-    again = [
-        "prep",
-        name,
-        "--run",
-        run.path,
-        "--set",
-        "prep.merges=60",
-        "--set",
-        "prep.vocab_threshold=0",
-    ]
-    assert "up to date" in nmtkit(*again, "--size", size).stderr
-    result = nmtkit(*again, "--size", size + 1)
+    starts = {one["name"]: one["documents"] for one in manifest["sets"][1:] if "documents" in one}
+    assert starts.items() <= documents.items()
+    again = f"prep {name} --run {run.path} {SMALL} --size"
+    assert "up to date" in nmtkit(f"{again} {size}").stderr
+    result = nmtkit(f"{again} {size + 1}")
     assert result.exit_code == 2 and f"source.size: {size} -> {size + 1}" in result.stderr
 
 
 def test_test_sets_do_not_change_the_fingerprint(look_alikes, folder, tmp_path):
+    options = ["", "--set prep.test=newstest2017", "--set prep.dev=newstest2012+2013"]
     runs = [
-        prepare("wmt14-ende", folder, tmp_path / "a")[0],
-        prepare("wmt14-ende", folder, tmp_path / "b", "--set", "prep.test=newstest2017")[0],
+        prepare("wmt14-ende", folder, tmp_path / str(i), more) for i, more in enumerate(options)
     ]
-    runs.append(
-        prepare("wmt14-ende", folder, tmp_path / "c", "--set", "prep.dev=newstest2012+2013")[0]
-    )
-    prints = [run.manifest().fingerprint for run in runs]
+    prints = [run.manifest().fingerprint for run, _ in runs]
     assert prints[0] == prints[1] != prints[2]
 
 
@@ -321,111 +247,81 @@ def test_own_test_sets_beside_those_of_a_data_set(
     """Real talks with the lines where they start; a slip in a language is said, a name is not
     taken twice, and prep.test chooses as before.
     """
-    for lang in ("en", "de"):
-        talks = lookalikes.pool(shared / "data", "de")[:HELD]
-        (tmp_path / f"talks.{lang}").write_text(
-            "".join(f"{pair[lang == 'en']}\n" for pair in talks), "utf-8"
-        )
+    talks = lookalikes.pool(shared / "data", "de")[:HELD]
+    for side, lang in enumerate(("de", "en")):
+        (tmp_path / f"talks.{lang}").write_bytes(lookalikes.join(pair[side] for pair in talks))
     (tmp_path / "talks.doc").write_text("0\n5\n")
     monkeypatch.chdir(tmp_path)
-    own = [
-        "--test",
-        "talks.en,talks.de",
-        "--docs",
-        "talks=talks.doc",
-        "--set",
-        "prep.test=newstest2017",
-    ]
-    run, said = prepare("wmt14-ende", folder, tmp_path / "run", *own)
-    assert "though its suffix" not in said
-    assert [(one.name, one.lines) for one in run.sets("test")] == [
-        ("newstest2017", HELD),
-        ("talks", HELD),
-    ]
+    own = "--test talks.en,talks.de --docs talks=talks.doc --set prep.test=newstest2017"
+    run, printed = prepare("wmt14-ende", folder, tmp_path / "run", own)
+    assert "though its suffix" not in printed
+    sets = {one.name: one.lines for one in run.sets("test")}
+    assert sets == {"newstest2017": HELD, "talks": HELD}
     assert text(run, "talks", "src") == list(text_lines(tmp_path / "talks.en"))
     assert (run.prep / "docs" / "talks.txt").read_text() == "0\n5\n"
-    assert "talks.en" in run.manifest().inputs and "talks.doc" in run.manifest().inputs
+    assert {"talks.en", "talks.doc"} <= set(run.manifest().inputs)
     for lang in ("en", "de"):
         (tmp_path / f"talks.{lang}").rename(f"newstest2017.{lang}")
-    again = [
-        "prep",
-        "wmt14-ende",
-        "--from-dir",
-        folder,
-        "--run",
-        tmp_path / "b",
-        "--test",
-        "newstest2017.en,newstest2017.de",
-    ]
-    result = nmtkit(*again, "--set", "prep.test=newstest2017")
-    assert (
-        result.exit_code == 2 and "'wmt14-ende' has a set 'newstest2017' already" in result.stderr
-    )
+    own = "--test newstest2017.en,newstest2017.de --set prep.test=newstest2017"
+    result = nmtkit(f"prep wmt14-ende --from-dir {folder} --run {tmp_path}/b {own}")
+    assert result.exit_code == 2
+    assert "'wmt14-ende' has a set 'newstest2017' already" in result.stderr
     assert not (tmp_path / "b").exists()
 
 
+@pytest.fixture
+def mine(tmp_path):
+    """A folder of the user's own archives."""
+    (tmp_path / "mine").mkdir()
+    return tmp_path / "mine"
+
+
 def test_an_unpublished_checksum_is_said_once_and_another_copy_refused(
-    look_alikes, folder, tmp_path, monkeypatch
+    look_alikes, folder, mine, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
-    _, said = prepare("ted-esen", folder, tmp_path / "a")
-    assert "no checksum is published for wit3/2014-01/texts/en/es/en-es.tgz" in said
-    _, said = prepare("ted-enes", folder, tmp_path / "b")
-    assert "no checksum is published" not in said
-    mine = tmp_path / "mine"
-    mine.mkdir()
+    message = "no checksum is published"
+    _, printed = prepare("ted-esen", folder, tmp_path / "a")
+    assert f"{message} for wit3/2014-01/texts/en/es/en-es.tgz" in printed
+    _, printed = prepare("ted-enes", folder, tmp_path / "b")
+    assert message not in printed
     lookalikes.tarball(mine / "en-es.tgz", {"en-es/train.tags.en-es.es": b"x\n"})
-    result = nmtkit("prep", "ted-esen", "--from-dir", mine, "--run", tmp_path / "c")
+    result = nmtkit(f"prep ted-esen --from-dir {mine} --run {tmp_path}/c")
     assert result.exit_code == 2 and "is not the copy seen before" in result.stderr
     assert not (tmp_path / "c").exists()
 
 
 def test_a_copy_that_could_not_be_read_is_not_remembered(
-    look_alikes, folder, tmp_path, monkeypatch
+    look_alikes, folder, mine, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
-    mine = tmp_path / "mine"
-    mine.mkdir()
     lookalikes.tarball(mine / "en-es.tgz", {"es-en/train.tags.es-en.es": b"x\n"})
-    result = nmtkit("prep", "ted-esen", "--from-dir", mine, "--run", tmp_path / "a")
+    result = nmtkit(f"prep ted-esen --from-dir {mine} --run {tmp_path}/a")
     assert result.exit_code == 2
-    assert (
-        "en-es.tgz has no en-es/train.tags.en-es.es" in result.stderr
-        and "another release of this name" in result.stderr
-    )
+    assert "en-es.tgz has no en-es/train.tags.en-es.es" in result.stderr
+    assert "another release of this name" in result.stderr
     assert not (tmp_path / "a").exists()
     prepare("ted-esen", folder, tmp_path / "a")
 
 
-def test_a_published_archive_that_is_another_one(look_alikes, folder, tmp_path):
-    mine = tmp_path / "mine"
-    mine.mkdir()
+def test_a_published_archive_that_is_another_one(look_alikes, mine, tmp_path):
+    command = f"prep wmt14-ende --from-dir {mine} --run {tmp_path}/a"
     (mine / "training-parallel-nc-v9.tgz").write_bytes(b"x")
-    result = nmtkit("prep", "wmt14-ende", "--from-dir", mine, "--run", tmp_path / "a")
-    assert (
-        result.exit_code == 3
-        and "cannot download wmt13/training-parallel-europarl-v7.tgz" in result.stderr
-    )
+    result = nmtkit(command)
+    name = "wmt13/training-parallel-europarl-v7.tgz"
+    assert result.exit_code == 3 and f"cannot download {name}" in result.stderr
     (mine / "training-parallel-europarl-v7.tgz").write_bytes(b"x")
-    result = nmtkit("prep", "wmt14-ende", "--from-dir", mine, "--run", tmp_path / "a")
-    expected = (
-        look_alikes["wmt14-ende"]
-        .published["wmt13/training-parallel-europarl-v7.tgz"]
-        .checksum.partition(":")[2]
-    )
+    result = nmtkit(command)
     assert result.exit_code == 2
-    assert (
-        expected in result.stderr
-        and "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881" in result.stderr
-    )
+    of_x = hashlib.sha256(b"x").hexdigest()
+    for copy in (look_alikes["wmt14-ende"].published[name].checksum, f"sha256:{of_x}"):
+        assert copy.partition(":")[2] in result.stderr
     assert not (tmp_path / "a").exists()
 
 
 def test_what_a_release_lacks_is_said(look_alikes, folder, tmp_path):
-    assert (
-        "does not say where the documents of its training text start"
-        in prepare("newscommentary-esen", folder, tmp_path / "a")[1]
-    )
+    _, printed = prepare("newscommentary-esen", folder, tmp_path / "a")
+    assert "does not say where the documents of its training text start" in printed
 
 
 def test_three_references_are_kept_and_scored(look_alikes, folder, tmp_path):
@@ -437,18 +333,12 @@ def test_three_references_are_kept_and_scored(look_alikes, folder, tmp_path):
     paths = [run.prep / "text" / f"test.ref{i or ''}" for i in range(3)]
     hyp = tmp_path / "hyp.en"
     hyp.write_text("".join(line + "\n" for line in references[2]), "utf-8")
-    for references, value in ((paths[:1], None), (paths, "100.00")):
-        result = nmtkit(
-            "score",
-            "--hyp",
-            hyp,
-            *[x for path in references for x in ("--ref", path)],
-            "--lang",
-            "en",
-        )
+    for count in (1, 3):
+        options = " ".join(f"--ref {path}" for path in paths[:count])
+        result = nmtkit(f"score --hyp {hyp} {options} --lang en")
         assert result.exit_code == 0, result.stderr
-        assert f"nrefs:{len(references)}" in result.stdout
-        assert (" 100.00 [" in result.stdout) == (value is not None)
+        assert f"nrefs:{count}" in result.stdout
+        assert (" 100.00 [" in result.stdout) == (count == 3)
 
 
 def test_the_manifest_names_what_the_text_came_from(look_alikes, folder, tmp_path):
@@ -474,53 +364,35 @@ def test_from_the_network_out_of_a_whole_release(known, folder, tmp_path, monkey
             name: one.model_copy(update={"urls": [f"{address}gone/{name}", *one.urls]})
             for name, one in known["ted-zhen"].published.items()
         }
-        found["wit3-releases/2015-01.tgz"] = found["wit3-releases/2015-01.tgz"].model_copy(
-            update={"urls": [f"{address}2015-01.tgz"]}
-        )
+        release = "wit3-releases/2015-01.tgz"
+        elsewhere = {"urls": [f"{address}2015-01.tgz"]}
+        found[release] = found[release].model_copy(update=elsewhere)
         dataset = dataclasses.replace(known["ted-zhen"], published=found)
         monkeypatch.setattr(table, "registered", lambda: {"ted-zhen": dataset})
-        result = nmtkit(
-            "prep", "ted-zhen", "--run", tmp_path / "run", "--jobs", 1, "--set", "prep.merges=60"
-        )
+        result = nmtkit(f"prep ted-zhen --run {tmp_path}/run --jobs 1 --set prep.merges=60")
         server.shutdown()
     assert result.exit_code == 0, result.stderr
     assert "404" in result.stderr and "taking 2015-01/texts/zh/en/zh-en.tgz out of" in result.stderr
-    kept = sorted(
-        p.relative_to(tmp_path / "cache").as_posix() for p in (tmp_path / "cache").rglob("*.tgz*")
-    )
-    inner = "wit3/2015-01/texts/zh/en/zh-en.tgz"
-    assert kept == [
-        "wit3-releases/2015-01.tgz",
-        "wit3-releases/2015-01.tgz.sha256",
-        inner,
-        f"{inner}.sha256",
-    ]
+    cache = tmp_path / "cache"
+    kept = {path.relative_to(cache).as_posix() for path in cache.rglob("*.tgz*")}
+    names = {release, "wit3/2015-01/texts/zh/en/zh-en.tgz"}
+    assert kept == names | {f"{name}.sha256" for name in names}
 
 
 def test_fetch_by_the_command(look_alikes, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
-    result = nmtkit(
-        "datasets", "--fetch", "senteval", "--fetch", "lingeval97", "--from-dir", folder
-    )
+    result = nmtkit(f"datasets --fetch senteval --fetch lingeval97 --from-dir {folder}")
     assert result.exit_code == 0, result.stderr
     assert len(result.stdout.split()) == 11
     assert published.evaluation_set("senteval") == tmp_path / "senteval"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lingeval97", "senteval"]
-    rows = {row["name"]: row for row in json.loads(nmtkit("datasets", "--json").stdout)}
-    assert (
-        rows["senteval"]["cached"]
-        and rows["lingeval97"]["cached"]
-        and not rows["ted-zhen"]["cached"]
-    )
+    cached = {row["name"]: row["cached"] for row in json.loads(nmtkit("datasets --json").stdout)}
+    assert cached["senteval"] and cached["lingeval97"] and not cached["ted-zhen"]
     listed = nmtkit("datasets").stdout
     assert all(name in listed for name in look_alikes)
-    for options in (
-        ["--from-dir", folder],
-        ["--fetch", "senteval", "--json"],
-        ["--fetch", "wmt14-ende2"],
-    ):
-        assert nmtkit("datasets", *options).exit_code == 2
-    assert nmtkit("prep", "senteval").exit_code == 2
+    for options in (f"--from-dir {folder}", "--fetch senteval --json", "--fetch wmt14-ende2"):
+        assert nmtkit(f"datasets {options}").exit_code == 2
+    assert nmtkit("prep senteval").exit_code == 2
 
 
 def test_what_is_said_of_an_evaluation_set_that_cannot_be_had_can_be_followed(
@@ -532,12 +404,11 @@ def test_what_is_said_of_an_evaluation_set_that_cannot_be_had_can_be_followed(
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
     with pytest.raises(EnvironmentProblem, match="cannot download") as error:
         find_pairs(Run(tmp_path / "run"), "lingeval97")
-    said = error.value.hint.partition("`")[2].partition("`")[0]
-    assert said == "nmtkit datasets --fetch lingeval97 --from-dir DIR"
-    result = nmtkit(*said.replace("DIR", str(folder)).split()[1:])
+    command = error.value.hint.partition("`")[2].partition("`")[0]
+    assert command == "nmtkit datasets --fetch lingeval97 --from-dir DIR"
+    result = nmtkit(command.removeprefix("nmtkit ").replace("DIR", str(folder)))
     assert result.exit_code == 0, result.stderr
-    assert find_pairs(Run(tmp_path / "run"), "lingeval97") == str(
-        tmp_path / "lingeval97" / "lingeval97.json"
-    )
-    result = nmtkit("prep", "wmt14-ende", "--run", tmp_path / "run")
+    path = tmp_path / "lingeval97" / "lingeval97.json"
+    assert find_pairs(Run(tmp_path / "run"), "lingeval97") == str(path)
+    result = nmtkit(f"prep wmt14-ende --run {tmp_path}/run")
     assert result.exit_code == 3 and "and pass --from-dir DIR" in result.stderr
