@@ -21,24 +21,11 @@ from nmtkit.nn import hardware
 from nmtkit.prep.stage import prep
 from nmtkit.run import locked
 from nmtkit.train import loop, reporting, saving
-from nmtkit.train.stage import train
 from nmtkit.train.validation import DEV_SEARCH, Validation
-from tests.train.tiny import make_run, options
+from tests.faults.trainings import Killed, fail, fit, interfere, metrics_of, state_of
+from tests.train.tiny import make_run
 
-SETTINGS = options(
-    "train.max_steps=6",
-    "train.checkpoint_every=2",
-    "train.validate_every=100",
-    "train.dev_bleu=false",
-    "train.samples=0",
-)
-VALIDATING = [*SETTINGS, "train.validate_every=2", "train.dev_bleu=true"]
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing that cleans up may run (only `except BaseException` would
-    catch it).
-    """
+VALIDATING = "train.validate_every=2", "train.dev_bleu=true"
 
 
 @pytest.fixture
@@ -46,46 +33,21 @@ def run(tmp_path):
     return make_run(tmp_path / "run", pairs=60, dev=6)
 
 
-def state_of(run):
-    return files.read_json(
-        checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json"
-    )
-
-
-def fail(monkeypatch, owner, name, error, calls):
-    """Let the calls of these numbers (from 1) raise an error."""
-    original, done = getattr(owner, name), [0]
-
-    def wrapped(*args, **kwargs):
-        done[0] += 1
-        if done[0] in calls:
-            raise error
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, wrapped)
-    return done
-
-
 def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        fail(
-            patch, safetensors.torch, "save_file", Killed(), {4}
-        )  # the optimiser of the second checkpoint
+        # The optimiser of the second checkpoint.
+        fail(patch, safetensors.torch, "save_file", Killed, {4})
         with pytest.raises(Killed):
-            train(run, assignments=SETTINGS)
+            fit(run)
     folder = run.system("transformer").checkpoints
     (half,) = folder.glob(".tmp-*")
     assert half.name.startswith(".tmp-step-00000004")
     capsys.readouterr()
-    train(run, assignments=SETTINGS)
+    fit(run)
     said = capsys.readouterr().err
     assert f"removing {half.name}, left half-written" in said
     assert "step 2 of 6: continuing" in said
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "step-00000002",
-        "step-00000004",
-        "step-00000006",
-    ]
+    assert {p.name for p in folder.iterdir()} == {f"step-0000000{step}" for step in (2, 4, 6)}
 
 
 class FullDisk:
@@ -111,20 +73,13 @@ def test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved(run, monkeypa
         with pytest.raises(
             EnvironmentProblem, match="cannot write metrics.jsonl: No space left"
         ) as caught:
-            train(run, assignments=[*SETTINGS, "train.log_every=1"])
+            fit(run, "train.log_every=1")
     assert caught.value.exit_code == 3
     assert "the same command continues" in caught.value.hint
     assert state_of(run)["step"] == 2
-    train(run, assignments=[*SETTINGS, "train.log_every=1"])
-    steps = [
-        json.loads(line)["step"]
-        for line in run.system("transformer").metrics.read_text().splitlines()
-    ]
-    assert [step for step in steps if steps.count(step) > 1] == [
-        6,
-        6,
-    ]  # its last one has a validation too
-    assert sorted(set(steps)) == [1, 2, 3, 4, 5, 6]
+    fit(run, "train.log_every=1")
+    steps = [line["step"] for line in metrics_of(run)]
+    assert steps == [1, 2, 3, 4, 5, 6, 6]  # its last one has a validation too
 
 
 def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, capsys):
@@ -136,68 +91,46 @@ def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, capsys):
         self._log = FullDisk()
 
     monkeypatch.setattr(reporting.Reporter, "__init__", full)
-    train(run, assignments=SETTINGS)
+    fit(run)
     assert "at step 6 of 6" in capsys.readouterr().err
     assert state_of(run)["step"] == 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch, capsys, number):
-    original, calls = loop.Trainer.update, [0]
-
-    def update(self):
-        calls[0] += 1
-        if calls[0] == 3:
-            os.kill(os.getpid(), number)
-        original(self)
-
+    message = f"stopped by {number.name} after step 3; everything is saved"
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "update", update)
-        with pytest.raises(
-            Interrupted, match=f"stopped by {number.name} after step 3; everything is saved"
-        ) as caught:
-            train(run, assignments=SETTINGS)
+        interfere(patch, loop.Trainer, "update", {3}, lambda: os.kill(os.getpid(), number))
+        with pytest.raises(Interrupted, match=message) as caught:
+            fit(run)
     assert (caught.value.exit_code, caught.value.hint) == (75, "the same command continues")
     assert f"{number.name}: finishing this step, then saving" in capsys.readouterr().err
     assert state_of(run)["step"] == 3
     assert json.loads((run.path / "history.jsonl").read_text().splitlines()[-1])["exit"] == 75
-    train(run, assignments=SETTINGS)
+    fit(run)
     assert state_of(run)["step"] == 6
 
 
 def test_05_a_change_that_is_allowed_is_said_and_taken(run, capsys):
-    train(run, assignments=[*SETTINGS, "train.max_steps=3"])
-    changed = [*SETTINGS, "train.lr=0.02", "train.clip_norm=1"]
+    fit(run, "train.max_steps=3")
+    changed = "train.lr=0.02", "train.clip_norm=1"
     with pytest.raises(ConfigError, match="have changed") as caught:
-        train(run, assignments=changed, allow_change=["train.lr"])
-    assert [line.split()[0] for line in caught.value.where.splitlines()] == [
-        "key",
-        "train.clip_norm",
-    ]
+        fit(run, *changed, allow_change=["train.lr"])
+    keys = [line.split()[0] for line in caught.value.where.splitlines()]
+    assert keys == ["key", "train.clip_norm"]
     assert "--allow-change" in caught.value.hint
-    train(run, assignments=changed, allow_change=["train.lr", "train.clip_norm"])
+    fit(run, *changed, allow_change=["train.lr", "train.clip_norm"])
     assert "train.lr: 0.01 -> 0.02" in capsys.readouterr().err
     assert state_of(run)["step"] == 6
     assert run.system("transformer").read_config()["train"]["lr"] == 0.02
-    train(run, assignments=changed)  # now they are the settings of the system
+    fit(run, *changed)  # now they are the settings of the system
 
 
 class Allocated(ctypes.Structure):
     """What glibc's mallinfo2 tells of the heap, in bytes."""
 
-    _names = (
-        "arena",
-        "ordblks",
-        "smblks",
-        "hblks",
-        "hblkhd",
-        "usmblks",
-        "fsmblks",
-        "uordblks",
-        "fordblks",
-        "keepcost",
-    )
-    _fields_ = tuple((name, ctypes.c_size_t) for name in _names)
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _names.split())
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
@@ -216,15 +149,7 @@ def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
             seen[self.state.epoch] = heap().uordblks + heap().hblkhd
 
     monkeypatch.setattr(loop.Trainer, "update", update)
-    train(
-        run,
-        assignments=[
-            *SETTINGS,
-            "train.max_steps=200",
-            "train.checkpoint_every=60",
-            "train.log_every=1000",
-        ],
-    )
+    fit(run, "train.max_steps=200", "train.checkpoint_every=60", "train.log_every=1000")
     epochs = sorted(seen)
     assert len(epochs) > 10
     growth = seen[epochs[-1]] - seen[epochs[len(epochs) // 2]]
@@ -292,7 +217,7 @@ def test_24_a_corpus_of_one_pair_has_the_merges_it_has_and_can_be_trained_on(tmp
     learned = run.manifest().model_dump()["sets"][0]
     assert learned["lines"] == 1
     assert "of 5,000 merges" in said and "has no more" in said
-    train(run, assignments=[*SETTINGS, "train.max_steps=2"])
+    fit(run, "train.max_steps=2")
     assert state_of(run)["step"] == 2
 
 
@@ -301,21 +226,21 @@ def test_26_text_cut_or_cased_otherwise_than_in_training_is_refused(run, name):
     """fairseq#592: 25.7 and 22.8 BLEU by a wrong path, with the right vocabulary."""
     path = run.prep / name
     path.write_text("#version: 0.2\na b</w>\n")
-    train(run, assignments=[*SETTINGS, "train.max_steps=2"])
+    fit(run, "train.max_steps=2")
     system = run.system("transformer")
     loading.load_system(run, system)
     path.write_text("#version: 0.2\na c</w>\n")
     with pytest.raises(CheckpointError, match=f"cut into tokens otherwise: {name} differs"):
         loading.load_system(run, system)
     with pytest.raises(CheckpointError, match=f"{name} differs"):
-        train(run, assignments=[*SETTINGS, "train.max_steps=4"])
+        fit(run, "train.max_steps=4")
     path.unlink()
     with pytest.raises(CheckpointError, match=f"{name} differs"):
         loading.load_system(run, system)
 
 
 def test_26_checkpoints_from_before_codes_were_recorded_still_load(run):
-    train(run, assignments=[*SETTINGS, "train.max_steps=2"])
+    fit(run, "train.max_steps=2")
     (run.prep / "codes.bpe").write_text("#version: 0.2\na b</w>\n")
     path = checkpoints.find_checkpoints(run.system("transformer"))[-1]
     assert set(checkpoints.read_manifest(path).vocabulary) == {"vocab.txt"}
@@ -335,14 +260,9 @@ def without_sleep(monkeypatch):
 
 def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, capsys):
     slept = without_sleep(monkeypatch)
-    calls = fail(
-        monkeypatch,
-        safetensors.torch,
-        "save_file",
-        OSError(errno.ESTALE, "Stale file handle"),
-        {1, 2, 3},
-    )
-    train(run, assignments=SETTINGS)
+    error = OSError(errno.ESTALE, "Stale file handle")
+    calls = fail(monkeypatch, safetensors.torch, "save_file", error, {1, 2, 3})
+    fit(run)
     assert slept == list(saving.PAUSES[:3])
     assert calls[0] == 3 + 2 * 3
     said = capsys.readouterr().err
@@ -351,27 +271,17 @@ def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, caps
 
 
 def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeypatch):
-    slept = without_sleep(monkeypatch)
-    system = run.system("transformer")
-    original, calls = loop.Trainer.update, [0]
-
-    def update(self):
-        calls[0] += 1
-        if calls[0] == 3:
-            system.path.rename(run.path / "gone")
-        original(self)
-
+    slept, system = without_sleep(monkeypatch), run.system("transformer")
+    message = "cannot write checkpoint step-00000004: No such file"
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "update", update)
-        with pytest.raises(
-            EnvironmentProblem, match="cannot write checkpoint step-00000004: No such file"
-        ) as caught:
-            train(run, assignments=SETTINGS)
+        interfere(patch, loop.Trainer, "update", {3}, lambda: system.path.rename(run.path / "gone"))
+        with pytest.raises(EnvironmentProblem, match=message) as caught:
+            fit(run)
     assert caught.value.exit_code == 3
     assert sum(slept) == 60
     assert not system.path.exists()  # nothing that looks like a system stands in its place
     (run.path / "gone").rename(system.path)
-    train(run, assignments=SETTINGS)
+    fit(run)
     assert state_of(run)["step"] == 6
 
 
@@ -391,23 +301,16 @@ def test_32_decoding_the_development_set_is_bounded_and_its_time_is_shown(run, m
         return found
 
     monkeypatch.setattr(validation, "search", counted)
-    monkeypatch.setattr("nmtkit.models.transformer.Transformer.logits", endless(run))
-    train(run, assignments=[*VALIDATING, "train.dev_sentences=4", "train.max_steps=2"])
-    assert len(searched) == 4
-    assert all(
-        written == int(DEV_SEARCH.max_length_a * n + DEV_SEARCH.max_length_b)
-        for n, written in searched
-    )
+    monkeypatch.setattr("nmtkit.models.transformer.Transformer.logits", endless())
+    fit(run, *VALIDATING, "train.dev_sentences=4", "train.max_steps=2")
+    limits = [int(DEV_SEARCH.max_length_a * n + DEV_SEARCH.max_length_b) for n, _ in searched]
+    assert len(limits) == 4 and [written for _, written in searched] == limits
     assert "(greedy, 0 s)" in capsys.readouterr().err
-    (line,) = [
-        json.loads(line)
-        for line in run.system("transformer").metrics.read_text().splitlines()
-        if '"dev"' in line
-    ]
+    (line,) = [line for line in metrics_of(run) if line["kind"] == "dev"]
     assert line["bleu_seconds"] >= 0
 
 
-def endless(run):
+def endless():
     """Logits under which </s> is never the best."""
     from nmtkit.models.transformer import Transformer
 
@@ -436,7 +339,7 @@ def test_34_training_needs_no_tensorboard(run, monkeypatch):
     monkeypatch.setitem(
         sys.modules, "torch.utils.tensorboard", None
     )  # importing it raises ImportError
-    train(run, assignments=SETTINGS)
+    fit(run)
     assert not (run.system("transformer").path / "tensorboard").exists()
     assert run.system("transformer").metrics.is_file()
 
@@ -459,12 +362,12 @@ def test_35_a_reader_that_has_gone_is_no_error():
 
 def test_36_a_clock_that_is_set_back_changes_nothing_that_counts(run, tmp_path, monkeypatch):
     other = make_run(tmp_path / "other", pairs=60, dev=6)
-    train(other, assignments=VALIDATING)
+    fit(other, *VALIDATING)
     clock = iter(range(10**9, 0, -3600))
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: float(next(clock)))
-        train(run, assignments=[*VALIDATING, "train.max_steps=4"])
-        train(run, assignments=VALIDATING)
+        fit(run, *VALIDATING, "train.max_steps=4")
+        fit(run, *VALIDATING)
         with (
             locked(run.system("x").path, "train"),
             pytest.raises(DataError, match="for 0 min"),
@@ -472,15 +375,10 @@ def test_36_a_clock_that_is_set_back_changes_nothing_that_counts(run, tmp_path, 
         ):
             pass
     curves = [
-        [json.loads(line) for line in one.system("transformer").metrics.read_text().splitlines()]
+        [(line["step"], line["kind"], line.get("dev_loss")) for line in metrics_of(one)]
         for one in (run, other)
     ]
-    assert [(line["step"], line["kind"]) for line in curves[0]] == [
-        (line["step"], line["kind"]) for line in curves[1]
-    ]
-    assert [line.get("dev_loss") for line in curves[0]] == [
-        line.get("dev_loss") for line in curves[1]
-    ]
+    assert curves[0] == curves[1]
     assert state_of(run)["seconds"] >= 0
 
 
@@ -497,18 +395,17 @@ def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(
     """Another set, more of its sentences, another signature: the numbers before are not those to
     beat.
     """
-    results = iter(
-        [
-            validation(2.0, 30.0),
-            validation(3.0, 20.0, "two"),
-            validation(4.0, 10.0, "two", "nrefs:2"),
-            validation(5.0, None, "two", None),
-        ]
-    )
+    values = [
+        (2.0, 30.0),
+        (3.0, 20.0, "two"),
+        (4.0, 10.0, "two", "nrefs:2"),
+        (5.0, None, "two", None),
+    ]
+    results = iter([validation(*one) for one in values])
     monkeypatch.setattr("nmtkit.train.validation.Validator.validate", lambda *_: next(results))
     best = []
     for steps in (2, 4, 6, 8):
-        train(run, assignments=[*VALIDATING, f"train.max_steps={steps}"])
+        fit(run, *VALIDATING, f"train.max_steps={steps}")
         best.append(files.read_json(run.system("transformer").path / "best.json")["step"])
     assert best == [2, 4, 6, 6]  # the last one, whose decoding failed, is compared by its loss
     assert capsys.readouterr().err.count("the best is sought anew") == 2
@@ -517,15 +414,8 @@ def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(
 
 def test_41_what_was_measured_is_part_of_the_best(run):
     found = []
-    for more in ([], ["train.dev_sentences=3"]):
-        train(
-            run,
-            assignments=[
-                *VALIDATING,
-                "train.max_steps=2" if not more else "train.max_steps=4",
-                *more,
-            ],
-        )
+    for more in (["train.max_steps=2"], ["train.max_steps=4", "train.dev_sentences=3"]):
+        fit(run, *VALIDATING, *more)
         found.append(state_of(run)["best"]["dev_set"])
     assert found[0] and found[1] and found[0] != found[1]
     assert state_of(run)["best"]["signature"].startswith("nrefs:1")

@@ -18,23 +18,9 @@ from nmtkit import files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.run import System, write_toml
-from nmtkit.train.stage import train
+from tests.faults.trainings import Killed, fail, fit, newest
 from tests.manifests import write_best
-from tests.train.tiny import make_run, options
-
-SETTINGS = options(
-    "train.max_steps=6",
-    "train.checkpoint_every=2",
-    "train.validate_every=100",
-    "train.dev_bleu=false",
-    "train.samples=0",
-)
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing that cleans up may run (only `except BaseException` would
-    catch it).
-    """
+from tests.train.tiny import make_run
 
 
 def write(folder, step=1, value=1.0):
@@ -65,12 +51,8 @@ def test_save_and_load(tmp_path):
     assert weights["b"].dtype == torch.int64
     assert list(moments) == ["exp_avg/a"]
     assert state == {"step": 12}
-    assert sorted(p.name for p in path.iterdir()) == [
-        "manifest.json",
-        "model.safetensors",
-        "optimizer.safetensors",
-        "state.json",
-    ]
+    names = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}
+    assert {p.name for p in path.iterdir()} == names
 
 
 @pytest.mark.parametrize(
@@ -83,23 +65,14 @@ def test_killed_while_saving_leaves_the_previous_checkpoint(
 ):
     system = System(tmp_path)
     write(system.checkpoints, 1)
-    original, calls = getattr(owner, call), [0]
-
-    def killed(*args):
-        calls[0] += 1
-        if calls[0] == times:
-            raise Killed
-        return original(*args)
-
+    once_a_checkpoint = call == "_give_name" and times == 2
     with monkeypatch.context() as patch:
-        patch.setattr(owner, call, killed)
-        if call == "_give_name" and times == 2:
+        fail(patch, owner, call, Killed, {times})
+        if once_a_checkpoint:
             write(system.checkpoints, 2)
         with pytest.raises(Killed):
             write(system.checkpoints, 3)
-    assert [p.name for p in checkpoints.find_checkpoints(system)] == ["step-00000001"] + [
-        "step-00000002"
-    ] * (call == "_give_name" and times == 2)
+    assert steps(checkpoints.find_checkpoints(system)) == [1] + [2] * once_a_checkpoint
     capsys.readouterr()
     checkpoints.clean(system.checkpoints)
     assert ".tmp-step-00000003" in capsys.readouterr().err
@@ -109,16 +82,9 @@ def test_killed_while_saving_leaves_the_previous_checkpoint(
 def test_killed_while_replacing_brings_the_old_one_back(tmp_path, monkeypatch):
     system = System(tmp_path)
     write(system.checkpoints, 1, value=1.0)
-    original, calls = checkpoints.os.replace, [0]
-
-    def killed(*args):
-        calls[0] += 1
-        if calls[0] == 3:  # the manifest's own rename, the old one's, then this: the new one's
-            raise Killed
-        return original(*args)
-
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.os, "replace", killed)
+        # The manifest's own rename, the old one's, then this: the new one's.
+        fail(patch, checkpoints.os, "replace", Killed, {3})
         with pytest.raises(Killed):
             write(system.checkpoints, 1, value=2.0)
     assert checkpoints.candidates(system.checkpoints) == []
@@ -129,18 +95,23 @@ def test_killed_while_replacing_brings_the_old_one_back(tmp_path, monkeypatch):
     assert checkpoints.load_weights(path)["a"][0, 0] == 2.0
 
 
+def damage(path, kind):
+    """Cut a file short, flip one of its bits or remove it."""
+    content = bytearray(path.read_bytes())
+    path.unlink()
+    content[-1] ^= 1
+    if kind != "missing":
+        path.write_bytes(content[: -1 if kind == "truncated" else None])
+
+
+DAMAGES = pytest.mark.parametrize("kind", ["truncated", "one bit", "missing"])
+
+
 @pytest.mark.parametrize("victim", ["model.safetensors", "optimizer.safetensors", "state.json"])
-@pytest.mark.parametrize("damage", ["truncated", "one bit", "missing"])
-def test_damage_is_named(victim, damage, tmp_path):
+@DAMAGES
+def test_damage_is_named(victim, kind, tmp_path):
     path = write(tmp_path)
-    content = bytearray((path / victim).read_bytes())
-    if damage == "missing":
-        (path / victim).unlink()
-    elif damage == "truncated":
-        (path / victim).write_bytes(content[:-1])
-    else:
-        content[-1] ^= 1
-        (path / victim).write_bytes(content)
+    damage(path / victim, kind)
     with pytest.raises(CheckpointError) as caught:
         checkpoints.load_training(path, dict)
     assert victim in str(caught.value)
@@ -150,14 +121,7 @@ def test_damage_is_named(victim, damage, tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"format": 1, "files": {"a": 3}}',
-        "null",
-        '{"format": 1, "files": {"a": {"bytes": "x"}}}',
-    ],
+    ["", "[]", "{}", "null", '{"format": 1, "files": {"a": {"bytes": "x"}}}'],
 )
 def test_a_damaged_manifest_is_named(text, tmp_path):
     path = write(tmp_path)
@@ -203,44 +167,37 @@ def test_a_pickle_is_never_loaded(name, tmp_path):
 
 
 def test_training_goes_on_from_the_newest_whole_checkpoint(tmp_path, capsys):
-    whole, run = make_run(tmp_path / "whole"), make_run(tmp_path / "run")
-    train(whole, assignments=SETTINGS)
-    train(run, assignments=SETTINGS)
-    system = run.system("transformer")
-    newest = system.checkpoints / "step-00000006" / "model.safetensors"
-    expected = newest.read_bytes()
-    content = bytearray(expected)
-    content[-3] ^= 4
-    newest.write_bytes(content)
-    truncated = system.checkpoints / "step-00000004" / "optimizer.safetensors"
-    truncated.write_bytes(truncated.read_bytes()[:100])
+    run = make_run(tmp_path / "run")
+    fit(run)
+    folder = run.system("transformer").checkpoints
+    last = folder / "step-00000006" / "model.safetensors"
+    expected = last.read_bytes()
+    damage(last, "one bit")
+    damage(folder / "step-00000004" / "optimizer.safetensors", "truncated")
     capsys.readouterr()
-    train(run, assignments=SETTINGS)
-    said = capsys.readouterr().err
-    assert "step-00000006: damaged checkpoint: model.safetensors" in said
-    assert "step-00000004: truncated checkpoint: optimizer.safetensors" in said
-    assert "step 2 of 6: continuing" in said
-    assert newest.read_bytes() == expected
-    assert len(list(system.checkpoints.glob(".damaged-*"))) == 2
-    assert (
-        whole.system("transformer").checkpoints / "step-00000006" / "model.safetensors"
-    ).read_bytes() == expected
+    fit(run)
+    printed = capsys.readouterr().err
+    assert "step-00000006: damaged checkpoint: model.safetensors" in printed
+    assert "step-00000004: truncated checkpoint: optimizer.safetensors" in printed
+    assert "step 2 of 6: continuing" in printed
+    assert last.read_bytes() == expected
+    assert len(list(folder.glob(".damaged-*"))) == 2
 
 
 def test_all_damaged_is_an_error(tmp_path):
     run = make_run(tmp_path / "run")
-    train(run, assignments=SETTINGS)
+    fit(run)
     for path in run.system("transformer").checkpoints.glob("*/state.json"):
         path.write_text("{}")
     with pytest.raises(CheckpointError, match="every checkpoint"):
-        train(run, assignments=SETTINGS)
+        fit(run)
     with pytest.raises(CheckpointError, match="no valid checkpoint"):
         loading.load_system(run, run.system("transformer"))
 
 
 def test_another_vocabulary_is_refused(tmp_path):
     run = make_run(tmp_path / "run")
-    train(run, assignments=SETTINGS)
+    fit(run)
     vocabulary = run.prep / "vocab.txt"
     tokens = vocabulary.read_text().split("\n")
     tokens[5], tokens[6] = tokens[6], tokens[5]
@@ -249,41 +206,29 @@ def test_another_vocabulary_is_refused(tmp_path):
         loading.load_system(run, run.system("transformer"))
 
 
-def disk_full_after(monkeypatch, failures):
-    """The next so many attempts to write tensors meet a full disk, as the kernel and safetensors
-    report it.
-    """
-    original, left = safetensors.torch.save_file, [failures]
-
-    def full(*args):
-        if left[0]:
-            left[0] -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return original(*args)
-
-    monkeypatch.setattr(safetensors.torch, "save_file", full)
+FULL = OSError(errno.ENOSPC, "No space left on device")  # as the kernel and safetensors say it
 
 
 def test_disk_full_once_is_a_warning(tmp_path, monkeypatch, capsys):
     run = make_run(tmp_path / "run")
-    disk_full_after(monkeypatch, 1)
-    train(run, assignments=SETTINGS)
+    fail(monkeypatch, safetensors.torch, "save_file", FULL, {1})
+    fit(run)
     assert "No space left on device; trying once more" in capsys.readouterr().err
     assert len(checkpoints.find_checkpoints(run.system("transformer"))) == 3
 
 
 def test_disk_full_twice_stops_with_the_last_state_intact(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run")
-    train(run, assignments=[*SETTINGS, "train.max_steps=2"])
+    fit(run, "train.max_steps=2")
     with monkeypatch.context() as patch:
-        disk_full_after(patch, 2)
+        fail(patch, safetensors.torch, "save_file", FULL, {1, 2})
         with pytest.raises(EnvironmentProblem, match="No space left") as caught:
-            train(run, assignments=SETTINGS)
+            fit(run)
     assert caught.value.exit_code == 3
     folder = run.system("transformer").checkpoints
     assert [p.name for p in folder.iterdir()] == ["step-00000002"]
-    train(run, assignments=SETTINGS)
-    assert checkpoints.step_of(checkpoints.find_checkpoints(run.system("transformer"))[-1]) == 6
+    fit(run)
+    assert newest(run).name == "step-00000006"
 
 
 def test_a_write_that_the_kernel_refuses(tmp_path):
@@ -417,54 +362,40 @@ def test_what_is_current_follows_the_weights_and_reads_none(tmp_path, capsys, mo
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("damage", ["truncated", "one bit", "missing"])
-def test_a_damaged_checkpoint_is_left_out_of_the_mean(damage, tmp_path, capsys, monkeypatch):
+@DAMAGES
+def test_a_damaged_checkpoint_is_left_out_of_the_mean(kind, tmp_path, capsys, monkeypatch):
     system = trained(tmp_path)
-    spoilt = [write(system.checkpoints, step) / "model.safetensors" for step in (1, 2, 3, 4)]
-
-    def spoil(path):
-        content = bytearray(path.read_bytes())
-        content[-1] ^= 1
-        path.unlink()
-        if damage != "missing":
-            path.write_bytes(content[: -1 if damage == "truncated" else None])
-
-    spoil(spoilt[2])
+    weights = [write(system.checkpoints, step) / "model.safetensors" for step in (1, 2, 3, 4)]
+    damage(weights[2], kind)
     hashed = Mock(wraps=files.sha256)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", hashed)
         assert steps(checkpoints.choose(system, 2)) == [2, 4]
-    assert [path for (path,), _ in hashed.call_args_list if path != spoilt[2]] == [
-        spoilt[3],
-        spoilt[1],
-    ]  # the first is not wanted, so not read
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and said[0].startswith(f"nmtkit: warning: skipping {spoilt[2].parent}: ")
-    spoil(spoilt[0])
+    read = [path for (path,), _ in hashed.call_args_list if path != weights[2]]
+    assert read == [weights[3], weights[1]]  # the first is not wanted, so not read
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith(f"nmtkit: warning: skipping {weights[2].parent}: ")
+    damage(weights[0], kind)
     assert steps(checkpoints.choose(system, 3)) == [2, 4]
     assert "has 2 checkpoints to average, not 3" in capsys.readouterr().err
-    spoil(spoilt[1])
-    spoil(spoilt[3])
+    damage(weights[1], kind)
+    damage(weights[3], kind)
     with pytest.raises(CheckpointError, match="no valid checkpoint") as caught:
         checkpoints.choose(system, 2)
-    assert (
-        caught.value.exit_code == 2
-        and f"nmtkit train --name {tmp_path.name} --force" in caught.value.hint
-    )
+    assert caught.value.exit_code == 2
+    assert f"nmtkit train --name {tmp_path.name} --force" in caught.value.hint
 
 
 @pytest.mark.parametrize("average", [1, 2])
 def test_weights_are_hashed_once_on_the_way_to_a_model(average, tmp_path, monkeypatch):
     run = make_run(tmp_path / "run")
-    train(run, assignments=[*SETTINGS, "train.max_steps=2", "train.checkpoint_every=1"])
+    fit(run, "train.max_steps=2", "train.checkpoint_every=1")
     hashed = Mock(wraps=files.sha256)
     monkeypatch.setattr(checkpoints.files, "sha256", hashed)
     system = run.system("transformer")
     loading.load_system(run, system, paths=checkpoints.choose(system, average))
-    assert (
-        len([path for (path,), _ in hashed.call_args_list if path.name == "model.safetensors"])
-        == average
-    )
+    read = [path.name for (path,), _ in hashed.call_args_list]
+    assert read.count("model.safetensors") == average
 
 
 def test_averaging_in_float64(tmp_path):
@@ -506,7 +437,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path):
 
 def test_load_system_best_and_average(tmp_path):
     run = make_run(tmp_path / "run")
-    train(run, assignments=[*SETTINGS, "train.validate_every=2"])
+    fit(run, "train.validate_every=2")
     system = run.system("transformer")
     model = loading.load_system(run, system)
     assert not model.training
@@ -522,19 +453,10 @@ def test_load_system_best_and_average(tmp_path):
 
 
 def test_pruning_while_training_keeps_k_and_the_best(tmp_path, monkeypatch):
+    """The first validation stays the best."""
     run = make_run(tmp_path / "run")
-    monkeypatch.setattr(
-        "nmtkit.train.loop.is_better", lambda new, best, by: best is None
-    )  # the first validation stays the best
-    train(
-        run,
-        assignments=[
-            *SETTINGS,
-            "train.validate_every=2",
-            "train.keep_checkpoints=1",
-            "train.max_steps=8",
-        ],
-    )
+    monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)
+    fit(run, "train.validate_every=2", "train.keep_checkpoints=1", "train.max_steps=8")
     found = checkpoints.find_checkpoints(run.system("transformer"))
     assert steps(found) == [2, 8]
     assert checkpoints.choose(run.system("transformer"), 1) == found[:1]
@@ -546,9 +468,9 @@ def test_pruning_while_training_keeps_what_is_averaged(tmp_path, monkeypatch):
     """
     run = make_run(tmp_path / "run")
     monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)
-    settings = [*SETTINGS, "train.validate_every=1", "train.keep_checkpoints=2", "search.average=2"]
-    train(run, assignments=[*settings, "train.max_steps=3"])  # then it goes on, as after a stop
-    train(run, assignments=[*settings, "train.max_steps=9"])
+    settings = "train.validate_every=1", "train.keep_checkpoints=2", "search.average=2"
+    fit(run, *settings, "train.max_steps=3")  # then it goes on, as after a stop
+    fit(run, *settings, "train.max_steps=9")
     system = run.system("transformer")
     assert steps(checkpoints.candidates(system.checkpoints)) == [1, 6, 8, 9]
     assert steps(checkpoints.choose(system)) == [6, 8]
@@ -559,21 +481,18 @@ def test_pruning_beside_damaged_checkpoints_of_later_steps(tmp_path, capsys):
     removed either.
     """
     run = make_run(tmp_path / "run")
-    settings = [*SETTINGS, "train.keep_checkpoints=2"]
-    train(run, assignments=[*settings, "train.keep_checkpoints=3"])
+    often = "train.keep_checkpoints=2", "train.checkpoint_every=1"
+    fit(run, "train.keep_checkpoints=3")
     folder = run.system("transformer").checkpoints
-    damaged = [
-        folder / "step-00000004" / "model.safetensors",
-        folder / "step-00000006" / "model.safetensors",
-    ]
+    damaged = [folder / f"step-0000000{step}" / "model.safetensors" for step in (4, 6)]
     for path in damaged:
-        path.write_bytes(path.read_bytes()[:-1])
+        damage(path, "truncated")
     before = [path.read_bytes() for path in damaged]
-    train(run, assignments=[*settings, "train.checkpoint_every=1", "train.max_steps=3"])
+    fit(run, *often, "train.max_steps=3")
     assert "step 2 of 3: continuing" in capsys.readouterr().err
     assert steps(checkpoints.candidates(folder)) == [2, 3, 4, 6]
     assert [path.read_bytes() for path in damaged] == before
-    train(run, assignments=[*settings, "train.checkpoint_every=1", "train.max_steps=5"])
+    fit(run, *often, "train.max_steps=5")
     assert steps(checkpoints.candidates(folder)) == [4, 5, 6]  # 3 went: two whole ones are kept
     assert steps(checkpoints.find_checkpoints(run.system("transformer"))) == [4, 5]
     (aside,) = folder.glob(".damaged-*")  # the old 4, whose name was needed

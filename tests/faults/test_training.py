@@ -21,30 +21,28 @@ from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
-from nmtkit.train import reporting
+from nmtkit.train import reporting, validation
 from nmtkit.train.gradients import Gradients
-from nmtkit.train.stage import train
 from nmtkit.train.state import TrainState
-from tests.train.tiny import make_run, options
+from tests.faults import trainings
+from tests.faults.trainings import fail, metrics_of, newest, state_of
+from tests.train.tiny import make_run
 
-SETTINGS = options(
-    "train.max_steps=6",
-    "train.checkpoint_every=3",
-    "train.validate_every=3",
-    "train.samples=0",
-    "train.dev_bleu=false",
-)
+
+def fit(run, *assignments, **more):
+    often = "train.checkpoint_every=3", "train.validate_every=3"
+    trainings.fit(run, *often, *assignments, **more)
 
 
 @pytest.fixture
 def trained(tmp_path):
     run = make_run(tmp_path / "run", pairs=60, dev=6)
-    train(run, assignments=SETTINGS)
+    fit(run)
     return run
 
 
-def weights(run, name="transformer"):
-    return (checkpoints.find_checkpoints(run.system(name))[-1] / "model.safetensors").read_bytes()
+def weights(run):
+    return (newest(run) / "model.safetensors").read_bytes()
 
 
 # 5: resume with changed settings
@@ -53,9 +51,7 @@ def weights(run, name="transformer"):
 def test_changed_settings_are_refused_with_a_table(trained):
     config = trained.system("transformer").config.read_text()
     with pytest.raises(ConfigError) as caught:
-        train(
-            trained, assignments=[*SETTINGS, "train.lr=0.02", "model.d_ff=64", "train.max_steps=9"]
-        )
+        fit(trained, "train.lr=0.02", "model.d_ff=64", "train.max_steps=9")
     rows = [line.split() for line in caught.value.where.splitlines()]
     assert rows == [["key", "old", "new"], ["model.d_ff", "32", "64"], ["train.lr", "0.01", "0.02"]]
     assert "--force" in caught.value.hint
@@ -67,30 +63,23 @@ def test_damaged_settings_are_named_and_a_training_anew_needs_none(trained):
     written = config.read_text("utf-8")
     config.write_text("variant = ", "utf-8")
     with pytest.raises(DataError, match="settings of 'transformer' are damaged") as caught:
-        train(trained, assignments=SETTINGS)
+        fit(trained)
     assert str(config) in caught.value.where and "--force" in caught.value.hint
-    train(trained, assignments=SETTINGS, force=True)
+    fit(trained, force=True)
     assert config.read_text("utf-8") == written
 
 
 def test_harmless_changes_are_said_and_taken(trained, capsys):
-    train(
+    fit(
         trained,
-        assignments=[
-            *SETTINGS,
-            "train.max_steps=8",
-            "train.log_every=1",
-            "train.keep_checkpoints=1",
-            "search.beam=2",
-        ],
+        "train.max_steps=8",
+        "train.log_every=1",
+        "train.keep_checkpoints=1",
+        "search.beam=2",
     )
     said = capsys.readouterr().err
-    for change in (
-        "train.max_steps: 6 -> 8",
-        "train.log_every: 4 -> 1",
-        "train.keep_checkpoints: 5 -> 1",
-        "search.beam: 5 -> 2",
-    ):
+    changes = "max_steps: 6 -> 8", "log_every: 4 -> 1", "keep_checkpoints: 5 -> 1"
+    for change in (*(f"train.{change}" for change in changes), "search.beam: 5 -> 2"):
         assert change in said
     config = trained.system("transformer").read_config()
     assert (config["train"]["max_steps"], config["search"]["beam"]) == (8, 2)
@@ -98,8 +87,8 @@ def test_harmless_changes_are_said_and_taken(trained, capsys):
 
 def test_a_longer_cosine_is_warned_about(tmp_path, capsys):
     run = make_run(tmp_path / "run")
-    train(run, assignments=[*SETTINGS, "train.schedule=cosine"])
-    train(run, assignments=[*SETTINGS, "train.schedule=cosine", "train.max_steps=8"])
+    fit(run, "train.schedule=cosine")
+    fit(run, "train.schedule=cosine", "train.max_steps=8")
     assert "warning: the cosine schedule depends on train.max_steps" in capsys.readouterr().err
 
 
@@ -110,7 +99,7 @@ def test_a_corpus_prepared_anew_is_refused(trained):
     manifest = trained.manifest().model_dump()
     files.write_json(trained.prep / "manifest.json", {**manifest, "fingerprint": "0" * 64})
     with pytest.raises(DataError, match="another preparation"):
-        train(trained, assignments=SETTINGS)
+        fit(trained)
 
 
 @pytest.mark.parametrize("victim", ["train.bin", "train.idx", "vocab.txt", "dev.bin"])
@@ -120,10 +109,10 @@ def test_a_changed_file_is_named(victim, trained):
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match=f"{victim} has changed"):
-        train(trained, assignments=SETTINGS)
+        fit(trained)
     path.unlink()
     with pytest.raises(DataError, match=f"{victim} is missing"):
-        train(trained, assignments=SETTINGS)
+        fit(trained)
 
 
 # 8: a finished run
@@ -132,7 +121,7 @@ def test_a_changed_file_is_named(victim, trained):
 def test_a_finished_training_says_so(trained, capsys):
     before = weights(trained)
     capsys.readouterr()
-    train(trained, assignments=SETTINGS)
+    fit(trained)
     assert "already at step 6 of 6; raise train.max_steps to go on" in capsys.readouterr().err
     assert weights(trained) == before
 
@@ -141,22 +130,21 @@ def test_a_finished_training_says_so(trained, capsys):
 
 
 def test_a_held_system_is_refused(trained):
-    code = (
-        "import sys, time; from pathlib import Path; from nmtkit.run import locked\nwith"
-        " locked(Path(sys.argv[1]), 'train'):\n "
-    )
-    command = [
-        sys.executable,
-        "-c",
-        code + "print(1, flush=True); time.sleep(60)",
-        str(trained.system("transformer").path),
-    ]
+    code = """
+import sys, time
+from pathlib import Path
+from nmtkit.run import locked
+with locked(Path(sys.argv[1]), "train"):
+    print(1, flush=True)
+    time.sleep(60)
+"""
+    command = [sys.executable, "-c", code, str(trained.system("transformer").path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"1\n"
         with pytest.raises(DataError, match=f"in use by 'train' \\(process {other.pid} on "):
-            train(trained, assignments=SETTINGS)
+            fit(trained)
         other.kill()
-    train(trained, assignments=SETTINGS)  # the lock ended with its holder
+    fit(trained)  # the lock ended with its holder
 
 
 # 10: numbers that are not finite
@@ -177,40 +165,25 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypat
     run = make_run(tmp_path / "run", dev=0)
     with monkeypatch.context() as patch:
         poison(patch, {4})
-        train(run, assignments=[*SETTINGS, "train.max_steps=4"])
-    state = files.read_json(
-        checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json"
+        fit(run, "train.max_steps=4")
+    state = state_of(run)
+    expected = {"step": 4, "skipped": 1, "skipped_in_row": 1}
+    assert expected.items() <= state.items() and len(state["norms"]) == 3
+    message = "step 4: loss nan, gradient norm nan: update skipped (1 so far)"
+    assert message in capsys.readouterr().err
+    three, four = map(
+        checkpoints.load_weights, checkpoints.find_checkpoints(run.system("transformer"))
     )
-    assert (state["step"], state["skipped"], state["skipped_in_row"], len(state["norms"])) == (
-        4,
-        1,
-        1,
-        3,
-    )
-    assert (
-        "step 4: loss nan, gradient norm nan: update skipped (1 so far)" in capsys.readouterr().err
-    )
-    found = [
-        checkpoints.load_weights(path)
-        for path in checkpoints.find_checkpoints(run.system("transformer"))
-    ]
-    assert all(
-        torch.equal(found[0][k], found[1][k]) for k in found[0]
-    )  # steps 3 and 4: no update between
-    train(run, assignments=SETTINGS)
-    assert (
-        files.read_json(checkpoints.find_checkpoints(run.system("transformer"))[-1] / "state.json")[
-            "skipped_in_row"
-        ]
-        == 0
-    )
+    assert all(torch.equal(three[name], four[name]) for name in three)  # no update between
+    fit(run)
+    assert state_of(run)["skipped_in_row"] == 0
 
 
 def test_five_in_a_row_stop_with_everything_needed(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", dev=0)
     poison(monkeypatch, set(range(4, 100)))
     with pytest.raises(TrainingDiverged) as caught:
-        train(run, assignments=[*SETTINGS, "train.max_steps=30"])
+        fit(run, "train.max_steps=30")
     assert caught.value.exit_code == 4
     assert "5 updates in a row, up to step 8" in caught.value.message
     assert "step-00000006" in caught.value.hint  # good weights: no update was made since step 3
@@ -226,17 +199,16 @@ def test_the_first_module_that_is_not_finite_is_named(tmp_path, monkeypatch):
     from nmtkit.nn.sublayer import FeedForward
 
     monkeypatch.setattr(FeedForward, "forward", lambda self, x: x * float("inf") * 0)
-    with pytest.raises(
-        TrainingDiverged, match="first not finite: output of encoder.0.feed_forward"
-    ):
-        train(run, assignments=SETTINGS)
+    message = "first not finite: output of encoder.0.feed_forward"
+    with pytest.raises(TrainingDiverged, match=message):
+        fit(run)
 
 
 def test_one_in_a_hundred_stops(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", dev=0)
     poison(monkeypatch, set(range(0, 400, 3)))
     with pytest.raises(TrainingDiverged, match="10 of 30 updates"):
-        train(run, assignments=[*SETTINGS, "train.max_steps=100", "train.checkpoint_every=1000"])
+        fit(run, "train.max_steps=100", "train.checkpoint_every=1000")
 
 
 # 12, 13: memory
@@ -250,39 +222,25 @@ def gradients_of_an_update(run, monkeypatch, memory=None, settings=()):
         if memory and batch.src.numel() + batch.tgt_out.numel() > memory:
             batch.tgt_out.fill_(0)  # what was computed before memory ran out must not count
             original(logits_of, hidden, batch, *args)
+            message = "you tried to allocate 8 bytes"
             raise RuntimeError(
-                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
-                " bytes"
+                f"[enforce fail] DefaultCPUAllocator: can't allocate memory: {message}"
             )
         return original(logits_of, hidden, batch, *args)
 
     with monkeypatch.context() as patch:
         patch.setattr(losses, "backward", small)
-        train(
-            run,
-            assignments=[
-                *SETTINGS,
-                "model.dropout=0",
-                "train.max_steps=1",
-                "train.update_size=150",
-                *settings,
-            ],
-        )
-    return checkpoints.load_training(
-        checkpoints.find_checkpoints(run.system("transformer"))[-1], dict
-    )[1]
+        fit(run, "model.dropout=0", "train.max_steps=1", "train.update_size=150", *settings)
+    return checkpoints.load_training(newest(run), dict)[1]
 
 
 def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, capsys):
     whole = gradients_of_an_update(make_run(tmp_path / "whole", dev=0), monkeypatch)
     parts = gradients_of_an_update(make_run(tmp_path / "parts", dev=0), monkeypatch, memory=50)
-    said = capsys.readouterr().err
-    assert "warning: memory does not hold a batch of" in said
-    assert "with other dropout masks" in said
-    assert (
-        "memory does not hold a batch of"
-        in (tmp_path / "parts" / "systems" / "transformer" / "train.log").read_text()
-    )
+    printed, warning = capsys.readouterr().err, "memory does not hold a batch of"
+    assert f"warning: {warning}" in printed and "with other dropout masks" in printed
+    log = tmp_path / "parts" / "systems" / "transformer" / "train.log"
+    assert warning in log.read_text()
     assert all(torch.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
     assert any(not torch.equal(whole[name], parts[name]) for name in whole)
 
@@ -290,17 +248,12 @@ def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, 
 def test_the_part_that_memory_did_not_hold_is_split_and_no_other(tmp_path, monkeypatch):
     """A long pair alone, which fits, beside a batch that does not."""
     run = make_run(tmp_path / "run", dev=0)
-    store, state, chosen = (
-        Store(run.prep / "train"),
-        TrainState(),
-        settings.build(TrainSettings, {}, "train"),
-    )
-    model = build_model(
-        "transformer",
-        {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1},
-        vocabulary_sizes(run),
-    )
-    gradients = Gradients(model, store, chosen, {"device_type": "cpu", "enabled": False}, state)
+    store, state = Store(run.prep / "train"), TrainState()
+    chosen = settings.build(TrainSettings, {}, "train")
+    sizes = {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1}
+    model = build_model("transformer", sizes, vocabulary_sizes(run))
+    autocast = {"device_type": "cpu", "enabled": False}
+    gradients = Gradients(model, store, chosen, autocast, state)
     long, pair = np.argsort(-store.src_lengths)[:1], np.argsort(store.src_lengths)[:2]
     positions = partial(padded_positions, store.src_lengths, store.tgt_lengths)
     assert positions(long) > positions(pair)
@@ -324,22 +277,15 @@ def test_too_little_memory_for_one_pair_is_said(tmp_path, monkeypatch):
 
 
 def test_other_errors_are_not_taken_for_lack_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        losses, "backward", lambda *args: (_ for _ in ()).throw(RuntimeError("shapes differ"))
-    )
+    fail(monkeypatch, losses, "backward", RuntimeError("shapes differ"), {1})
     with pytest.raises(RuntimeError, match="shapes differ"):
-        train(make_run(tmp_path / "run", dev=0), assignments=SETTINGS)
+        fit(make_run(tmp_path / "run", dev=0))
 
 
 def test_a_pair_above_the_budget_is_trained_on(tmp_path):
     run = make_run(tmp_path / "run", pairs=20, dev=0)
-    train(
-        run,
-        assignments=[*SETTINGS, "train.batch_size=2", "train.max_steps=20", "train.log_every=20"],
-    )
-    (line,) = [
-        json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines()
-    ]
+    fit(run, "train.batch_size=2", "train.max_steps=20", "train.log_every=20")
+    (line,) = metrics_of(run)
     assert line["tgt_tokens"] == Store(run.prep / "train").tgt_lengths.sum()
     assert line["padding"] == 0
 
@@ -351,7 +297,7 @@ def test_a_system_folder_that_is_a_file_is_an_environment_problem(tmp_path):
     run = make_run(tmp_path / "run")
     (run.path / "systems").write_text("")
     with pytest.raises(EnvironmentProblem, match="cannot write"):
-        train(run, assignments=SETTINGS)
+        fit(run)
 
 
 # 32: development decoding that fails
@@ -359,15 +305,10 @@ def test_a_system_folder_that_is_a_file_is_an_environment_problem(tmp_path):
 
 def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatch, capsys):
     run = make_run(tmp_path / "run", dev=6)
-    monkeypatch.setattr(
-        "nmtkit.train.validation.search",
-        lambda *args: (_ for _ in ()).throw(RuntimeError("no beam today")),
-    )
-    train(run, assignments=[*SETTINGS, "train.dev_bleu=true"])
-    assert (
-        "decoding the development set failed (RuntimeError: no beam today); its loss decides"
-        in capsys.readouterr().err
-    )
+    fail(monkeypatch, validation, "search", RuntimeError("no beam today"), {1, 2})
+    fit(run, "train.dev_bleu=true")
+    message = "decoding the development set failed (RuntimeError: no beam today); its loss decides"
+    assert message in capsys.readouterr().err
     best = files.read_json(run.system("transformer").path / "best.json")
     assert best["metric"] == "dev_loss"
     assert best["dev_bleu"] is None
@@ -380,14 +321,14 @@ def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatc
 def test_a_gpu_that_is_not_there(tmp_path):
     run = make_run(tmp_path / "run", dev=0)
     with pytest.raises(EnvironmentProblem, match="no CUDA device") as caught:
-        train(run, assignments=SETTINGS, device="cuda")
+        fit(run, device="cuda")
     assert caught.value.exit_code == 3
     with pytest.raises(ConfigError, match="unknown device 'gpu'"):
-        train(run, assignments=SETTINGS, device="gpu")
+        fit(run, device="gpu")
 
 
 def test_the_choice_is_said_in_one_line(tmp_path, capsys):
-    train(make_run(tmp_path / "run", dev=0), assignments=SETTINGS)
+    fit(make_run(tmp_path / "run", dev=0))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "device cpu" in line]
     assert "1 thread, float32" in line
 
@@ -485,25 +426,14 @@ def test_the_choice_stands_beside_the_settings(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", dev=0)
     before = torch.get_float32_matmul_precision()
     try:
-        for matmul in (
-            "medium",
-            "highest",
-        ):  # rounding alone differs, so a training may go on with another
-            steps = {"medium": 2, "highest": 4}[matmul]
-            train(
-                run, assignments=[*SETTINGS, f"train.matmul={matmul}", f"train.max_steps={steps}"]
-            )
+        # Rounding alone differs, so a training may go on with another.
+        for matmul, steps in (("medium", 2), ("highest", 4)):
+            fit(run, f"train.matmul={matmul}", f"train.max_steps={steps}")
             config = run.system("transformer").read_config()
-            assert (
-                config["train"]["matmul"]
-                == config["hardware"]["matmul"]
-                == torch.get_float32_matmul_precision()
-                == matmul
-            )
-            assert (
-                config["train"]["precision"] == "auto"
-                and config["hardware"]["precision"] == "float32"
-            )
+            assert config["train"]["matmul"] == config["hardware"]["matmul"] == matmul
+            assert torch.get_float32_matmul_precision() == matmul
+            assert config["train"]["precision"] == "auto"
+            assert config["hardware"]["precision"] == "float32"
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -517,7 +447,7 @@ def test_metrics_beyond_the_checkpoint_are_cut(trained):
     metrics.write_text(
         whole + '{"step": 7, "kind": "train"}\n{"step": 99, "kind": "dev"}\n{"step": 6, "ki'
     )
-    train(trained, assignments=SETTINGS)
+    fit(trained)
     assert metrics.read_text() == whole
     reporting.cut_metrics(trained.system("transformer"), 3)
     assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == [3]
@@ -528,9 +458,5 @@ def test_a_value_that_is_not_finite_is_null_in_the_metrics(tmp_path):
     reporter = reporting.Reporter(system, 0)
     reporter.record("train", 1, {"loss": float("nan"), "lr": 0.1})
     reporter.close()
-    assert json.loads(system.metrics.read_text()) == {
-        "step": 1,
-        "kind": "train",
-        "loss": None,
-        "lr": 0.1,
-    }
+    line = {"step": 1, "kind": "train", "loss": None, "lr": 0.1}
+    assert json.loads(system.metrics.read_text()) == line
