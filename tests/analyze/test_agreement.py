@@ -174,7 +174,6 @@ def test_text_files(tmp_path):
         ("[1, 2]", "item 0"),
         ('{"a": 1}', "not a list"),
         ("[", "line 1"),
-        ('[{"source": "a"}]', "reference"),
         ("[]", "no pairs"),
     ],
 )
