@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options
 from nmtkit.analyze.shared import recording
+from nmtkit.analyze.shared.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Model
@@ -19,8 +20,8 @@ from nmtkit.tables.table import Column, Table, bar
 
 LOCAL, GLOBAL = ".local", ".global"
 TINY = torch.finfo(torch.float64).tiny
-SHOWN = "max_renorm"
-"""The reduction that figure and bars show."""
+SHOWN = 0
+"""The number of the reduction that figure and bars show."""
 ALL, WITHOUT_END = "all", "without </s>"
 MEAN = "E_d"
 STACKS = ("encoder", "decoder")
@@ -96,11 +97,14 @@ def mean_divergence(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, s
                 if stack == "encoder":  # what the decoder reads does not end in </s>
                     heads = [_without(weights, lengths - 1) for weights in heads]
                     of_layer[WITHOUT_END] = _sums(heads, lengths - 1)
+                layer = recording.layer_of(name)
                 for positions, values in of_layer.items():
                     layers = sums.setdefault((stack, positions), {})
-                    layer = recording.layer_of(name)
                     layers[layer] = layers.get(layer, 0) + values
-    return {key: {n: _mean(values) for n, values in layers.items()} for key, layers in sums.items()}
+    return {
+        key: {n: (values[:-1] / values[-1].clamp(min=1)).tolist() for n, values in layers.items()}
+        for key, layers in sums.items()
+    }
 
 
 def _sums(heads: Sequence[Tensor], lengths: Tensor) -> Tensor:
@@ -109,11 +113,6 @@ def _sums(heads: Sequence[Tensor], lengths: Tensor) -> Tensor:
     real = torch.arange(local.size(2), device=lengths.device) < lengths[:, None]  # (B, T)
     sums = [divergence(local, whole, mode)[real].sum() for mode in REDUCTIONS]
     return torch.stack([*sums, lengths.sum()]).cpu()
-
-
-def _mean(sums: Tensor) -> list[float]:
-    mean: list[float] = (sums[:-1] / sums[-1].clamp(min=1)).tolist()
-    return mean
 
 
 def _without(weights: Tensor, keys: Tensor) -> Tensor:
@@ -173,10 +172,12 @@ class Divergence(Analysis[Options, Divergences]):
         nobody = "no system of this run attends locally and globally"
         hint = "train a variant with local heads; `nmtkit variants` lists the variants"
         measured = study.each(means_of, nobody, hint)
-        stacks: list[StackDivergence] = []
-        for name, text in differing(settings).items():
-            means = measured[name].items()
-            stacks += [StackDivergence(name, text, *key, layers) for key, layers in means]
+        texts = differing(settings)
+        stacks = [
+            StackDivergence(name, texts[name], *key, layers)
+            for name, means in measured.items()
+            for key, layers in means.items()
+        ]
         return Divergences(set_name, sentences, stacks)
 
     def present(self, result: Divergences) -> Finding:
@@ -190,26 +191,32 @@ class Divergence(Analysis[Options, Divergences]):
             rows += [[*about, str(layer), *values] for layer, values in dv.layers.items()]
             if dv.positions == ALL:
                 label = dv.system + f" ({dv.settings})" * bool(dv.settings) + f", {dv.stack}"
-                place = list(REDUCTIONS).index(SHOWN)
-                series[label] = {layer: values[place] for layer, values in dv.layers.items()}
-                overall[label] = dv.mean[place]
-        texts = ("system", "settings", "stack", "positions")
-        columns = [*(Column(key, key, left=True) for key in texts), Column("layer", "layer")]
-        columns += [Column(mode, mode, decimals=4) for mode in REDUCTIONS]
+                series[label] = {layer: values[SHOWN] for layer, values in dv.layers.items()}
+                overall[label] = dv.mean[SHOWN]
+        columns = [
+            *text_columns("system", "settings", "stack", "positions"),
+            Column("layer", "layer"),
+            *(Column(mode, mode, decimals=4) for mode in REDUCTIONS),
+        ]
         title = "Divergence of local and global attention, over all layers and by layer"
-        facts = {"set": result.set_name, "sentences": result.sentences, "modes": list(REDUCTIONS)}
+        title += f", on {result.set_name}"
+        modes = list(REDUCTIONS)
         return Finding(
-            table=Table(
-                "divergence", f"{title}, on {result.set_name}", columns, means + rows, NOTES
-            ),
+            table=Table("divergence", title, columns, means + rows, NOTES),
             text=(
                 "Near 0 the local heads look where the global ones look and add little; a large "
                 "dv means that the two read different things. Compare systems under the same mode "
                 "only."
             ),
-            figure=_figure(series, overall),
-            bars=_bars(series, overall),
-            facts={**facts, "shown": SHOWN, "logarithm": "natural"},
+            figure=_figure(series, overall, modes[SHOWN]),
+            bars=_bars(series, overall, modes[SHOWN]),
+            facts={
+                "set": result.set_name,
+                "sentences": result.sentences,
+                "modes": modes,
+                "shown": modes[SHOWN],
+                "logarithm": "natural",
+            },
         )
 
 
@@ -242,25 +249,29 @@ def differing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return texts
 
 
-def _figure(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float]) -> str | None:
+def _figure(
+    series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float], mode: str
+) -> str | None:
     layers = sorted({layer for values in series.values() for layer in values})
     return figures.lines(
         [str(layer) for layer in layers],
         {label: [values.get(layer) for layer in layers] for label, values in series.items()},
         "layer",
-        f"dv ({SHOWN})",
+        f"dv ({mode})",
         means=overall if len(overall) > 1 else None,
-        means_label=f"{MEAN} ({SHOWN})",
+        means_label=f"{MEAN} ({mode})",
     )
 
 
-def _bars(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float]) -> str:
+def _bars(
+    series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float], mode: str
+) -> str:
     """Draw all systems by the mean over their layers, then each by layer."""
     top = max(value for values in series.values() for value in values.values())
     width = max(map(len, overall))
     means = [f"{label:<{width}} {bar(value, top)} {value:.4f}" for label, value in overall.items()]
-    blocks = [[f"{MEAN} ({SHOWN})", *means]]
+    blocks = [f"{MEAN} ({mode})", *means]
     for label, values in series.items():
         lines = [f"{layer:>3} {bar(value, top)} {value:.4f}" for layer, value in values.items()]
-        blocks.append([f"{label} ({SHOWN})", *lines])
-    return "\n\n".join("\n".join(block) for block in blocks)
+        blocks += ["", f"{label} ({mode})", *lines]
+    return "\n".join(blocks)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 from nmtkit import files
-from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions, option
+from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions
+from nmtkit.analyze.shared.presenting import SentenceOptions, interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
-from nmtkit.errors import ConfigError
 from nmtkit.score.formulas import Array
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.score.significance import binomial
@@ -22,11 +21,8 @@ SAME = 1e-9
 """Two scores that are no further apart are equal."""
 
 
-class ExamplesOptions(PaperOptions):
+class ExamplesOptions(SentenceOptions, PaperOptions):
     """Options of `examples`."""
-
-    sentence: int = option(1, "N", ge=1)
-    """The sentence pair to show, by its line."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +51,8 @@ class Examples(Analysis[ExamplesOptions, Example]):
     paper = "sentence"
 
     def measure(self, study: Study) -> Example:
-        run, text_set, number = study.run, study.text_set, self.options.sentence
-        if number > text_set.lines:
-            message = f"no line {number}: there are {text_set.lines:,}"
-            raise ConfigError(message, where="--sentence", hint=f"1 to {text_set.lines}")
+        run, text_set = study.run, study.text_set
+        row = self.options.row(text_set.lines)
         folders = study.translations()
         metrics = bleu_of(run, text_set, folders)
         paths = [("source", run.source(text_set.name))]
@@ -66,7 +60,9 @@ class Examples(Analysis[ExamplesOptions, Example]):
         paths += [(name, folder / "hyp.txt") for name, folder in folders.items()]
         return Example(
             set_name=text_set.name,
-            texts=[(label, line_of(path, number)) for label, path in paths],
+            texts=[
+                (label, next(islice(files.text_lines(path), row, None))) for label, path in paths
+            ],
             bleu={name: metric.sentence_scores() for name, metric in metrics.items()},
             signature=next(iter(metrics.values())).signature,
             resampling=study.resampling(text_set.lines),
@@ -76,9 +72,9 @@ class Examples(Analysis[ExamplesOptions, Example]):
         rows, line = self.rows(result), self.options.sentence
         base, *others = result.bleu
         columns = [
-            Column("system", "system", left=True),
+            *text_columns("system"),
             Column("bleu", f"BLEU of line {line}"),
-            Column("mean", "mean of all lines [95%]", interval=True),
+            interval_column("mean", "mean of all lines"),
             Column("ahead", f"ahead of {base}, %", decimals=1),
             Column("behind", "behind, %", decimals=1),
             Column("p", "p", decimals=3, below=0.001),
@@ -91,11 +87,12 @@ class Examples(Analysis[ExamplesOptions, Example]):
             f"{result.signature}; [95%]: percentile interval over {result.resampling.describe()}",
         ]
         title = f"Line {line} of {result.set_name}, and all others"
-        ahead, behind = ([Estimate(row[column]) for row in rows[1:]] for column in (3, 4))
-        counts = {"ahead": ahead, "behind": behind}
-        axes, draw = (f"against {base}", "% of the sentences"), figures.grouped_bars
+        counts = {
+            "ahead": [Estimate(row[3]) for row in rows[1:]],
+            "behind": [Estimate(row[4]) for row in rows[1:]],
+        }
+        axes = f"against {base}", "% of the sentences"
         width = max(len(label) for label, _ in result.texts)
-        facts = {"resamples": RESAMPLES, "seed": SEED, "signature": result.signature}
         return Finding(
             table=Table("examples", title, columns, rows, notes),
             text=(
@@ -103,9 +100,15 @@ class Examples(Analysis[ExamplesOptions, Example]):
                 "ahead on, and whether that could be luck (sign test). Sentence BLEU is rough; "
                 "corpus BLEU, which `nmtkit score` tests, is no mean of it."
             ),
-            figure=draw(others, counts, *axes, upright=True) if others else None,
+            figure=figures.grouped_bars(others, counts, *axes, upright=True) if others else None,
             bars="\n".join(f"{label:>{width}}  {text}" for label, text in result.texts),
-            facts={"set": result.set_name, "line": line, **facts},
+            facts={
+                "set": result.set_name,
+                "line": line,
+                "resamples": RESAMPLES,
+                "seed": SEED,
+                "signature": result.signature,
+            },
         )
 
     def rows(self, result: Example) -> list[list[Any]]:
@@ -126,8 +129,3 @@ class Examples(Analysis[ExamplesOptions, Example]):
         numbers = {name: {"bleu": float(bleu[at]) / 100} for name, bleu in result.bleu.items()}
         remark = "which sentence the paper's is, is not said"
         return Measured(numbers, f"{result.set_name}, line {at + 1}", result.signature, [remark])
-
-
-def line_of(path: Path, number: int) -> str:
-    """Return a line of a text by its number, from 1."""
-    return next(itertools.islice(files.text_lines(path), number - 1, None))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
 from nmtkit.analyze.shared import recording
+from nmtkit.analyze.shared.presenting import interval_column, interval_note, text_columns
 from nmtkit.analyze.shared.words import (
     TOP,
     Group,
@@ -87,19 +88,21 @@ def of_words(
         words: of the set, by side.
     Returns: site -> values, NaN where the system does not use the gate.
     """
-    values = {site: np.full(len(words[side].flat), np.nan) for site, side in sides.items()}
+    values = {
+        site: [np.full(len(line), np.nan) for line in words[side].lines]
+        for site, side in sides.items()
+    }
     for batch in study.batches(name, model):
         recorded = recording.look(model, batch)
         for site, opened in (recorded["encoder"] | recorded["decoder"]).items():
             if site not in sides:
                 continue
-            text = words[sides[site]]
+            owners = words[sides[site]].owners
             subwords = of_subwords(opened, batch, site, sides[site])
             for row, of_row in zip(batch.rows.tolist(), subwords, strict=True):
-                if len(owners := text.owners[row]):
-                    start, end = text.offsets[row : row + 2]
-                    values[site][start:end] = np.bincount(owners, of_row) / np.bincount(owners)
-    return values
+                sums, counts = np.bincount(owners[row], of_row), np.bincount(owners[row])
+                values[site][row] = sums / counts
+    return {site: np.concatenate(lines) for site, lines in values.items()}
 
 
 def means(
@@ -119,8 +122,7 @@ def means(
     with np.errstate(invalid="ignore", divide="ignore"):
         totals, resampled = sums.sum(0), draws.sums(sums)
         mean, spread = totals[::2] / totals[1::2], resampled[:, ::2] / resampled[:, 1::2]
-    numbers = [float(value) if np.isfinite(value) else None for value in mean]
-    return [estimate(value, column) for value, column in zip(numbers, spread.T, strict=True)]
+    return [estimate(float(value), column) for value, column in zip(mean, spread.T, strict=True)]
 
 
 def meanings(models: Mapping[str, Model]) -> list[str]:
@@ -206,37 +208,44 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 message = f"no gate is of words of the {SIDES[side]}"
                 raise ConfigError(message, where=f"--{side}-tags", hint="leave it out")
             tags[side] = read_tags(Path(file), words[side], side)
-        in_groups = {}
-        for side, text in words.items():
-            counts = training_counts(run, side, text, store)
-            in_groups[side] = groups(text, counts, tags.get(side))
+        in_groups = {
+            side: groups(text, training_counts(run, side, text, store), tags.get(side))
+            for side, text in words.items()
+        }
         values = [of_words(study, name, model, sides, words) for name, model in models.items()]
         draws = study.resampling(len(store))
         rows: list[GateMean] = []
         for site, side in sides.items():
             columns = [means(v[site], words[side], in_groups[side], draws) for v in values]
             for group, row in zip(in_groups[side], zip(*columns, strict=True), strict=True):
-                about = site, SIDES[side], group.section, group.label
-                rows.append(GateMean(*about, int(group.members.sum()), row))
-        tokens = {side: text.lines for side, text in words.items()}
-        left_out, opens = list(study.left_out), meanings(models)
-        return GateMeans(study.set_name, len(store), systems, left_out, opens, rows, tokens)
+                count = int(group.members.sum())
+                rows.append(GateMean(site, SIDES[side], group.section, group.label, count, row))
+        return GateMeans(
+            study.set_name,
+            len(store),
+            systems,
+            list(study.left_out),
+            meanings(models),
+            rows,
+            {side: text.lines for side, text in words.items()},
+        )
 
     def _tag_files(self) -> dict[Side, str]:
         files: dict[Side, str] = {"src": self.options.src_tags, "tgt": self.options.tgt_tags}
         return {side: file for side, file in files.items() if file}
 
     def present(self, result: GateMeans) -> Finding:
-        drawn: dict[str, str | None] = {}
         bars = []
+        drawn: dict[str, str | None] = {}
         for site in dict.fromkeys(row.site for row in result.rows):
             words = [row for row in result.rows if row.site == site and row.section == "word"]
             drawn[site] = _figure(site, words, result.gates)
             for number, (name, sites) in enumerate(result.gates.items()):
                 bars += [_bars(site, name, words, number)] if site in sites else []
-        attachments = {f"tokens.{side}.txt": _lines(words) for side, words in result.tokens.items()}
         first, *others = drawn
-        attachments |= {f"figure.{site}.svg": svg for site in others if (svg := drawn[site])}
+        attachments = {f"figure.{site}.svg": svg for site in others if (svg := drawn[site])}
+        for side, lines in result.tokens.items():
+            attachments[f"tokens.{side}.txt"] = "".join(" ".join(line) + "\n" for line in lines)
         return Finding(
             table=_table(result),
             text=(
@@ -261,14 +270,13 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         )
 
 
-def _lines(sentences: Sequence[Sequence[str]]) -> str:
-    return "".join(" ".join(words) + "\n" for words in sentences)
-
-
 def _table(result: GateMeans) -> Table:
-    columns = [*(Column(key, key, left=True) for key in ("gate", "side", "group"))]
-    columns += [Column("label", "", left=True), Column("occurrences", "occurrences")]
-    columns += [Column(n, f"{n} [95%]", decimals=3, interval=True) for n in result.gates]
+    columns = [
+        *text_columns("gate", "side", "group"),
+        Column("label", "", left=True),
+        Column("occurrences", "occurrences"),
+        *(interval_column(name, name, 3) for name in result.gates),
+    ]
     rows = [[*about, *means] for *about, means in result.rows]
     notes = [
         (
@@ -282,7 +290,7 @@ def _table(result: GateMeans) -> Table:
             " the like take no part; frequency: how often the type occurs in the training text, as"
             " prepared"
         ),
-        f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences, seed {SEED}",
+        interval_note(),
         *result.meanings,
         (
             "tokens.src.txt and tokens.tgt.txt beside this table are the words that --src-tags and"

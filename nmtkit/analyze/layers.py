@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options
+from nmtkit.analyze.shared.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Model
@@ -53,26 +54,22 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
         )
 
     def present(self, result: dict[str, dict[str, Shares]]) -> Finding:
-        mixed = [
-            (system, what, shares)
-            for system, by_name in result.items()
-            for what, shares in by_name.items()
-        ]
-        most = max(len(shares[0]) for _, _, shares in mixed)
         rows: list[list[Any]] = []
         heats: dict[str, Heat] = {}
-        for system, what, shares in mixed:
-            levels = ["embeddings", *(f"layer {i}" for i in range(1, len(shares)))]
-            rows += [
-                [system, what, level, *row, *[None] * (most - len(row))]
-                for level, row in zip(levels, shares, strict=True)
-            ]
-            heats[f"{system}, {what}"] = Heat(
-                shares, levels, [str(i + 1) for i in range(len(shares[0]))]
-            )
-        columns = [Column("system", "system", left=True), Column("mixture", "of", left=True)]
-        columns += [Column("level", "encoder", left=True)]
-        columns += [Column(f"decoder_{i + 1}", f"decoder {i + 1}", decimals=3) for i in range(most)]
+        for system, by_name in result.items():
+            for mixture, shares in by_name.items():
+                levels = ["embeddings", *(f"layer {i}" for i in range(1, len(shares)))]
+                rows += [[system, mixture, *row] for row in zip(levels, shares, strict=True)]
+                layers = [str(i + 1) for i in range(len(shares[0]))]
+                heats[f"{system}, {mixture}"] = Heat(shares, levels, layers)
+        most = max(len(panel.columns) for panel in heats.values())
+        rows = [[*about, *row, *[None] * (most - len(row))] for *about, row in rows]
+        columns = [
+            *text_columns("system"),
+            Column("mixture", "of", left=True),
+            Column("level", "encoder", left=True),
+            *(Column(f"decoder_{i + 1}", f"decoder {i + 1}", decimals=3) for i in range(most)),
+        ]
         notes = [
             "a column: the share of each level in what that decoder layer reads, softmax over the"
             " levels; 1 in all"

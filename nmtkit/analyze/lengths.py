@@ -6,12 +6,13 @@ import statistics
 from dataclasses import dataclass
 
 from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions, option
+from nmtkit.analyze.shared.presenting import text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.records import LengthScore
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
 from nmtkit.score.translations import bleu_of, sets_to_score, source_lengths
-from nmtkit.tables.table import Column, Table
+from nmtkit.tables.table import Table
 
 
 class LengthsOptions(PaperOptions):
@@ -61,14 +62,12 @@ class Lengths(Analysis[LengthsOptions, LengthScores]):
             f"BLEU: {result.signature}",
             f"[95%]: percentile interval over {RESAMPLES} resamples inside the group, seed {SEED}",
         ]
+        columns = [*text_columns("set"), *lengths.COLUMNS]
         title = f"By source length in subwords (groups: {self.options.buckets})"
         several = len(result.by_set) > 1
         first, scores = next(iter(result.by_set.items()))
-        facts = {"buckets": self.options.buckets, "resamples": RESAMPLES, "seed": SEED}
         return Finding(
-            table=Table(
-                "lengths", title, [Column("set", "set", left=True), *lengths.COLUMNS], rows, notes
-            ),
+            table=Table("lengths", title, columns, rows, notes),
             text=(
                 "Compare systems inside a group, not groups with each other (their sentences"
                 " differ): where two intervals are far apart the systems differ on sentences of"
@@ -79,7 +78,12 @@ class Lengths(Analysis[LengthsOptions, LengthScores]):
             bars="\n\n".join(
                 f"{name}\n" * several + lengths.bars(s) for name, s in result.by_set.items()
             ),
-            facts={**facts, "signature": result.signature},
+            facts={
+                "buckets": self.options.buckets,
+                "resamples": RESAMPLES,
+                "seed": SEED,
+                "signature": result.signature,
+            },
         )
 
     def printed_too(self, result: LengthScores) -> Measured:
@@ -87,16 +91,13 @@ class Lengths(Analysis[LengthsOptions, LengthScores]):
         set_name, scores = next(iter(result.by_set.items()))
         base = papers.other_seeds(scores[0].system, dict.fromkeys(score.system for score in scores))
         gains: dict[str, dict[str, float]] = {s.system: {} for s in scores if s.system not in base}
-        groups = list(dict.fromkeys(score.group for score in scores))
-        for group in groups:
-            bleu = {
-                s.system: s.bleu.value
-                for s in scores
-                if s.group == group and s.bleu.value is not None
-            }
-            if bleu:  # all systems have the same sentences
-                baseline = statistics.fmean(bleu[name] for name in base)
-                for name in gains:
-                    gains[name][group] = bleu[name] - baseline
+        bleu: dict[str, dict[str, float]] = {}  # of each group
+        for score in scores:
+            if score.bleu.value is not None:
+                bleu.setdefault(score.group, {})[score.system] = score.bleu.value
+        for group, of_system in bleu.items():  # all systems have the same sentences
+            baseline = statistics.fmean(of_system[name] for name in base)
+            for name in gains:
+                gains[name][group] = of_system[name] - baseline
         over = f"{', '.join(base)} (their mean)" if base[1:] else base[0]
         return Measured(gains, set_name, result.signature, [f"gained over {over}, in each group"])

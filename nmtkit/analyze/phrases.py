@@ -14,6 +14,7 @@ from nmtkit import files
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.shared import expressions
 from nmtkit.analyze.shared.expressions import Expression, Match, spaced, translations
+from nmtkit.analyze.shared.presenting import interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.corpora import generated
 from nmtkit.errors import ConfigError, DataError
@@ -88,17 +89,24 @@ class SetOccurrences:
     systems: list[str]
     occurrences: list[Occurrence]
 
+    @property
+    def in_source(self) -> int:
+        """How often the source has listed expressions."""
+        return sum(o.in_source for o in self.occurrences)
+
     def names(self, least: int = 0) -> int:
         """Return how many listed names have an occurrence with `least` accepted translations."""
         return len({o.expression.name for o in self.occurrences if o.in_reference >= least})
 
     def counts(self) -> dict[str, Any]:
         """Return counts over all expressions."""
-        in_source = sum(o.in_source for o in self.occurrences)
-        in_reference = sum(o.in_reference for o in self.occurrences)
-        right = {name: sum(o.right[name] for o in self.occurrences) for name in self.systems}
-        size = {"occurring": self.names(), "sentences": self.sentences}
-        return {**size, "in_source": in_source, "in_reference": in_reference, "right": right}
+        return {
+            "occurring": self.names(),
+            "sentences": self.sentences,
+            "in_source": self.in_source,
+            "in_reference": sum(o.in_reference for o in self.occurrences),
+            "right": {name: sum(o.right[name] for o in self.occurrences) for name in self.systems},
+        }
 
 
 @dataclass(frozen=True)
@@ -128,8 +136,9 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
         sets = [occurrences_in(study, one, listed, self.options.match_case) for one in chosen]
         for one in sets:
             if not any(o.in_reference for o in one.occurrences):
-                count = one.counts()["in_source"]
-                message = f"{one.name}: of {len(listed):,} expressions {count:,} occurrences in "
+                message = (
+                    f"{one.name}: of {len(listed):,} expressions {one.in_source:,} occurrences in "
+                )
                 message += "the source, and an accepted translation of none in the reference"
                 hint = "compare the list with the text: gaps '...', upper case (--match-case)"
                 raise DataError(message, where=name, hint=hint)
@@ -170,7 +179,7 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
         names = len({expression.name for expression in result.listed})
         coverage = [
             f"{one.name}: {one.names():,} of {names:,} listed expressions occur, "
-            f"{one.counts()['in_source']:,} times in {one.sentences:,} sentences; {one.names(1):,} "
+            f"{one.in_source:,} times in {one.sentences:,} sentences; {one.names(1):,} "
             "of them have an accepted translation in the reference"
             for one in result.sets
         ]
@@ -281,14 +290,15 @@ def rows_of(one: SetOccurrences, systems: Sequence[str]) -> list[list[Any]]:
         counts = np.zeros((one.sentences, 1 + len(one.systems)))
         for member in members:
             counts[member.line] += [member.in_reference, *member.right.values()]
-        total, *right = counts.sum(0).astype(int).tolist()
-        whole, drawn = shares_of(counts.sum(0)[None]), shares_of(resampling.sums(counts))
+        sums = counts.sum(0)
+        total, *right = sums.astype(int).tolist()
+        whole, drawn = shares_of(sums), shares_of(resampling.sums(counts))
         shares, differences = dict.fromkeys(systems, NONE), dict.fromkeys(systems[1:], NONE)
         for i, name in enumerate(one.systems):
             shares[name] = wilson(right[i], total)
             if i and systems[0] == one.systems[0]:
                 gap = drawn[:, i] - drawn[:, 0]
-                differences[name] = estimate(float(whole[0, i] - whole[0, 0]), gap)
+                differences[name] = estimate(float(whole[i] - whole[0]), gap)
         in_source = sum(member.in_source for member in members)
         cells = [*shares.values(), *differences.values()]
         rows.append([one.name, section, label, in_source, total, *cells])
@@ -312,22 +322,26 @@ def groups_of(members: Sequence[Occurrence]) -> list[tuple[str, str, list[Occurr
 
 
 def shares_of(sums: Array) -> Array:
-    """Return the shares (draws, systems) of sums (draws, 1 + systems), in percent; else NaN."""
+    """Return the shares (…, systems) of sums (…, 1 + systems), in percent; NaN of nothing."""
     with np.errstate(invalid="ignore"):
-        shares: Array = 100 * sums[:, 1:] / sums[:, :1]
+        shares: Array = 100 * sums[..., 1:] / sums[..., :1]
     return shares
 
 
 def columns_of(systems: Sequence[str]) -> list[Column]:
     """Return the columns of the table."""
-    heads = {"set": "set", "section": "group", "label": ""}
-    columns = [Column(key, header, left=True) for key, header in heads.items()]
-    columns += [Column("in_source", "in source"), Column("in_reference", "in reference")]
-    columns += [Column(name, f"{name} [95%]", decimals=1, interval=True) for name in systems]
-    for name in systems[1:]:
-        key, header = f"{name}_difference", f"{name} - {systems[0]} [95%]"
-        columns.append(Column(key, header, decimals=1, interval=True, signed=True))
-    return columns
+    return [
+        *text_columns("set"),
+        Column("section", "group", left=True),
+        Column("label", "", left=True),
+        Column("in_source", "in source"),
+        Column("in_reference", "in reference"),
+        *(interval_column(name, name, 1) for name in systems),
+        *(
+            interval_column(f"{name}_difference", f"{name} - {systems[0]}", 1, signed=True)
+            for name in systems[1:]
+        ),
+    ]
 
 
 def occurrences_tsv(result: PhrasesResult) -> str:

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
+from nmtkit.analyze.analysis import Analysis, Finding, LeftOut
 from nmtkit.analyze.gates import ENDING, meanings
 from nmtkit.analyze.shared import recording
+from nmtkit.analyze.shared.presenting import SentenceOptions, text_columns
 from nmtkit.analyze.shared.words import read_words
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch, collate
-from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, named_bars
 
 Numbers = NDArray[np.float64]
 END = "</s>"
-COLUMNS = ("attention", "gate", "weighted")
 
 
-@dataclass(frozen=True)
-class WordWeights:
+class WordWeights(NamedTuple):
     """The weights of the source words of a sentence (N), </s> the last, over the target's steps.
 
     Attributes:
@@ -35,9 +33,9 @@ class WordWeights:
         weighted: attention times gate, summed as attention is; a step without gate adds nothing.
     """
 
-    attention: Numbers
-    gate: Numbers
-    weighted: Numbers
+    attention: NDArray[Any]
+    gate: NDArray[Any]
+    weighted: NDArray[Any]
 
 
 def attentions_of(model: Model, device: torch.device) -> list[str]:
@@ -62,12 +60,11 @@ def of_words(alpha: Numbers, opened: Numbers, owners: NDArray[np.int64]) -> Word
     opened = np.where(used, opened, 0)
     with np.errstate(invalid="ignore"):
         gate = opened.sum(0) / used.sum(0)
-
-    def summed(values: Numbers) -> Numbers:
-        return np.bincount(owners, weights=values).astype(np.float64)
-
-    means = summed(gate) / np.bincount(owners)
-    return WordWeights(summed(alpha.sum(0)), means, summed((alpha * opened).sum(0)))
+    attention, gate, weighted = (
+        np.bincount(owners, weights=values)
+        for values in (alpha.sum(0), gate, (alpha * opened).sum(0))
+    )
+    return WordWeights(attention, gate / np.bincount(owners), weighted)
 
 
 def measured(model: Model, site: str, batch: Batch, owners: NDArray[np.int64]) -> WordWeights:
@@ -75,13 +72,6 @@ def measured(model: Model, site: str, batch: Batch, owners: NDArray[np.int64]) -
     recorded = recording.look(model, batch)["decoder"]
     alpha, opened = recorded[site][0].mean(0), recorded[site + ENDING][0]
     return of_words(alpha.double().cpu().numpy(), opened.double().cpu().numpy(), owners)
-
-
-class WeightsOptions(Options):
-    """Options of `weights`."""
-
-    sentence: int = option(1, "N", ge=1)
-    """The sentence pair that is shown, by its line."""
 
 
 @dataclass(frozen=True)
@@ -105,37 +95,33 @@ class SentenceWeights:
     left_out: list[str]
 
 
-class Weights(Analysis[WeightsOptions, SentenceWeights]):
+class Weights(Analysis[SentenceOptions, SentenceWeights]):
     """What each source word of a sentence weighs, by system, with the reference given."""
 
     name = "weights"
     title = "what each source word weighs in gated attention"
     examples = ("--sentence 7",)
-    Options = WeightsOptions
+    Options = SentenceOptions
 
     def measure(self, study: Study) -> SentenceWeights:
-        store, device, row = study.store, study.device, self.options.sentence - 1
-        if row >= len(store):
-            message = f"no line {row + 1}: there are {len(store):,}"
-            raise ConfigError(message, where="--sentence", hint=f"1 to {len(store)}")
+        store, device = study.store, study.device
+        row = self.options.row(len(store))
         words = read_words(study.run, store, "src")
         models: dict[str, Model] = {}
+        weights: dict[str, WordWeights] = {}
 
-        def weights_of(name: str) -> dict[str, WordWeights]:
+        def measure(name: str) -> None:
             model = study.model(name)
             if not (sites := attentions_of(model, device)):
                 raise LeftOut("it has no gated attention")
             models[name] = model
             batch = collate(store, np.array([row]), device, model.context_rule)
-            labels = [name] if len(sites) == 1 else [f"{name}, {site}" for site in sites]
-            values = (measured(model, site, batch, words.owners[row]) for site in sites)
-            return dict(zip(labels, values, strict=True))
+            for site in sites:
+                label = f"{name}, {site}" if sites[1:] else name
+                weights[label] = measured(model, site, batch, words.owners[row])
 
         hint = f"variants that have it: {recording.variants_with(attentions_of)}"
-        systems = study.each(weights_of, "no system of this run has gated attention", hint)
-        weights: dict[str, WordWeights] = {}
-        for by_label in systems.values():
-            weights |= by_label
+        study.each(measure, "no system of this run has gated attention", hint)
         return SentenceWeights(
             study.set_name,
             [*words.lines[row], END],
@@ -175,13 +161,14 @@ class Weights(Analysis[WeightsOptions, SentenceWeights]):
 
 
 def _table(result: SentenceWeights, where: str) -> Table:
-    columns = [Column("position", "position"), Column("word", "word", left=True)]
+    columns = [Column("position", "position"), *text_columns("word")]
     values: list[list[float]] = []
     sums: list[float | None] = []
     for name, weights in result.weights.items():
-        columns += [Column(f"{name}_{key}", f"{name}: {key}", decimals=3) for key in COLUMNS]
-        values += [weights.attention.tolist(), weights.gate.tolist(), weights.weighted.tolist()]
-        sums += [float(weights.attention.sum()), None, float(weights.weighted.sum())]
+        for key, numbers in weights._asdict().items():
+            columns.append(Column(f"{name}_{key}", f"{name}: {key}", decimals=3))
+            values.append(numbers.tolist())
+            sums.append(None if key == "gate" else float(numbers.sum()))
     lines = zip(result.words, *values, strict=True)
     rows: list[list[Any]] = [[number, *line] for number, line in enumerate(lines, 1)]
     notes = [

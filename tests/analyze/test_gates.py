@@ -258,11 +258,10 @@ def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
-def test_words_are_counted_in_the_training_text(demo, side, monkeypatch):
+def test_words_are_counted_in_the_training_text(demo, side):
     """Against the text as it was prepared, a line at a time; and where a set has a word that
     training never saw, and one outside the vocabulary.
     """
-    monkeypatch.setattr(texts, "PAIRS", 77)
     text, training, store = (
         TextSide.load(demo.prep, side),
         Store(demo.prep / "train"),
@@ -304,7 +303,7 @@ def test_without_subwords_a_token_is_a_word_and_a_joiner_at_the_end_ends_it(anal
     monkeypatch.setattr(texts.Store, "src", Lists.src)
     monkeypatch.setattr(texts, "load_vocabularies", lambda prep: (names, names))
     monkeypatch.setattr(texts.TextSide, "load", lambda *_: SimpleNamespace(bpe=None))
-    whole = words_of("b a", "", "d z")
+    whole = words_of("b a@@", "", "d z")
     assert texts.training_counts(analysed.run, "src", whole, Lists(store["test"])).tolist() == [
         2,
         2,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,9 @@ from nmtkit import files
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.run import Run
-from nmtkit.text.bpe import JOINER
+from nmtkit.text.bpe import join
 from nmtkit.text.side import TextSide
-from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
+from nmtkit.text.vocabulary import UNK, load_vocabularies
 
 Side = Literal["src", "tgt"]
 Ids = NDArray[np.int64]
@@ -36,8 +36,6 @@ CLASSES = (
     (OUTSIDE, "outside the vocabulary"),
 )
 """Frequency classes: (minimum training count, label)."""
-PAIRS = 50_000
-"""Pairs of the training set whose words are counted at once."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +52,9 @@ class Words:
         return [word for line in self.lines for word in line]
 
     @cached_property
-    def offsets(self) -> Ids:
-        """Where each line begins among all words, and the end."""
-        return np.cumsum([0, *map(len, self.lines)])
-
-    @cached_property
     def sentences(self) -> Ids:
         """The line of each word (N), from 0."""
-        return np.repeat(np.arange(len(self.lines)), np.diff(self.offsets))
+        return np.repeat(np.arange(len(self.lines)), [len(line) for line in self.lines])
 
 
 def read_words(run: Run, store: Store, side: Side) -> Words:
@@ -76,19 +69,16 @@ def read_words(run: Run, store: Store, side: Side) -> Words:
         kept = [text_set.name for text_set in run.sets() if run.source(text_set.name).is_file()]
         message = f"the run keeps no text of the set '{set_name}'"
         raise DataError(message, where="--set-name", hint=f"one of: {', '.join(kept)}")
-    words = Words([], [])
-    for line in files.text_lines(path):
-        tokens = text.tokens(line)
-        words.lines.append(tokens)
-        words.owners.append(np.array(text.subwords(tokens)[1], dtype=np.int64))
+    lines = [text.tokens(line) for line in files.text_lines(path)]
+    owners = [np.array(text.subwords(tokens)[1], dtype=np.int64) for tokens in lines]
     lengths = store.src_lengths if side == "src" else store.tgt_lengths
-    counts = zip_longest((len(owners) for owners in words.owners), (lengths - 1).tolist())
+    counts = zip_longest(map(len, owners), (lengths - 1).tolist())
     for number, (subwords, prepared) in enumerate(counts, 1):
         if subwords != prepared:
             message = "this line has changed since it was prepared"
             hint = "prepare again: nmtkit prep … --force"
             raise DataError(message, where=f"{path}, line {number}", hint=hint)
-    return words
+    return Words(lines, owners)
 
 
 def read_tags(path: Path, words: Words, side: Side) -> list[str]:
@@ -112,47 +102,23 @@ def read_tags(path: Path, words: Words, side: Side) -> list[str]:
 def training_counts(run: Run, side: Side, words: Words, store: Store) -> Ids:
     """Return how often the training set has each word of a set (N), OUTSIDE where it is not known.
 
-    Words are compared by their subwords, as they were prepared.
-
     Args:
         words: of one side of the set; store: the set.
     """
-    keys: list[bytes] = []
-    counts: dict[bytes, int] = {}
-    sizes = set()
     ids_of = Store.src if side == "src" else Store.tgt
-    for row, owners in enumerate(words.owners):
-        ends = np.flatnonzero(np.diff(owners)) + 1
-        for part in np.split(ids_of(store, row)[:-1], ends) if len(owners) else ():
-            sizes.add(len(part))
-            keys.append(part.tobytes())
-            if UNK not in part:
-                counts[keys[-1]] = 0
-    for same_size in _training_words(run, side, sizes):
-        for item, count in zip(*np.unique(same_size, return_counts=True), strict=True):
-            if (key := item.tobytes()) in counts:
-                counts[key] += int(count)
-    return np.array([counts.get(key, OUTSIDE) for key in keys], dtype=np.int64)
-
-
-def _training_words(run: Run, side: Side, sizes: set[int]) -> Iterator[NDArray[Any]]:
-    """Yield words of the training set: arrays of words with the same number of subwords."""
-    training, ids_of = Store(run.prep / "train"), Store.src if side == "src" else Store.tgt
+    subwords = list(load_vocabularies(run.prep)[side == "tgt"])
     split = TextSide.load(run.prep, side).bpe is not None
-    vocabulary = load_vocabularies(run.prep)[side == "tgt"]
-    joined = np.array([split and token.endswith(JOINER) for token in vocabulary])
-    for start in range(0, len(training), PAIRS):
-        rows = range(start, min(start + PAIRS, len(training)))
-        text = np.concatenate([ids_of(training, row) for row in rows])
-        goes_on = joined[text] & np.append(text[1:] != EOS, False)
-        ends = np.flatnonzero(~goes_on) + 1
-        begins = np.append(0, ends[:-1])
-        for size in sizes:
-            first = begins[ends - begins == size, None]
-            ids = np.ascontiguousarray(text[first + np.arange(size)])  # (words, size)
-            width = size * text.itemsize
-            whole = f"<u{width}" if width in (2, 4, 8) else f"V{width}"  # numbers sort faster
-            yield ids.view(whole).ravel()
+    training, counts = Store(run.prep / "train"), dict.fromkeys(words.flat, 0)
+    for row in range(len(training)):
+        text = [subwords[i] for i in ids_of(training, row)[:-1].tolist()]
+        for word in join(text) if split else text:
+            if word in counts:
+                counts[word] += 1
+    unknown = [
+        np.bincount(owners, ids_of(store, row)[:-1] == UNK) > 0
+        for row, owners in enumerate(words.owners)
+    ]
+    return np.where(np.concatenate(unknown), OUTSIDE, [counts[word] for word in words.flat])
 
 
 @dataclass(frozen=True)
