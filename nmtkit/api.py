@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze.shared.sentence_vectors import POSITIONS, by_length, encoder_states
+from nmtkit.analyze.shared.sentence_vectors import by_length, encoder_states
 from nmtkit.corpora.document_starts import BLANK
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import Documents
@@ -225,7 +225,7 @@ class LoadedSystem:
         ids = [vocabulary.encode(line) for line in subwords]
         encoded: dict[int, EncodedLine] = {}
         with self._computing():
-            for rows in by_length(list(map(len, ids)), POSITIONS):
+            for rows in by_length(list(map(len, ids))):
                 batch = source_batch([ids[i] for i in rows], self.device)
                 with inference([self.model]):
                     states = encoder_states(self.model, batch, layer=0)

@@ -254,7 +254,7 @@ def figure(result: Costs) -> str | None:
         parameters, train, step, _ = counted
         speed = result.speeds[name]
         series[name] = [parameters, train, speed.train_ratio, step, speed.decode_ratio]
-    return figures.grouped_bars(BARS, series, "", f"relative to {baseline}", "")
+    return figures.grouped_bars(BARS, series, "", f"relative to {baseline}")
 
 
 def training_pairs(run: Run) -> Store:

@@ -74,7 +74,7 @@ def test_the_same_numbers_as_a_plain_loop(classes, noise, seed):
 def test_the_weights_are_those_of_a_plain_loop():
     """To the last but few digits, after 20 updates in double precision."""
     train = drawn(1280, 4, 9, 3, 0.1)
-    ours, fresh = (classifier.Classifier(9, 9, 4, torch.float64, generator(7)) for _ in range(2))
+    ours, fresh = (classifier.Classifier(9, 4, torch.float64, generator(7)) for _ in range(2))
     w1, b1, w2, b2 = (w.clone().requires_grad_() for w in ours._weights)
     optimiser = torch.optim.RMSprop([w1, b1, w2, b2], lr=classifier.RATE)
     for x, y in zip(train.x.split(64), train.y.split(64), strict=True):

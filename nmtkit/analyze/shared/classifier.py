@@ -48,23 +48,17 @@ class Classifier:
     """Scores W2 · relu(W1 · x + b1) + b2, with RMSprop on cross-entropy + PENALTY · |W1|².
 
     Args:
-        inputs, hidden, classes: D, H, C.
+        width, classes: D, C; there are D hidden units.
         dtype: of weights and inputs.
-        generator: draws W1, b1, W2, b2 in this order, uniform within ±1/√(inputs of the layer).
+        generator: draws W1, b1, W2, b2 in this order, uniform within ±1/√D.
     """
 
     def __init__(
-        self,
-        inputs: int,
-        hidden: int,
-        classes: int,
-        dtype: torch.dtype,
-        generator: torch.Generator,
+        self, width: int, classes: int, dtype: torch.dtype, generator: torch.Generator
     ) -> None:
-        shapes = ((inputs, hidden), (hidden,), (hidden, classes), (classes,))
-        fan_in = (inputs, inputs, hidden, hidden)
-        drawn = (torch.rand(shape, generator=generator, dtype=dtype) for shape in shapes)
-        scaled = [(2 * w - 1).flatten() * n**-0.5 for w, n in zip(drawn, fan_in, strict=True)]
+        shapes = ((width, width), (width,), (width, classes), (classes,))
+        drawn = [torch.rand(shape, generator=generator, dtype=dtype) for shape in shapes]
+        scaled = [(2 * w - 1).flatten() * width**-0.5 for w in drawn]
         self.values = torch.cat(scaled)
         self.gradients = torch.zeros_like(self.values)
         self.squares = torch.zeros_like(self.values)
@@ -116,8 +110,7 @@ def fit(train: Examples, dev: Examples, test_x: Tensor, classes: int, seed: int)
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.inference_mode():
-        width = train.x.size(1)
-        classifier = Classifier(width, width, classes, train.x.dtype, generator)
+        classifier = Classifier(train.x.size(1), classes, train.x.dtype, generator)
         best, best_epoch, best_values = -1.0, 0, classifier.values.clone()
         shuffled, epoch = torch.empty_like(train.x), 0
         while epoch < EPOCHS and epoch - best_epoch < PATIENCE:

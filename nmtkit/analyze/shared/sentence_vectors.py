@@ -106,20 +106,19 @@ def source_table(model: Model) -> Tensor | None:
     return next((table for table, ids in seen if torch.equal(ids, batch.src)), None)
 
 
-def by_length(lengths: Sequence[int], positions: int) -> list[list[int]]:
-    """Return the numbers of sentences in batches, the longest sentences first.
+def by_length(lengths: Sequence[int]) -> list[list[int]]:
+    """Return the numbers of sentences in batches of at most POSITIONS, the longest first; a
+    sentence that is longer is alone.
 
     Args:
         lengths: tokens of each sentence.
-        positions: the most positions of a batch, padding included; a longer sentence is alone.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
-    start = 0
-    while start < len(order):
-        end = start + max(1, positions // lengths[order[start]])
-        batches.append(order[start:end])
-        start = end
+    while order:
+        size = max(1, POSITIONS // lengths[order[0]])
+        batches.append(order[:size])
+        order = order[size:]
     return batches
 
 
@@ -210,7 +209,7 @@ class Reader:
             columns = self._sums([[UNK] * 4 + [EOS], [EOS]]).shape[1]
             sums = np.zeros((len(sentences), columns), dtype=np.float32)
             pieces = self._pieces(sentences)
-            batches = by_length([len(ids) for _, ids in pieces], POSITIONS)
+            batches = by_length([len(ids) for _, ids in pieces])
             work = [[pieces[i][1] for i in batch] for batch in batches]
             results = workers.mapped(self._sums, work, cores() if device.type == "cpu" else 1)
             with console.progress(f"{self.name}: sentences", len(pieces)) as advance:
