@@ -1,7 +1,9 @@
-"""Every way in which a CPU computes other than plainly (nmtkit/nn/cpu.py): processor time with it and without it.
+"""Every way in which a CPU computes other than plainly (nmtkit/nn/cpu.py): processor time with it
+and without it.
 
-With and without it are two processes of one thread each that take turns, batch by batch. Printed: the median time of a
-turn with it, and how much of the time without it is saved (median and middle half of the pairs of turns).
+With and without it are two processes of one thread each that take turns, batch by batch. Printed:
+the median time of a turn with it, and how much of the time without it is saved (median and middle
+half of the pairs of turns).
 
 python tests/benchmarks/tricks.py [--run RUN] [--rounds 15] [--only pack] [--matmul medium]
 """
@@ -70,6 +72,7 @@ MEASURED = [
     ("pack", "search", "transformer", "float32"),
     ("keep_big_blocks", "training", "transformer", "bfloat16"),
     ("keep_big_blocks", "search", "transformer", "bfloat16"),
+    ("keep_big_blocks", "search", "transformer", "float32"),
     ("inference", "search", "transformer", "float32"),
     ("set_flush_denormal", "Adam", "transformer", "float32"),
 ]
