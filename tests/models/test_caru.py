@@ -321,8 +321,8 @@ def test_a_hundred_words_with_large_scores_stay_finite(values):
     assert logits.isfinite().all() and all(p.grad.isfinite().all() for p in model.parameters())
 
 
-KEEPING = SimpleNamespace(apply=attention._look)
-"""In the place of `attention._Look`: the same step, of which autograd keeps everything for the
+KEEPING = SimpleNamespace(apply=attention.refine_and_attend)
+"""In the place of `attention._Recomputed`: the same step, of which autograd keeps everything for the
 backward pass.
 """
 
@@ -336,7 +336,7 @@ def test_recomputing_changes_no_gradient(variant, monkeypatch):
         return torch.autograd.grad(contract.loss_of(model, batch), list(model.parameters()))
 
     again = gradients()
-    monkeypatch.setattr(attention, "_Look", KEEPING)
+    monkeypatch.setattr(attention, "_Recomputed", KEEPING)
     for found, plain in zip(again, gradients(), strict=True):
         torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-14)
 
@@ -418,7 +418,7 @@ def test_nothing_of_every_pair_of_positions_is_kept_for_backward(monkeypatch):
         return len(found)
 
     assert large() == 2  # the states of the source and their products, once a sentence
-    monkeypatch.setattr(attention, "_Look", KEEPING)
+    monkeypatch.setattr(attention, "_Recomputed", KEEPING)
     assert large() > 2 * batch.tgt_in.size(1)
 
 
@@ -467,14 +467,14 @@ def test_a_search_in_pieces_finds_the_same(variant, values, monkeypatch):
         memory = model.encode(batch)
         whole = model.decode(tgt_in, memory)[0]
         calls = []
-        look = attention._look
+        look = attention.refine_and_attend
         monkeypatch.setattr(
             attention,
-            "_look",
+            "refine_and_attend",
             lambda *args, **project: calls.append(args) or look(*args, **project),
         )
         monkeypatch.setattr(
-            attention, "PIECE", 2 * 3 * batch.src.size(1) * model.attention.gate.width
+            attention, "NUMBERS_AT_ONCE", 2 * 3 * batch.src.size(1) * model.attention.gate.width
         )  # two sentences
         contract.close(model.decode(tgt_in, memory)[0], whole)
     assert len(calls) == -(-len(batch.src) // 2) * (5 - (model.settings.gate == "caru"))

@@ -25,15 +25,15 @@ from nmtkit.nn.loops import loop_product
 from nmtkit.nn.masks import Visible, additive
 from nmtkit.nn.private import softmax_backward
 
-PIECE = 1 << 20
-"""Numbers (B, K, S, W) of a search's step that are worked on at once."""
+NUMBERS_AT_ONCE = 1 << 20
+"""How many numbers (B, K, S, W) a step of a search computes at once: they stay in the caches."""
 Attend = Callable[[Tensor, bool], tuple[Tensor, Tensor, Tensor | None]]
 """s (R, H), and True at the first step -> context (R, W), weights (B, K, S), and for a capture how
 open the gate is (B, K, S), NaN where it has no effect; else None."""
 
 
 class GatedAttention(nn.Module):
-    """c = Σ α_i g_i with α = softmax(N·e(g_i, s)) and g_i what the gate makes of h_i and s.
+    """c = Σ α_i g_i with α = softmax(N·e(g_i, s)) and g_i = gate(h_i, s).
 
     Args:
         gate: refines the source states.
@@ -85,36 +85,37 @@ class GatedAttention(nn.Module):
                 openness = alpha * torch.nan if capturing() else None
                 return context.flatten(0, 1), alpha, openness
             q, rows = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
-            look = _Look.apply if torch.is_grad_enabled() else self._in_pieces
-            context, alpha = look(gate, *fixed, q, h, of_h, rows, of_s, *gate.inner())
+            grad = torch.is_grad_enabled()
+            step = _Recomputed.apply if grad else self._some_sentences_at_a_time
+            context, alpha = step(gate, *fixed, q, h, of_h, rows, of_s, *gate.inner())
             openness = gate.openness(of_h, of_s) if capturing() else None
             return context.flatten(0, 1), alpha, openness
 
         return attend
 
-    def _in_pieces(self, gate: Gate, *arguments: Any) -> tuple[Tensor, ...]:
-        """`_look` without gradients, a few sentences at a time.
+    def _some_sentences_at_a_time(self, gate: Gate, *arguments: Any) -> tuple[Tensor, ...]:
+        """Return `refine_and_attend` without gradients, a few sentences at a time.
 
-        What many hypotheses make of long sources would not fit into memory, or caches.
+        The refined states of long sources for many hypotheses would not fit into memory.
         """
         _, _, key, _, q, h, *_ = arguments
         linear = self.attention.key
         packed = linear.packed is not None and key.dtype == torch.float32
         project = (lambda x, _: linear(x)) if packed else F.linear
         numbers = q.size(1) * h.size(2) * gate.width
-        rows = len(q) if changing() else max(1, PIECE // numbers)
-        pieces = []
+        rows = len(q) if changing() else max(1, NUMBERS_AT_ONCE // numbers)
+        results = []
         for start in range(0, len(q), rows):
             # Tensors of more than two axes have sentences first.
-            piece = [
+            sentences = [
                 x[start : start + rows] if isinstance(x, Tensor) and x.dim() > 2 else x
                 for x in arguments
             ]
-            pieces.append(_look(gate, *piece, project=project))
-        return tuple(map(torch.cat, zip(*pieces, strict=True)))
+            results.append(refine_and_attend(gate, *sentences, project=project))
+        return tuple(map(torch.cat, zip(*results, strict=True)))
 
 
-def _look(
+def refine_and_attend(
     gate: Gate,
     mask: Visible,
     scale: Scale,
@@ -124,7 +125,7 @@ def _look(
     *of_gate: Tensor,
     project: Callable[[Tensor, Tensor], Tensor] = F.linear,
 ) -> tuple[Tensor, Tensor]:
-    """One step: scores of the refined states, weights, and their mean.
+    """Refine the source states, and attend to them: one step.
 
     Args:
         gate: whose `mix` gets `of_gate`.
@@ -143,13 +144,13 @@ def _look(
     return torch.matmul(alpha.unsqueeze(2).to(low.dtype), low).squeeze(2).to(g.dtype), alpha
 
 
-class _Look(torch.autograd.Function):
-    """`_look`, of which only the weights and what came in are kept for backward."""
+class _Recomputed(torch.autograd.Function):
+    """`refine_and_attend` that stores only its arguments and the weights for backward."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
         ctx.gate, _, ctx.scale, *tensors = arguments
-        context, alpha = _look(*arguments)
+        context, alpha = refine_and_attend(*arguments)
         ctx.save_for_backward(alpha, *tensors)
         ctx.set_materialize_grads(False)
         return context, alpha

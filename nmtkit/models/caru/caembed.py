@@ -23,9 +23,9 @@ Run = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 
 class CAEmbed(nn.Module):
-    """u = None; for v in [v_{t-p}, …, v_{t-1}, c_t], those that exist: u = CARU(v, u).
+    """u = None; for v in [v_{t-p}, …, v_{t-1}, c_t]: u = CARU(v, u).
 
-    The context comes last, so that it counts most.
+    Vectors before the first step are left out. The context comes last, so that it counts most.
 
     Args:
         context: width of c_t.
@@ -97,7 +97,7 @@ class CAEmbed(nn.Module):
         return before
 
     def _over_words(self, words: Tensor, recent: list[Tensor]) -> Before:
-        """All steps at once but for the context."""
+        """Compute all steps at once, except for the context."""
         cell, before = self.cell, len(recent)
         vectors = torch.stack([*recent, *words]).to(cell.input.weight.dtype)  # (before + T, R, 2W)
         recent[:] = vectors[max(0, len(vectors) + 1 - self.history) :]

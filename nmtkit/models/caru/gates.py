@@ -1,4 +1,4 @@
-"""How the decoder's state refines the source states: by a step of CARU, or of a GRU, for each.
+"""Gates that refine the source states with the decoder's state, by a step of CARU or of a GRU.
 
 Legend: B sentences, K hypotheses a sentence, S source length, H width of the decoder's state s, E_h
 of a source state h_i, W of a refined one g_i.
@@ -24,7 +24,7 @@ OPEN_INVERTED = "0 keeps the decoder's state, 1 lets the source word into it"
 
 
 class Gate(nn.Module, abc.ABC):
-    """How a decoder's state s refines the source states h_i, all side by side.
+    """Refines the source states h_i with a decoder's state s, all positions side by side.
 
     Args:
         d_state: H.
@@ -38,11 +38,11 @@ class Gate(nn.Module, abc.ABC):
     width: int
     """W."""
     opens: str
-    """What an open gate does, for people."""
+    """The effect of an open gate, for people."""
 
     @abc.abstractmethod
     def prepare(self, h: Tensor) -> Tensor:
-        """Return what h (B, S, E_h) gives once per sentence: (B, S, ·)."""
+        """Return the products of h (B, S, E_h) that are computed once per sentence: (B, S, ·)."""
 
     def inner(self) -> tuple[Tensor, ...]:
         """Return the weights of products inside `mix`."""
@@ -69,7 +69,7 @@ class Gate(nn.Module, abc.ABC):
         """Return how open the gate is, mean over its W numbers: as for `mix` -> (B, K, S)."""
 
     def first(self, of_s: Tensor) -> Tensor | None:
-        """Return g at every position of the first step (B, K, 1, W), if it differs."""
+        """Return g of all positions at the first step (B, K, 1, W), if it has another equation."""
         return None
 
 
@@ -155,7 +155,7 @@ class GRUGate(Gate):
     Args:
         d_state: H.
         d_source: E_h.
-        inverted: which of the two is the history.
+        inverted: True if the history is s.
     Source: Zhang, Xiong & Su 2017, *A GRU-gated attention model for neural machine translation*.
     """
 
@@ -179,7 +179,7 @@ class GRUGate(Gate):
     def mix(
         self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor
     ) -> Tensor:
-        """See `Gate.mix`; here the candidate's product is of every position at every step."""
+        """See `Gate.mix`; the candidate's product is computed for every position at every step."""
         history, new = (s, of_h) if self.inverted else (h, of_s)
         gates = 2 * self.width
         reset, update = torch.sigmoid(of_h[..., :gates] + of_s[..., :gates]).chunk(2, dim=-1)

@@ -1,6 +1,6 @@
-"""CARU-gated attention: a recurrent model with content-adaptive recurrent units for gates.
+"""CARU-gated attention: a recurrent model with content-adaptive recurrent units as gates.
 
-A unit gates its attention, and one gates what goes from attention to the decoder.
+One unit gates the attention, and one (CAEmbed) the path from attention to the decoder.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ class CARUAttention(RecurrentModel):
     def encode(self, batch: Batch) -> Memory:
         """See `Model.encode`.
 
-        Returns: the decoder's first state (B, state_blocks·H), source states (B, S, E_h), what
-            attention makes of them once per sentence, visible bool (B, 1, S) or None, and N of
-            L1(exp(Nx)) for each sentence (B, 1, 1).
+        Returns: the decoder's first state (B, state_blocks·H), source states (B, S, E_h), their
+            products for attention, visible bool (B, 1, S) or None, and N of L1(exp(Nx)) for each
+            sentence (B, 1, 1).
         """
         words = self._words(self.src_table.weight, batch.src)
         states, last = self.encoder(words, batch.src_lengths)
@@ -127,8 +127,8 @@ class CARUAttention(RecurrentModel):
     ) -> tuple[Tensor, State | None]:
         """See `Model.decode`.
 
-        The state is the cell's (R, state_blocks·H), and what CAEmbed reads of earlier steps. c_t
-        from s_{t-1}; u_t of CAEmbed, or c_t; s_t = Cell([e(y_{t-1})|u_t], s_{t-1}).
+        The state is the cell's (R, state_blocks·H), and CAEmbed's vectors of earlier steps.
+        c_t from s_{t-1}; u_t from CAEmbed, or c_t; s_t = Cell([e(y_{t-1})|u_t], s_{t-1}).
         """
         words = self._words(self.tgt_table.weight, tgt_in)  # (R, T, E)
         s = state["s"] if state else self.first_states(memory, len(tgt_in))

@@ -28,7 +28,7 @@ class CARUCell(Cell):
     Args:
         input_size: E.
         hidden_size: H; both are named as torch's `nn.GRUCell` has them.
-        first_step: what it makes of an input without history: tanh x (the authors' code), or x.
+        first_step: the state after an input without history: tanh x (the authors' code), or x.
     Source: Chan, Ke & Im 2020, *CARU: a content-adaptive recurrent unit for the transition of
         hidden state in NLP*, Eq. 4; the gate z has two biases, as in the authors' code.
     """
