@@ -171,7 +171,7 @@ def _without_rare(
 ) -> Segmented:
     """Segment the words anew that have a subword too rare on their side."""
     joined = {number for number, word in enumerate(side.words) if word.endswith(JOINER)}
-    numbers = [n for n in sorted({*segmented.outside(frequent), *joined}) if side.counts[n]]
+    numbers = [n for n in sorted({*segmented.without(frequent), *joined}) if side.counts[n]]
     chunks = [
         [side.words[number] for number in numbers[i : i + WORDS_PER_CHUNK]]
         for i in range(0, len(numbers), WORDS_PER_CHUNK)

@@ -32,9 +32,7 @@ _OPENING = frozenset("([{")
 
 
 def is_chinese(lang: str) -> bool:
-    """Whether a language code is that of Chinese, of any region and script (zh, zh-TW, zho_Hans,
-    cmn).
-    """
+    """True for a language code of Chinese in any region and script (zh, zh-TW, zho_Hans, cmn)."""
     return re.split("[-_]", lang.lower())[0] in {"zh", "zho", "cmn"}
 
 
@@ -50,13 +48,11 @@ def _jieba() -> Any:
 @functools.cache
 def _segmenter() -> _Segmenter:
     jieba = _jieba()
-    tokenizer = (
-        jieba.Tokenizer()
-    )  # not jieba.dt, whose dictionary and folder are for all in the process to change
+    # not jieba.dt, whose dictionary and folder any code of the process may change
+    tokenizer = jieba.Tokenizer()
     folder = files.cache_folder()
-    with contextlib.suppress(
-        OSError
-    ):  # where nothing can be kept, the dictionary is parsed each time
+    # where nothing can be written, the dictionary is parsed each time
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     tokenizer.tmp_dir, tokenizer.cache_file = str(folder), f"jieba-{jieba.__version__}.cache"
     tokenizer.initialize()
@@ -64,7 +60,7 @@ def _segmenter() -> _Segmenter:
 
 
 def dictionary_sha256() -> str:
-    """The checksum of jieba's dictionary."""
+    """Return the checksum of jieba's dictionary."""
     return files.sha256(Path(_jieba().__file__).with_name("dict.txt"))
 
 
@@ -80,7 +76,7 @@ def segment(line: str) -> str:
 
 
 class _Bounded(dict[str, str]):
-    """Answers worked out once: the newest of them, and none for a long question."""
+    """A bounded cache of answers; a long question is answered anew each time."""
 
     def __init__(self, answer: Callable[[str], str]) -> None:
         super().__init__()
@@ -114,9 +110,7 @@ class _Segmenter(_Bounded):
         self._runs = _Bounded(lambda run: " ".join(run if frequency.get(run) else unknown(run)))
 
     def _cut(self, text: str) -> str:
-        """The most probable path of dictionary words; of equally probable ones that with the
-        longer word first.
-        """
+        """Return the most probable path of dictionary words; of equals, the longer word first."""
         frequency, weights = self._frequency.get, self._weights
         size = len(text)
         ends = list(range(1, size + 1))
@@ -163,8 +157,9 @@ class _Weights(dict[int, float]):
 
 
 def detokenize(tokens: Iterable[str]) -> str:
-    """Join words without spaces, but for those of other scripts: between two of them, after their
-    punctuation and before their brackets.
+    """Join words without spaces, except between words of other scripts.
+
+    Such words also get a space after their punctuation and before their brackets.
 
     Args:
         tokens: words.
@@ -179,7 +174,7 @@ def detokenize(tokens: Iterable[str]) -> str:
 
 
 def _apart(before: str, right: str) -> bool:
-    """Whether a space stands between the end of a text and the first character of the next word."""
+    """True if a space stands between the end of a text and the first character of a word."""
     left = before[-1]
     if _wide(left) or _wide(right):
         return False

@@ -1,7 +1,7 @@
-"""Moses tokenization and its way back, by sacremoses, with its known differences from the Perl
-scripts put right.
+"""Moses tokenization and its way back, by sacremoses, corrected where it differs from the Perl
+scripts.
 
-Put right here (against normalize-punctuation.perl and tokenizer.perl since 2018, and the recorded
+Corrected (against normalize-punctuation.perl and tokenizer.perl since 2018, and the recorded
 outputs of both): the normaliser sees the end of the line (`tea."` becomes `tea".` in German or
 French, also at the end); a full stop that ends the line is split even after an abbreviation (`So am
 I .`); Chinese, Japanese and Korean letters inside other languages count as letters. A last
@@ -35,11 +35,11 @@ _CJK = (
 
 
 def _dependent(line: str) -> bool:
-    """Whether words of a line can't be tokenized each by itself.
+    """True if the words of a line cannot be tokenized each by itself.
 
-    That is so for control characters, which vanish; for apostrophes facing each other across a
-    space, where one match of the English, French and Italian rules uses up the space that the next
-    would need; and for DOTMULTI, Moses' own placeholder.
+    The reasons are control characters, which vanish; apostrophes facing each other across a space,
+    where one match of the English, French and Italian rules uses up the space that the next would
+    need; and DOTMULTI, Moses' own placeholder.
     """
     if "'" in line and _FACING.search(line) is not None:
         return True
@@ -48,9 +48,7 @@ def _dependent(line: str) -> bool:
 
 @functools.cache
 def languages() -> frozenset[str]:
-    """Codes of the languages that have abbreviations of their own; for all others Moses takes
-    those of English.
-    """
+    """Return the codes of the languages with abbreviations; others get those of English."""
     from sacremoses.corpus import NonbreakingPrefixes
 
     return frozenset(NonbreakingPrefixes().available_langs.values())
@@ -58,8 +56,9 @@ def languages() -> frozenset[str]:
 
 @functools.cache
 def _tokenizer_class() -> type[Any]:
-    """sacremoses' tokenizer with the corrections; made on first use, as importing sacremoses
-    takes half a second.
+    """Return sacremoses' tokenizer with the corrections.
+
+    It is made on first use, because importing sacremoses takes half a second.
     """
     from sacremoses import MosesTokenizer
 
@@ -84,7 +83,7 @@ def _tokenizer_class() -> type[Any]:
                 self.prefixes |= {prefix.lower() for prefix in self.prefixes}
 
         def handles_nonbreaking_prefixes(self, text: str) -> str:
-            """The Perl word loop: which full stops belong to their word."""
+            """Split full stops from their words, as the Perl word loop does."""
             tokens = text.split()
             last = len(tokens) - 1
             for i, token in enumerate(tokens):
@@ -120,8 +119,8 @@ class Moses:
         normalize: normalise punctuation first (normalize-punctuation.perl).
         aggressive_hyphens: split `well-known` into `well @-@ known` (tokenizer.perl -a).
         escape: write `&apos;`, `&quot;`, … for the characters Moses reserves.
-        caseless: for text that was lowercased: that a word begins with a small letter doesn't say
-            that its sentence began before it, and abbreviations are known without their capitals.
+        caseless: for lowercased text: a small letter does not show that a sentence goes on, and
+            abbreviations are known without their capitals.
     """
 
     def __init__(
@@ -146,13 +145,12 @@ class Moses:
         self._tokenizer = _tokenizer_class()(lang, caseless)
         self._detokenizer = MosesDetokenizer(lang)
         self._apostrophe = {"en": " '", "fr": "' ", "it": "' "}.get(lang, " ' ")
-        self._anywhere: dict[str, str] = {}  # word -> its tokens, where its place doesn't matter
-        self._stopped: dict[
-            str, tuple[str, str, str]
-        ] = {}  # simple word with a final full stop -> tokens: split off, glued on; prefix
-        self._placed: dict[
-            tuple[str, bool, str], str
-        ] = {}  # (other word, begins the line, next word's kind) -> its tokens
+        # word -> its tokens, where its place does not matter
+        self._anywhere: dict[str, str] = {}
+        # simple word with a final full stop -> its tokens with the stop split off, glued on; prefix
+        self._stopped: dict[str, tuple[str, str, str]] = {}
+        # (other word, begins the line, kind of the next word) -> its tokens
+        self._placed: dict[tuple[str, bool, str], str] = {}
 
     def __reduce__(self) -> tuple[type[Moses], tuple[Any, ...]]:
         return Moses, self._arguments  # sacremoses' tokenizer cannot be pickled
@@ -178,7 +176,7 @@ class Moses:
         """Normalise and tokenize one line.
 
         Args:
-            line: text without control characters (see `nmtkit.prep.clean.tidy`).
+            line: text without control characters (`tidy`).
         Returns: the tokens, separated by single spaces.
         """
         line = self.normalize(line)
@@ -193,9 +191,7 @@ class Moses:
         return " ".join(result)  # type: ignore[arg-type]
 
     def reference(self, line: str) -> str:
-        """Tokenize a normalised line as a whole, rule by rule; `tokenize` gives the same,
-        faster.
-        """
+        """Tokenize a normalised line as a whole, rule by rule; `tokenize` gives the same faster."""
         return " ".join(
             self._tokenizer.tokenize(
                 line, aggressive_dash_splits=self.aggressive_hyphens, escape=self.escape
@@ -203,7 +199,7 @@ class Moses:
         )
 
     def _place(self, words: list[str], i: int) -> str:
-        """The tokens of a word at its place in a line."""
+        """Return the tokens of a word at its place in a line."""
         word = words[i]
         following = words[i + 1][0] if i + 1 < len(words) else ""
         tokenizer = self._tokenizer
@@ -220,9 +216,8 @@ class Moses:
                     if tokenizer.PAD_NOT_ISALNUM[0].match(word[-2]) is None
                     else split_off
                 )
-                stopped = self._remember(
-                    self._stopped, word, (split_off, glued, body.rpartition(" ")[2])
-                )
+                forms = (split_off, glued, body.rpartition(" ")[2])
+                stopped = self._remember(self._stopped, word, forms)
             prefix = stopped[2]
             keep = (
                 prefix in tokenizer.prefixes
@@ -236,8 +231,10 @@ class Moses:
         return self._remember(self._anywhere, word, f"{tokens} ," if word[-1] == "," else tokens)
 
     def _simple(self, word: str) -> str | None:
-        """The tokens of a word to which only the rules for special characters, hyphens and one
-        apostrophe between letters apply, else None.
+        """Return the tokens of a simple word, else None.
+
+        Only the rules for special characters, hyphens and one apostrophe between letters apply to a
+        simple word.
         """
         if word.isascii() and word.isalnum():
             return word
@@ -260,8 +257,9 @@ class Moses:
         return " ".join(text.split())
 
     def _between(self, word: str, begins: bool, following: str) -> str:
-        """The tokens of any word at its place, tokenized by all rules between stand-ins for its
-        neighbours the first time.
+        """Return the tokens of any word at its place.
+
+        The first time all rules are applied to the word between stand-ins for its neighbours.
         """
         kind = "" if not following else "X"
         if kind and word[-1] == ".":

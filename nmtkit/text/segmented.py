@@ -1,9 +1,8 @@
-"""The words of a corpus as subwords, all in arrays: how often each subword occurs, and the ids
-of running text.
-"""
+"""The words of a corpus as subwords, in arrays: counts of subwords, and the ids of running text."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,57 +31,48 @@ class Segmented:
     """Merges learnt."""
 
     def counts(self, words: Ints) -> Counter[str]:
-        """How often each piece occurs.
+        """Return how often each piece occurs.
 
         Args:
-            words: how often each word does (W).
+            words: how often each word occurs (W).
         """
-        sums = np.bincount(
-            self.flat, np.repeat(words, self.lengths), minlength=len(self.pieces)
-        )  # exact up to 2 ** 53
+        # float64, exact up to 2 ** 53
+        sums = np.bincount(self.flat, np.repeat(words, self.lengths), minlength=len(self.pieces))
         counts: Counter[str] = Counter()
         for piece in np.flatnonzero(sums).tolist():
             counts[self.pieces[piece]] += int(sums[piece])
         return counts
 
-    def outside(self, allowed: set[str]) -> list[int]:
-        """The words with a piece that is not allowed."""
+    def without(self, allowed: set[str]) -> list[int]:
+        """Return the numbers of the words with a piece that is not allowed."""
         bad = np.array([piece not in allowed for piece in self.pieces])
         owners = np.repeat(np.arange(len(self.lengths)), self.lengths)
         words: list[int] = np.unique(owners[bad[self.flat]]).tolist()
         return words
 
     def changed(self, words: Mapping[int, Sequence[str]]) -> Segmented:
-        """A copy with other pieces for some words, given by number."""
+        """Return a copy with other pieces for some words, given by number."""
         if not words:
             return self
-        new = {
-            piece: len(self.pieces) + i
-            for i, piece in enumerate({piece: None for word in words.values() for piece in word})
-        }
-        added = np.array([new[piece] for word in words.values() for piece in word], np.int64)
-        lengths = self.lengths.copy()
-        lengths[list(words)] = [len(word) for word in words.values()]
-        starts = np.cumsum(self.lengths) - self.lengths
-        starts[list(words)] = (
-            len(self.flat) + np.cumsum(lengths[list(words)]) - lengths[list(words)]
-        )
-        return Segmented(
-            [*self.pieces, *new],
-            _gathered(np.concatenate([self.flat, added]), starts, lengths),
-            lengths,
-            self.merges,
-        )
+        numbers = list(words)
+        added = list(itertools.chain.from_iterable(words.values()))
+        # The new pieces are appended, and the words point to them.
+        flat = np.concatenate([self.flat, len(self.pieces) + np.arange(len(added))])
+        sizes = np.array([len(word) for word in words.values()])
+        lengths, starts = self.lengths.copy(), _starts(self.lengths)
+        lengths[numbers], starts[numbers] = sizes, len(self.flat) + _starts(sizes)
+        pieces = [*self.pieces, *added]
+        return Segmented(pieces, _joined(flat, starts, lengths), lengths, self.merges)
 
     @classmethod
     def whole(cls, words: Iterable[str]) -> Segmented:
-        """Each word as one piece."""
+        """Return each word as one piece."""
         pieces = list(words)
         return cls(pieces, np.arange(len(pieces)), np.ones(len(pieces), np.int64))
 
 
 class WordIds:
-    """Token ids of words by number.
+    """Turns words, given by number, into token ids.
 
     Args:
         sides: the words of each side, and its vocabulary; the numbers of one side follow those of
@@ -95,14 +85,13 @@ class WordIds:
             np.array(vocabulary.encode(words.pieces)[:-1], kind)[words.flat]
             for words, vocabulary in sides
         ]
-        self._ids: NDArray[Any] = np.concatenate(
-            [*ids, np.array([EOS], kind)]
-        )  # the last word is the end of a line, -1
+        # the last word is the end of a line, -1
+        self._ids: NDArray[Any] = np.concatenate([*ids, np.array([EOS], kind)])
         self._lengths = np.concatenate([*(words.lengths for words, _ in sides), [1]])
-        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._starts = _starts(self._lengths)
 
     def __call__(self, words: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
-        """The ids of running text.
+        """Return the ids of running text.
 
         Args:
             words: the words of all lines by number, each line followed by LINE_END.
@@ -110,11 +99,17 @@ class WordIds:
         """
         lengths = self._lengths[words]
         ends = np.cumsum(lengths)[words == LINE_END]
-        return _gathered(self._ids, self._starts[words], lengths), np.diff(ends, prepend=0)
+        return _joined(self._ids, self._starts[words], lengths), np.diff(ends, prepend=0)
 
 
-def _gathered(flat: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
-    """The parts of an array from `starts`, one after another."""
-    before = np.cumsum(lengths) - lengths
-    result: NDArray[Any] = flat[np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)]
+def _starts(lengths: Ints) -> Ints:
+    """Return where pieces of these lengths start, one after another."""
+    starts: Ints = np.cumsum(lengths) - lengths
+    return starts
+
+
+def _joined(flat: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
+    """Return pieces of an array, given by start and length, one after another."""
+    shifts = np.repeat(starts - _starts(lengths), lengths)
+    result: NDArray[Any] = flat[np.arange(len(shifts)) + shifts]
     return result

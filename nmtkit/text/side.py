@@ -1,6 +1,4 @@
-"""The one path of a side's text, raw line to subwords and back, used by prep, translation and
-analyses alike.
-"""
+"""The text of one side: raw line to subwords and back, for prep, translation and analyses."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from nmtkit.text.truecase import Truecaser, detruecase
 
 
 class TextSide:
-    """Text of one language, both ways.
+    """Turns text of one language into subwords, and back.
 
     Args:
         lang: language code; zh is segmented by jieba, all others are tokenized as Moses does.
@@ -28,7 +26,7 @@ class TextSide:
         truecaser: applied after tokenization; None for none (then nothing is detruecased either).
         bpe: splits words into subwords; None leaves words whole.
     Attributes:
-        tokenization: what makes the words, as signatures of scores name it (`moses-split-hyphens`).
+        tokenization: the tokenizer as signatures of scores name it (`moses-split-hyphens`).
     """
 
     def __init__(
@@ -45,51 +43,34 @@ class TextSide:
         options = (lang, settings.normalize, settings.aggressive_hyphens, settings.escape)
         self.moses = None if chinese.is_chinese(lang) else Moses(*options)
         self._caseless = Moses(*options, caseless=True) if self.moses and self.lowercase else None
-        steps = {"normalized": settings.normalize, "split-hyphens": settings.aggressive_hyphens}
-        self.tokenization = (
-            "-".join(["moses", *(step for step, taken in steps.items() if taken)])
-            if self.moses
-            else "jieba"
-        )
+        steps = ["moses", *["normalized"] * settings.normalize]
+        steps += ["split-hyphens"] * settings.aggressive_hyphens
+        self.tokenization = "-".join(steps) if self.moses else "jieba"
 
     @classmethod
     def load(cls, prep_dir: Path, side: Literal["src", "tgt"]) -> TextSide:
-        """The side of a prepared corpus, built from its files; cheap enough for each worker process
-        to do.
+        """Return the side of a prepared corpus.
 
         Args:
             prep_dir: the run's prep folder, with manifest.json, codes.bpe or codes.SIDE.bpe,
                 truecase.LANG, bpe-vocab.SIDE.txt.
             side: "src" or "tgt".
-        Raises: DataError if the corpus isn't prepared or a file is damaged.
+        Raises: DataError if the corpus is not prepared or a file is damaged.
         """
         prep_dir = Path(prep_dir)
         recipe = load(TextRecipe, prep_dir / "manifest.json")
         lang = recipe.src if side == "src" else recipe.tgt
         model = prep_dir / f"truecase.{lang}"
-        codes = next(
-            (
-                path
-                for path in (prep_dir / f"codes.{side}.bpe", prep_dir / "codes.bpe")
-                if path.exists()
-            ),
-            None,
-        )
-        bpe = (
-            Bpe(
-                codes,
-                _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", recipe.settings.vocab_threshold),
-            )
-            if codes
-            else None
-        )
-        return cls(lang, recipe.settings, Truecaser.load(model) if model.exists() else None, bpe)
+        truecaser = Truecaser.load(model) if model.exists() else None
+        bpe = None
+        for name in ("codes.bpe", f"codes.{side}.bpe"):
+            if (prep_dir / name).exists():
+                counts, threshold = f"bpe-vocab.{side}.txt", recipe.settings.vocab_threshold
+                bpe = Bpe(prep_dir / name, _vocabulary(prep_dir / counts, threshold))
+        return cls(lang, recipe.settings, truecaser, bpe)
 
     def tokens(self, line: str) -> list[str]:
-        """Tidy, tokenize, lowercase (if set) and truecase one raw line.
-
-        Returns: its words.
-        """
+        """Tidy, tokenize, lowercase (if set) and truecase one raw line, and return its words."""
         line = self.cased(line)
         tokens = line.split(" ") if line else []
         return self.truecaser.truecase(tokens) if self.truecaser else tokens
@@ -109,12 +90,11 @@ class TextSide:
         """
         moses = self._caseless if self._caseless and line.islower() else self.moses
         line = moses.tokenize(line) if moses else chinese.segment(line)
-        return (
-            line.lower() if self.lowercase else line
-        )  # not before: where a sentence ends is seen from the capital of the next
+        # not before: the tokenizer sees the end of a sentence by the capital of the next
+        return line.lower() if self.lowercase else line
 
     def encode(self, line: str) -> list[str]:
-        """One raw line as subwords, ready for the vocabulary."""
+        """Return the subwords of one raw line."""
         tokens = self.tokens(line)
         return self.bpe.segment(tokens) if self.bpe else tokens
 
@@ -125,17 +105,15 @@ class TextSide:
         return [part for parts in split for part in parts], owners
 
     def surface(self, subwords: list[str]) -> str:
-        """Subwords as tokenized text, only BPE undone."""
+        """Return subwords as tokenized text: BPE is undone."""
         return " ".join(join(subwords))
 
     def cased_surface(self, subwords: list[str]) -> str:
-        """Subwords as tokenized text, BPE and truecasing undone: the form multi-bleu.perl is
-        computed on.
-        """
+        """Return subwords as tokenized text for multi-bleu.perl: BPE and truecasing are undone."""
         return " ".join(self._cased_words(subwords))
 
     def decode(self, subwords: list[str]) -> str:
-        """Subwords as text for people: BPE, truecasing and tokenization undone."""
+        """Return subwords as plain text: BPE, truecasing and tokenization are undone."""
         tokens = self._cased_words(subwords)
         return chinese.detokenize(tokens) if self.moses is None else self.moses.detokenize(tokens)
 

@@ -1,6 +1,4 @@
-"""Make raw lines safe: one line stays one line, words are separated by single spaces, every
-change is counted.
-"""
+"""Make raw lines safe: one line stays one line, and words are separated by single spaces."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ def utf8_lines(text: bytes, changes: Counter[str] | None) -> list[str] | list[st
 
     Args:
         text: lines, each with its LF.
-        changes: the number of lines that are not UTF-8, repaired with U+FFFD, is added to it; None:
+        changes: gets the number of lines that are not UTF-8, which are repaired with U+FFFD. None:
             such lines become None.
     """
     with contextlib.suppress(UnicodeDecodeError):
@@ -52,8 +50,7 @@ def utf8_lines(text: bytes, changes: Counter[str] | None) -> list[str] | list[st
 
 
 def tidy(line: str, counts: Counter[str] | None = None) -> str:
-    """Make one raw line safe for every later step: one line stays one line, and words are separated
-    by single spaces.
+    """Make one raw line safe for every later step.
 
     The BOM (U+FEFF, anywhere) and a CR at the end are removed; NUL, tab, every other control
     character and every Unicode line separator become a space; runs of spaces collapse; the ends are
@@ -63,9 +60,9 @@ def tidy(line: str, counts: Counter[str] | None = None) -> str:
 
     Args:
         line: one line without its line feed.
-        counts: if given, what was found is added to it: occurrences by kind ("BOM", "CR at the
-            end", "NUL", "tab", …, "other control character", "joiner @@ in the text") and, under
-            "spaces", the lines whose spacing alone changed.
+        counts: gets the changes by kind ("BOM", "CR at the end", "NUL", "tab", …, "other control
+            character", "joiner @@ in the text"), and under "spaces" the lines of which only the
+            spacing changed.
     Returns: the safe line, possibly empty.
     """
     # Controls, separators and the BOM are not printable; most lines leave here.

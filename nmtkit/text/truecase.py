@@ -49,8 +49,9 @@ def learn_truecaser(counts: Counter[str], path: Path) -> Truecaser:
 
 
 def evidence(tokens: Iterable[str]) -> list[str]:
-    """The words of a tokenized line that tell how words are written: those that don't begin a
-    sentence, without marks and tags.
+    """Return the words of a tokenized line that show how words are written.
+
+    These are the words that do not begin a sentence, without marks and tags.
     """
     first = True
     result: list[str] = []
@@ -67,7 +68,7 @@ def evidence(tokens: Iterable[str]) -> list[str]:
 
 
 class _Cased(dict[str, bool]):
-    """Whether a character is a letter with a case."""
+    """True for a character that is a letter with a case."""
 
     def __missing__(self, character: str) -> bool:
         result = self[character] = unicodedata.category(character) in ("Ll", "Lu", "Lt")
@@ -75,8 +76,10 @@ class _Cased(dict[str, bool]):
 
 
 class Truecaser:
-    """Gives words their usual case: at the start of a sentence the most frequent form, elsewhere
-    only forms never seen are changed.
+    """Gives words their usual case.
+
+    A word at the start of a sentence gets its most frequent form; elsewhere only forms never seen
+    are changed.
 
     Args:
         best: lowercased word -> its most frequent form.
@@ -114,9 +117,7 @@ class Truecaser:
         return cls(best, frozenset(known))
 
     def truecase(self, tokens: list[str]) -> list[str]:
-        """Truecase one tokenized line; as many tokens come out as went in (XML tags and Moses
-        factors are ordinary tokens here).
-        """
+        """Truecase one tokenized line, token by token; XML tags are ordinary tokens."""
         best, known = self.best, self.known
         return [
             best.get(token.lower(), token) if first or token not in known else token
@@ -124,15 +125,13 @@ class Truecaser:
         ]
 
     def words(self, tokens: Iterable[str], first: bool) -> list[str]:
-        """Truecase words each by itself, as the first of a sentence or not."""
+        """Truecase single words, all as the first of a sentence or none."""
         best, known = self.best, frozenset() if first else self.known
         return [token if token in known else best.get(token.lower(), token) for token in tokens]
 
 
 def sentence_starts(tokens: Iterable[str]) -> Iterator[bool]:
-    """For each token of a line, whether truecasers take it for the first of a sentence: brackets
-    and quotes before it are too.
-    """
+    """Yield True for each token that starts a sentence, and for brackets and quotes before it."""
     first = True
     for token in tokens:
         yield first
@@ -140,9 +139,7 @@ def sentence_starts(tokens: Iterable[str]) -> Iterator[bool]:
 
 
 def detruecase(tokens: Sequence[str]) -> list[str]:
-    """Uppercase the first letter of each sentence, as Moses' detruecase.perl does; brackets and
-    quotes before it are passed over.
-    """
+    """Uppercase the first letter of each sentence, as Moses' detruecase.perl does."""
     return [
         token[:1].upper() + token[1:] if first else token
         for token, first in zip(tokens, sentence_starts(tokens), strict=True)

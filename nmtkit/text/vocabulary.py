@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,10 +14,9 @@ SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
 
 def by_frequency(counts: Mapping[str, int]) -> list[str]:
-    """Tokens by falling frequency, ties in code point order."""
-    return sorted(
-        sorted(counts), key=counts.__getitem__, reverse=True
-    )  # stable, and many times as fast as one sort by pairs
+    """Return tokens by falling frequency, ties in code point order."""
+    # two stable sorts are many times as fast as one sort by pairs
+    return sorted(sorted(counts), key=counts.__getitem__, reverse=True)
 
 
 class Vocabulary:
@@ -24,24 +24,28 @@ class Vocabulary:
 
     Args:
         tokens: every token in the order of its id, specials first.
+        path: the file that they come from, for the error.
     Raises: DataError if the specials are not there or a token occurs twice.
     """
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        if tuple(tokens[:4]) != SPECIALS:
-            raise DataError("not a vocabulary: it does not begin with " + " ".join(SPECIALS))
+    def __init__(self, tokens: Sequence[str], path: Path | None = None) -> None:
         self._tokens = list(tokens)
         self._ids = {token: i for i, token in enumerate(self._tokens)}
-        if len(self._ids) != len(self._tokens):
-            raise DataError("not a vocabulary: a token occurs twice")
+        special = tuple(tokens[:4]) == SPECIALS
+        if not special or len(self._ids) != len(self._tokens):
+            begin = "it does not begin with " + " ".join(SPECIALS)
+            problem = "a token occurs twice" if special else begin
+            hint = "prepare it again: nmtkit prep … --force"
+            raise DataError(f"not a vocabulary: {problem}", where=path, hint=hint)
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     @classmethod
     def from_counts(cls, counts: dict[str, int], min_frequency: int = 1) -> Vocabulary:
-        """Tokens by falling frequency, ties in code point order; text that looks like a special
-        symbol never becomes one.
+        """Return the tokens by falling frequency, ties in code point order.
+
+        Text that looks like a special symbol never becomes one.
         """
         kept = [t for t in by_frequency(counts) if counts[t] >= min_frequency and t not in SPECIALS]
         return cls([*SPECIALS, *kept])
@@ -52,16 +56,7 @@ class Vocabulary:
 
         Raises: DataError if it is missing or damaged.
         """
-        try:
-            return cls(list(files.text_lines(path)))
-        except DataError as error:
-            if error.where is not None:
-                raise
-            raise DataError(
-                error.message,
-                where=path,
-                hint=error.hint or "prepare it again: nmtkit prep … --force",
-            ) from None
+        return cls(list(files.text_lines(path)), path)
 
     def __contains__(self, token: object) -> bool:
         return token in self._ids
@@ -74,28 +69,24 @@ class Vocabulary:
         files.write_lines(path, self._tokens)
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of tokens followed by </s>; an unknown token, and text that spells a special
-        symbol, is <unk>.
+        """Return the ids of tokens and </s>.
+
+        An unknown token, and text that spells a special symbol, is <unk>.
         """
         get = self._ids.get
         return [i if (i := get(t, UNK)) > UNK else UNK for t in tokens] + [EOS]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """Tokens of ids up to the first </s>; <pad> and <s> are left out, <unk> is kept as text."""
-        tokens = []
-        for i in ids:
-            if i == EOS:
-                break
-            if i not in (PAD, BOS):
-                tokens.append(self._tokens[i])
-        return tokens
+        """Return the tokens up to the first </s>, without <pad> and <s>; <unk> stays as text."""
+        before = itertools.takewhile(EOS.__ne__, ids)
+        return [self._tokens[i] for i in before if i not in (PAD, BOS)]
 
     def __getitem__(self, index: int) -> str:
         return self._tokens[index]
 
 
 def load_vocabularies(prep: Path) -> tuple[Vocabulary, Vocabulary]:
-    """The vocabularies of a prepared corpus: the same object twice if both sides share one.
+    """Return the vocabularies of a prepared corpus: one object twice if both sides share it.
 
     Args:
         prep: the run's prep folder, with vocab.txt, or vocab.src.txt and vocab.tgt.txt.
@@ -107,7 +98,6 @@ def load_vocabularies(prep: Path) -> tuple[Vocabulary, Vocabulary]:
         shared = Vocabulary.load(prep / "vocab.txt")
         return shared, shared
     if not (prep / "vocab.src.txt").is_file():
-        raise DataError(
-            "this run is not prepared: it has no vocabulary", where=prep, hint="nmtkit prep"
-        )
+        problem = "this run is not prepared: it has no vocabulary"
+        raise DataError(problem, where=prep, hint="nmtkit prep")
     return Vocabulary.load(prep / "vocab.src.txt"), Vocabulary.load(prep / "vocab.tgt.txt")

@@ -143,7 +143,7 @@ def test_learning_leaves_real_words_as_segmented_with_its_merges(shared, tmp_pat
     changed = {
         number: narrow.segment([word])
         for number, word in enumerate(counts)
-        if number in learnt.outside(allowed)
+        if number in learnt.without(allowed)
     }
     assert 300 < len(changed) < len(counts)
     for word, segmented in zip(counts, words_of(learnt.changed(changed)), strict=True):
