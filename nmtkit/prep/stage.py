@@ -1,6 +1,4 @@
-"""The stage `prep`: what was asked for, whether it is there already, and the prep folder that
-appears whole or not at all.
-"""
+"""The stage `prep`: the prep folder appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, counted
 from nmtkit.parallel import cores
 from nmtkit.prep.check import Inputs
 from nmtkit.prep.options import PrepOptions
@@ -79,18 +77,14 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
 
 
 def _run_at(folder: Path) -> Run:
-    """The run in a folder that is there or can be made; a DataError if it is a file."""
     if folder.exists() and not folder.is_dir():
-        raise DataError(
-            f"{folder} is a file, not a run folder",
-            where="--run",
-            hint="name a folder, or a new one, with --run DIR",
-        )
+        hint = "name a folder, or a new one, with --run DIR"
+        raise DataError(f"{folder} is a file, not a run folder", where="--run", hint=hint)
     return Run(folder)
 
 
 def _manifest(run: Run) -> Manifest | None:
-    """Return what is prepared; None if nothing is, or the manifest can't be read."""
+    """Return the manifest; None if nothing is prepared or it cannot be read."""
     with contextlib.suppress(DataError):
         return run.manifest()
     return None
@@ -111,8 +105,8 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
             for key in different[:12]
         ]
         raise ConfigError(
-            f"this run was prepared differently ({len(different)}"
-            f" difference{'s' * (len(different) > 1)}: old -> new)",
+            f"this run was prepared differently ({counted(len(different), 'difference')}:"
+            " old -> new)",
             where="\n  ".join([str(run.prep), *lines]),
             hint="prepare another run with --run DIR, or this one again with --force",
         )
@@ -193,7 +187,7 @@ def _work_folders(run: Run, work: Path, raw: Path) -> Iterator[None]:
 
 
 def _publish(work: Path, final: Path) -> None:
-    """Give the finished folder its name; an older one goes."""
+    """Give the finished folder its name, and remove an older one."""
     old = final.with_name(f"prep.old-{os.getpid()}")
     if final.exists():
         os.replace(final, old)

@@ -1,8 +1,8 @@
-"""Phrases of a sentence from its constituency tree: bracketed trees, their leaves aligned with our
-words, and Algorithm 1.
+"""Phrases of a sentence from its constituency tree.
 
-A line is a tree, `(S (NP (DT the) (NN fox)) (VP (VBD ran)))`, or several. Its tokenization need not
-be ours: both are compared by their characters.
+A line is a tree, `(S (NP (DT the) (NN fox)) (VP (VBD ran)))`, or several. Its leaves are aligned
+with our words by their characters, because its tokenization may differ from ours. Algorithm 1 of Xu
+et al. 2020 cuts the tree into phrases.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 _PART = re.compile(r"[()]|[^\s()]+")
@@ -27,8 +28,8 @@ _SPELLED = {
     "-rcb-": "}",
     "@-@": "-",
 }
-# Every quote becomes apostrophes, a double one two: `` and '' of the Penn Treebank, " and what a
-# text has are then alike.
+# A quote becomes one apostrophe, a double quote two: so `` and '' of the Penn Treebank are like the
+# quotes of a text.
 _ALIKE = str.maketrans(
     dict.fromkeys("`´‘’‚‛‹›ʼ", "'")
     | dict.fromkeys('"“”„‟«»″', "''")
@@ -38,45 +39,36 @@ _ALIKE = str.maketrans(
 
 
 class Unusable(ValueError):
-    """A line that gives no phrases, with the reason that is counted."""
+    """Raised for a line that gives no phrases, with the reason that is counted."""
 
 
+@dataclass(eq=False, slots=True)
 class Tree:
-    """A node: how many tokens it has left, and its children that have some; a leaf has no
-    children but a text.
-    """
+    """A node; `size` is the number of its subwords that are left. Only a leaf has a text."""
 
-    __slots__ = ("children", "label", "size", "text")
+    label: str = ""
+    children: list[Tree] = field(default_factory=list)
+    text: str | None = None
+    size: int = 0
 
-    def __init__(
-        self,
-        label: str = "",
-        children: list[Tree] | None = None,
-        text: str | None = None,
-        size: int = 0,
-    ) -> None:
-        self.label = label
-        self.children = children or []
-        self.text = text
-        self.size = size
+    def nodes(self) -> list[Tree]:
+        """Return this node and all below it, parents first, from left to right."""
+        nodes, waiting = [], [self]
+        while waiting:
+            nodes.append(waiting.pop())
+            waiting += reversed(nodes[-1].children)
+        return nodes
 
     def leaves(self) -> list[Tree]:
-        """Its leaves from left to right."""
-        found, waiting = [], [self]
-        while waiting:
-            node = waiting.pop()
-            if node.text is not None:
-                found.append(node)
-            waiting += reversed(node.children)
-        return found
+        """Return the leaves from left to right."""
+        return [node for node in self.nodes() if node.text is not None]
 
 
 def read_tree(line: str) -> Tree:
-    """Read a bracketed tree; traces (-NONE-) and nodes without words are left out, and so is an
-    outer bracket without a category (ROOT).
+    """Read a bracketed tree.
 
-    Several trees on the line, of a line with several sentences, stand under one root without a
-    category.
+    Traces (-NONE-), nodes without words and an outer bracket without a category (ROOT) are left
+    out. Several trees on a line stand under one root without a category.
 
     Raises: Unusable for a blank line, trees without words, or brackets that do not make trees.
     """
@@ -117,22 +109,21 @@ def _unwrapped(tree: Tree) -> Tree:
 
 @functools.lru_cache(maxsize=1 << 16)
 def letters(token: str) -> str:
-    """What of a token can be compared between tokenizations: brackets, quotes, slashes, dashes
-    and case written one way, Moses' escapes undone.
+    """Return a token in a form that can be compared between tokenizations.
+
+    Brackets, quotes, slashes, dashes and case are written one way, Moses' escapes are undone.
     """
     token = html.unescape(token) if "&" in token else token
-    token = unicodedata.normalize(
-        "NFKC", token.translate(_ALIKE)
-    ).casefold()  # NFKC makes ´ a space with an accent: quotes come first
+    # quotes come first, because NFKC makes ´ a space with an accent
+    token = unicodedata.normalize("NFKC", token.translate(_ALIKE)).casefold()
     return _SPELLED.get(token, token).translate(_ALIKE)
 
 
 def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], most: int) -> None:
-    """Give the leaves of a tree our words; each word goes to the leaf that its first character is
-    in.
+    """Give the leaves of a tree our words, each to the leaf that holds its first character.
 
     A leaf of several of our words becomes a node of them, and a word of more than `most` subwords a
-    node of its pieces. Leaves that get no word go, and all nodes learn how many subwords they have.
+    node of its pieces. Leaves without a word are removed, and every node gets its size.
 
     Args:
         tree: as `read_tree` gives it; changed in place.
@@ -153,7 +144,16 @@ def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], most: in
         leaf = leaves[min(bisect_right(ends, start), len(leaves) - 1)]
         carried.setdefault(id(leaf), []).append(_word(word, size, most))
         start += len(own)
-    _settle(tree, carried)
+    for node in reversed(tree.nodes()):  # children before their parents
+        if node.text is None:
+            node.children = [child for child in node.children if child.size]
+            node.size = sum(child.size for child in node.children)
+        elif id(node) in carried:
+            own_words = carried[id(node)]
+            node.size = sum(word.size for word in own_words)
+            if len(own_words) > 1 or own_words[0].children:  # a leaf of one plain word stays
+                node.text = None
+                node.children = own_words if len(own_words) > 1 else own_words[0].children
 
 
 def _word(text: str, size: int, most: int) -> Tree:
@@ -163,40 +163,18 @@ def _word(text: str, size: int, most: int) -> Tree:
     return Tree(children=pieces, size=size)
 
 
-def _settle(tree: Tree, carried: dict[int, list[Tree]]) -> None:
-    """Put the words where their leaves are, sum the sizes, and drop what has none; children
-    before their parents.
-    """
-    order, waiting = [], [tree]
-    while waiting:
-        node = waiting.pop()
-        order.append(node)
-        waiting += node.children
-    for node in reversed(order):
-        if node.text is None:
-            node.children = [child for child in node.children if child.size]
-            node.size = sum(child.size for child in node.children)
-        elif id(node) in carried:
-            words = carried[id(node)]
-            node.size = sum(word.size for word in words)
-            if len(words) > 1 or words[0].children:  # a leaf of one plain word stays as it is
-                node.text = None
-                node.children = words if len(words) > 1 else words[0].children
-
-
 def cut(tree: Tree, most: int) -> list[int]:
-    """Cut a sentence into phrases of neighbouring constituents, from the right; the tree is used
-    up.
+    """Cut a sentence into phrases of neighbouring constituents, from the right.
 
-    The right edge is gone down to the first node of at most `most` tokens, then its left neighbours
-    at the same depth join as long as there is room.
+    The first node down the right edge with at most `most` tokens begins a phrase. Its left
+    neighbours at the same depth join while there is room. The tree is used up.
 
     Args:
         tree: whose leaves have at most `most` tokens each.
         most: tokens of a phrase.
     Returns: tokens of each phrase, from left to right.
-    Source: Xu et al. 2020, Algorithm 1, with "at most" as the text says where the print has "less
-        than", and with the room that the first constituent leaves, which the print forgets to set.
+    Source: Xu et al. 2020, Algorithm 1, corrected twice: "at most" (as in the paper's text) instead
+        of "less than", and the room after the first constituent, which is never set there.
         Takes O(tokens · depth).
     """
     phrases = []
@@ -218,7 +196,7 @@ def cut(tree: Tree, most: int) -> list[int]:
 
 
 def _right_edge(tree: Tree, depth: int) -> list[Tree]:
-    """The last nodes of the tree down to a depth, or to where the edge ends."""
+    """Return the last nodes of the tree down to a depth, or to the end of the edge."""
     path = [tree]
     while len(path) <= depth and path[-1].children:
         path.append(path[-1].children[-1])
@@ -226,7 +204,7 @@ def _right_edge(tree: Tree, depth: int) -> list[Tree]:
 
 
 def _remove(path: list[Tree]) -> None:
-    """Take the last node of a right edge away, and with it the nodes that have nothing left."""
+    """Remove the last node of a right edge, and the nodes above it that become empty."""
     size = path[-1].size
     for node in path:
         node.size -= size
@@ -237,14 +215,12 @@ def _remove(path: list[Tree]) -> None:
 
 
 def longest_phrase(tokens: int) -> int:
-    """Most tokens of a phrase in a sentence of so many: a sixth, but at least 3 and at most 8
-    (Xu et al. 2020, §3.1).
-    """
+    """Return the most tokens of a phrase: a sixth of the sentence, but 3 to 8 (Xu et al., §3.1)."""
     return max(min(8, -(-tokens // 6)), 3)
 
 
 def parse_phrases(line: str, words: Sequence[str], sizes: Sequence[int]) -> list[int]:
-    """The phrases of a sentence by its parse.
+    """Return the phrases of a sentence by its parse.
 
     Args:
         line: the bracketed tree.
