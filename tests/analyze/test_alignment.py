@@ -4,7 +4,6 @@ stage on toy and real sets.
 
 import csv
 import dataclasses
-import math
 import random
 from fractions import Fraction
 
@@ -14,7 +13,7 @@ import torch
 
 from nmtkit.analyze import stage
 from nmtkit.analyze.alignment import of_head, select_sites
-from nmtkit.analyze.shared import recording
+from nmtkit.analyze.shared import context_spread, recording
 from nmtkit.analyze.shared.links import (
     Gold,
     as_subwords,
@@ -144,6 +143,20 @@ def goldset(tmp_path):
     return ",".join(map(str, (write(tmp_path / "gold", "1-1 2p2", "1-1 1-2", "2-1 1-2"), pairs)))
 
 
+def third_line(analysed):
+    """The third pair of the test set, whose words are all w1."""
+    ids = [5] * len(analysed.lines["test"][2].split()) + [2]
+    return pair_batch([ids], [ids])
+
+
+def stored_weights(run, label):
+    """Columns, rows and weights that an analysis keeps of an attention."""
+    path = run.path / "analyze" / "alignment" / f"weights.{label}.csv"
+    header, *rows = csv.reader(path.read_text("utf-8").splitlines())
+    weights = torch.tensor([[float(value) for value in row[1:]] for row in rows])
+    return header[1:], [row[0] for row in rows], weights
+
+
 def test_error_rate_of_every_layer_by_one_pair_at_a_time(analysed, goldset, capsys):
     model = analysed.system("base", "transformer", DEEP).eval()
     stage.analyze(analysed.run, "alignment", gold=goldset)
@@ -169,43 +182,31 @@ def test_error_rate_of_every_layer_by_one_pair_at_a_time(analysed, goldset, caps
     assert "lower is better" in out
 
 
-def test_spread_of_contexts_by_pairs_of_steps(analysed, goldset):
-    """Of every layer over the gold pairs, each with values from α·V; and of each step of a
-    sentence.
-    """
+def test_spread_of_contexts(analysed, goldset):
+    """Of every layer over the gold pairs, with contexts from α·V; and of each step of a sentence."""
     model = analysed.system("base", "transformer", DEEP).eval()
     stage.analyze(analysed.run, "alignment", gold=goldset)
     vocabulary = load_vocabularies(analysed.run.prep)[0]
-    _, pairs = read_gold(goldset.split(",")[0]), read_pairs(goldset.split(",")[1])
+    pairs = read_pairs(goldset.split(",")[1])
     for layer, row in enumerate(finding(analysed.run, "alignment")["table"]["rows"]):
-        found = []
+        spreads = []
         for src, tgt in pairs:
             batch = pair_batch([vocabulary.encode(src)], [vocabulary.encode(tgt)])
             with torch.inference_mode(), capture() as seen:
                 memory = model.encode(batch)
                 model.decode(batch.tgt_in, memory)
             values = memory["layers"][layer]["source"][1]  # (1, H, S, C)
-            steps = (
-                (seen[f"decoder.{layer}.cross"][0] @ values)[0].transpose(0, 1).flatten(1).tolist()
-            )
-            size = sum(math.hypot(*step) for step in steps) / len(steps)
-            apart = [math.dist(a, b) / size for i, a in enumerate(steps) for b in steps[:i]]
-            found.append(sum(apart) / len(apart))
-        assert row["context_spread"]["value"] == pytest.approx(sum(found) / len(found), rel=1e-4)
-        assert (
-            row["context_spread"]["low"]
-            <= row["context_spread"]["value"]
-            <= row["context_spread"]["high"]
-        )
+            steps = (seen[f"decoder.{layer}.cross"][0] @ values).transpose(1, 2).flatten(2)
+            spreads.append(context_spread.spread(steps, batch.tgt_lengths).item())
+        spread = row["context_spread"]
+        assert spread["value"] == pytest.approx(sum(spreads) / len(spreads), rel=1e-4)
+        assert spread["low"] <= spread["value"] <= spread["high"]
     stage.analyze(analysed.run, "alignment", sentence=3, layer="3")
     each = [row["context_distance"] for row in finding(analysed.run, "alignment")["table"]["rows"]]
-    length = len(analysed.lines["test"][2].split()) + 1
-    batch = pair_batch([[5] * (length - 1) + [2]], [[5] * (length - 1) + [2]])
-    steps = recording.look(model, batch)["decoder"]["decoder.2.cross_context"][0].tolist()
-    size = sum(math.hypot(*step) for step in steps) / length
-    assert each == pytest.approx(
-        [sum(math.dist(a, b) for b in steps) / (length - 1) / size for a in steps], rel=1e-4
-    )
+    batch = third_line(analysed)
+    steps = recording.look(model, batch)["decoder"]["decoder.2.cross_context"]
+    wanted = context_spread.distances(steps, batch.tgt_lengths)[0].tolist()
+    assert each == pytest.approx(wanted, rel=1e-4)
 
 
 def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path):
@@ -236,23 +237,16 @@ def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
     model = analysed.system("base", "transformer", DEEP).eval()
     stage.analyze(analysed.run, "alignment", sentence=3, layer="3", head=2)
     found = finding(analysed.run, "alignment")
-    length = len(analysed.lines["test"][2].split()) + 1
-    batch = pair_batch([[5] * (length - 1) + [2]], [[5] * (length - 1) + [2]])
+    batch = third_line(analysed)
     weights = recording.look(model, batch)["decoder"]["decoder.2.cross"][0, 1]
-    folder = analysed.run.path / "analyze" / "alignment"
-    with open(folder / "weights.base.decoder.2.cross.csv", encoding="utf-8") as stream:
-        kept = list(csv.reader(stream))
-    assert kept[0][1:] == [row[0] for row in kept[1:]] == ["w1"] * (length - 1) + ["</s>"]
-    torch.testing.assert_close(
-        torch.tensor([[float(v) for v in row[1:]] for row in kept[1:]]),
-        weights,
-        rtol=1e-5,
-        atol=1e-7,
-    )
+    columns, rows, stored = stored_weights(analysed.run, "base.decoder.2.cross")
+    assert columns == rows == ["w1"] * (batch.src.size(1) - 1) + ["</s>"]
+    torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
     assert [row["weight"] for row in found["table"]["rows"]] == pytest.approx(
         weights.amax(1).tolist(), rel=1e-5
     )
-    assert "base, decoder.2.cross" in (folder / "figure.svg").read_text("utf-8")
+    figure = analysed.run.path / "analyze" / "alignment" / "figure.svg"
+    assert "base, decoder.2.cross" in figure.read_text("utf-8")
     assert "head 2" in capsys.readouterr().out
 
 
@@ -273,13 +267,8 @@ def test_any_attention_of_any_variant_by_its_name(analysed, variant, settings, s
     assert {row["context_distance"] is None for row in found["table"]["rows"]} == {
         variant != "rnnsearch"
     }  # the others do not read the source itself
-    with open(
-        analysed.run.path / "analyze" / "alignment" / f"weights.own.{site}.csv", encoding="utf-8"
-    ) as stream:
-        kept = list(csv.reader(stream))
-    assert [sum(map(float, row[1:])) for row in kept[1:]] == pytest.approx(
-        [1] * (len(kept) - 1), rel=1e-5
-    )
+    _, rows, weights = stored_weights(analysed.run, f"own.{site}")
+    assert weights.sum(1).tolist() == pytest.approx([1] * len(rows), rel=1e-5)
 
 
 @pytest.mark.parametrize("variant", ["concat", "amn"])
@@ -292,24 +281,13 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
     (analysed.run.prep / "docs" / "test.txt").write_text("0\n", "utf-8")
     stage.analyze(analysed.run, "alignment", sentence=3)
     before, own = (["w1"] * len(analysed.lines["test"][i].split()) for i in (1, 2))
-    batch = pair_batch([[5] * len(own) + [2]], [[5] * len(own) + [2]])
     texts = {0: np.array([5] * len(before) + [2])}
-    batch = dataclasses.replace(
-        batch, context=contexts([[0]], texts.__getitem__, model.context_rule)
-    )
+    context = contexts([[0]], texts.__getitem__, model.context_rule)
+    batch = dataclasses.replace(third_line(analysed), context=context)
     weights = recording.look(model, batch)["decoder"]["decoder.0.cross"][0].mean(0)
-    with open(
-        analysed.run.path / "analyze" / "alignment" / "weights.own.decoder.0.cross.csv",
-        encoding="utf-8",
-    ) as stream:
-        kept = list(csv.reader(stream))
-    assert kept[0][1:] == [*([*before, "####"] if variant == "concat" else []), *own, "</s>"]
-    torch.testing.assert_close(
-        torch.tensor([[float(v) for v in row[1:]] for row in kept[1:]]),
-        weights,
-        rtol=1e-5,
-        atol=1e-7,
-    )
+    columns, _, stored = stored_weights(analysed.run, "own.decoder.0.cross")
+    assert columns == [*([*before, "####"] if variant == "concat" else []), *own, "</s>"]
+    torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
 
 
 def test_what_is_not_there_is_said(analysed, goldset):
@@ -327,8 +305,9 @@ def test_what_is_not_there_is_said(analysed, goldset):
         ({"gold": "one"}, "two files are wanted"),
         ({"gold": goldset, "set_names": ["test"]}, "those of --gold"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=words) as error:
             stage.analyze(analysed.run, "alignment", **options)
+        assert error.value.hint == "known: 1, 2, 3" or options != {"layer": "4"}
     assert list(select_sites(model, "decoder.0.attention", False, torch.device("cpu"))) == [
         "decoder.0.attention"
     ]
@@ -375,11 +354,3 @@ def test_words_of_a_published_set_keep_their_subwords(shared, multi30k_run):
         assert sorted(set(owners)) == list(range(len(words)))  # none is lost
         assert owners == sorted(owners)
     assert max(map(len, all_owners)) > max(map(len, pairs))
-
-
-@pytest.mark.parametrize(("layers", "hint"), [(1, "known: 1"), (3, "known: 1, 2, 3")])
-def test_a_layer_that_is_not_there_is_answered_by_numbers(analysed, layers, hint):
-    analysed.system("base", "transformer", {**SMALL, "decoder_layers": layers})
-    with pytest.raises(ConfigError, match="no layer '9'") as error:
-        stage.analyze(analysed.run, "alignment", layer="9")
-    assert error.value.hint == hint

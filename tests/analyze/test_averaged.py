@@ -22,20 +22,16 @@ from nmtkit.translate.stage import translate
 from tests.ready import SIZES, prepare
 
 CASES = {
-    **{
-        "agreement": ("pr", {}),
-        "alignment": ("pr", {}),
-        "context": ("amn", {}),
-        "cost": ("pr", {"measure": True}),
-        "divergence": ("full-dc", {}),
-    },
-    **{
-        "gates": ("gatt", {}),
-        "importance": ("pr", {"sentences": 5}),
-        "layers": ("pr", {}),
-        "probing": ("pr", {"tasks": "sentence_length"}),
-    },
-    **{"weights": ("gatt", {})},
+    "agreement": ("pr", {}),
+    "alignment": ("pr", {}),
+    "context": ("amn", {}),
+    "cost": ("pr", {"measure": True}),
+    "divergence": ("full-dc", {}),
+    "gates": ("gatt", {}),
+    "importance": ("pr", {"sentences": 5}),
+    "layers": ("pr", {}),
+    "probing": ("pr", {"tasks": "sentence_length"}),
+    "weights": ("gatt", {}),
 }
 """Analyses that load a model: a system that they can look at, and options."""
 WITHOUT = {"lengths", "convergence", "examples", "phrases", "attention"}

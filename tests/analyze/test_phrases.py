@@ -3,7 +3,6 @@ the stage and the command line.
 """
 
 import csv
-import io
 import json
 
 import numpy as np
@@ -78,17 +77,23 @@ def judged(analysed, tmp_path):
     return analysed
 
 
-def rows_of(run):
-    return {
-        (r["set"], r["section"], r["label"]): r for r in finding(run, "phrases")["table"]["rows"]
-    }
+@pytest.fixture
+def look_up(judged, tmp_path):
+    """A function that runs the analysis, of both systems with the list above if nothing else is
+    asked for, and returns the rows of its table.
+    """
+
+    def run(systems=("first", "second"), expressions=tmp_path / "list.tsv", **options):
+        asked = {"expressions": str(expressions)} if expressions else {}
+        stage.analyze(judged.run, "phrases", systems=systems, **asked, **options)
+        rows = finding(judged.run, "phrases")["table"]["rows"]
+        return {(row["set"], row["section"], row["label"]): row for row in rows}
+
+    return run
 
 
-def test_known_answers(judged, tmp_path, capsys):
-    stage.analyze(
-        judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv")
-    )
-    rows = rows_of(judged.run)
+def test_known_answers(judged, look_up, capsys):
+    rows = look_up()
     shares = {
         key[1:]: (r["in_source"], r["in_reference"], r["first"]["value"], r["second"]["value"])
         for key, r in rows.items()
@@ -120,13 +125,8 @@ def test_known_answers(judged, tmp_path, capsys):
     assert "case ignored" in out and "+40.0" in out and "second - first" in out
     folder = judged.run.path / "analyze" / "phrases"
     assert (folder / "expressions.tsv").read_text("utf-8").splitlines() == LIST
-    found = list(
-        csv.DictReader(
-            io.StringIO((folder / "occurrences.tsv").read_text("utf-8")),
-            delimiter="\t",
-            quoting=csv.QUOTE_NONE,
-        )
-    )
+    lines = (folder / "occurrences.tsv").read_text("utf-8").splitlines()
+    found = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     assert [
         (r["line"], r["source phrase"], r["in reference"], r["first"], r["second"]) for r in found
     ] == [
@@ -140,57 +140,37 @@ def test_known_answers(judged, tmp_path, capsys):
     assert "with words between" in (folder / "figure.svg").read_text("utf-8")
 
 
-def test_case_that_counts(judged, tmp_path):
-    stage.analyze(
-        judged.run,
-        "phrases",
-        systems=["first", "second"],
-        expressions=str(tmp_path / "list.tsv"),
-        match_case=True,
-    )
-    assert (
-        rows_of(judged.run)["test", "expression", "look up"]["second"]["value"] == 50
-    )  # Schlägt is no schlägt
+def test_case_that_counts(judged, look_up):
+    rows = look_up(match_case=True)
+    assert rows["test", "expression", "look up"]["second"]["value"] == 50  # Schlägt is no schlägt
     assert finding(judged.run, "phrases")["facts"]["match_case"] is True
 
 
-def test_of_several_references_the_one_with_most(judged, tmp_path):
-    manifest = json.loads((judged.run.prep / "manifest.json").read_text("utf-8"))
-    next(one for one in manifest["sets"] if one["name"] == "test")["references"] = 2
-    (judged.run.prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
-    write(
-        judged.run.prep / "text" / "test.ref1",
-        ["x", "x", "Sie schlägt es bei ihm nach.", "x", "x", "x"],
-    )
-    stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(tmp_path / "list.tsv"))
-    row = rows_of(judged.run)["test", "expression", "look up"]
-    assert (row["in_source"], row["in_reference"], row["first"]["value"]) == (
-        3,
-        3,
-        pytest.approx(200 / 3),
-    )
+def change_manifest(run, **values):
+    path = run.prep / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **values}), "utf-8")
 
 
-def test_sets_that_not_all_systems_translated(judged, tmp_path):
+def test_of_several_references_the_one_with_most(judged, look_up):
+    sets = json.loads((judged.run.prep / "manifest.json").read_text("utf-8"))["sets"]
+    next(one for one in sets if one["name"] == "test")["references"] = 2
+    change_manifest(judged.run, sets=sets)
+    other = ["x", "x", "Sie schlägt es bei ihm nach.", "x", "x", "x"]
+    write(judged.run.prep / "text" / "test.ref1", other)
+    row = look_up(["first"])["test", "expression", "look up"]
+    assert (row["in_source"], row["in_reference"]) == (3, 3)
+    assert row["first"]["value"] == pytest.approx(200 / 3)
+
+
+def test_sets_that_not_all_systems_translated(judged, look_up):
     write(judged.run.path / "systems" / "second" / "translate" / "other" / "hyp.txt", SECOND)
-    stage.analyze(
-        judged.run, "phrases", systems=["first", "second"], expressions=str(tmp_path / "list.tsv")
-    )
-    rows = rows_of(judged.run)
-    assert rows["test", "all", "all"]["second"] == rows["other", "all", "all"]["second"]
+    rows = look_up()
+    test, other = rows["test", "all", "all"], rows["other", "all", "all"]
+    assert test["second"] == other["second"]
     assert (
-        rows["other", "all", "all"]["first"]
-        == rows["other", "all", "all"]["second_difference"]
-        == {"value": None, "low": None, "high": None}
+        other["first"] == other["second_difference"] == {"value": None, "low": None, "high": None}
     )
-    stage.analyze(
-        judged.run,
-        "phrases",
-        set_names=["other"],
-        systems=["second"],
-        expressions=str(tmp_path / "list.tsv"),
-    )
-    assert {key[0] for key in rows_of(judged.run)} == {"other"}
+    assert {key[0] for key in look_up(["second"], set_names=["other"])} == {"other"}
 
 
 def wilson(right, count):
@@ -255,86 +235,53 @@ def test_counts_never_exceed_and_the_reference_is_all_right(source, data):
         assert one.right["same"] == one.in_reference
 
 
-def test_a_rare_expression_is_in_the_file_and_not_in_the_table(judged, tmp_path, monkeypatch):
+def test_a_rare_expression_is_in_the_file_and_not_in_the_table(judged, look_up, monkeypatch):
     monkeypatch.setattr(phrases, "MOST", 1)
-    stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(tmp_path / "list.tsv"))
-    assert [key[2] for key in rows_of(judged.run) if key[1] == "expression"] == ["give up"]
-    assert "look up" in (judged.run.path / "analyze" / "phrases" / "occurrences.tsv").read_text(
-        "utf-8"
-    )
+    assert [key[2] for key in look_up(["first"]) if key[1] == "expression"] == ["give up"]
+    path = judged.run.path / "analyze" / "phrases" / "occurrences.tsv"
+    assert "look up" in path.read_text("utf-8")
 
 
-def test_a_list_of_its_own_has_the_demo_corpus_alone(judged):
+def test_a_list_of_its_own_has_the_demo_corpus_alone(judged, look_up):
     with pytest.raises(ConfigError, match="comes with no list") as error:
-        stage.analyze(judged.run, "phrases", systems=["first"])
+        look_up(["first"], None)
     assert "--expressions FILE" in error.value.hint
-    stage.analyze(judged.run, "phrases", systems=["first"], expressions="separable-verbs")
-    known = rows_of(judged.run)
-    manifest = json.loads((judged.run.prep / "manifest.json").read_text("utf-8"))
-    (judged.run.prep / "manifest.json").write_text(
-        json.dumps({**manifest, "dataset": "demo"}), "utf-8"
-    )
-    stage.analyze(judged.run, "phrases", systems=["first"])
-    row = rows_of(judged.run)["test", "expression", "look up = nachschlagen"]
-    assert rows_of(judged.run) == known
+    known = look_up(["first"], "separable-verbs")
+    change_manifest(judged.run, dataset="demo")
+    assert look_up(["first"], None) == known
+    row = known["test", "expression", "look up = nachschlagen"]
     assert (row["in_source"], row["in_reference"], row["first"]["value"]) == (3, 2, 50)
-    written = (
-        (judged.run.path / "analyze" / "phrases" / "expressions.tsv")
-        .read_text("utf-8")
-        .splitlines()
-    )
-    assert parse(written, False, "again")  # what is written can be given
-    (judged.run.prep / "manifest.json").write_text(json.dumps({**manifest, "tgt": "fr"}), "utf-8")
+    written = judged.run.path / "analyze" / "phrases" / "expressions.tsv"
+    assert parse(written.read_text("utf-8").splitlines(), False, "again")  # it can be given again
+    change_manifest(judged.run, tgt="fr")
     with pytest.raises(ConfigError, match="is for en-de, and this run is en-fr"):
-        stage.analyze(judged.run, "phrases", systems=["first"], expressions="separable-verbs")
+        look_up(["first"], "separable-verbs")
 
 
-def test_what_cannot_be_looked_up_is_said(judged, tmp_path):
+def test_what_cannot_be_looked_up_is_said(judged, look_up, tmp_path):
     path = tmp_path / "list.tsv"
     for lines, what in ((["look\tblick"], "of none in the reference"), (["look up"], "1 columns")):
         write(path, lines)
         with pytest.raises(DataError, match=what):
-            stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(path))
+            look_up(["first"])
     write(path, LIST)
     with pytest.raises(DataError, match="no such file"):
-        stage.analyze(judged.run, "phrases", expressions=str(tmp_path / "none.tsv"))
+        look_up(expressions=tmp_path / "none.tsv")
     write(judged.run.path / "systems" / "first" / "translate" / "test" / "hyp.txt", FIRST[:4])
     with pytest.raises(DataError, match="4 lines, but the set has 6"):
-        stage.analyze(judged.run, "phrases", systems=["first"], expressions=str(path))
-    analysed = judged.add("third", 0.0, sets=[])
+        look_up(["first"])
+    judged.add("third", 0.0, sets=[])
     with pytest.raises(DataError, match="none of third has a translation of test"):
-        stage.analyze(
-            judged.run,
-            "phrases",
-            systems=[analysed.name],
-            set_names=["test"],
-            expressions=str(path),
-        )
+        look_up(["third"], set_names=["test"])
 
 
 def test_from_the_command_line(judged, tmp_path):
-    command = [
-        "analyze",
-        "phrases",
-        "--run",
-        str(judged.run.path),
-        "--expressions",
-        str(tmp_path / "list.tsv"),
-    ]
-    marks = {
-        "json": '"phrases"',
-        "md": "| all |",
-        "tex": r"\toprule",
-        "csv": "first_low",
-        "table": "█",
-    }
-    for output_format, mark in marks.items():
-        done = CliRunner().invoke(app, [*command, "--format", output_format])
-        assert done.exit_code == 0 and mark in done.stdout, done.output
-    write(
-        tmp_path / "list.tsv", [*LIST[:3], "get up\taufgestanden"]
-    )  # another list is another finding
+    path = tmp_path / "list.tsv"
+    command = ["analyze", "phrases", "--run", str(judged.run.path), "--expressions", str(path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0 and "█" in done.stdout, done.output
+    write(path, [*LIST[:3], "get up\taufgestanden"])  # another list is another finding
     assert "written to" in CliRunner().invoke(app, command).stderr
-    write(tmp_path / "list.tsv", ["looks up"])
+    write(path, ["looks up"])
     done = CliRunner().invoke(app, [*command, "--match-case"])
-    assert done.exit_code == 2 and f"{tmp_path / 'list.tsv'}, line 1" in done.stderr
+    assert done.exit_code == 2 and f"{path}, line 1" in done.stderr
