@@ -165,8 +165,8 @@ class Inputs(Part):
     """Path, relative to the run if inside it -> SHA-256."""
     weights: dict[str, dict[str, str]] = {}
     """System -> checkpoint -> SHA-256."""
-    words: list[str] | None = None
-    """The options as they are typed, without those at their default; None: by nmtkit 0.1."""
+    words: list[str] = []
+    """The options as they are typed, without those at their default."""
 
 
 class StoredFinding(BaseModel):

@@ -1,16 +1,19 @@
 """The systems of a run side by side: scores with significance, size and cost in one table a set,
-and what it says in words.
+and the same in sentences.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from nmtkit.errors import DataError, counted
 from nmtkit.records import Scores, SeedResult
-from nmtkit.report.gathered import DAMAGED, Gathered, Remark, TrainedSystem
+from nmtkit.report.contents import Contents, Remark, TrainedSystem
 from nmtkit.score import result_tables
 from nmtkit.score.translations import described
 from nmtkit.tables.table import Column, Table, text
@@ -25,222 +28,197 @@ READING = (
     " systems in turn (its finding has their intervals); logged ones are of machines that may have"
     " done other work."
 )
+SHOWN = {"system", "bleu", "delta", "p", "chrf"}
+"""The columns of the scores that stand in the comparison."""
 
 
-def tables(found: Gathered, set_name: str) -> list[Table]:
-    """What a set's scores are read from first: where several seeds were trained, the table of
-    their groups; then that of the systems.
+def tables(contents: Contents, set_name: str) -> list[Table]:
+    """Return the tables that a set's scores are read from first: the groups of training seeds, if
+    several were trained, and the systems.
     """
-    result = found.scores[set_name]
-    return [
-        *([result_tables.seeds_table(result)] if result.has_seeds else []),
-        table(found, set_name),
-    ]
+    result = contents.scores[set_name]
+    by_seed = [result_tables.seeds_table(result)] if result.has_seeds else []
+    return [*by_seed, table(contents, set_name)]
 
 
-def table(found: Gathered, set_name: str) -> Table:
-    """One row a system: BLEU, its difference to the baseline's and p, parameters, and the cost of
-    training and decoding.
+def table(contents: Contents, set_name: str) -> Table:
+    """Return one row a system: BLEU, its difference to the baseline's and p, parameters, and the
+    cost of training and decoding.
 
     Args:
-        found: the run; set_name: one of its scored sets.
+        contents: the run; set_name: one of its scored sets.
     """
-    result = found.scores[set_name]
-    main = result_tables.main_table(result)
-    kept = [
-        i
-        for i, column in enumerate(main.columns)
-        if column.key in {"system", "bleu", "delta", "p", "chrf"}
-    ]
-    trained = {system.name: system for system in found.systems}
-    base, measured = _minutes_an_update(trained.get(result.baseline)), _measured(found, result)
+    result = contents.scores[set_name]
+    scores = result_tables.main_table(result)
+    kept = [i for i, column in enumerate(scores.columns) if column.key in SHOWN]
+    trained = {system.name: system for system in contents.systems}
+    base = _minutes_an_update(trained.get(result.baseline))
+    measured = _measured(contents, result)
     columns = [
-        *(main.columns[i] for i in kept),
+        *(scores.columns[i] for i in kept),
         Column("seed", "seed"),
         Column("parameters", "parameters, M"),
         Column("updates", "updates"),
+        Column("minutes", "training, minutes", decimals=1),
     ]
-    columns += [Column("minutes", "training, minutes", decimals=1)]
     if measured:
-        columns += [
-            Column("update_ratio", "update, × (measured)"),
-            Column("decoding", "search, × (measured)"),
-        ]
+        columns.append(Column("update_ratio", "update, × (measured)"))
+        columns.append(Column("decoding", "search, × (measured)"))
     else:
-        columns += [
-            Column("update_ratio", "update, × (logged)"),
-            Column("decoding", "search, tokens/s (logged)", decimals=0),
-        ]
+        columns.append(Column("update_ratio", "update, × (logged)"))
+        columns.append(Column("decoding", "search, tokens/s (logged)", decimals=0))
     rows: list[list[Any]] = []
-    for row in main.rows:
-        system = trained.get(row[0])
-        own = _minutes_an_update(system)
-        cost: list[Any] = [None] * 4
-        if system is not None:
-            last = system.curves.last or None
-            millions = None if system.parameters is None else system.parameters / 1e6
-            cost = [
-                system.seed,
-                millions,
-                last,
-                system.curves.at(last, "minutes") if last else None,
-            ]
-        times = (
-            measured.get(row[0], (None, None))
-            if measured
-            else (own / base if own and base else None, _speed(found, row[0], set_name))
-        )
-        rows.append([*(row[i] for i in kept), *cost, *times])
-    notes = [
-        note
-        for note in main.notes
-        if note.startswith(("BLEU:", "[95%]", "Δ, p", "one system", "empty"))
-    ]
-    return Table("comparison", main.title, columns, rows, notes)
+    for cells in scores.rows:
+        name = cells[0]
+        system = trained.get(name)
+        row = [cells[i] for i in kept]
+        row += _training(system) if system else [None] * 4
+        if measured:
+            times = measured.get(name)
+            row += [times.train_ratio.value, times.decode_ratio.value] if times else [None, None]
+        else:
+            own = _minutes_an_update(system)
+            row += [own / base if own and base else None, _speed(contents, name, set_name)]
+        rows.append(row)
+    beginnings = ("BLEU:", "[95%]", "Δ, p", "one system", "empty")
+    notes = [note for note in scores.notes if note.startswith(beginnings)]
+    return Table("comparison", scores.title, columns, rows, notes)
 
 
-def _measured(found: Gathered, result: Scores) -> dict[str, tuple[float, float]]:
-    """The time of an update and of a search beside that of the scores' baseline, by system, where
-    `analyze cost --measure` took it in turns.
+def _training(system: TrainedSystem) -> list[Any]:
+    """Return seed, millions of parameters, updates and minutes."""
+    updates = system.curves.last or None
+    millions = None if system.parameters is None else system.parameters / 1e6
+    return [system.seed, millions, updates, updates and system.curves.at(updates, "minutes")]
 
-    Returns: nothing where that is of another baseline, out of date, or cannot be read.
+
+@dataclass(frozen=True)
+class Ratio:
+    """A time relative to the baseline's."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class MeasuredTimes:
+    """The times of an update and of a search, as `analyze cost --measure` took them."""
+
+    train_ratio: Ratio
+    decode_ratio: Ratio
+
+
+def _measured(contents: Contents, result: Scores) -> dict[str, MeasuredTimes]:
+    """Return the measured times by system; nothing if they are of another baseline than the
+    scores', or out of date.
     """
-    kept = found.findings.get("cost")
-    if kept is None or kept.late or kept.finding.facts.get("baseline") != result.baseline:
+    cost = contents.findings.get("cost")
+    if cost is None or cost.outdated or cost.finding.facts.get("baseline") != result.baseline:
         return {}
     try:
-        measured = kept.finding.facts["measured"].items()
-        return {
-            name: (float(own["train_ratio"]["value"]), float(own["decode_ratio"]["value"]))
-            for name, own in measured
-        }
-    except DAMAGED:
+        return TypeAdapter(dict[str, MeasuredTimes]).validate_python(cost.finding.facts["measured"])
+    except (KeyError, ValidationError):
         return {}
 
 
 def _minutes_an_update(system: TrainedSystem | None) -> float | None:
-    """Median over the log, without its first line, in which everything starts."""
+    """Return the median over the log, without its first line, in which everything starts."""
     if system is None:
         return None
     known = [
-        (s.seconds / 60 / (s.end - s.begin)) for s in system.curves.train if s.seconds is not None
+        s.seconds / 60 / (s.end - s.begin) for s in system.curves.train if s.seconds is not None
     ]
     return statistics.median(known[1:] or known) if known else None
 
 
-def _speed(found: Gathered, system: str, set_name: str) -> float | None:
+def _speed(contents: Contents, system: str, set_name: str) -> float | None:
     try:
-        speed = described(found.run.system(system).translation(set_name)).speed
+        speed = described(contents.run.system(system).translation(set_name)).speed
     except DataError:
         return None
     return None if speed is None else speed.tokens_per_second
 
 
 def verdicts(result: Scores) -> list[str]:
-    """What a set's scores say of each system, or group of training seeds, against the baseline,
-    a sentence each; the best first.
+    """Return a sentence on each system, or group of training seeds, against the baseline; the best
+    first.
     """
     if result.seeds and result.has_seeds and len(result.seeds.groups) > 1:
         return _seed_verdicts(result.seeds)
-    if len(result.systems) == 1:
-        only = result.systems[0]
+    systems = sorted(result.systems, key=lambda system: -(system.scores["bleu"].value or 0.0))
+    if len(systems) == 1:
         return [
-            f"{only.name} has {only.scores['bleu'].value:.2f} BLEU; there is no other system to"
-            " compare it with."
+            f"{systems[0].name} has {systems[0].scores['bleu'].value:.2f} BLEU; there is no other"
+            " system to compare it with."
         ]
-    said = []
-    for system in sorted(result.systems, key=lambda one: -(one.scores["bleu"].value or 0.0)):
+    column = result_tables.p_column(result, result.test, "p", "p")
+    sentences = []
+    for system in systems:
         if not system.tests:
             continue
         delta, p = system.differences["bleu"], system.tests[result.test]["bleu"].p
-        how = "not clearly different from"
+        verdict = "not clearly different from"
         if p < LEVEL:
             sure = (delta.low or 0) > 0 or (delta.high or 0) < 0
-            how = ("" if sure else "perhaps ") + (
-                "better than" if (delta.value or 0) > 0 else "worse than"
-            )
-        interval = f"[{delta.low:+.2f}, {delta.high:+.2f}]"
-        shown = _p(p, result_tables.p_column(result, result.test, "p", "p"))
-        said.append(
-            f"{system.name} is {how} {result.baseline}: {delta.value:+.2f} BLEU {interval},"
-            f" {shown}."
+            verdict = "better than" if (delta.value or 0) > 0 else "worse than"
+            verdict = verdict if sure else f"perhaps {verdict}"
+        shown = text(p, column)
+        shown = f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
+        sentences.append(
+            f"{system.name} is {verdict} {result.baseline}: {delta.value:+.2f} BLEU"
+            f" [{delta.low:+.2f}, {delta.high:+.2f}], {shown}."
         )
-    return said
-
-
-def _p(value: float, column: Column) -> str:
-    shown = text(value, column)
-    return f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
+    return sentences
 
 
 def _seed_verdicts(result: SeedResult) -> list[str]:
-    """The same of groups of systems that differ in the training seed alone: by their means, and
-    what each pair of equal seeds says.
+    """Return a sentence on each group of systems that differ in the training seed alone: by their
+    means, and what each pair of equal seeds shows.
     """
-    said = []
-    for group in sorted(result.groups, key=lambda one: -one.scores["bleu"].mean):
+    sentences = []
+    for group in sorted(result.groups, key=lambda group: -group.scores["bleu"].mean):
         against = group.against.get("bleu")
         if against is None:
             continue
-        pairs, p = against.pairs, against.p_seeds
-        clear = [pair.better for pair in pairs if pair.p < LEVEL]
-        better, worse = sum(clear), len(clear) - sum(clear)
-        of = f"{counted(len(pairs), 'pair')} of equal seeds"
-        found = (
-            f"better in {better} and worse in {worse} of {of}"
-            if pairs
-            else "no pairs of equal seeds"
+        clear = [pair.better for pair in against.pairs if pair.p < LEVEL]
+        better, pairs = sum(clear), "no pairs of equal seeds"
+        if against.pairs:
+            pairs = (
+                f"better in {better} and worse in {len(clear) - better} of"
+                f" {counted(len(against.pairs), 'pair')} of equal seeds"
+            )
+        p = "" if against.p_seeds is None else f"; p of the seeds {against.p_seeds:.3f}"
+        sentences.append(
+            f"{group.name} ({counted(len(group.systems), 'seed')}): {against.difference:+.2f} BLEU"
+            f" to {result.baseline} in the mean, {pairs} (p < {LEVEL:g}){p}."
         )
-        name = f"{group.name} ({counted(len(group.systems), 'seed')})"
-        told = (
-            f"{name}: {against.difference:+.2f} BLEU to {result.baseline} in the mean, {found} (p <"
-            f" {LEVEL:g})"
-        )
-        said.append(told + (f"; p of the seeds {p:.3f}." if p is not None else "."))
-    return said
+    return sentences
 
 
-def cautions(found: Gathered) -> list[Remark]:
-    """What every reader of the comparison should know: the luck of seeds, unequal budgets, tests
-    of which some turn out well by luck.
+def cautions(contents: Contents) -> list[Remark]:
+    """Return what every reader of the comparison should know: the luck of seeds and of many tests,
+    unequal numbers of updates.
     """
-    said = []
-    compared = [result for result in found.scores.values() if len(result.systems) > 1]
+    remarks = []
+    compared = [result for result in contents.scores.values() if len(result.systems) > 1]
     if compared and not any(result.has_seeds for result in compared):
-        text = "One training a system: no test here says anything of the luck of a training seed."
-        used = {system.seed for system in found.systems}
+        used = {system.seed for system in contents.systems}
         seed = next(number for number in itertools.count(1) if number not in used)
-        said.append(
-            Remark(text, f"nmtkit train --seed {seed} --name NAME && nmtkit score --group-by seed")
+        remarks.append(
+            Remark(
+                "One training a system: no test here says anything of the luck of a training seed.",
+                f"nmtkit train --seed {seed} --name NAME && nmtkit score --group-by seed",
+            )
         )
     tests = sum(bool(system.tests) for result in compared for system in result.systems)
     if tests > 4:
-        said.append(
+        remarks.append(
             Remark(
                 f"{tests} differences are tested: of so many, about {tests * LEVEL:.1f} would have"
                 f" p < {LEVEL:g} by luck alone."
             )
         )
-    updates = {system.name: system.curves.last for system in found.systems if system.curves.last}
+    updates = {system.name: system.curves.last for system in contents.systems if system.curves.last}
     if len(set(updates.values())) > 1:
-        told = ", ".join(f"{name} {count:,}" for name, count in updates.items())
-        said.append(Remark(f"The systems had different numbers of updates: {told}."))
-    return said
-
-
-def details(result: Scores) -> list[Table]:
-    """All tables of a set's scores but those by length and by training seed: every metric, every
-    test.
-    """
-    return [
-        table
-        for stem, table in result_tables.tables(result).items()
-        if stem != "seeds" and not stem.startswith("lengths")
-    ]
-
-
-def by_length(result: Scores) -> list[Table]:
-    """The tables by length, of a result that has them."""
-    return [
-        table for stem, table in result_tables.tables(result).items() if stem.startswith("lengths")
-    ]
+        numbers = ", ".join(f"{name} {count:,}" for name, count in updates.items())
+        remarks.append(Remark(f"The systems had different numbers of updates: {numbers}."))
+    return remarks

@@ -5,12 +5,16 @@ one JSON object of bounded size.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nmtkit import files
+from nmtkit.records import load
 from nmtkit.report.texts import SCORES, Texts
+
+if TYPE_CHECKING:
+    from nmtkit.analyze.attention import SentenceAttention, SystemAttention
+    from nmtkit.report.page import Part
 
 MOST = 4_000_000
 """Bytes of JSON that the sentences of all sets may take; of more, every second, third, … is
@@ -18,16 +22,17 @@ shown.
 """
 
 
-def read_attention(folder: Path) -> list[dict[str, Any]]:
+def read_attention(folder: Path) -> list[SystemAttention]:
     """Return what `analyze attention` keeps, a system each; [] if it was not run.
 
     Raises: DataError if a file is damaged.
     """
-    return [
-        files.read_json(path)
-        for path in sorted(folder.glob("*.json"))
-        if path.name != "finding.json"
-    ]
+    paths = [path for path in sorted(folder.glob("*.json")) if path.name != "finding.json"]
+    if not paths:
+        return []
+    from nmtkit.analyze.attention import SystemAttention
+
+    return [load(SystemAttention, path) for path in paths]
 
 
 def kept_lines(all_texts: Sequence[Texts], most: int = MOST) -> tuple[dict[str, list[int]], int]:
@@ -39,44 +44,35 @@ def kept_lines(all_texts: Sequence[Texts], most: int = MOST) -> tuple[dict[str, 
     return {texts.set_name: list(range(0, len(texts.sources), step)) for texts in all_texts}, step
 
 
-def data(
-    all_texts: Sequence[Texts],
-    kept: Mapping[str, Sequence[int]],
-    languages: tuple[str, str],
-    attention: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
-    """The object that explorer.js reads.
-
-    Args:
-        all_texts: of every set; kept: which of its lines.
-        languages: of source and target.
-        attention: of systems, each on some sentences of one set.
-    """
+def data(part: Part) -> dict[str, Any]:
+    """Return the object that explorer.js reads: texts and attention of the lines that are kept."""
     sets = []
-    for texts in all_texts:
-        lines = kept[texts.set_name]
-        one: dict[str, Any] = {
+    for texts in part.texts:
+        lines = part.kept[texts.set_name]
+        shown: dict[str, Any] = {
             "name": texts.set_name,
             "systems": list(texts.outputs),
             "baseline": texts.baseline,
             **_rows(texts, lines),
         }
         places = {line: place for place, line in enumerate(lines)}
-        own = [read for read in attention if read["set_name"] == texts.set_name]
-        if own:
-            one["attention"] = [_of_system(read, places) for read in own]
-        sets.append(one)
-    return {"languages": list(languages), "sets": sets}
-
-
-def _of_system(read: Mapping[str, Any], places: Mapping[int, int]) -> dict[str, Any]:
-    """Return the attention of a system by the places of the lines that are shown."""
-    shown = {
-        str(places[int(line)]): _packed(one)
-        for line, one in read["sentences"].items()
-        if int(line) in places
-    }
-    return {"system": read["system"], "what": read["what"], "of": shown}
+        attention = [
+            {
+                "system": system.system,
+                "what": system.what,
+                "of": {
+                    str(places[line]): _packed(sentence)
+                    for line, sentence in system.sentences.items()
+                    if line in places
+                },
+            }
+            for system in part.attention
+            if system.set_name == texts.set_name
+        ]
+        if attention:
+            shown["attention"] = attention
+        sets.append(shown)
+    return {"languages": list(part.languages), "sets": sets}
 
 
 def script_text(value: object) -> str:
@@ -105,14 +101,14 @@ def _rows(texts: Texts, lines: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _packed(sentence: Mapping[str, Any]) -> dict[str, Any]:
+def _packed(sentence: SentenceAttention) -> dict[str, Any]:
     """Return weights as one character each, 0-9 and a-z for 0 to 1 in 35 steps."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyz"
     rows = [
         "".join(digits[round(35 * min(max(weight, 0.0), 1.0))] for weight in row)
-        for row in sentence["weights"]
+        for row in sentence.weights
     ]
-    return {"src": sentence["src"], "tgt": sentence["tgt"], "rows": rows}
+    return {"src": sentence.src, "tgt": sentence.tgt, "rows": rows}
 
 
 def _dumped(value: object) -> str:

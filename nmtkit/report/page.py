@@ -1,6 +1,4 @@
-"""The page: what was gathered of one run or of several, put into one HTML file that needs no
-other.
-"""
+"""The page: the contents of one run or of several, put into one HTML file that needs no other."""
 
 from __future__ import annotations
 
@@ -15,20 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nmtkit
-from nmtkit import console
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.shared.curves import panels
 from nmtkit.report import comparison, provenance, svg
+from nmtkit.report.contents import Contents, Remark, ReportedFinding
 from nmtkit.report.explorer import data, script_text
-from nmtkit.report.gathered import Gathered, KeptFinding, Remark
 from nmtkit.report.texts import Texts, side_by_side
-from nmtkit.score import lengths
+from nmtkit.score import lengths, result_tables
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, text
+from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+    from nmtkit.analyze.attention import SystemAttention
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONG = 15
@@ -38,28 +37,19 @@ MOST_ROWS = 1000
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A cell of a table: what is shown, and what it is sorted by ("" for nothing)."""
-
-    text: str
-    key: str
-    left: bool
-
-
-@dataclass(frozen=True)
 class Part:
     """What a page shows of one run.
 
     texts are of the sets whose texts can be shown; kept and step are lines of the explorer (see
     `explorer.kept_lines`), which has attention if it was asked for; number counts the runs of a
-    page from 1, and is 0 where there is one run alone.
+    page from 1, and is 0 for one run alone.
     """
 
-    found: Gathered
+    contents: Contents
     texts: Sequence[Texts]
     kept: dict[str, list[int]]
     step: int
-    attention: Sequence[dict[str, Any]] = ()
+    attention: Sequence[SystemAttention] = ()
     number: int = 0
 
     @property
@@ -68,21 +58,25 @@ class Part:
         return f"run{self.number}-" if self.number else ""
 
     @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target language."""
+        return self.contents.manifest.src, self.contents.manifest.tgt
+
+    @property
     def title(self) -> str:
         """What is compared, on which data."""
-        manifest = self.found.manifest
-        names = {name for result in self.found.scores.values() for name in result.names}
-        what = f"{len(names)} systems" if len(names) > 1 else next(iter(names))
-        return f"{what} on {manifest.dataset}, {manifest.src} to {manifest.tgt}"
+        names = {name for result in self.contents.scores.values() for name in result.names}
+        systems = f"{len(names)} systems" if len(names) > 1 else next(iter(names))
+        return f"{systems} on {self.contents.manifest.dataset}, {' to '.join(self.languages)}"
 
     def command(self, text: str) -> str:
-        """A command as it is to be given for this run."""
-        named = f" --run {shlex.quote(str(self.found.run.path))}"
+        """Return a command as it is typed for this run."""
+        named = f" --run {shlex.quote(str(self.contents.run.path))}"
         return text.replace(" && ", f"{named} && ") + named
 
 
 def render(parts: Sequence[Part], **about: str) -> str:
-    """The page as text.
+    """Return the page.
 
     Args:
         parts: the runs.
@@ -91,21 +85,17 @@ def render(parts: Sequence[Part], **about: str) -> str:
     from markupsafe import Markup
 
     environment, drawn = _environment(), _Drawn()
+    run = environment.get_template("run.html")
     script = "\n".join(
         (TEMPLATES / name).read_text("utf-8") for name in ("tables.js", "explorer.js")
     )
+    # Everything that is marked as markup comes from a template, or has no markup left in it.
     values: dict[str, Any] = {
         **about,
         "version": nmtkit.__version__,
         "parts": parts,
-        "runs": [
-            Markup(environment.get_template("run.html").render(_of_run(part, parts, drawn)))
-            for part in parts
-        ],  # noqa: S704
-        "data": [
-            Markup(script_text(data(part.texts, part.kept, _languages(part.found), part.attention)))
-            for part in parts
-        ],  # noqa: S704
+        "runs": [Markup(run.render(_of_run(part, parts, drawn))) for part in parts],  # noqa: S704
+        "data": [Markup(script_text(data(part))) for part in parts],  # noqa: S704
         "style": Markup((TEMPLATES / "page.css").read_text("utf-8")),  # noqa: S704
         "script": Markup(script),  # noqa: S704
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -113,74 +103,66 @@ def render(parts: Sequence[Part], **about: str) -> str:
     return environment.get_template("page.html").render(values)
 
 
-def _languages(found: Gathered) -> tuple[str, str]:
-    return found.manifest.src, found.manifest.tgt
-
-
 def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
-    """What is shown of a run; parts: all of the page."""
-    found = part.found
-    records = provenance.calls(found)
-    own = {"convergence", "lengths"} & set(found.findings)
-    first, *others = (shlex.quote(str(one.found.run.path)) for one in parts)
+    """Return what is shown of a run; parts: all of the page."""
+    contents = part.contents
+    records = provenance.calls(contents)
+    settings, same = provenance.settings(contents)
+    first, *others = (shlex.quote(str(one.contents.run.path)) for one in parts)
+    sets = [_of_set(contents, name, drawn) for name in contents.scores]
+    learning = _learning(contents, drawn)
+    findings = {
+        name: _finding(name, finding, drawn)
+        for name, finding in sorted(
+            contents.findings.items(), key=lambda item: item[0] != "lengths"
+        )
+        if name != "convergence"
+    }
     return {
         "part": part,
-        "prefix": part.prefix,
+        "contents": contents,
         "level": 3 if part.number else 2,
-        "command": part.command,
-        "page_command": " ".join(
-            [f"nmtkit report --run {first}", *(f"--also {other}" for other in others)]
-        ),
-        "found": found,
-        "languages": _languages(found),
-        "sets": [_of_set(found, name, drawn) for name in found.scores],
+        "page_command": f"nmtkit report --run {first}"
+        + "".join(f" --also {other}" for other in others),
+        "sets": sets,
         "reading": comparison.READING,
-        "remarks": found.remarks,
-        "cautions": [*comparison.cautions(found), *provenance.searches(found)],
-        "learning": _learning(found, drawn),
-        "length_finding": (
-            _finding("lengths", found.findings["lengths"], drawn) if "lengths" in own else None
-        ),
-        "findings": [
-            _finding(name, kept_one, drawn)
-            for name, kept_one in found.findings.items()
-            if name not in own
-        ],
-        "undone": {name: shows for name, shows in ANALYSES.items() if name not in found.findings},
+        "cautions": [*comparison.cautions(contents), *provenance.searches(contents)],
+        "learning": learning,
+        "length_finding": findings.pop("lengths", None),
+        "findings": list(findings.values()),
+        "undone": {
+            name: shows for name, shows in ANALYSES.items() if name not in contents.findings
+        },
         "shown": side_by_side(part.texts[0]) if part.texts else [],
-        "shown_set": part.texts[0] if part.texts else None,
-        "texts": part.texts,
-        "step": part.step,
-        "attention": part.attention,
         "provenance": {
-            "corpus": provenance.corpus(found.manifest),
-            "systems": provenance.systems(found),
-            "settings": provenance.settings(found),
-            "same": provenance.settings(found, same=True),
+            "corpus": provenance.corpus(contents.manifest),
+            "systems": provenance.systems(contents),
+            "settings": settings,
+            "same": same,
             "commits": provenance.commits(records),
             "history": provenance.history(records),
         },
     }
 
 
-def cells(table: Table) -> list[list[Cell]]:
-    """The rows of a table as they are shown and sorted."""
+def cells(table: Table) -> list[list[tuple[str, str, bool]]]:
+    """Return the rows of a table: the text of each cell, its key for sorting ("" for nothing), and
+    whether it is left-aligned.
+    """
     return [
-        [_cell(value, column) for value, column in zip(row, table.columns, strict=True)]
+        [
+            (text(value, column), _key(value), column.left)
+            for value, column in zip(row, table.columns, strict=True)
+        ]
         for row in table.rows[:MOST_ROWS]
     ]
 
 
-def _cell(value: Any, column: Column) -> Cell:
+def _key(value: Any) -> str:
     number = value.value if isinstance(value, Estimate) else value
-    key = (
-        ""
-        if number is None
-        else repr(float(number))
-        if isinstance(number, (int, float))
-        else str(number)
-    )
-    return Cell(text(value, column), "" if key == "nan" else key, column.left)
+    if number is None or number != number:  # NaN
+        return ""
+    return repr(float(number)) if isinstance(number, (int, float)) else str(number)
 
 
 class _Drawn:
@@ -190,12 +172,12 @@ class _Drawn:
         self.count = 0
 
     def __call__(self, figure: str | None, label: str) -> Markup | None:
-        """The figure as part of a page; None where there is none, or it is no SVG."""
+        """Return the figure as part of a page; None if there is none, or it is no SVG."""
         from markupsafe import Markup
 
         self.count += 1
-        found = svg.inline(figure, f"f{self.count}-", label) if figure else None
-        return None if found is None else Markup(found)  # noqa: S704  (cleaned by svg.inline)
+        inline = svg.inline(figure, f"f{self.count}-", label) if figure else None
+        return None if inline is None else Markup(inline)  # noqa: S704  (cleaned by svg.inline)
 
 
 def _environment() -> Environment:
@@ -222,7 +204,7 @@ def _environment() -> Environment:
 
 
 def _words(command: str) -> Markup:
-    """A command whose options are not torn at their hyphens where a line ends."""
+    """Return a command whose options are not torn at their hyphens at the end of a line."""
     from markupsafe import Markup
 
     return Markup(" ").join(
@@ -231,7 +213,7 @@ def _words(command: str) -> Markup:
 
 
 def _with_code(text: str) -> Markup:
-    """A text in which what stands in backticks is code."""
+    """Return a text in which words in backticks are code."""
     from markupsafe import Markup, escape
 
     return Markup("").join(
@@ -241,102 +223,83 @@ def _with_code(text: str) -> Markup:
 
 
 def _dotted(name: str) -> Markup:
-    """A name that may be torn after its dots, as those of settings."""
+    """Return a name that may be torn after its dots."""
     from markupsafe import Markup, escape
 
     return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[.])(?=\D)", name))
 
 
-def _of_set(found: Gathered, name: str, drawn: _Drawn) -> dict[str, Any]:
-    """What is shown of a scored set."""
-    result = found.scores[name]
+def _of_set(contents: Contents, name: str, drawn: _Drawn) -> dict[str, Any]:
+    """Return what is shown of a scored set."""
+    result = contents.scores[name]
     groups = result.by_length
     figure = lengths.figure(groups.groups, groups.unit, name) if groups else None
+    tables = result_tables.tables(result)
+    by_length = [table for stem, table in tables.items() if stem.startswith("lengths")]
     return {
         "name": name,
         "verdicts": comparison.verdicts(result),
-        "tables": comparison.tables(found, name),
-        "details": comparison.details(result),
+        "tables": comparison.tables(contents, name),
+        "details": [tables[stem] for stem in ("table", "significance") if stem in tables],
         "paper": result.paper.table if result.paper else None,
-        "by_length": comparison.by_length(result),
+        "by_length": by_length,
         "figure": drawn(figure, f"BLEU by source length on {name}"),
     }
 
 
-def _finding(name: str, kept: KeptFinding, drawn: _Drawn) -> dict[str, Any]:
+def _finding(name: str, reported: ReportedFinding, drawn: _Drawn) -> dict[str, Any]:
+    finding = reported.finding
     facts = [
         (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        for key, value in kept.finding.facts.items()
+        for key, value in finding.facts.items()
     ]
-    figure = drawn(kept.figure, f"{kept.finding.title}: figure; its numbers are in the table below")
+    label = f"{finding.title}: figure; its numbers are in the table below"
     return {
         "name": name,
-        "finding": kept.finding,
-        "figure": figure,
-        "further": kept.further,
-        "remarks": kept.remarks,
+        "finding": finding,
+        "figure": drawn(reported.figure, label),
+        "further": reported.further,
+        "remarks": reported.remarks,
         "facts": facts,
-        "command": kept.command,
+        "command": reported.command,
     }
 
 
-def _learning(found: Gathered, drawn: _Drawn) -> dict[str, Any]:
-    """The curves: the finding of `analyze convergence`, or else drawn here from the logs."""
-    if "convergence" in found.findings:
-        return {
-            "finding": _finding("convergence", found.findings["convergence"], drawn),
-            "figure": None,
-            "table": None,
-            "remark": None,
-        }
+def _learning(contents: Contents, drawn: _Drawn) -> dict[str, Any]:
+    """Return the curves: the finding of `analyze convergence`, or else drawn here from the logs."""
+    shown: dict[str, Any] = dict.fromkeys(("finding", "figure", "table", "remark"))
+    if finding := contents.findings.get("convergence"):
+        return {**shown, "finding": _finding("convergence", finding, drawn)}
     curves = {
         system.name: system.curves
-        for system in found.systems
+        for system in contents.systems
         if system.curves.train or system.curves.dev
     }
     if not curves:
-        return {
-            "finding": None,
-            "figure": None,
-            "table": None,
-            "remark": Remark("No training of this run has logged anything."),
-        }
-    figure = figures.curves(panels(curves))
+        return {**shown, "remark": Remark("No training of this run has logged anything.")}
     columns = [
-        Column("system", "system", left=True),
+        text_column("system"),
         Column("updates", "updates"),
         Column("step", "best dev BLEU at"),
         Column("bleu", "best dev BLEU"),
+        Column("loss", "lowest dev loss", decimals=3),
     ]
-    columns += [Column("loss", "lowest dev loss", decimals=3)]
     rows: list[list[Any]] = []
-    for name, one in curves.items():
-        step, bleu = max(one.measured, key=lambda point: point[1], default=(None, None))
-        rows.append(
-            [
-                name,
-                one.last,
-                step,
-                bleu,
-                min((look.loss for look in one.dev if look.loss is not None), default=None),
-            ]
-        )
-    table = Table(
-        "training",
-        "Trainings, on the development set",
-        columns,
-        rows,
-        ["dev BLEU: greedy search; dev loss: per target token"],
-    )
-    remark = Remark("What each system took to reach the same BLEU:", "nmtkit analyze convergence")
+    for name, own in curves.items():
+        step, bleu = max(own.measured, key=lambda point: point[1], default=(None, None))
+        loss = min((at.loss for at in own.dev if at.loss is not None), default=None)
+        rows.append([name, own.last, step, bleu, loss])
     return {
-        "finding": None,
-        "figure": drawn(figure, "Loss and dev BLEU of each training"),
-        "table": table,
-        "remark": remark,
+        **shown,
+        "figure": drawn(figures.curves(panels(curves)), "Loss and dev BLEU of each training"),
+        "table": Table(
+            "training",
+            "Trainings, on the development set",
+            columns,
+            rows,
+            ["dev BLEU: greedy search; dev loss: per target token"],
+        ),
+        "remark": Remark(
+            "What each system took to reach the same BLEU:", "nmtkit analyze convergence"
+        ),
     }
-
-
-def say_written(path: Path, page: str) -> None:
-    """Tell where the page is, and how large."""
-    console.say(f"report: written to {path} ({len(page.encode()) / 1e6:.1f} MB)")

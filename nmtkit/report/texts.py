@@ -5,15 +5,14 @@ words differ.
 from __future__ import annotations
 
 import difflib
-import functools
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from nmtkit import files
 from nmtkit.errors import DataError
-from nmtkit.report.gathered import Gathered
+from nmtkit.report.contents import Contents
 
 SCORES = ("bleu", "chrf")
 """The sentence scores of sentences.tsv."""
@@ -58,27 +57,26 @@ class Shown:
     outputs: list[tuple[str, float | None, Marked]]
 
 
-def read_texts(found: Gathered, set_name: str) -> Texts | None:
-    """The texts of a scored set; None, with a remark, where they do not belong together any
+def read_texts(contents: Contents, set_name: str) -> Texts | None:
+    """Return the texts of a scored set; None, with a remark, if they do not belong together any
     more.
     """
-    result, run = found.scores[set_name], found.run
-    names = [result.baseline, *(name for name in result.names if name != result.baseline)]
+    result, run = contents.scores[set_name], contents.run
     count = result.sentences
     again = f"nmtkit score --force --set-name {set_name}"
+    outputs = {}
     try:
         sources = list(files.text_lines(run.source(set_name)))
         references = [list(files.text_lines(path)) for path in run.references(set_name)]
         if {len(sources), *map(len, references)} != {count}:
             raise DataError(f"not all texts have the {count:,} lines that were scored")
-        outputs = {}
-        for name in names:
+        for name in dict.fromkeys([result.baseline, *result.names]):
             path = run.path / "systems" / name / "translate" / set_name / "hyp.txt"
             lines = list(files.text_lines(path)) if path.is_file() else []
             if len(lines) == count:
                 outputs[name] = lines
             else:
-                found.note(
+                contents.note(
                     f"{set_name}: the translation by {name} is gone, or not the one that was"
                     " scored",
                     again,
@@ -86,11 +84,12 @@ def read_texts(found: Gathered, set_name: str) -> Texts | None:
         if not outputs:
             raise DataError("no translation is left")
     except DataError as error:
-        found.note(f"{set_name}: its texts cannot be shown ({error.message})", again)
+        contents.note(f"{set_name}: its texts cannot be shown ({error.message})", again)
         return None
-    scores, lengths = _sentence_scores(found, set_name, list(outputs), count)
+    path = run.path / "score" / set_name / "sentences.tsv"
+    scores, lengths = _sentence_scores(path, list(outputs), count)
     if not scores:
-        found.note(
+        contents.note(
             f"{set_name}: sentences.tsv is missing or of other translations, so sentences have no"
             " scores",
             again,
@@ -99,27 +98,23 @@ def read_texts(found: Gathered, set_name: str) -> Texts | None:
 
 
 def _sentence_scores(
-    found: Gathered, set_name: str, names: Sequence[str], count: int
+    path: Path, names: Sequence[str], count: int
 ) -> tuple[dict[str, dict[str, list[float]]], list[int] | None]:
-    """score -> system -> (N), and source lengths (N), of sentences.tsv; empty where it does not
-    fit.
+    """Return score -> system -> (N), and source lengths (N), of sentences.tsv; empty if the file
+    does not fit.
     """
-    path = found.run.path / "score" / set_name / "sentences.tsv"
+    wanted = {score: {name: f"{name}.{score}" for name in names} for score in SCORES}
     try:
         header, *rows = [line.split("\t") for line in files.text_lines(path)]
         columns = dict(zip(header, zip(*rows, strict=True), strict=True))
-        if (
-            len(rows) != count
-            or not {f"{name}.{score}" for name in names for score in SCORES} <= columns.keys()
-        ):
+        keys = {key for own in wanted.values() for key in own.values()}
+        if len(rows) != count or not keys <= columns.keys():
             return {}, None
         scores = {
-            score: {name: [float(value) for value in columns[f"{name}.{score}"]] for name in names}
-            for score in SCORES
+            score: {name: list(map(float, columns[key])) for name, key in own.items()}
+            for score, own in wanted.items()
         }
-        lengths = (
-            [int(value) for value in columns["src_length"]] if "src_length" in columns else None
-        )
+        lengths = list(map(int, columns["src_length"])) if "src_length" in columns else None
     except (DataError, ValueError):
         return {}, None
     return scores, lengths
@@ -138,69 +133,48 @@ def differences(text: str, other: str) -> Marked:
 
 
 def side_by_side(texts: Texts) -> list[Shown]:
-    """The sentences on which each system gains and loses most against the baseline, by sentence
-    BLEU; of one system, its best and its worst.
+    """Return the sentences on which each system gains and loses most against the baseline, by
+    sentence BLEU; of one system, its best and its worst.
 
     Returns: at most MOST_LINES, in the order of the text; words are marked that differ from the
         baseline's (of one system: the reference's).
     """
-    why: dict[int, list[str]] = {}
+    reasons: dict[int, list[str]] = {}
     bleu = texts.scores.get("bleu", {})
     base, *others = texts.outputs
-    for name in others if base == texts.baseline else []:
-        if name not in bleu:
-            continue
-        deltas = [own - theirs for own, theirs in zip(bleu[name], bleu[base], strict=True)]
-        _note_ends(why, deltas, functools.partial(_gain, name))
-    if not why and bleu:
+    if base == texts.baseline and bleu:
+        for name in others:
+            deltas = [own - theirs for own, theirs in zip(bleu[name], bleu[base], strict=True)]
+            for line in _ends(deltas):
+                verb = "gains" if deltas[line] > 0 else "loses"
+                reasons.setdefault(line, []).append(f"{name} {verb} {abs(deltas[line]):.1f}")
+    if not reasons and bleu:
         first = next(iter(bleu))
-        middle = sum(bleu[first]) / max(1, len(bleu[first]))
-        _note_ends(
-            why,
-            [value - middle for value in bleu[first]],
-            lambda delta: f"among the {'best' if delta > 0 else 'worst'} of {first}",
-        )
-    lines = (
-        sorted(sorted(why, key=lambda line: -len(why[line]))[:MOST_LINES])
-        if why
-        else list(range(min(2 * EACH_WAY, len(texts.sources))))
-    )
-    return [_shown(texts, line, why.get(line, [])) for line in lines]
+        mean = sum(bleu[first]) / max(1, len(bleu[first]))
+        deltas = [value - mean for value in bleu[first]]
+        for line in _ends(deltas):
+            reasons[line] = [f"among the {'best' if deltas[line] > 0 else 'worst'} of {first}"]
+    lines = sorted(sorted(reasons, key=lambda line: -len(reasons[line]))[:MOST_LINES])
+    if not reasons:
+        lines = list(range(min(2 * EACH_WAY, len(texts.sources))))
+    return [_shown(texts, line, reasons.get(line, [])) for line in lines]
 
 
-def _gain(name: str, delta: float) -> str:
-    return f"{name} {'gains' if delta > 0 else 'loses'} {abs(delta):.1f}"
-
-
-def _note_ends(
-    why: dict[int, list[str]], deltas: Sequence[float], reason: Callable[[float], str]
-) -> None:
-    """Note, of the lines with the largest and the smallest differences, why they are shown."""
+def _ends(deltas: Sequence[float]) -> list[int]:
+    """Return the lines with the largest losses and gains."""
     order = sorted(range(len(deltas)), key=lambda line: (deltas[line], line))
-    chosen = [line for line in order[:EACH_WAY] if deltas[line] < 0] + [
-        line for line in reversed(order[-EACH_WAY:]) if deltas[line] > 0
-    ]
-    for line in chosen:
-        why.setdefault(line, []).append(reason(deltas[line]))
+    losses = [line for line in order[:EACH_WAY] if deltas[line] < 0]
+    return losses + [line for line in reversed(order[-EACH_WAY:]) if deltas[line] > 0]
 
 
 def _shown(texts: Texts, line: int, why: list[str]) -> Shown:
-    base = next(iter(texts.outputs))
-    alone = len(texts.outputs) == 1
+    base, *others = texts.outputs
+    bleu = texts.scores.get("bleu", {})
+    references = [reference[line] for reference in texts.references]
+    other = texts.outputs[base][line] if others else references[0]
     outputs = []
     for name, lines in texts.outputs.items():
-        value = texts.scores.get("bleu", {}).get(name, [math.nan] * len(lines))[line]
-        if name == base and not alone:
-            marked: Marked = [(lines[line], False)]
-        else:
-            marked = differences(
-                lines[line], texts.references[0][line] if alone else texts.outputs[base][line]
-            )
-        outputs.append((name, None if math.isnan(value) else value, marked))
-    return Shown(
-        line + 1,
-        why,
-        texts.sources[line],
-        [reference[line] for reference in texts.references],
-        outputs,
-    )
+        unmarked = name == base and others
+        marked = [(lines[line], False)] if unmarked else differences(lines[line], other)
+        outputs.append((name, bleu[name][line] if name in bleu else None, marked))
+    return Shown(line + 1, why, texts.sources[line], references, outputs)

@@ -2,7 +2,6 @@
 contrast, phone, print, and life without scripts.
 """
 
-import dataclasses
 import json
 import os
 
@@ -10,7 +9,7 @@ import pytest
 
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.report import explorer, page
-from nmtkit.report.gathered import gather
+from nmtkit.report.contents import read_contents
 from nmtkit.report.texts import read_texts
 from nmtkit.run import Run
 
@@ -51,7 +50,7 @@ def written(tmp_path_factory):
     made.finding("cost", "cost")
     made.finding("gates", "gates", rows=40)
     made.finding("convergence", "curves")
-    found = gather(made.run)
+    found = read_contents(made.run)
     texts = [read_texts(found, name) for name in found.scores]
     kept, step = explorer.kept_lines(texts)
     weights = {
@@ -70,7 +69,7 @@ def written(tmp_path_factory):
     path = made.run.path / "index.html"
     path.write_text(
         page.render(
-            [page.Part(found, texts, kept, step, [dataclasses.asdict(one) for one in attention])],
+            [page.Part(found, texts, kept, step, attention)],
             **ABOUT,
         ),
         "utf-8",
@@ -88,7 +87,7 @@ def of_two(written):
     )
     parts = []
     for number, run in enumerate((Run(written.parent), made.run), 1):
-        found = gather(run)
+        found = read_contents(run)
         texts = [read_texts(found, name) for name in found.scores]
         parts.append(page.Part(found, texts, *explorer.kept_lines(texts), number=number))
     path = made.run.path / "index.html"

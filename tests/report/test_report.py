@@ -2,7 +2,6 @@
 and what is missing is said.
 """
 
-import dataclasses
 import json
 import re
 import shlex
@@ -10,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,8 +18,8 @@ from nmtkit.analyze.analysis import Finding, Inputs
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.records import Comparison, MetricScore, Scores, SignificanceTest, SystemScores
-from nmtkit.report import comparison, explorer, stage, svg
-from nmtkit.report.gathered import analyze_command, gather
+from nmtkit.report import comparison, explorer, page, stage, svg
+from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
@@ -127,7 +127,7 @@ def test_cost_of_training_and_decoding(reported):
     )
     base = reported.run.path / "systems/base/metrics.jsonl"
     base.write_text(base.read_text("utf-8").replace('"seconds": 30.0', '"seconds": 15.0'), "utf-8")
-    found = gather(reported.run)
+    found = read_contents(reported.run)
     row = dict(
         zip(
             [c.key for c in comparison.table(found, "test").columns],
@@ -146,7 +146,7 @@ def test_cost_of_training_and_decoding(reported):
         ("base", 1.5),
     ):  # measured beside another baseline they say nothing here
         reported.finding("cost", "cost", facts={"baseline": baseline, "measured": {"own": ratios}})
-        table = comparison.table(gather(reported.run), "test")
+        table = comparison.table(read_contents(reported.run), "test")
         row = dict(zip([c.key for c in table.columns], table.rows[1], strict=True))
         assert row["decoding"] == expected and ("× (measured)" in table.columns[-2].header) == (
             baseline == "base"
@@ -158,7 +158,7 @@ def test_cost_of_training_and_decoding(reported):
         {"facts": {"baseline": "base", "measured": 3}},
     ):
         reported.finding("cost", "cost", **change)
-        assert "logged" in comparison.table(gather(reported.run), "test").columns[-2].header
+        assert "logged" in comparison.table(read_contents(reported.run), "test").columns[-2].header
 
 
 @pytest.mark.parametrize(
@@ -172,21 +172,6 @@ def test_cost_of_training_and_decoding(reported):
         (
             {"systems": ["b"], "options": {"set_names": ["dev"]}},
             "nmtkit analyze agreement --system b --set-name dev",
-        ),
-        (
-            {
-                "options": {
-                    "pairs": "a b,c",
-                    "scores": ["x", "y"],
-                    "score_kind": "nll",
-                    "measure": True,
-                    "head": 3,
-                }
-            },
-            (
-                "nmtkit analyze agreement --pairs 'a b,c' --scores x --scores y --score-kind nll"
-                " --measure --head 3"
-            ),
         ),
         (
             {"options": {"pairs": "x", "score_kind": "auto"}, "words": ["--pairs", "x"]},
@@ -204,7 +189,7 @@ def test_the_next_seed_is_one_that_is_not_in_use(reported):
     config.write_text(config.read_text("utf-8").replace("seed = 1", "seed = 2"), "utf-8")
     assert any(
         "nmtkit train --seed 3" in remark.command
-        for remark in comparison.cautions(gather(reported.run))
+        for remark in comparison.cautions(read_contents(reported.run))
     )
 
 
@@ -414,7 +399,7 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     shutil.copy(reported.run.path / "systems/own/config.toml", folder / "config.toml")
     lines = (reported.run.path / "systems/own/metrics.jsonl").read_text("utf-8")
     (folder / "metrics.jsonl").write_text(lines.replace('"step": 10', '"step": 99'), "utf-8")
-    found = gather(reported.run)
+    found = read_contents(reported.run)
     assert [system.name for system in found.systems] == ["base", "own"]
     assert not any("different numbers of updates" in one.text for one in comparison.cautions(found))
     systems = found.scores["test"].systems
@@ -430,7 +415,7 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
 
 
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):
-    result = gather(reported.run).scores["test"].model_copy(update={"test": "sign"})
+    result = read_contents(reported.run).scores["test"].model_copy(update={"test": "sign"})
     own = next(system for system in result.systems if system.tests)
     own.tests["sign"]["bleu"] = Comparison(1e-9, "")
     assert not result.tests["sign"].finest
@@ -464,7 +449,7 @@ def test_seeds_are_put_together(tmp_path):
     score(made.run, resamples=20, trials=20)
     page = made.page()
     assert "by training seed" in page.text and "One training a system" not in page.text
-    result = gather(made.run).scores["test"]
+    result = read_contents(made.run).scores["test"]
     group = next(one for one in result.seeds.groups if one.name == "b")
     against = group.against["bleu"]
     better = sum(pair.better and pair.p < 0.05 for pair in against.pairs)
@@ -476,7 +461,7 @@ def test_seeds_are_put_together(tmp_path):
         comparison.verdicts(result) == [f"{said} of the seeds {against.p_seeds:.3f}."]
         and said in page.text
     )
-    assert [table.name for table in comparison.tables(gather(made.run), "test")] == [
+    assert [table.name for table in comparison.tables(read_contents(made.run), "test")] == [
         "seeds",
         "comparison",
     ]
@@ -612,32 +597,24 @@ def long_texts(lines, words, systems, name="test"):
     )
 
 
+def explorer_size(texts, attention=()):
+    """The size of the explorer's data, the kept lines of each set, and of how many lines one is
+    kept.
+    """
+    kept, step = explorer.kept_lines(texts)
+    run = SimpleNamespace(manifest=SimpleNamespace(src="en", tgt="de"))
+    part = page.Part(run, texts, kept, step, attention)
+    return len(explorer.script_text(explorer.data(part))), kept, step
+
+
 def test_the_page_stays_small():
-    texts = long_texts(1000, 25, 6)
-    kept, step = explorer.kept_lines([texts])
-    weights = [[1 / 40] * 40 for _ in range(40)]
-    looks = SystemAttention(
-        "s1",
-        "layer",
-        "test",
-        {i: SentenceAttention(["w"] * 40, ["w"] * 40, weights) for i in range(200)},
-    )
-    assert (
-        step == 1
-        and len(
-            explorer.script_text(
-                explorer.data([texts], kept, ("en", "de"), [dataclasses.asdict(looks)])
-            )
-        )
-        < 3_500_000
-    )
+    sentence = SentenceAttention(["w"] * 40, ["w"] * 40, [[1 / 40] * 40 for _ in range(40)])
+    attention = SystemAttention("s1", "layer", "test", dict.fromkeys(range(200), sentence))
+    size, _, step = explorer_size([long_texts(1000, 25, 6)], [attention])
+    assert step == 1 and size < 3_500_000
     many = [long_texts(8000, 25, 6), long_texts(8000, 25, 6, "other")]
-    kept, step = explorer.kept_lines(many)
-    assert (
-        step > 1
-        and len(explorer.script_text(explorer.data(many, kept, ("en", "de"), [])))
-        < 1.1 * explorer.MOST
-    )
+    size, kept, step = explorer_size(many)
+    assert step > 1 and size < 1.1 * explorer.MOST
     assert kept["other"][:2] == [0, step]
 
 
@@ -653,7 +630,7 @@ def test_differences_are_marked():
 
 
 def test_side_by_side_shows_the_largest_gains_and_losses(reported):
-    texts = read_texts(gather(reported.run), "test")
+    texts = read_texts(read_contents(reported.run), "test")
     deltas = [
         own - base
         for own, base in zip(texts.scores["bleu"]["own"], texts.scores["bleu"]["base"], strict=True)

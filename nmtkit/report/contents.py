@@ -1,0 +1,271 @@
+"""The contents of a run, read for its report. What is missing or out of date becomes a remark, not
+an error.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nmtkit import files
+from nmtkit.analyze import ANALYSES
+from nmtkit.analyze.analysis import Finding, Inputs, StoredFinding
+from nmtkit.analyze.shared.curves import Curves, read
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.models import checkpoints
+from nmtkit.records import Manifest, Scores, load
+from nmtkit.run import Run
+
+OWN_FILES = ("finding.json", "figure.svg", "table.md", "table.tex", "table.csv")
+MOST_NAMES = 3
+"""The number of changed files that a remark names."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something missing, out of date or to be read with care, and the command that helps."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class TrainedSystem:
+    """One system of the run: its resolved settings and its curves (empty if nothing was logged)."""
+
+    name: str
+    config: dict[str, Any]
+    curves: Curves
+    parameters: int | None
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of its training."""
+        seed = self.config.get("train", {}).get("seed", self.config.get("seed"))
+        return seed if isinstance(seed, int) else None
+
+
+@dataclass(frozen=True)
+class ReportedFinding:
+    """A finding of analyze/<name>/: its SVG, further files by name, remarks, the command that makes
+    it, and whether its inputs have changed since.
+    """
+
+    finding: Finding
+    figure: str | None
+    further: list[str]
+    remarks: list[Remark]
+    command: str
+    outdated: bool
+
+
+@dataclass
+class Contents:
+    """Everything a report shows of a run: the scores of each set, the test sets first, the systems
+    of these scores, and the findings.
+    """
+
+    run: Run
+    manifest: Manifest
+    systems: list[TrainedSystem] = field(default_factory=list)
+    scores: dict[str, Scores] = field(default_factory=dict)
+    findings: dict[str, ReportedFinding] = field(default_factory=dict)
+    remarks: list[Remark] = field(default_factory=list)
+    _hashes: dict[str, str | None] = field(default_factory=dict)
+
+    def note(self, text: str, command: str = "") -> None:
+        """Add a remark."""
+        self.remarks.append(Remark(text, command))
+
+    def changed(self, hashes: Mapping[str, str]) -> list[str]:
+        """Return the files of the run whose SHA-256 is another one by now, or that are gone. Each
+        file is read once.
+        """
+        changed = []
+        for name, value in hashes.items():
+            if not name.startswith(("systems/", "prep/")):
+                continue
+            path = self.run.path / name
+            if name not in self._hashes:
+                self._hashes[name] = files.sha256(path) if path.is_file() else None
+            if self._hashes[name] != value:
+                changed.append(name)
+        return changed
+
+
+def read_contents(run: Run) -> Contents:
+    """Read a run.
+
+    Raises: DataError if it is not prepared, or nothing in it is scored, with the next command.
+    """
+    contents = Contents(run, run.manifest())
+    _read_systems(contents)
+    _read_scores(contents)
+    if not contents.scores:
+        raise _nothing(contents)
+    _note_unscored(contents)
+    compared = {name for result in contents.scores.values() for name in result.names}
+    contents.systems = [system for system in contents.systems if system.name in compared]
+    _read_findings(contents)
+    return contents
+
+
+def _nothing(contents: Contents) -> DataError:
+    """Return the error of a run without scores, with the next command."""
+    run = contents.run
+    where, hint = run.path, "nmtkit train, then nmtkit translate and nmtkit score"
+    reason = "this run has no trained system"
+    if contents.remarks and any((run.path / "score").glob("*/scores.json")):
+        where, hint = run.path / "score", "nmtkit score --force"
+        reason = contents.remarks[-1].text
+    elif any((run.path / "systems").glob("*/translate/*/hyp.txt")):
+        reason, hint = "the translations of this run are not scored", "nmtkit score --by-length"
+    elif run.systems():
+        reason, hint = "no set of this run is translated", "nmtkit translate, then nmtkit score"
+    return DataError(f"nothing to report: {reason}", where=where, hint=hint)
+
+
+def _read_systems(contents: Contents) -> None:
+    for system in contents.run.systems():
+        config, curves = {}, Curves()
+        try:
+            config = system.read_config()
+        except DataError as error:
+            contents.note(f"systems/{system.name}: its settings cannot be read ({error.message})")
+        try:
+            curves = read(system.metrics, config.get("train", {}).get("log_every"))
+        except DataError as error:
+            contents.note(f"systems/{system.name}: its log cannot be read ({error.message})")
+        trained = TrainedSystem(system.name, config, curves, _parameters(system.path))
+        contents.systems.append(trained)
+
+
+def _parameters(folder: Path) -> int | None:
+    """Return the number of parameters in a system's newest checkpoint, tied ones once, by the
+    header of its file; None without a checkpoint.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("checkpoints/step-*/model.safetensors"), reverse=True):
+        try:
+            with safe_open(path, framework="numpy") as weights:
+                shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+        except (SafetensorError, OSError):
+            continue
+        return sum(map(math.prod, shapes))
+    return None
+
+
+def _read_scores(contents: Contents) -> None:
+    folder = contents.run.path / "score"
+    order = [s.name for s in sorted(contents.run.sets(), key=lambda s: s.split != "test")]
+    names = sorted(path.parent.name for path in folder.glob("*/scores.json"))
+    for name in names:
+        if name not in order:
+            contents.note(f"score/{name}: this run has no such set any more")
+    for name in (name for name in order if name in names):
+        try:
+            result = load(Scores, folder / name / "scores.json")
+        except DataError as error:
+            again = f"nmtkit score --force --set-name {name}"
+            contents.note(f"score/{name}: {error.message}, and left out", again)
+            continue
+        contents.scores[name] = result
+        if changed := contents.changed(result.made_from.files if result.made_from else {}):
+            text = f"score/{name}: made before these changed: {_some(changed)}"
+            contents.note(text, score_command(name, result))
+
+
+def _note_unscored(contents: Contents) -> None:
+    """Note which systems stand in no table, or not in all."""
+    for name, result in contents.scores.items():
+        scored = set(result.names)
+        outputs = (contents.run.path / "systems").glob(f"*/translate/{name}/hyp.txt")
+        translated = {path.parents[2].name for path in outputs}
+        known = translated | scored
+        again = score_command(name, result)
+        if waiting := sorted(translated - scored):
+            contents.note(
+                f"{name}: translated, but not among the scores: {', '.join(waiting)}", again
+            )
+        if missing := [system.name for system in contents.systems if system.name not in known]:
+            contents.note(
+                f"{name}: not translated: {', '.join(missing)}",
+                f"nmtkit translate --set-name {name} && {again}",
+            )
+
+
+def score_command(set_name: str, result: Scores) -> str:
+    """Return the command that scores a set again as a result was scored, with all systems."""
+    options = ["--set-name", set_name, "--test", result.test]
+    options += ["--against", result.baseline] if len(result.systems) > 1 else []
+    options += ["--buckets", result.by_length.buckets] if result.by_length else []
+    return shlex.join(["nmtkit", "score", *options])
+
+
+def _read_findings(contents: Contents) -> None:
+    folders = {
+        path.name: path
+        for path in sorted((contents.run.path / "analyze").glob("*"))
+        if path.is_dir() and not path.name.startswith(".")
+    }
+    for name in dict.fromkeys([*(name for name in ANALYSES if name in folders), *folders]):
+        if not (folders[name] / "finding.json").is_file():
+            contents.note(
+                f"analyze/{name}: no finding in it; the analysis did not end",
+                f"nmtkit analyze {name}",
+            )
+            continue
+        try:
+            contents.findings[name] = _finding(contents, name, folders[name])
+        except NmtkitError as error:
+            contents.note(
+                f"analyze/{name}: cannot be read, and left out ({error.message})",
+                f"nmtkit analyze {name} --force",
+            )
+
+
+def _finding(contents: Contents, name: str, folder: Path) -> ReportedFinding:
+    run, stored = contents.run, load(StoredFinding, folder / "finding.json")
+    inputs = stored.made_from
+    changed = contents.changed(inputs.files)
+    changed += [
+        f"the weights of {system}"
+        for system, digests in inputs.weights.items()
+        if checkpoints.current(run.system(system)) != digests
+    ]
+    command = analyze_command(name, inputs, [system.name for system in run.systems()])
+    remarks = []
+    if changed:
+        remarks.append(Remark(f"Made before these changed: {_some(changed)}", command))
+    without = [system.name for system in contents.systems if system.name not in inputs.systems]
+    if without:
+        remarks.append(
+            Remark(f"Of {', '.join(inputs.systems)} alone, without {', '.join(without)}")
+        )
+    figure = folder / "figure.svg"
+    svg = figure.read_text("utf-8", "replace") if figure.is_file() else None
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    further = [name for name in names if name not in OWN_FILES and not name.startswith(".")]
+    return ReportedFinding(stored.finding(), svg, further, remarks, command, bool(changed))
+
+
+def analyze_command(name: str, inputs: Inputs, systems: Sequence[str]) -> str:
+    """Return the command that makes a finding again; systems: all of the run, which need not be
+    named.
+    """
+    words = []
+    if inputs.systems != list(systems):
+        words += [word for system in inputs.systems for word in ("--system", system)]
+    for set_name in inputs.options.get("set_names", ()):
+        words += ["--set-name", set_name]
+    return shlex.join(["nmtkit", "analyze", name, *words, *inputs.words])
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
