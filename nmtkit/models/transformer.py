@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -96,7 +97,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, visible: Visible) -> Tensor:
         """x (B, S, D), of which `visible` bool (B, 1, S) is real -> (B, S, D)."""
-        x = self.attention_residual(x, lambda h: self.attention(h, visible))
+        x = self.attention_residual(x, partial(self.attention, visible=visible))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -134,13 +135,14 @@ class DecoderLayer(nn.Module):
             index: of this layer, in the cache.
         Returns: (R, T, D).
         """
-        attend = lambda h: self.attention(h, causal=True, cache=cache, layer=index)  # noqa: E731
+        attend = partial(self.attention, causal=True, cache=cache, layer=index)
         x = self.read_source(self.attention_residual(x, attend), memory, visible)
         return self.feed_forward_residual(x, self.feed_forward)
 
     def read_source(self, x: Tensor, memory: Memory, visible: Visible) -> Tensor:
         """Attend to the source, in the residual connection: (R, T, D) -> (R, T, D)."""
-        return self.cross_residual(x, lambda h: self.cross(h, memory["source"], visible))
+        attend = partial(self.cross, source=memory["source"], visible=visible)
+        return self.cross_residual(x, attend)
 
 
 class Transformer(Model):

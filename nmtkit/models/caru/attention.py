@@ -152,7 +152,6 @@ class _Recomputed(torch.autograd.Function):
         ctx.gate, _, ctx.scale, *tensors = arguments
         context, alpha = refine_and_attend(*arguments)
         ctx.save_for_backward(alpha, *tensors)
-        ctx.set_materialize_grads(False)
         return context, alpha
 
     @staticmethod
@@ -166,12 +165,8 @@ class _Recomputed(torch.autograd.Function):
         g = mixed.detach()
         low = g.to(key.dtype)  # (B, K, S, W)
         dcontext, dalpha = grads
-        if dcontext is None:
-            dcontext = g.new_zeros(*alpha.shape[:2], g.size(-1))
         of_context = torch.matmul(low, dcontext.to(low.dtype).unsqueeze(-1)).squeeze(-1)
-        of_context = of_context.to(alpha.dtype)
-        dalpha = of_context if dalpha is None else dalpha + of_context
-        dscores = softmax_backward(dalpha, alpha)
+        dscores = softmax_backward(dalpha + of_context.to(alpha.dtype), alpha)
         dscores = 2 * (dscores if ctx.scale is None else dscores * ctx.scale)  # (B, K, S)
         sigma = torch.sigmoid_(torch.add(2 * q, F.linear(low, key), alpha=2))  # (B, K, S, A)
         dv = torch.mv(sigma.flatten(0, 2).t(), dscores.flatten())
@@ -181,7 +176,5 @@ class _Recomputed(torch.autograd.Function):
         dkey = torch.mm(slope.t(), low.flatten(0, 2))
         dg = torch.mm(slope, key).view(low.shape).to(g.dtype)
         dg.addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
-        leaves = [x for x in of_gate if x.requires_grad]
-        inner = iter(torch.autograd.grad(mixed, leaves, dg, allow_unused=True))
-        of_gate = [next(inner) if x.requires_grad else None for x in of_gate]
-        return None, None, None, dkey, dv, dq, *of_gate
+        torch.autograd.backward(mixed, dg, inputs=[x for x in of_gate if x.requires_grad])
+        return None, None, None, dkey, dv, dq, *(x.grad for x in of_gate)

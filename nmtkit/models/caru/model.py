@@ -214,25 +214,21 @@ class CARUAttention(RecurrentModel):
             return x.dtype, embed.loop(recent, times, x.dtype, added=x)
         x = (embed if kind == "embed" else self).cell.inputs(words)  # (T, R, G·H)
         dtype, step = x.dtype, cell_step([cell], times, x.dtype)
-        if kind == "embed":
-            run = embed.loop(recent, times, dtype, words=x)
-            inputs = cell_inputs(cell, times, dtype)
+        if kind == "embed":  # the words go into CAEmbed, whose end is all that the cell reads
+            run, to_cell = (
+                embed.loop(recent, times, dtype, words=x),
+                cell_inputs(cell, times, dtype),
+            )
+        else:
+            run = embed.loop(recent, times, dtype) if embed else lambda t, s, c: (c, None)
+            x, to_cell = x.to(wide), loop_product([self.cell_context], times, dtype)
 
-            def from_words(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
-                u, gate = run(t, s, c)
-                return step(inputs(u).to(wide), s), gate
-
-            return dtype, from_words
-        x, to_cell = x.to(wide), loop_product([self.cell_context], times, dtype)
-        if kind == "off":
-            return dtype, lambda t, s, c: (step(x[t] + to_cell(c), s), None)
-        run = embed.loop(recent, times, dtype)
-
-        def from_states(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
+        def advance(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
             u, gate = run(t, s[:, :hidden], c)
-            return step(x[t] + to_cell(u), s), gate
+            x_t = to_cell(u).to(wide) if kind == "embed" else x[t] + to_cell(u)
+            return step(x_t, s), gate
 
-        return dtype, from_states
+        return dtype, advance
 
 
 class GRUInv(CARUAttention):
