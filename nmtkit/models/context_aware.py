@@ -48,12 +48,12 @@ class ContextAwareLayer(EncoderLayer):
         Returns: (B, S, D).
         """
 
-        def both(h: Tensor) -> Tensor:
+        def attend(h: Tensor) -> Tensor:
             to_self = self.attention(h, visible)
             to_context = self.context(h, context["keys"], context["visible"])
             return self.gate.mix(to_self, to_context, context["has"], "context.gate")
 
-        return self.feed_forward_residual(self.attention_residual(x, both), self.feed_forward)
+        return self.feed_forward_residual(self.attention_residual(x, attend), self.feed_forward)
 
 
 class ContextAwareTransformer(DocumentTransformer):

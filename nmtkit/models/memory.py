@@ -98,12 +98,12 @@ class ContextEncoder(nn.Module):
         s, kind = settings, settings.context_encoder
         self.rnn: Recurrent | None = None
         if kind in ("gru", "lstm", "bigru"):
-            both = kind == "bigru"
-            if both and s.d_model % 2:
+            bidirectional = kind == "bigru"
+            if bidirectional and s.d_model % 2:
                 message = "two directions cannot share an odd width"
                 raise ConfigError(message, where="model.d_model", hint="make d_model even")
             cell = LSTM if kind == "lstm" else GRU
-            self.rnn = Recurrent(cell, s.d_model, s.d_model // (1 + both), both)
+            self.rnn = Recurrent(cell, s.d_model, s.d_model // (1 + bidirectional), bidirectional)
         layers = s.encoder_layers if kind == "transformer" else 0
         self.layers = nn.ModuleList([EncoderLayer(s) for _ in range(layers)])
         self.norm = s.last_norm() if kind == "transformer" else nn.Identity()

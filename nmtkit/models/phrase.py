@@ -209,7 +209,7 @@ class PhraseSublayer(nn.Module):
         self.outer = Linear(hidden, s.d_model)
         self.dropout = Dropout(s.dropout)
         self.residual = s.residual()
-        self.both = s.combiner_residual == "x+o"
+        self.adds_attention = s.combiner_residual == "x+o"
 
     def forward(self, x: Tensor, h: Tensor, keys: Any, visible: Visible) -> Tensor:
         """Attend to phrases.
@@ -222,7 +222,9 @@ class PhraseSublayer(nn.Module):
         """
         o = self.attention(h, keys, visible)
         hidden = torch.sigmoid(self.inner(torch.cat([h, o], dim=-1)))
-        return self.residual.leave(x + o if self.both else x, self.outer(self.dropout(hidden)))
+        return self.residual.leave(
+            x + o if self.adds_attention else x, self.outer(self.dropout(hidden))
+        )
 
 
 class PhraseEncoderLayer(EncoderLayer):
