@@ -22,6 +22,7 @@ Legend: M sentences still searched, K beam, R = M·K rows, V vocabulary, D width
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
-from nmtkit.errors import ConfigError, TrainingDiverged
+from nmtkit.errors import TrainingDiverged
 from nmtkit.models.base import Model
 from nmtkit.nn.linear import inference
 from nmtkit.settings import SearchSettings
@@ -67,16 +68,14 @@ def length_penalty(length: int, alpha: float) -> float:
 
 
 def length_limit(source_length: int, settings: SearchSettings) -> int:
-    """The most tokens (</s> included) of a hypothesis for a source of so many tokens (</s>
-    included); at least 1.
-    """
+    """Return the most tokens that a hypothesis may have, at least 1; </s> counts on both sides."""
     return max(1, int(settings.max_length_a * source_length + settings.max_length_b))
 
 
 def search(
     models: Sequence[Model], batch: Batch, settings: SearchSettings
 ) -> list[list[Hypothesis]]:
-    """The n best translations of each sentence of a batch.
+    """Return the n best translations of each sentence of a batch.
 
     Args:
         models: one model, or several that share a target vocabulary: the mean of their
@@ -85,90 +84,76 @@ def search(
         settings: beam, length_penalty, max_length_a, max_length_b, nbest.
     Returns: for each sentence at most `nbest` hypotheses, best first; neither their choice nor
         their order depends on the other sentences.
-    Raises: ConfigError if nbest > beam; TrainingDiverged if the models give no finite probability.
+    Raises: TrainingDiverged if the models give no finite probability.
     """
-    if settings.nbest > settings.beam:
-        message = f"cannot give the {settings.nbest} best of a beam of {settings.beam}"
-        raise ConfigError(message, where="search.nbest", hint="raise --beam or lower --nbest")
     limits = [length_limit(n, settings) for n in batch.src_lengths.tolist()]
     with inference(models):
-        decoders = Decoders(models, batch)
-        found = (
-            _greedy(decoders, limits, settings)
-            if settings.beam == 1
-            else _beam(decoders, limits, settings)
-        )
-    if not all(found):
+        strategy = _greedy if settings.beam == 1 else _beam
+        results = strategy(Decoders(models, batch), limits, settings)
+    if not all(results):
         raise TrainingDiverged(
             "the model's probabilities are not finite",
             where="search",
             hint="use an earlier checkpoint; train.log shows the loss",
         )
-    return found
+    return results
 
 
-def _hypothesis(ids: list[int], log_prob: float, finished: bool, alpha: float) -> Hypothesis:
-    return Hypothesis(
-        ids, log_prob, log_prob / length_penalty(len(ids) + finished, alpha), finished
-    )
+def _hypothesis(ids: list[int], log_prob: float, settings: SearchSettings) -> Hypothesis:
+    """Return the hypothesis of tokens that end in </s>, or at the length limit."""
+    score = log_prob / length_penalty(len(ids), settings.length_penalty)
+    finished = ids[-1] == EOS
+    return Hypothesis(ids[:-1] if finished else ids, log_prob, score, finished)
 
 
 def _greedy(
     decoders: Decoders, limits: list[int], settings: SearchSettings
 ) -> list[list[Hypothesis]]:
-    """Beam search with one slot: the most probable token at each step until </s>."""
-    count = len(limits)
-    found: list[list[Hypothesis]] = [[] for _ in limits]
+    """Return what beam search with one slot finds: the most probable token at each step."""
     device = decoders.device
-    sentences = list(range(count))  # of each row
-    open_rows = set(sentences)
-    total = torch.zeros(count, dtype=torch.float64, device=device)
+    results: list[list[Hypothesis]] = [[] for _ in limits]
+    sentences = list(range(len(limits)))  # of each row
+    going = set(sentences)
+    total = torch.zeros(len(limits), dtype=torch.float64, device=device)
     tokens: list[Tensor] = []  # one (M) per step
-    last = torch.full((count,), BOS, dtype=torch.long, device=device)
+    last = torch.full((len(limits),), BOS, dtype=torch.long, device=device)
     for step in itertools.count(1):
         log_prob, token = decoders.step(last, 1)  # (M, 1)
         last = token[:, 0]
         total = total + log_prob[:, 0]
         tokens.append(last)
-        stopped = [
+        ended = [
             row
             for row, t in enumerate(last.tolist())
-            if (t == EOS or step >= limits[sentences[row]]) and sentences[row] in open_rows
+            if (t == EOS or step >= limits[sentences[row]]) and sentences[row] in going
         ]
-        if stopped:
-            index = torch.tensor(stopped, device=device)
-            ids, sums = torch.stack([t[index] for t in tokens], 1).tolist(), total[index].tolist()
-            for row, row_ids, log_p in zip(stopped, ids, sums, strict=True):
-                finished = row_ids[-1] == EOS
-                if log_p == log_p and log_p != float("-inf"):
-                    found[sentences[row]].append(
-                        _hypothesis(
-                            row_ids[:-1] if finished else row_ids,
-                            log_p,
-                            finished,
-                            settings.length_penalty,
-                        )
-                    )
-                open_rows.discard(sentences[row])
-            if not open_rows:
-                return found
-            keep = _stay([s in open_rows for s in sentences])
-            if len(keep) < len(sentences):
-                index = torch.tensor(keep, device=device)
-                sentences = [sentences[row] for row in keep]
-                total, last, tokens = total[index], last[index], [t[index] for t in tokens]
-                decoders.keep_sentences(index)
-                decoders.keep_rows(index)
-    raise AssertionError("unreachable")
+        if not ended:
+            continue
+        index = torch.tensor(ended, device=device)
+        ids, sums = torch.stack([t[index] for t in tokens], 1).tolist(), total[index].tolist()
+        for row, row_ids, log_p in zip(ended, ids, sums, strict=True):
+            if math.isfinite(log_p):
+                results[sentences[row]] = [_hypothesis(row_ids, log_p, settings)]
+            going.discard(sentences[row])
+        if not going:
+            break
+        keep = _stay([s in going for s in sentences])
+        if len(keep) < len(sentences):
+            index = torch.tensor(keep, device=device)
+            sentences = [sentences[row] for row in keep]
+            total, last, tokens = total[index], last[index], [t[index] for t in tokens]
+            decoders.keep_sentences(index)
+            decoders.keep_rows(index)
+    return results
 
 
 def _stay(going: list[bool]) -> list[int]:
-    """Which sentences stay in the batch: all, until enough are finished to pay for copying the
-    memory of the others.
+    """Return the sentences that stay in the batch, in order: all of them, until enough are finished
+    to pay for copying the memory of the others.
 
     Args:
-        going: whether each is still searched.
-    Returns: their indices, in order; finished ones may fill up the number to a multiple of ROUND.
+        going: of each sentence, True if it is still searched; finished ones may fill up the number
+            to a multiple of ROUND.
     """
     rows, still_open = len(going), sum(going)
     target = -(-still_open // ROUND) * ROUND if 2 * still_open > ROUND else still_open
@@ -183,118 +168,118 @@ def _stay(going: list[bool]) -> list[int]:
     return keep
 
 
-class _Results:
-    """Finished and unfinished hypotheses of every sentence of the batch, and the score to beat."""
+class _Beams:
+    """The live hypotheses of the M sentences still searched, and the ended ones of all sentences.
 
-    def __init__(self, limits: list[int], settings: SearchSettings) -> None:
-        self.alpha, self.nbest = settings.length_penalty, settings.nbest
-        self.finished: list[list[Hypothesis]] = [[] for _ in limits]
-        self.unfinished: list[list[Hypothesis]] = [[] for _ in limits]
-        self.to_beat = [float("-inf")] * len(limits)
-        self.best_penalty = [length_penalty(limit, self.alpha) for limit in limits]
+    Attributes:
+        sentences: the M sentences.
+        live: log-probabilities (M, K), -inf in a slot without a hypothesis; the first step has one
+            hypothesis a sentence.
+        slots: (M) the slots that no finished hypothesis has taken.
+        prefix: (M, K, step) the tokens of the live hypotheses.
+    """
 
-    def add(self, sentence: int, ids: list[int], log_prob: float, finished: bool) -> None:
-        """Keep a hypothesis; it leaves the beam."""
-        hypothesis = _hypothesis(ids, log_prob, finished, self.alpha)
-        if not finished:
-            self.unfinished[sentence].append(hypothesis)
+    def __init__(self, limits: list[int], settings: SearchSettings, device: torch.device) -> None:
+        count = len(limits)
+        self.limits, self.settings, self.device = limits, settings, device
+        self.sentences = list(range(count))
+        self.live = torch.zeros(count, 1, dtype=torch.float64, device=device)
+        self.slots = torch.full((count,), settings.beam, device=device)
+        self.prefix = torch.zeros(count, 1, 0, dtype=torch.long, device=device)
+        self._ended: list[list[Hypothesis]] = [[] for _ in limits]
+        self._to_beat = [-math.inf] * count  # the n-th best finished score
+        self._penalties = [length_penalty(limit, settings.length_penalty) for limit in limits]
+        self._slot = torch.arange(settings.beam, device=device)
+
+    def extend(self, log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the best continuations of the live hypotheses.
+
+        Args:
+            log_probs, ids: (R, k) the best next tokens of each hypothesis.
+        Returns: the slot (M, K) that each one continues, and its new token (M, K).
+        """
+        count, k = len(self.sentences), log_probs.shape[1]
+        pool = (self.live.reshape(-1, 1) + log_probs).view(count, -1)
+        live, best = top_sorted(pool, self.settings.beam)  # (M, K)
+        taken = self._slot[: live.shape[1]] >= self.slots[:, None]
+        self.live = live.masked_fill(taken, -math.inf)
+        parent, token = best // k, ids.reshape(count, -1).gather(1, best)
+        before = self.prefix.gather(1, parent[..., None].expand(-1, -1, self.prefix.shape[2]))
+        self.prefix = torch.cat([before, token[..., None]], 2)
+        return parent, token
+
+    def end(self, step: int, token: Tensor) -> None:
+        """Take hypotheses that end in </s>, then those at their length limit, out of the beams."""
+        self._end(token == EOS)
+        if step >= min(self.limits[s] for s in self.sentences):
+            at_limit = [step >= self.limits[s] for s in self.sentences]
+            self._end(torch.tensor(at_limit, device=self.device)[:, None])
+
+    def _end(self, marked: Tensor) -> None:
+        """Move the live hypotheses that are marked (M, K) to the ended ones."""
+        marked = marked & (self.live > -math.inf)
+        where = marked.nonzero()
+        if not len(where):
             return
-        kept = self.finished[sentence]
-        kept.append(hypothesis)
-        if len(kept) >= self.nbest:
-            self.to_beat[sentence] = sorted((h.score for h in kept), reverse=True)[self.nbest - 1]
+        rows, slots = where[:, 0], where[:, 1]
+        tokens, log_probs = self.prefix[rows, slots].tolist(), self.live[rows, slots].tolist()
+        for row, ids, log_prob in zip(rows.tolist(), tokens, log_probs, strict=True):
+            self._add(self.sentences[row], _hypothesis(ids, log_prob, self.settings))
+        self.live = self.live.masked_fill(marked, -math.inf)
+        self.slots = self.slots - marked.sum(1)
+
+    def _add(self, sentence: int, hypothesis: Hypothesis) -> None:
+        ended, nbest = self._ended[sentence], self.settings.nbest
+        ended.append(hypothesis)
+        scores = sorted((h.score for h in ended if h.finished), reverse=True)
+        if len(scores) >= nbest:
+            self._to_beat[sentence] = scores[nbest - 1]
+
+    def going(self) -> list[bool]:
+        """Return for each sentence True if a live hypothesis can still enter its n best (the bound
+        at the top of this file); the others have no live hypotheses from now on.
+        """
+        best = zip(self.live.amax(1).tolist(), self.sentences, strict=True)
+        going = [log_p / self._penalties[s] > self._to_beat[s] for log_p, s in best]
+        if any(going) and not all(going):
+            ended = ~torch.tensor(going, device=self.device)[:, None]
+            self.live = self.live.masked_fill(ended, -math.inf)
+        return going
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with some of the M sentences."""
+        self.sentences = [self.sentences[row] for row in rows.tolist()]
+        self.live, self.slots, self.prefix = self.live[rows], self.slots[rows], self.prefix[rows]
 
     def ranked(self) -> list[list[Hypothesis]]:
-        """The n best of each sentence; among equals the one that came first."""
-        pairs = zip(self.finished, self.unfinished, strict=True)
+        """Return the n best of each sentence; among equals the one that came first."""
         return [
-            (sorted(f, key=lambda h: -h.score) + sorted(u, key=lambda h: -h.score))[: self.nbest]
-            for f, u in pairs
+            sorted(ended, key=lambda h: (not h.finished, -h.score))[: self.settings.nbest]
+            for ended in self._ended
         ]
 
 
 def _beam(
     decoders: Decoders, limits: list[int], settings: SearchSettings
 ) -> list[list[Hypothesis]]:
-    """The search described at the top of this file."""
-    device, width = decoders.device, settings.beam
-    results = _Results(limits, settings)
-    sentences = list(range(len(limits)))
-    slots = torch.full((len(limits),), width, device=device)
-    live = torch.zeros(
-        len(limits), 1, dtype=torch.float64, device=device
-    )  # log-probabilities (M, K); the first step has one row a sentence
-    prefix = torch.zeros(len(limits), 1, 0, dtype=torch.long, device=device)  # (M, K, step-1)
+    """Return what the search described at the top of this file finds."""
+    device = decoders.device
+    beams = _Beams(limits, settings, device)
     last = torch.full((len(limits),), BOS, dtype=torch.long, device=device)
-    rank = torch.arange(width, device=device)
     for step in itertools.count(1):
-        log_probs, ids = decoders.step(last, width)  # (R, k)
-        beams, k = live.shape[1], log_probs.shape[1]
-        pool = (live.reshape(-1, 1) + log_probs).view(len(sentences), beams * k)
-        live, flat = top_sorted(pool, width)  # (M, K)
-        live = live.masked_fill(rank[: live.shape[1]] >= slots[:, None], float("-inf"))
-        parent = flat // k
-        token = ids.reshape(len(sentences), beams * k).gather(1, flat)
-        prefix = torch.cat(
-            [prefix.gather(1, parent[..., None].expand(-1, -1, step - 1)), token[..., None]], 2
-        )  # (M, K, step)
-
-        closed = (token == EOS) & (live > float("-inf"))
-        live, slots = _close(closed, live, slots, prefix, sentences, results)
-        if step >= min(limits[s] for s in sentences):
-            at_limit = torch.tensor([step >= limits[s] for s in sentences], device=device)
-            live, slots = _close(
-                at_limit[:, None] & (live > float("-inf")), live, slots, prefix, sentences, results
-            )
-
-        going = _still_open(live, sentences, results)
+        count, width = beams.live.shape
+        parent, token = beams.extend(*decoders.step(last, settings.beam))
+        beams.end(step, token)
+        going = beams.going()
         if not any(going):
-            return results.ranked()
-        if not all(going):
-            live = live.masked_fill(~torch.tensor(going, device=device)[:, None], float("-inf"))
-        offset = torch.arange(len(sentences), device=device)[:, None] * beams
+            break
+        rows = torch.arange(count, device=device)[:, None] * width + parent  # of the decoders
         staying = _stay(going)
-        if len(staying) < len(sentences):
+        if len(staying) < count:
             keep = torch.tensor(staying, device=device)
-            sentences = [sentences[m] for m in staying]
-            live, slots, prefix, token, parent, offset = (
-                t[keep] for t in (live, slots, prefix, token, parent, offset)
-            )
+            beams.keep(keep)
+            token, rows = token[keep], rows[keep]
             decoders.keep_sentences(keep)
-        decoders.keep_rows((parent + offset).reshape(-1))
+        decoders.keep_rows(rows.reshape(-1))
         last = token.reshape(-1)
-    raise AssertionError("unreachable")
-
-
-def _close(
-    ended: Tensor,
-    live: Tensor,
-    slots: Tensor,
-    prefix: Tensor,
-    sentences: list[int],
-    results: _Results,
-) -> tuple[Tensor, Tensor]:
-    """Move the hypotheses marked in `ended` (M, K) from the beam to the results; returns the new
-    `live` and `slots`.
-    """
-    where = ended.nonzero()
-    if not len(where):
-        return live, slots
-    rows = prefix[where[:, 0], where[:, 1]].tolist()
-    for (m, _), ids, log_prob in zip(
-        where.tolist(), rows, live[where[:, 0], where[:, 1]].tolist(), strict=True
-    ):
-        finished = ids[-1] == EOS
-        results.add(sentences[m], ids[:-1] if finished else ids, log_prob, finished)
-    return live.masked_fill(ended, float("-inf")), slots - ended.sum(1)
-
-
-def _still_open(live: Tensor, sentences: list[int], results: _Results) -> list[bool]:
-    """For each sentence, whether some live hypothesis can still enter its n best (the bound at
-    the top of this file).
-    """
-    best = live.amax(1).tolist()
-    return [
-        b / results.best_penalty[s] > results.to_beat[s]
-        for b, s in zip(best, sentences, strict=True)
-    ]
+    return beams.ranked()

@@ -6,6 +6,7 @@ Legend: R rows (hypotheses), V vocabulary, D width, k tokens wanted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -63,11 +64,8 @@ class Decoders:
             best_tokens(self._logits(part), k)
             for part in zip(*(torch.split(h, rows) for h in hidden), strict=True)
         ]
-        return (
-            parts[0]
-            if len(parts) == 1
-            else (torch.cat([values for values, _ in parts]), torch.cat([ids for _, ids in parts]))
-        )
+        values, ids = zip(*parts, strict=True)
+        return torch.cat(values), torch.cat(ids)
 
     def _logits(self, hidden: Sequence[Tensor]) -> Tensor:
         """Logits (R', V) from each model's hidden (R', D); an ensemble's: the logarithm of its
@@ -97,7 +95,7 @@ def wide(logits: Tensor) -> Tensor:
 
 
 def best_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most probable tokens of each row.
+    """Return the k most probable tokens of each row.
 
     Args:
         logits: (R, V); overwritten.
@@ -105,43 +103,15 @@ def best_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         `Decoders.step` says.
     """
     logits = wide(logits)
-    log_probs = logits.log_softmax(
-        -1
-    )  # one kernel, a row at a time: faster than the same in several passes over all rows
-    logits[:, NEVER] = float("-inf")
-    values, ids = _first(logits) if k == 1 else top_sorted(logits, k)
-    return (
-        log_probs.gather(1, ids).masked_fill(values == float("-inf"), float("-inf")).double(),
-        ids,
-    )
-
-
-def _first(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest entry of each row and its column, the first among equals: (R, 1) both; on a
-    CPU torch.argmax takes four times as long.
-    """
-    rows, columns = values.shape
-    chunks = columns // CHUNK
-    if chunks < 2 or values.device.type != "cpu":
-        ids = values.argmax(1, keepdim=True)
-        return values.gather(1, ids), ids
-    body = chunks * CHUNK
-    blocks = values[:, :body].reshape(rows, chunks, CHUNK)
-    best, chunk = blocks.amax(2).max(1)  # the first among equals, as argmax
-    inside = blocks[torch.arange(rows), chunk].argmax(1)
-    best, ids = best[:, None], (chunk * CHUNK + inside)[:, None]
-    if body < columns:
-        rest, where = values[:, body:].max(1, keepdim=True)
-        best, ids = (
-            torch.where(rest > best, rest, best),
-            torch.where(rest > best, where + body, ids),
-        )
-    return best, ids
+    log_probs = logits.log_softmax(-1)  # one kernel: faster than several passes over all rows
+    logits[:, NEVER] = -math.inf
+    values, ids = top_sorted(logits, k)
+    return log_probs.gather(1, ids).masked_fill(values == -math.inf, -math.inf).double(), ids
 
 
 def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest entries of each row with their columns, largest first, equal ones by column
-    (torch.topk leaves that open).
+    """Return the k largest entries of each row with their columns, largest first, equal ones by
+    column (torch.topk leaves that open).
 
     Args:
         values: (R, C).
@@ -152,7 +122,7 @@ def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
         top, index = values.sort(dim=-1, descending=True, stable=True)
         return top, index
     top, index = _largest(values, k + 1)
-    tied = ((top[:, 1:] == top[:, :-1]) & (top[:, 1:] > float("-inf"))).any(1)
+    tied = ((top[:, 1:] == top[:, :-1]) & (top[:, 1:] > -math.inf)).any(1)
     top, index = top[:, :k], index[:, :k]
     if tied.any():
         rows = tied.nonzero()[:, 0]
@@ -163,8 +133,8 @@ def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk, several times as fast on long rows: the k largest lie in the k chunks with the
-    largest maxima, or in the rest of the row.
+    """Return what torch.topk returns, several times as fast on long rows: the k largest entries lie
+    in the k chunks with the largest maxima, or in the rest of the row.
     """
     rows, columns = values.shape
     chunks = columns // CHUNK

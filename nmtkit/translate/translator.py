@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -175,17 +176,21 @@ class Translator:
         documents: Documents | None,
         done: Callable[[float], None],
     ) -> list[list[list[Hypothesis]]]:
-        """The translations of each piece of each line: all lines at once or, where translations
-        are read as context, each after those before.
+        """Translate each piece of each line: all lines at once or, if translations are read as
+        context, each line after those before it.
+
+        Args:
+            ids: of each line the ids of its pieces.
+            spans, documents: as of `translate_window`.
+            done: called with the number of lines of each batch.
+        Returns: of each line, of each piece, the n best translations.
         """
-        documents = readable(documents, [bool(own) for own in ids])
-        rounds = (
-            documents.rounds(range(len(ids)))
-            if documents is not None and self._reads_targets
-            else [list(range(len(ids)))]
-        )
-        heads: list[Read] = [(tuple(own[0]) if own else (), ()) for own in ids]
-        found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in ids]
+        documents = readable(documents, list(map(bool, ids)))
+        rounds = [list(range(len(ids)))]
+        if documents is not None and self._reads_targets:
+            rounds = list(documents.rounds(range(len(ids))))
+        heads: list[Read] = [(tuple(pieces[0]) if pieces else (), ()) for pieces in ids]
+        found: list[list[list[Hypothesis]]] = [[[] for _ in pieces] for pieces in ids]
         share = len(ids) / max(1, sum(map(len, ids)))
         for together in rounds:
             pieces: list[Piece] = []
@@ -204,22 +209,20 @@ class Translator:
             searched = workers.mapped(
                 self._search, [[pieces[i] for i in batch] for batch in batches], self.jobs
             )
-            for batch, hypotheses in zip(batches, searched, strict=True):
-                for i, best in zip(batch, hypotheses, strict=True):
-                    found[places[i][0]][places[i][1]] = best
+            for batch, of_batch in zip(batches, searched, strict=True):
+                for i, hypotheses in zip(batch, of_batch, strict=True):
+                    line, place = places[i]
+                    found[line][place] = hypotheses
                 done(len(batch) * share)
             for number in together if self._reads_targets else ():
-                heads[number] = (heads[number][0], said(found[number]))
+                heads[number] = (heads[number][0], best_ids(found[number]))
         return found
 
     def _pieces(self, line: str) -> list[list[int]]:
-        """Ids of the pieces of a line, each ending in </s>; none for a blank line."""
+        """Return the ids of the pieces of a line, each ending in </s>; none for a blank line."""
         subwords = self.src_side.encode(line) if line.strip() else []
-        pieces = (
-            [self.src_vocab.encode(piece) for piece in cut(subwords, self.settings.max_source)]
-            if subwords
-            else []
-        )
+        cut_subwords = cut(subwords, self.settings.max_source) if subwords else []
+        pieces = [self.src_vocab.encode(piece) for piece in cut_subwords]
         self.counts["lines"] += 1
         self.counts["empty"] += not pieces
         if len(pieces) > 1:
@@ -230,75 +233,62 @@ class Translator:
         return pieces
 
     def _context(self, line: int, heads: list[Read], documents: Documents | None) -> list[Read]:
-        """What is read of the lines that are the context of one (`heads` has it of each line);
-        documents: of `readable`.
+        """Return what is read of the lines that are the context of a line.
+
+        Args:
+            heads: what is read of each line; documents: of `readable`.
         """
         if self.context_rule is None or not heads[line][0]:
             return []
-        found = (
-            []
-            if documents is None
-            else [heads[other] for other in documents.context(line, self.context_rule)]
-        )
-        self.counts["no_context"] += not found
-        return found
+        others = [] if documents is None else documents.context(line, self.context_rule)
+        self.counts["no_context"] += not len(others)
+        return [heads[other] for other in others]
 
     def _batches(self, lengths: list[int]) -> list[list[int]]:
-        """Indices in batches, the longest first, so that workers end together and memory runs
-        out at once or never.
+        """Return indices in batches, the longest first, so that workers end together and memory
+        runs out at once or never.
         """
-        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
         batches: list[list[int]] = []
-        rows = 0
-        for i in order:
+        most, rows = self.settings.batch_size, 0
+        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
             if not batches or len(batches[-1]) >= rows:
                 batches.append([])
-                rows = max(
-                    1,
-                    min(
-                        self.settings.batch_size, self.settings.batch_size * POSITIONS // lengths[i]
-                    ),
-                )
+                rows = max(1, min(most, most * POSITIONS // lengths[i]))
             batches[-1].append(i)
         return batches
 
     def _search(self, pieces: list[Piece]) -> list[list[Hypothesis]]:
         spans = [piece.spans for piece in pieces] if self._reads_spans else None
         context = self._contexts([piece.context for piece in pieces])
-        return search(
-            self.models,
-            source_batch([piece.ids for piece in pieces], self.device, spans, context),
-            self.settings,
-        )
+        batch = source_batch([piece.ids for piece in pieces], self.device, spans, context)
+        return search(self.models, batch, self.settings)
 
-    def _contexts(self, chosen: Sequence[Sequence[Read]]) -> Context | None:
+    def _contexts(self, reads: Sequence[Sequence[Read]]) -> Context | None:
+        """Return the contexts of a batch; what several rows read is in it once."""
         if self.context_rule is None:
             return None
-        number = {
-            read: i for i, read in enumerate(dict.fromkeys(read for own in chosen for read in own))
-        }
-        sources, targets = ([np.asarray(read[side]) for read in number] for side in (0, 1))
-        rows = [[number[read] for read in own] for own in chosen]
+        distinct = list(dict.fromkeys(itertools.chain.from_iterable(reads)))
+        number = {read: i for i, read in enumerate(distinct)}
+        sources, targets = ([np.asarray(read[side]) for read in distinct] for side in (0, 1))
+        rows = [[number[read] for read in of_row] for of_row in reads]
         return contexts(
             rows, sources.__getitem__, self.context_rule, self.device, targets.__getitem__
         )
 
     def _join(self, pieces: list[list[Hypothesis]]) -> Translation:
-        """The translations of a line from those of its pieces: the best of each, the second best
-        of each, …
+        """Return the translations of a line from those of its pieces: the best of each, the second
+        best of each, …
         """
         candidates = []
-        for rank in range(min(map(len, pieces), default=0)):
-            chosen = [hypotheses[rank] for hypotheses in pieces]
-            subwords = [token for h in chosen for token in self.tgt_vocab.decode(h.ids)]
-            log_prob, score = sum(h.log_prob for h in chosen), sum(h.score for h in chosen)
+        for of_pieces in zip(*pieces, strict=False):  # as many as the piece with the fewest has
+            subwords = [token for h in of_pieces for token in self.tgt_vocab.decode(h.ids)]
             candidates.append(
                 Candidate(
-                    self.tgt_side.decode(subwords),
-                    subwords,
-                    log_prob,
-                    score,
-                    all(h.finished for h in chosen),
+                    text=self.tgt_side.decode(subwords),
+                    subwords=subwords,
+                    log_prob=sum(h.log_prob for h in of_pieces),
+                    score=sum(h.score for h in of_pieces),
+                    finished=all(h.finished for h in of_pieces),
                 )
             )
         if candidates:
@@ -311,19 +301,19 @@ class Translator:
 
 
 def readable(documents: Documents | None, real: Sequence[bool]) -> Documents | None:
-    """The documents of lines that may be read as context; real: of each line, whether it is not
-    blank.
+    """Return the documents of the lines that may be read as context.
+
+    Args:
+        real: of each line, True if it is not blank.
     """
-    return (
-        None
-        if documents is None
-        else documents.without({line for line, own in enumerate(real) if not own})
-    )
+    if documents is None:
+        return None
+    return documents.without({line for line, is_real in enumerate(real) if not is_real})
 
 
-def said(pieces: list[list[Hypothesis]]) -> tuple[int, ...]:
-    """The ids of the best translation of a line's first piece, </s> last; of a blank line </s>
-    alone.
+def best_ids(pieces: list[list[Hypothesis]]) -> tuple[int, ...]:
+    """Return the ids of the best translation of a line's first piece, </s> last; for a blank line
+    </s> alone.
     """
     return (*(pieces[0][0].ids if pieces else ()), EOS)
 

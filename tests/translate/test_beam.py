@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_models import ByPosition, Table, batch_of, recurrent, sources
 
-from nmtkit.errors import ConfigError, TrainingDiverged
+from nmtkit.errors import TrainingDiverged
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate import beam as search_module
@@ -293,15 +293,6 @@ def test_ties_go_to_lower_beam_then_lower_token():
         ([3, 3], False),
         ([3, 4], False),
     ]
-
-
-def test_more_nbest_than_beam_is_refused():
-    with pytest.raises(ConfigError, match="3 best of a beam of 2"):
-        search(
-            [Table([0.0] * 5)],
-            batch_of([[4, EOS]]),
-            options(beam=2).model_copy(update={"nbest": 3}),
-        )
 
 
 @pytest.mark.parametrize("beam", [1, 3])

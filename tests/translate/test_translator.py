@@ -178,9 +178,10 @@ def test_alternatives_come_in_batches_of_bounded_rows_and_positions(monkeypatch)
         )
         return whole(work)
 
-    whole = translator._score_alternatives
-    monkeypatch.setattr(translator, "_score_alternatives", watched)
+    whole = translator._score
+    monkeypatch.setattr(translator, "_score", watched)
     found = translator.alternatives(sources, targets)
+    monkeypatch.undo()
     for source, own, scores in zip(sources, targets, found, strict=True):
         assert scores == pytest.approx(
             [forced_alone(translator, source, target) for target in own], abs=1e-10
