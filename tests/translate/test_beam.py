@@ -316,17 +316,6 @@ def test_top_sorted_is_a_stable_sort(seed, rows, columns, k, coarse):
     assert torch.equal(index, where[:, :k])
 
 
-@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 1000), st.booleans())
-@settings(max_examples=50, deadline=None)
-def test_first_is_argmax(seed, rows, columns, coarse):
-    values = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
-    values = values.round() if coarse else values
-    best, ids = steps._first(values)
-    expected = [row.index(max(row)) for row in values.tolist()]
-    assert ids[:, 0].tolist() == expected
-    assert torch.equal(best, values.gather(1, ids))
-
-
 def test_best_tokens_are_log_softmax():
     logits = torch.randn(5, 1000, generator=torch.Generator().manual_seed(0)) * 4
     expected = logits.double().log_softmax(-1)
