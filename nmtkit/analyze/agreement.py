@@ -51,18 +51,6 @@ OF_CONTEXT = (
     "and with another's; a gain that another's context gives as well is not from what the context "
     "says."
 )
-RIGHT = (
-    "right: the reference has a strictly higher log-probability, </s> included, not normalised by"
-    " length; a tie is wrong"
-)
-FREQUENCY = (
-    "frequency: of the word in the training text of the set's authors, all types that have one; of"
-    " subject and verb the rarer one's"
-)
-DISTANCE = "distance: words between the two that belong together, of the pairs that have one"
-SWAPPED = (
-    "are in the set with right and wrong swapped too: only the translations before can decide them"
-)
 MEANINGS = {
     "none": "none: without it",
     "foreign": (
@@ -267,12 +255,23 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
     Args:
         sections: of the table.
     """
-    notes = [RIGHT, "[95%]: Wilson"]
+    notes = [
+        (
+            "right: the reference has a strictly higher log-probability, </s> included, not"
+            " normalised by length; a tie is wrong"
+        ),
+        "[95%]: Wilson",
+    ]
     notes += [f"scores of {name}: read as {file.meaning}" for name, file in result.files.items()]
     if sections & {SUBJECT_VERB, ALL_TYPES}:
-        notes.append(DISTANCE)
+        notes.append(
+            "distance: words between the two that belong together, of the pairs that have one"
+        )
     if "frequency" in sections:
-        notes.append(FREQUENCY)
+        notes.append(
+            "frequency: of the word in the training text of the set's authors, all types that have"
+            " one; of subject and verb the rarer one's"
+        )
     for name, system in result.systems.items():
         if system.warning:
             notes.append(f"{name} {system.warning}")
@@ -301,7 +300,10 @@ def context_notes_of(result: AgreementResult) -> list[str]:
         notes.append("; ".join(asked))
     if count := contrastive.undecidable(result.items):
         total = sum(len(item.errors) for item in result.items)
-        notes.append(f"{count:,} of {total:,} pairs {SWAPPED}")
+        notes.append(
+            f"{count:,} of {total:,} pairs are in the set with right and wrong swapped too: only"
+            " the translations before can decide them"
+        )
     return notes
 
 

@@ -271,8 +271,7 @@ def training_pairs(run: Run) -> Store:
 
 def typical_lengths(store: Store) -> tuple[int, int]:
     """Return the mean source and target length of a set in subwords with </s>, rounded."""
-    source, target = store.src_lengths.mean(), store.tgt_lengths.mean()
-    return max(1, round(float(source))), max(1, round(float(target)))
+    return round(float(store.src_lengths.mean())), round(float(store.tgt_lengths.mean()))
 
 
 def typical_contexts(store: Store, rule: ContextRule) -> float:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.analyze.shared import macs
+from nmtkit.analyze.shared import macs, recording
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn.linear import inference, pack
@@ -94,7 +94,8 @@ def build(name: str, width: int) -> Model:
 
 def update(model: Model, length: int, rows: int, bfloat16: bool) -> Tensor:
     """Forward and backward of one batch; what the output layer reads."""
-    batch = macs.random_batch(model.train(), length, length, rows)
+    model.train()
+    batch = recording.made_up((length, length), torch.device("cpu"), rows)
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
         backward(model.logits, hidden, batch, 0.1, 1 / (rows * length), chunk_rows(V, "cpu"))
@@ -105,7 +106,7 @@ def update(model: Model, length: int, rows: int, bfloat16: bool) -> Tensor:
 def translate(model: Model, length: int, rows: int, beam: int) -> None:
     """The steps of a search over packed weights, without the search."""
     with inference([model]):
-        batch = macs.random_batch(model, length, length, rows)
+        batch = recording.made_up((length, length), torch.device("cpu"), rows)
         memory, state = model.encode(batch), {}
         last = torch.ones(rows * beam, 1, dtype=torch.long)
         for _ in range(length):

@@ -17,13 +17,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import Batch
+from nmtkit.data.context import Context
 from nmtkit.data.context import contexts as collate_contexts
-from nmtkit.models.base import Model
+from nmtkit.data.documents import ContextRule
+from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
-from nmtkit.text.vocabulary import BOS, EOS, SPECIALS
-from nmtkit.translate.forced import pair_batch
+from nmtkit.text.vocabulary import BOS
 
 _ROWS = 2  # a small batch is cheap, and the count is per token
 
@@ -94,68 +96,46 @@ def count_macs(
     """Return the multiply-accumulates of a model, which is run for this.
 
     Args:
-        model: on the CPU; its mode stays, it gets no gradients.
+        model: on the CPU; it gets no gradients, and is in evaluation mode afterwards.
         src_length, tgt_length: tokens of the sentences, </s> included.
         contexts: context sentences of a sentence, for a model that reads context; each has
             src_length tokens, and no two sentences share one. The count is linear between none
             and as many as the model takes.
         spans: tokens of each part of the source, for a model that reads parses; empty: not known.
     """
-    parts = torch.tensor([spans] * _ROWS) if spans else None
-    counts = _counts(model, replace(random_batch(model, src_length, tgt_length), spans=parts))
+    batch = recording.made_up((src_length, tgt_length), torch.device("cpu"), _ROWS)
+    batch = replace(batch, spans=torch.tensor([spans] * _ROWS) if spans else None)
+    counts = _counts(model, batch)
     if model.context_rule is not None and contexts:
         most = model.context_rule.size
-        batch = random_batch(model, src_length, tgt_length, contexts=most)
-        with_most = _counts(model, replace(batch, spans=parts))
+        context = _contexts(model.context_rule, batch, most)
+        with_most = _counts(model, replace(batch, context=context))
         counts += contexts / most * (with_most - counts)
-    train, encode, step = (
-        counts / (_ROWS * np.array([tgt_length, src_length, tgt_length]))
-    ).tolist()
-    return Macs(src_length, tgt_length, train, encode, step)
+    tokens = _ROWS * np.array([tgt_length, src_length, tgt_length])
+    return Macs(src_length, tgt_length, *(counts / tokens).tolist())
+
+
+def _contexts(rule: ContextRule, batch: Batch, count: int) -> Context | None:
+    """Return contexts of `count` sentences for each pair, as long as its own."""
+    assert batch.tgt_out is not None
+    src, tgt = batch.src[0].numpy(), batch.tgt_out[0].numpy()
+    numbers = np.arange(_ROWS * count).reshape(_ROWS, count).tolist()
+    return collate_contexts(numbers, lambda _: src, rule, targets=lambda _: tgt)
 
 
 def _counts(model: Model, batch: Batch) -> Any:
     """Return the multiply-accumulates (3) of an update, of encoding, of decoding by steps."""
-    was_training = model.training
-    assert batch.tgt_out is not None
-    rows, steps = batch.tgt_out.shape
-    try:
-        model.train()
-        seed_dropout(0, 0, 0)
-        train = _macs(lambda: _update(model, batch))
-        model.zero_grad(set_to_none=True)
-        model.eval()
-        with torch.no_grad():
-            encode = _macs(lambda: model.encode(batch))
-            memory = model.encode(batch)
-            with capture():  # attention of a single query is then computed as plain products
-                step = _macs(lambda: _steps(model, memory, rows, steps))
-    finally:
-        model.train(was_training)
+    model.train()
+    seed_dropout(0, 0, 0)
+    train = _macs(lambda: _update(model, batch))
+    model.zero_grad(set_to_none=True)
+    model.eval()
+    with torch.no_grad():
+        encode = _macs(lambda: model.encode(batch))
+        memory = model.encode(batch)
+        with capture():  # attention of a single query is then computed as plain products
+            step = _macs(lambda: _steps(model, memory, batch))
     return np.array([train, encode, step], dtype=np.float64)
-
-
-def random_batch(
-    model: Model, src_length: int, tgt_length: int, rows: int = _ROWS, contexts: int = 0
-) -> Batch:
-    """Return random sentences of equal length without padding.
-
-    Args:
-        rows: sentences.
-        contexts: context sentences of each, for a model that reads context.
-    """
-    draw, count = np.random.default_rng(1), rows * (1 + contexts)
-    sizes = ((model.vocabularies.src, src_length), (model.vocabularies.tgt, tgt_length))
-    src, tgt = (draw.integers(len(SPECIALS), size, (count, length)) for size, length in sizes)
-    src[:, -1] = tgt[:, -1] = EOS
-    batch = pair_batch(src[:rows].tolist(), tgt[:rows].tolist())
-    if model.context_rule is None or not contexts:
-        return batch
-    numbers = np.arange(rows, count).reshape(rows, contexts).tolist()
-    context = collate_contexts(
-        numbers, src.__getitem__, model.context_rule, targets=tgt.__getitem__
-    )
-    return replace(batch, context=context)
 
 
 def _update(model: Model, batch: Batch) -> None:
@@ -166,11 +146,11 @@ def _update(model: Model, batch: Batch) -> None:
     torch.autograd.backward(logits, torch.ones_like(logits))
 
 
-def _steps(model: Model, memory: dict[str, Any], rows: int, steps: int) -> None:
+def _steps(model: Model, memory: Memory, batch: Batch) -> None:
     """Decode position by position, as search does."""
-    state: dict[str, Any] | None = {}
-    last = torch.full((rows, 1), BOS)
-    for _ in range(steps):
+    assert batch.tgt_in is not None
+    state: State | None = {}
+    for last in torch.split(torch.full_like(batch.tgt_in, BOS), 1, dim=1):
         hidden, state = model.decode(last, memory, state)
         model.logits(hidden[:, -1])
 
