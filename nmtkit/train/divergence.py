@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -56,14 +55,16 @@ def first_not_finite(model: nn.Module, compute: Callable[[], object]) -> str:
 
     It is the output of a module, else a weight, else a gradient, else the loss.
     """
-    outputs: list[str] = []
+    wrong: list[str] = []
 
-    def check(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
-            outputs.append(f"output of {name}")
+    def check(name: str, tensor: Any) -> None:
+        if isinstance(tensor, Tensor) and not bool(torch.isfinite(tensor).all()):
+            wrong.append(name)
 
     handles = [
-        module.register_forward_hook(functools.partial(check, name))
+        module.register_forward_hook(
+            lambda module, inputs, output, name=name: check(f"output of {name}", output)
+        )
         for name, module in model.named_modules()
         if name
     ]
@@ -73,15 +74,11 @@ def first_not_finite(model: nn.Module, compute: Callable[[], object]) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    parameters = dict(model.named_parameters())
-    tensors = {f"weight {name}": p for name, p in parameters.items()}
-    gradients = {f"gradient of {name}": p.grad for name, p in parameters.items()}
-    wrong = [
-        name
-        for name, tensor in (tensors | gradients).items()
-        if tensor is not None and not bool(torch.isfinite(tensor).all())
-    ]
-    return [*outputs, *wrong, "loss"][0]
+    for name, parameter in model.named_parameters():
+        check(f"weight {name}", parameter)
+    for name, parameter in model.named_parameters():
+        check(f"gradient of {name}", parameter.grad)
+    return [*wrong, "loss"][0]
 
 
 def write_report(

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from nmtkit import console
 from nmtkit.errors import CheckpointError, ConfigError, DataError, nearest
@@ -67,15 +68,7 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
             where="--init-from",
             hint="name a system of the same family and sizes",
         )
-    numbers, total = (sum(own[key].numel() for key in keys) for keys in (copied, own))
-    summary = (
-        f"initialised from {path}: {len(copied)} of {len(own)} tensors, {numbers:,} of {total:,}"
-        " numbers"
-    )
-    if numbers < total / 2:
-        console.warn(f"{summary}; the other {100 * (1 - numbers / total):.1f}% begin at random")
-    else:
-        console.say(summary)
+    _print_copied(f"initialised from {path}", own, copied)
     not_copied = {
         "new here": own.keys() - theirs.keys(),
         "of another shape": other_shape,
@@ -88,6 +81,15 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
             console.say(f"  {reason}: {', '.join(sorted(keys)[:8])}{more} ({len(keys)})")
     if other_shape and (sizes_that_differ := _different_sizes(path, model)):
         console.say(f"  sizes that differ: {', '.join(sizes_that_differ)}")
+
+
+def _print_copied(message: str, own: dict[str, Tensor], copied: list[str]) -> None:
+    numbers, total = (sum(own[key].numel() for key in keys) for keys in (copied, own))
+    message += f": {len(copied)} of {len(own)} tensors, {numbers:,} of {total:,} numbers"
+    if numbers < total / 2:
+        console.warn(f"{message}; the other {100 * (1 - numbers / total):.1f}% begin at random")
+    else:
+        console.say(message)
 
 
 def _different_sizes(path: Path, model: Model) -> list[str]:

@@ -249,14 +249,7 @@ class Trainer:
                 state.plateau = Plateau(factor=state.plateau.factor)
         state.validated = state.step
         if regular:
-            train_loss = state.loss.smoothed / max(1, state.loss.tokens)
-            state.loss = Window()
-            observed = train_loss if s.plateau_on == "train_loss" else measured.loss
-            if s.schedule == "plateau" and state.plateau.observe(observed, s):
-                self.reporter.say(
-                    f"{s.plateau_on} no longer falls: learning rate factor now"
-                    f" {state.plateau.factor:g}"
-                )
+            self._show_to_plateau(measured)
         new_best = is_better(measured, state.best, s.best_by)
         state.since_best = 0 if new_best else state.since_best + regular
         if new_best:
@@ -270,6 +263,15 @@ class Trainer:
             for label, text in zip(("source", "reference", "translation"), sample, strict=True):
                 self.reporter.say(f"  {label:11} {text}")
         return new_best
+
+    def _show_to_plateau(self, measured: Validation) -> None:
+        state, s = self.state, self.settings
+        train_loss = state.loss.smoothed / max(1, state.loss.tokens)
+        state.loss = Window()
+        loss = train_loss if s.plateau_on == "train_loss" else measured.loss
+        if s.schedule == "plateau" and state.plateau.observe(loss, s):
+            factor = f"learning rate factor now {state.plateau.factor:g}"
+            self.reporter.say(f"{s.plateau_on} no longer falls: {factor}")
 
     def _measure(self) -> dict[str, Any] | None:
         """Return a validation as plain values; None if it was broken off."""

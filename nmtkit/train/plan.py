@@ -142,13 +142,9 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
     harmful = [key for key in changed if key not in {*HARMLESS, *allowed}]
     harmful = [key for key in harmful if not key.startswith("search.")]
     if harmful:
-        rows = [("key", "old", "new"), *((key, *changed[key]) for key in harmful)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
-            where="\n  ".join(
-                f"{key:{widths[0]}}  {before:{widths[1]}}  {after}" for key, before, after in rows
-            ),
+            where=_table([("key", "old", "new"), *((key, *changed[key]) for key in harmful)]),
             hint="use the settings it was started with, or --name for a second system, --force to"
             " begin this one anew, --allow-change KEY to go on so",
         )
@@ -171,6 +167,11 @@ def _flat(sections: dict[str, Any]) -> dict[str, Any]:
         else:
             flat[section] = value
     return {key: list(v) if isinstance(v, tuple) else v for key, v in flat.items()}
+
+
+def _table(rows: list[tuple[str, str, str]]) -> str:
+    first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return "\n  ".join(f"{key:{first}}  {old:{second}}  {new}" for key, old, new in rows)
 
 
 def _shown(value: object) -> str:

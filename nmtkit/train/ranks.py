@@ -356,20 +356,7 @@ def joined() -> Iterator[Ranks]:
     Raises: ConfigError if the environment makes no sense; EnvironmentProblem if the ranks do not
         come together, or one is lost.
     """
-    try:
-        world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-        address = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
-        timeout = float(os.environ.get(TIMEOUT, "600"))
-        if not 0 <= rank < world or (world > 1 and not all(address)) or timeout <= 0:
-            raise ValueError
-    except ValueError:
-        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", TIMEOUT)
-        values = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
-        raise ConfigError(
-            "the environment describes no group of processes",
-            where=values,
-            hint="start several with torchrun, or unset these",
-        ) from None
+    rank, world, address, timeout = _environment()
     if world == 1:
         yield Ranks()
         return
@@ -385,3 +372,22 @@ def joined() -> Iterator[Ranks]:
             raise SystemExit(getattr(error, "exit_code", 130)) from None  # rank 0 prints it
         raise
     ranks.leave(None)
+
+
+def _environment() -> tuple[int, int, tuple[str, int], float]:
+    """Return rank, world, address and timeout as the environment has them."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", TIMEOUT)
+    values = {name: os.environ[name] for name in names if name in os.environ}
+    try:
+        world, rank = int(values.get("WORLD_SIZE", "1")), int(values.get("RANK", "0"))
+        address = values.get("MASTER_ADDR", ""), int(values.get("MASTER_PORT", "0"))
+        timeout = float(values.get(TIMEOUT, "600"))
+        if 0 <= rank < world and (world == 1 or all(address)) and timeout > 0:
+            return rank, world, address, timeout
+    except ValueError:
+        pass
+    raise ConfigError(
+        "the environment describes no group of processes",
+        where=", ".join(f"{name}={value}" for name, value in values.items()),
+        hint="start several with torchrun, or unset these",
+    )

@@ -65,13 +65,3 @@ def test_from_any_place_on_the_rest_is_the_same(lengths, chosen, updates, data):
     stop = data.draw(st.integers(0, updates - 1))
     again, _ = walk(Updates(src, tgt, chosen, *places[stop]), updates - stop)
     assert again == found[stop:]
-
-
-@given(LENGTHS, SETTINGS, st.integers(0, 5))
-def test_the_padded_batch_never_holds_more_than_its_budget(lengths, chosen, epoch):
-    src, tgt = lengths
-    for rows in batch_list(src, tgt, chosen.batch_size, chosen.batch_unit, chosen.seed, epoch):
-        width = {"src_tokens": src[rows].max(), "tgt_tokens": tgt[rows].max(), "sentences": 1}[
-            chosen.batch_unit
-        ]
-        assert len(rows) == 1 or len(rows) * width <= chosen.batch_size

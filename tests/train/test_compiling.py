@@ -3,7 +3,6 @@ early word where it cannot work.
 """
 
 import copy
-import json
 import subprocess
 import sys
 
@@ -22,7 +21,7 @@ from nmtkit.train import loss as losses
 from nmtkit.train.divergence import first_not_finite
 from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
-from tests.train.tiny import make_run, options
+from tests.train.tiny import make_run, metrics, options
 
 SIZES = {
     "d_model": 16,
@@ -130,11 +129,7 @@ def test_a_training_with_a_real_compiler(tmp_path):
     )
     for run, compile_model in zip(runs, (False, True), strict=True):
         train(run, assignments=settings, compile_model=compile_model)
-    lines = [
-        [json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines()]
-        for run in runs
-    ]
-    eager, compiled = ([line["loss"] for line in part if line["kind"] == "train"] for part in lines)
+    eager, compiled = ([line["loss"] for line in metrics(run, "train")] for run in runs)
     assert len(eager) == 4 and eager[-1] < eager[0]
     np.testing.assert_allclose(compiled, eager, rtol=1e-5)
 

@@ -12,12 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
-from nmtkit.models import checkpoints, loading
+from nmtkit.models import loading
 from nmtkit.models.variants import build_model
 from nmtkit.train import loss as losses
 from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
-from tests.train.tiny import make_run, options
+from tests.train.tiny import last, make_run, options
 
 SIZES = {
     "d_model": 16,
@@ -119,9 +119,8 @@ def test_softmax_is_float32(watched):
 
 def test_adam_its_moments_and_the_weights_are_float32(watched, run):
     assert watched.types["_fused_adamw_"] == {torch.float32}  # weights, gradients, moments
-    path = checkpoints.find_checkpoints(run.system("transformer"))[-1]
     for name in ("model.safetensors", "optimizer.safetensors"):
-        assert {tensor.dtype for tensor in load_file(path / name).values()} == {torch.float32}
+        assert {tensor.dtype for tensor in load_file(last(run) / name).values()} == {torch.float32}
 
 
 def gradients(model, store, micro_batches, autocast):

@@ -5,7 +5,6 @@ The ranks are forked from a server that has imported everything, for a start of 
 one test goes through torchrun itself.
 """
 
-import json
 import multiprocessing
 import os
 import signal
@@ -20,14 +19,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nmtkit import files
 from nmtkit.models import checkpoints
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train import ranks
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
-from tests.train.tiny import make_run, options
+from tests.train.tiny import lines_of, make_run, metrics, options, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # 7 micro-batches of about 64 target tokens make an update, and an epoch has 7 of them: every update
@@ -172,7 +170,7 @@ def test_the_same_weights_as_one_process(base, world):
 def test_only_the_first_writes_and_speaks(base, world):
     run, together = base
     system = run.system(f"of{world}")
-    lines = [json.loads(line) for line in system.metrics.read_text().splitlines()]
+    lines = metrics(run, name=system.name)
     assert [(line["kind"], line["step"]) for line in lines] == [
         ("train", 2),
         ("dev", 3),
@@ -180,8 +178,7 @@ def test_only_the_first_writes_and_speaks(base, world):
         ("train", 6),
         ("dev", 6),
     ]
-    one = [json.loads(line) for line in run.system("of1").metrics.read_text().splitlines()]
-    for ours, theirs in zip(lines, one, strict=True):
+    for ours, theirs in zip(lines, metrics(run, name="of1"), strict=True):
         for key in (
             "loss",
             "nll",
@@ -199,7 +196,7 @@ def test_only_the_first_writes_and_speaks(base, world):
     first, *others = together[world].said()
     assert f"{world} processes: each sends and receives" in first
     assert others == [""] * (world - 1)
-    records = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
+    records = lines_of(run.path / "history.jsonl")
     assert [r["processes"] for r in records if r["system"] == f"of{world}"] == [world]
     assert {p.name for p in system.checkpoints.iterdir()} == {"step-00000003", "step-00000006"}
     assert system.config.read_text() == run.system("of1").config.read_text()
@@ -364,8 +361,7 @@ def test_batches_cut_for_the_ranks_and_for_the_memory_of_one(base, tmp_path):
         assert together.codes() == [0] * world, together.said()
         found.append(weights(run, name, 6))
     assert largest_difference(*found) < 1e-5
-    state = files.read_json(run.system("cut").checkpoints / "step-00000006" / "state.json")
-    assert 30 < state["split_from"] < 90
+    assert 30 < state_of(run, "cut")["split_from"] < 90
     assert "memory does not hold a batch of" in together.said()[0]
 
 
@@ -410,16 +406,6 @@ def test_buckets_hold_everything_in_order(monkeypatch):
     ] == [*sizes, 5]
     assert all(len({t.dtype for t in bucket}) == 1 for bucket in found)
     assert all(len(bucket) == 1 or sum(t.nbytes for t in bucket) <= 100 for bucket in found)
-
-
-def test_bytes_of_a_ring():
-    """Every rank sends each of its W-1 chunks (of P/W numbers) once to sum it and once to spread
-    the sum.
-    """
-    for world in (1, 2, 4, 8):
-        assert ranks.bytes_sent(61_000_000, world) == pytest.approx(
-            2 * (world - 1) * (61_000_000 / world) * 4
-        )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ the same curve.
 """
 
 import itertools
-import json
 import os
 import random
 import signal
@@ -24,7 +23,7 @@ from nmtkit.train import loop
 from nmtkit.train import loss as losses
 from nmtkit.train.stage import train
 from nmtkit.train.validation import Validator
-from tests.train.tiny import make_run, options
+from tests.train.tiny import last, make_run, metrics, options, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of
@@ -50,13 +49,10 @@ def outcome(run):
     """Everything that must be equal: weights, optimiser, state and curve, without what a clock
     measures.
     """
-    system = run.system("transformer")
-    path = checkpoints.find_checkpoints(system)[-1]
-    state = files.read_json(path / "state.json")
+    state = state_of(run)
     for part in (state, state["log"], state["loss"]):
         del part["seconds"]
         part.pop("cpu", None)  # a window's
-    lines = [json.loads(line) for line in system.metrics.read_text().splitlines()]
     clocks = {
         "seconds",
         "cpu_seconds",
@@ -65,16 +61,16 @@ def outcome(run):
         "loss_seconds",
         "bleu_seconds",
     }
-    curve = [{k: v for k, v in line.items() if k not in clocks} for line in lines]
+    curve = [{k: v for k, v in line.items() if k not in clocks} for line in metrics(run)]
     tensors = {
-        name: {k: v.tolist() for k, v in load_file(path / name).items()}
+        name: {k: v.tolist() for k, v in load_file(last(run) / name).items()}
         for name in ("model.safetensors", "optimizer.safetensors")
     }
     return {
-        "step": path.name,
+        "step": last(run).name,
         "state": state,
         "curve": curve,
-        "best": files.read_json(system.path / "best.json"),
+        "best": files.read_json(run.system("transformer").path / "best.json"),
         **tensors,
     }
 
@@ -127,7 +123,7 @@ def test_stopped_and_continued_is_as_if_never_stopped(moment, tmp_path, monkeypa
         with pytest.raises(Interrupted) as caught:
             train(run, assignments=SETTINGS)
     assert caught.value.exit_code == 75
-    assert checkpoints.find_checkpoints(run.system("transformer"))[-1].name == f"step-{step:08d}"
+    assert last(run).name == f"step-{step:08d}"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     train(run, assignments=SETTINGS)
     assert outcome(run) == uninterrupted
@@ -149,13 +145,8 @@ def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uni
             train(run, assignments=SETTINGS)
     train(run, assignments=SETTINGS)
     assert outcome(run) == uninterrupted
-    lines = [
-        json.loads(line)
-        for line in run.system("transformer").metrics.read_text("utf-8").splitlines()
-    ]
-    assert [line["cpu_seconds"] for line in lines if line["kind"] == "train"] == [
-        line["updates"] for line in lines if line["kind"] == "train"
-    ]
+    for line in metrics(run, "train"):
+        assert line["cpu_seconds"] == line["updates"]
 
 
 # Wide enough that torch shares element-wise work (from 32,768 numbers on) and matrix products among
@@ -300,8 +291,7 @@ def test_on_another_machine_memory_is_found_anew(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=12)
         train(run, assignments=[*SETTINGS, "train.max_steps=4"])
-    path = checkpoints.find_checkpoints(run.system("transformer"))[-1]
-    assert files.read_json(path / "state.json")["split_from"] is not None
+    assert state_of(run)["split_from"] is not None
     monkeypatch.setattr("nmtkit.nn.hardware._cpu_name", lambda: "a machine with more memory")
     train(run, assignments=SETTINGS)
     assert outcome(run)["state"]["split_from"] is None

@@ -2,7 +2,6 @@
 endings, what is written.
 """
 
-import json
 import signal
 
 import numpy as np
@@ -19,12 +18,12 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
 from nmtkit.run import Run
-from nmtkit.score import metrics
+from nmtkit.score.metrics import bleu
 from nmtkit.settings import TrainSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import Vocabulary
-from nmtkit.train import loop
-from nmtkit.train.gradients import Gradients, Updates
+from nmtkit.train import loop, validation
+from nmtkit.train.gradients import Gradients
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import common_width, make_plan
 from nmtkit.train.stage import train
@@ -33,7 +32,7 @@ from nmtkit.train.stop import Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
-from tests.train.tiny import make_run, options
+from tests.train.tiny import last, lines_of, make_run, metrics, options
 
 QUIET = (
     "train.validate_every=100",
@@ -50,13 +49,9 @@ def run(tmp_path):
     return make_run(tmp_path / "run", pairs=60, dev=6)
 
 
-def last(run, name=VARIANT):
-    return checkpoints.find_checkpoints(run.system(name))[-1]
-
-
-def lines(run, kind):
-    found = [json.loads(line) for line in run.system(VARIANT).metrics.read_text().splitlines()]
-    return [line for line in found if line["kind"] == kind]
+def go(run, *extra, name=None, **values):
+    """Train a tiny system with some more settings."""
+    train(run, name=name, assignments=[*SETTINGS, *extra], **values)
 
 
 # Settings
@@ -111,84 +106,62 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
 )
 def test_bad_settings_name_the_key(run, assignment, message):
     with pytest.raises(ConfigError) as caught:
-        train(run, assignments=[*SETTINGS, assignment])
+        go(run, assignment)
     assert message in str(caught.value)
     assert not (run.path / "systems").exists()
 
 
-def test_an_unknown_variant_and_an_unknown_preset(run):
+def test_names_that_lead_nowhere(run):
     with pytest.raises(ConfigError, match="unknown variant"):
         train(run, variant="transfomer")
     with pytest.raises(ConfigError, match="unknown preset"):
         train(run, preset="hugeish")
-
-
-def test_an_unprepared_run(tmp_path):
     with pytest.raises(DataError, match="not prepared"):
-        train(Run(tmp_path))
+        train(Run(run.path.parent))
+
+
+def subset(values, **expected):
+    """True if a mapping has these values."""
+    return {key: values[key] for key in expected} == expected
 
 
 def test_what_is_written(run):
-    train(run, assignments=[*SETTINGS, "train.seed=7", "train.betas=[0.8, 0.9]"])
+    go(run, "train.seed=7", "train.betas=[0.8, 0.9]")
     config = run.system(VARIANT).read_config()
-    assert (
-        config["variant"],
-        config["train"]["seed"],
-        config["train"]["betas"],
-        config["model"]["d_model"],
-    ) == (VARIANT, 7, [0.8, 0.9], 16)
-    assert config["corpus"] == run.manifest().fingerprint
+    assert subset(config, variant=VARIANT, corpus=run.manifest().fingerprint)
+    assert subset(config["train"], seed=7, betas=[0.8, 0.9]) and config["model"]["d_model"] == 16
     manifest = files.read_json(last(run) / "manifest.json")
-    assert (manifest["step"], manifest["variant"], list(manifest["vocabulary"])) == (
-        4,
-        VARIANT,
-        ["vocab.txt"],
-    )
-    (record,) = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
-    assert (record["stage"], record["exit"], record["seed"], record["device"], record["steps"]) == (
-        "train",
-        0,
-        7,
-        "cpu",
-        [0, 4],
-    )
+    assert subset(manifest, step=4, variant=VARIANT) and list(manifest["vocabulary"]) == [
+        "vocab.txt"
+    ]
+    (record,) = lines_of(run.path / "history.jsonl")
+    assert subset(record, stage="train", exit=0, seed=7, device="cpu", steps=[0, 4])
     log = (run.system(VARIANT).path / "train.log").read_text("utf-8")
     assert "dev loss" in log
     assert ", float32, " in log.splitlines()[0] and "parameters; " in log.splitlines()[1]
-    (progress,) = lines(run, "train")
+    (progress,) = metrics(run, "train")
     assert progress["step"] == 4
-    assert {
-        "loss",
-        "nll",
-        "lr",
-        "tgt_tokens_per_s",
-        "padding",
-        "memory_gib",
-        "grad_norm",
-        "epoch",
-    } <= progress.keys()
+    measured = "loss nll lr tgt_tokens_per_s padding memory_gib grad_norm epoch"
+    assert set(measured.split()) <= progress.keys()
 
 
 def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(run, capsys):
-    train(run, assignments=[*SETTINGS, "train.max_steps=6", "train.log_every=4"])
-    assert [line["step"] for line in lines(run, "train")] == [4, 6]
+    go(run, "train.max_steps=6", "train.log_every=4")
+    assert [line["step"] for line in metrics(run, "train")] == [4, 6]
     assert "step 6/6, " in capsys.readouterr().err
-    train(run, assignments=[*SETTINGS, "train.max_steps=6", "train.log_every=4"])
-    assert [line["step"] for line in lines(run, "train")] == [4, 6]  # already there: nothing new
-    train(run, assignments=[*SETTINGS, "train.max_steps=2", "train.log_every=4"])
+    go(run, "train.max_steps=6", "train.log_every=4")
+    assert [line["step"] for line in metrics(run, "train")] == [4, 6]  # already there: nothing new
+    go(run, "train.max_steps=2", "train.log_every=4")
     assert (
         run.find_system("transformer").read_config()["train"]["max_steps"] == 6
     )  # what it was trained with
-    train(run, assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=4"])
-    train(run, name="straight", assignments=[*SETTINGS, "train.max_steps=8", "train.log_every=4"])
-    straight = [
-        json.loads(line) for line in run.system("straight").metrics.read_text().splitlines()
-    ]
-    at_8 = [
+    go(run, "train.max_steps=8", "train.log_every=4")
+    go(run, "train.max_steps=8", "train.log_every=4", name="straight")
+    continued, straight = (
         {k: v for k, v in line.items() if "second" not in k and "_s" not in k and k != "memory_gib"}
-        for line in (lines(run, "train")[-1], straight[1])
-    ]
-    assert at_8[0] == at_8[1]  # of the steps 5 to 8, both
+        for line in (metrics(run, "train")[-1], metrics(run, name="straight")[1])
+    )
+    assert continued == straight  # of the steps 5 to 8, both
 
 
 def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
@@ -201,12 +174,12 @@ def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
 
     monkeypatch.setattr(Gradients, "compute", told_to_stop)
     with pytest.raises(Interrupted):
-        train(run, assignments=SETTINGS)
+        go(run)
     monkeypatch.undo()
     monkeypatch.setattr(
         loop.divergence, "check_finite", lambda *_: console.warn("one update is skipped") or True
     )
-    train(run, assignments=SETTINGS)
+    go(run)
     log = (run.system(VARIANT).path / "train.log").read_text("utf-8")
     told = [
         "step 0 of 4: starting",
@@ -267,7 +240,7 @@ def test_accumulated_micro_batches_equal_one_batch(tmp_path):
             "model.dropout=0",
             "train.max_steps=1",
         )
-        train(run, assignments=[*SETTINGS, *extra])
+        go(run, *extra)
         moments.append(checkpoints.load_training(last(run), dict)[1])
     for other in moments[1:]:
         assert all(
@@ -276,27 +249,11 @@ def test_accumulated_micro_batches_equal_one_batch(tmp_path):
         )
 
 
-def test_updates_cross_epochs_and_miss_nothing():
-    lengths = torch.arange(3, 24).numpy()
-    s = TrainSettings.model_validate({"batch_size": 30, "update_size": 100})
-    order = Updates(lengths, lengths, s)
-    seen = []
-    while order.epoch < 3:
-        before = (order.epoch, order.index)
-        update = order.next()
-        again = Updates(lengths, lengths, s, *before).next()
-        assert [rows.tolist() for rows in update] == [rows.tolist() for rows in again]
-        assert sum(lengths[rows].sum() for rows in update) >= 100
-        assert sum(lengths[rows].sum() for rows in update[:-1]) < 100
-        seen += [row for rows in update for row in rows.tolist()]
-    assert sorted(seen[: 3 * 21]) == sorted([*range(21)] * 3)
-
-
 def test_clipping(tmp_path):
     results = {}
     for clip in (0.0, 1e-3):
         run = make_run(tmp_path / str(clip), dev=0)
-        train(run, assignments=[*SETTINGS, f"train.clip_norm={clip}", "train.max_steps=1"])
+        go(run, f"train.clip_norm={clip}", "train.max_steps=1")
         moments = checkpoints.load_training(last(run), dict)[1]
         results[clip] = torch.cat(
             [t.flatten() / 0.1 for name, t in moments.items() if name.startswith("exp_avg/")]
@@ -319,13 +276,10 @@ def test_learning(tmp_path):
         "model.d_ff=64",
         "train.batch_size=300",
     )
-    train(
-        run,
-        assignments=[*SETTINGS, *more, "model.dropout=0", "train.lr=0.004", "train.log_every=100"],
-    )
-    first, *_, final = lines(run, "train")
+    go(run, *more, "model.dropout=0", "train.lr=0.004", "train.log_every=100")
+    first, *_, final = metrics(run, "train")
     assert final["nll"] < 0.8 < 1.8 < first["nll"]
-    (dev,) = lines(run, "dev")
+    (dev,) = metrics(run, "dev")
     assert dev["dev_bleu"] > 25
     assert "tok:13a" in dev["signature"]
 
@@ -361,13 +315,13 @@ def test_the_learning_rate_has_run_down(run, monkeypatch):
         "train.validate_every=2",
         "train.max_steps=100",
     )
-    train(run, assignments=[*SETTINGS, *more, "train.log_every=2"])
-    assert [line["lr"] for line in lines(run, "train")] == [0.01, 0.01, 0.005, 0.0025]
+    go(run, *more, "train.log_every=2")
+    assert [line["lr"] for line in metrics(run, "train")] == [0.01, 0.01, 0.005, 0.0025]
     assert last(run).name == "step-00000008"
 
 
 def test_max_minutes(run, capsys):
-    train(run, assignments=[*SETTINGS, "train.max_steps=100000", "train.max_minutes=0.01"])
+    go(run, "train.max_steps=100000", "train.max_minutes=0.01")
     assert "0.01 minutes of training done" in capsys.readouterr().err
     assert 0 < checkpoints.step_of(last(run)) < 5000
 
@@ -376,14 +330,14 @@ def test_max_minutes(run, capsys):
 
 
 def test_force_begins_anew_but_only_when_the_new_one_works(run):
-    train(run, assignments=SETTINGS)
+    go(run)
     system = run.system(VARIANT)
     old = (last(run) / "model.safetensors").read_bytes()
     (system.path / "translate").mkdir()
     with pytest.raises(ConfigError):
-        train(run, assignments=[*SETTINGS, "model.heads=5"], force=True)
+        go(run, "model.heads=5", force=True)
     assert (last(run) / "model.safetensors").read_bytes() == old
-    train(run, assignments=[*SETTINGS, "train.max_steps=2", "train.seed=9"], force=True)
+    go(run, "train.max_steps=2", "train.seed=9", force=True)
     assert [p.name for p in checkpoints.find_checkpoints(system)] == ["step-00000002"]
     assert not (system.path / "translate").exists()
     assert system.read_config()["train"]["seed"] == 9
@@ -393,57 +347,40 @@ def test_other_settings_are_fine_as_long_as_nothing_is_saved(run):
     system = run.system(VARIANT)
     system.path.mkdir(parents=True)
     system.config.write_text('variant = "x"\n')
-    train(run, assignments=SETTINGS)
+    go(run)
     assert system.read_config()["variant"] == VARIANT
 
 
 def test_init_from_a_system_a_folder_and_a_checkpoint(run, capsys):
-    train(run, assignments=SETTINGS)
+    go(run)
     theirs = checkpoints.load_weights(last(run))
     sources = [VARIANT, str(run.system(VARIANT).path), str(last(run))]
     for i, source in enumerate(sources):
         capsys.readouterr()
         # A learning rate of nearly nothing: the weights after one step are those at the beginning.
-        train(
-            run,
-            name=f"s{i}",
-            assignments=[*SETTINGS, "train.max_steps=1", "train.lr=1e-12"],
-            init_from=source,
-        )
+        go(run, "train.max_steps=1", "train.lr=1e-12", name=f"s{i}", init_from=source)
         own = checkpoints.load_weights(last(run, f"s{i}"))
         assert all(torch.allclose(own[name], theirs[name], atol=1e-8) for name in theirs)
         assert f"{len(theirs)} of {len(theirs)} tensors" in capsys.readouterr().err
-    train(
-        run, name="s0", assignments=[*SETTINGS, "train.max_steps=2", "train.lr=1e-12"]
-    )  # continuing needs no --init-from
+    go(run, "train.max_steps=2", "train.lr=1e-12", name="s0")  # continuing needs no --init-from
     with pytest.raises(ConfigError, match="have changed"):
-        train(
-            run,
-            name="s0",
-            assignments=[*SETTINGS, "train.max_steps=2", "train.lr=1e-12"],
-            init_from="s1",
-        )
+        go(run, "train.max_steps=2", "train.lr=1e-12", name="s0", init_from="s1")
 
 
 def test_init_from_says_what_did_not_match(run, capsys):
-    train(run, assignments=SETTINGS)
+    go(run)
     capsys.readouterr()
-    train(
-        run,
-        name="deeper",
-        assignments=[*SETTINGS, "model.encoder_layers=2", "model.d_ff=64"],
-        init_from=VARIANT,
-    )
+    go(run, "model.encoder_layers=2", "model.d_ff=64", name="deeper", init_from=VARIANT)
     said = capsys.readouterr().err
     assert "new here: encoder.1." in said
     assert "of another shape: decoder.0.feed_forward" in said
     with pytest.raises(CheckpointError, match="nothing in .* matches"):
         train(run, name="other", variant="tests.toy_recurrent:ToyRecurrent", init_from=VARIANT)
     with pytest.raises(ConfigError, match="no system or folder 'transformr'") as caught:
-        train(run, name="third", assignments=SETTINGS, init_from="transformr")
+        go(run, name="third", init_from="transformr")
     assert "transformer" in caught.value.hint
     with pytest.raises(ConfigError, match="is a run, not a system") as caught:
-        train(run, name="third", assignments=SETTINGS, init_from=str(run.path))
+        go(run, name="third", init_from=str(run.path))
     assert str(run.path / "systems") in caught.value.hint
 
 
@@ -451,16 +388,10 @@ def test_a_document_model_begins_with_a_transformer(run, capsys):
     """The two stages of Miculicich et al. 2018: what the Transformer has is as it was trained,
     the rest is fresh and begins to learn.
     """
-    train(run, assignments=SETTINGS)
+    go(run)
     files.write_text(documents_file(run.prep, "train"), "0\n20\n40\n")
     capsys.readouterr()
-    train(
-        run,
-        name="second",
-        variant="han",
-        assignments=[*SETTINGS, "train.max_steps=1", "train.lr=1e-3"],
-        init_from=VARIANT,
-    )
+    go(run, "train.max_steps=1", "train.lr=1e-3", name="second", variant="han", init_from=VARIANT)
     said = capsys.readouterr().err
     theirs, own = checkpoints.load_weights(last(run)), checkpoints.load_weights(last(run, "second"))
     assert (
@@ -497,104 +428,89 @@ def test_a_document_model_is_told_that_there_are_no_documents(run, capsys):
     assert "document of its own" not in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_what_was_said_before_is_the_context_in_validation_too(run, monkeypatch):
+def drawn_model(name, **more):
+    """A tiny model whose weights are large enough for translations that differ."""
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    model = build_model(name, sizes | more, Vocabularies(28, 28, shared=True)).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(1.5)
+    return model
+
+
+@pytest.fixture
+def on_dev(run, monkeypatch):
+    """For a model and settings: a validator, and what `translate` makes of lines in documents."""
+    side, vocabulary = TextSide.load(run.prep, "tgt"), Vocabulary.load(run.prep / "vocab.txt")
+    monkeypatch.setattr(TextSide, "encode", lambda self, line: line.split())
+
+    def prepared(model, **values):
+        settings, cpu = TrainSettings.model_validate(values), torch.device("cpu")
+        autocast = {"device_type": "cpu", "enabled": False}
+        translator = Translator([model], side, side, vocabulary, vocabulary, DEV_SEARCH)
+
+        def translated(lines, documents):
+            found = translator.translate_window(lines, documents=documents)
+            return [translation.text for translation in found]
+
+        return Validator(run, run.sets("dev")[0], settings, cpu, autocast), translated
+
+    return prepared
+
+
+JOINT = {"side": "joint", "context_size": 2}
+
+
+def test_translations_before_are_the_context_in_validation_too(run, on_dev):
     """Dev sentences are translated as `translate` does whole documents, not with the references
     of those before; only what is needed is.
     """
     files.write_text(documents_file(run.prep, "dev"), "0\n4\n")
-    torch.manual_seed(3)
-    sizes = {
-        "d_model": 16,
-        "d_ff": 32,
-        "heads": 2,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "side": "joint",
-        "context_size": 2,
-    }
-    model = build_model("han", sizes, Vocabularies(28, 28, shared=True)).eval()
-    for parameter in model.parameters():
-        parameter.data.mul_(1.5)
-    validator = Validator(
-        run,
-        run.sets("dev")[0],
-        TrainSettings(),
-        torch.device("cpu"),
-        {"device_type": "cpu", "enabled": False},
-    )
-    found = validator._translate(model, [1, 5], Stop())
-    assert sorted(found) == [0, 1, 4, 5]
-    side, vocabulary = TextSide.load(run.prep, "tgt"), Vocabulary.load(run.prep / "vocab.txt")
-    monkeypatch.setattr(TextSide, "encode", lambda self, line: line.split())
-    translator = Translator([model], side, side, vocabulary, vocabulary, DEV_SEARCH)
+    model = drawn_model("han", **JOINT)
+    validator, translated = on_dev(model)
+    texts = validator._translate(model, [1, 5], Stop())
+    assert sorted(texts) == [0, 1, 4, 5]
     lines = list(files.text_lines(run.source("dev")))
-
-    def translated(documents):
-        return [
-            translation.text
-            for translation in translator.translate_window(lines, documents=documents)
-        ]
-
-    whole, alone = translated(Documents([0, 4], 6)), translated(None)
-    assert {row: whole[row] for row in found} == found
+    whole, alone = translated(lines, Documents([0, 4], 6)), translated(lines, None)
+    assert {row: whole[row] for row in texts} == texts
     assert [whole[row] == alone[row] for row in (0, 1, 4, 5)] == [True, False, True, False]
-    store = Store(run.prep / "dev")
-    (given,) = search([model], collate(store, np.array([1]), rule=model.context_rule), DEV_SEARCH)
-    assert side.decode(vocabulary.decode(given[0].ids)) != whole[1]
+    batch = collate(Store(run.prep / "dev"), np.array([1]), rule=model.context_rule)
+    (with_references,) = search([model], batch, DEV_SEARCH)
+    vocabulary = Vocabulary.load(run.prep / "vocab.txt")
+    side = TextSide.load(run.prep, "tgt")
+    assert side.decode(vocabulary.decode(with_references[0].ids)) != whole[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("transformer", {}), ("concat", {}), ("han", {"side": "joint", "context_size": 2})],
-)
-def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, monkeypatch, name, options):
+@pytest.mark.parametrize(("name", "options"), [("transformer", {}), ("concat", {}), ("han", JOINT)])
+def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, on_dev, name, options):
     """Dev BLEU and samples are of what `translate` prints: a blank source line is not decoded,
     and not read by its neighbours.
     """
-    texts = [list(files.text_lines(path)) for path in (run.source("dev"), *run.references("dev"))]
-    for row in (0, 3, 5):
-        texts[0][row] = ""
-    vocabulary, side = Vocabulary.load(run.prep / "vocab.txt"), TextSide.load(run.prep, "tgt")
-    with StoreWriter(run.prep / "dev", len(vocabulary)) as writer:
-        for source, target in zip(*texts, strict=True):
-            writer.add(vocabulary.encode(source.split()), vocabulary.encode(target.split()))
-    files.write_lines(run.source("dev"), texts[0])
-    files.write_text(documents_file(run.prep, "dev"), "0\n3\n")
-    torch.manual_seed(3)
-    sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    model = build_model(name, sizes | options, Vocabularies(28, 28, shared=True)).eval()
-    for parameter in model.parameters():
-        parameter.data.mul_(1.5)
-    settings = TrainSettings.model_validate({"samples": 6})
-    validator = Validator(
-        run,
-        run.sets("dev")[0],
-        settings,
-        torch.device("cpu"),
-        {"device_type": "cpu", "enabled": False},
+    source, target = (
+        list(files.text_lines(path)) for path in (run.source("dev"), *run.references("dev"))
     )
-    monkeypatch.setattr(TextSide, "encode", lambda self, line: line.split())
-    translator = Translator([model], side, side, vocabulary, vocabulary, DEV_SEARCH)
-    real = [
-        translation.text
-        for translation in translator.translate_window(texts[0], documents=Documents([0, 3], 6))
-    ]
+    for row in (0, 3, 5):
+        source[row] = ""
+    vocabulary = Vocabulary.load(run.prep / "vocab.txt")
+    with StoreWriter(run.prep / "dev", len(vocabulary)) as writer:
+        for pair in zip(source, target, strict=True):
+            writer.add(*(vocabulary.encode(line.split()) for line in pair))
+    files.write_lines(run.source("dev"), source)
+    files.write_text(documents_file(run.prep, "dev"), "0\n3\n")
+    model = drawn_model(name, **options)
+    validator, translated = on_dev(model, samples=6)
+    real = translated(source, Documents([0, 3], 6))
     assert [text == "" for text in real] == [row in (0, 3, 5) for row in range(6)]
     assert validator._translate(model, list(range(6)), Stop()) == dict(enumerate(real))
-    found = validator.validate(model, Stop())
-    assert found.bleu == metrics.bleu(real, [texts[1]], "de").value
-    assert {sample[0]: sample[2] for sample in found.samples}[""] == ""
+    measured = validator.validate(model, Stop())
+    assert measured.bleu == bleu(real, [target], "de").value
+    assert {sample[0]: sample[2] for sample in measured.samples}[""] == ""
 
 
 def test_init_from_what_gives_little_is_a_warning(run, capsys):
-    train(run, assignments=SETTINGS)
+    go(run)
     capsys.readouterr()
-    train(
-        run,
-        name="wider",
-        assignments=[*SETTINGS, "model.d_model=32", "train.max_steps=1"],
-        init_from=VARIANT,
-    )
+    go(run, "model.d_model=32", "train.max_steps=1", name="wider", init_from=VARIANT)
     own, theirs = checkpoints.load_weights(last(run, "wider")), checkpoints.load_weights(last(run))
     alike = sum(own[name].numel() for name in own if own[name].shape == theirs[name].shape)
     everything = sum(tensor.numel() for tensor in own.values())
@@ -606,12 +522,12 @@ def test_init_from_what_gives_little_is_a_warning(run, capsys):
         " begin at random" in line
     )
     assert "sizes that differ: model.d_model 32 (there 16)" in said
-    train(run, name="alike", assignments=[*SETTINGS, "train.max_steps=1"], init_from=VARIANT)
+    go(run, "train.max_steps=1", name="alike", init_from=VARIANT)
     assert "warning: initialised" not in capsys.readouterr().err
 
 
 def test_init_from_another_vocabulary_leaves_words_out(run, tmp_path, capsys):
-    train(run, assignments=SETTINGS)
+    go(run)
     other = make_run(tmp_path / "other", dev=0)
     vocabulary = other.prep / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text().replace("a\nb\n", "b\na\n"))
@@ -619,7 +535,7 @@ def test_init_from_another_vocabulary_leaves_words_out(run, tmp_path, capsys):
     manifest["files"]["vocab.txt"] = files.sha256(vocabulary)
     files.write_json(other.prep / "manifest.json", manifest)
     capsys.readouterr()
-    train(other, assignments=SETTINGS, init_from=str(run.system(VARIANT).path))
+    go(other, init_from=str(run.system(VARIANT).path))
     said = capsys.readouterr().err
     assert "of another vocabulary: " in said
     assert "embedder" in said.split("of another vocabulary: ")[1].splitlines()[0]
@@ -645,10 +561,7 @@ def test_which_is_better():
 
 
 def test_dev_loss_is_the_mean_over_all_target_tokens(run):
-    from nmtkit.data.batches import collate
-    from nmtkit.data.store import Store
-
-    train(run, assignments=[*SETTINGS, "train.dev_bleu=true", "train.samples=2"])
+    go(run, "train.dev_bleu=true", "train.samples=2")
     model = loading.load_system(run, run.system(VARIANT)).double()
     store = Store(run.prep / "dev")
     total = 0.0
@@ -656,13 +569,11 @@ def test_dev_loss_is_the_mean_over_all_target_tokens(run):
         batch = collate(store, torch.tensor([i]).numpy())
         log_p = model.logits(model.decode(batch.tgt_in, model.encode(batch))[0]).log_softmax(-1)
         total -= log_p[0].gather(-1, batch.tgt_out[0, :, None]).sum().item()
-    (line,) = lines(run, "dev")
+    (line,) = metrics(run, "dev")
     assert line["dev_loss"] == pytest.approx(total / store.tgt_lengths.sum(), rel=1e-5)
 
 
 def test_samples_and_dev_sentences(run, monkeypatch, capsys):
-    from nmtkit.train import validation
-
     sizes = []
     original = validation.metrics.bleu
 
@@ -671,10 +582,7 @@ def test_samples_and_dev_sentences(run, monkeypatch, capsys):
         return original(hyps, refs, lang)
 
     monkeypatch.setattr(validation.metrics, "bleu", counted)
-    train(
-        run,
-        assignments=[*SETTINGS, "train.dev_bleu=true", "train.samples=2", "train.dev_sentences=4"],
-    )
+    go(run, "train.dev_bleu=true", "train.samples=2", "train.dev_sentences=4")
     assert sizes == [(4, [4], "de")]
     said = capsys.readouterr().err
     assert (
@@ -684,6 +592,6 @@ def test_samples_and_dev_sentences(run, monkeypatch, capsys):
 
 def test_without_a_development_set_the_last_checkpoint_counts(tmp_path):
     run = make_run(tmp_path / "run", dev=0)
-    train(run, assignments=[*SETTINGS, "train.checkpoint_every=2"])
+    go(run, "train.checkpoint_every=2")
     assert not (run.system(VARIANT).path / "best.json").exists()
     assert checkpoints.choose(run.system(VARIANT))[0].name == "step-00000004"

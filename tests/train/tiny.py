@@ -7,7 +7,9 @@ import json
 import random
 from pathlib import Path
 
+from nmtkit import files
 from nmtkit.data.store import StoreWriter
+from nmtkit.models import checkpoints
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import Vocabulary
 from tests.manifests import write_manifest
@@ -82,3 +84,23 @@ def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1) -> Run:
 def options(*extra: str) -> list[str]:
     """`--set` options of a tiny training; the extra ones win."""
     return [*MODEL, *TRAIN, *extra]
+
+
+def last(run: Run, name: str = "transformer") -> Path:
+    """The newest complete checkpoint of a system."""
+    return checkpoints.find_checkpoints(run.system(name))[-1]
+
+
+def state_of(run: Run, name: str = "transformer") -> dict:
+    """state.json of the newest complete checkpoint."""
+    return files.read_json(last(run, name) / "state.json")
+
+
+def lines_of(path: Path) -> list[dict]:
+    """The lines of a JSON file of one value a line."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def metrics(run: Run, kind: str | None = None, name: str = "transformer") -> list[dict]:
+    """The lines of metrics.jsonl, of one kind or all."""
+    return [line for line in lines_of(run.system(name).metrics) if kind in (None, line["kind"])]
