@@ -1,9 +1,8 @@
-"""`--compile`: the forward and backward pass of training as graphs that torch.compile has made, of
-any shape.
+"""`--compile`: training's forward and backward pass as graphs of torch.compile, for any shape.
 
-Only training is compiled: validation, search and everything that looks into a model (capture,
-hooks) run the model as it is written. Every variant keeps its random numbers: on a CPU dropout's
-masks are drawn by our own generator from inside the graph, in the same order.
+Only training is compiled. Validation, search, capture and hooks run the model as it is written.
+Every variant keeps its random numbers: on a CPU the graph draws dropout's masks by nmtkit's own
+generator, in the same order.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from nmtkit.nn.loops import keep_eager
 
 
 def check_compiler(device: torch.device, backend: str = "inductor") -> None:
-    """Compile and run a trifle, so that a missing compiler is found before the training begins.
+    """Compile something small, so that a missing compiler is found before the training begins.
 
     Args:
-        device: that the training will use.
+        device: of the training.
         backend: of torch.compile.
     Raises: ConfigError if torch.compile does not work on this machine.
     """
@@ -32,27 +31,24 @@ def check_compiler(device: torch.device, backend: str = "inductor") -> None:
         torch.compile(lambda x: torch.relu(x + 1).sum(), backend=backend)(
             torch.ones(64, device=device)
         )
-    # torch names no common class: what is missing may be g++, Python's headers, OpenMP or Triton
+    # The errors have no common class: g++, Python's headers, OpenMP or Triton may be missing.
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
-            type(error).__name__
-        ]
-        hint = (
-            "install a C++ compiler (g++, or what CXX names) and Python's headers, or leave"
-            " --compile out"
-        )
+        reason = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
         raise ConfigError(
-            f"torch.compile does not work on this machine: {lines[0]}", where="--compile", hint=hint
+            f"torch.compile does not work on this machine: {reason}",
+            where="--compile",
+            hint="install a C++ compiler (g++, or what CXX names) and Python's headers, or leave"
+            " --compile out",
         ) from error
 
 
 def compile_training(model: Model, example: Batch, backend: str = "inductor") -> None:
-    """Compile both verbs of a model for training; elsewhere they stay as they are.
+    """Compile `encode` and `decode` of a model for training.
 
     Args:
         model: on its device.
-        example: any batch with targets, for one pass that is not compiled: what a model makes when
-            first needed (tables of positions) must not be made inside a graph.
+        example: any batch with targets, for one pass that is not compiled. A model makes its
+            tables of positions in the first pass, which must not be part of a graph.
         backend: of torch.compile.
     """
     assert example.tgt_in is not None
@@ -69,7 +65,7 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
 def _in_training(model: Model, eager: Callable[..., Any], backend: str) -> Callable[..., Any]:
     compiled = torch.compile(eager, dynamic=True, backend=backend)
 
-    def chosen(*args: Any, **named: Any) -> Any:
+    def verb(*args: Any, **named: Any) -> Any:
         return (compiled if model.training else eager)(*args, **named)
 
-    return chosen
+    return verb

@@ -94,6 +94,13 @@ def test_without_boundaries_every_sentence_is_a_document():
 
 
 TEXT = [[5, 6, EOS], [7, EOS], [8, 9, 10, EOS], [11, EOS]]
+TARGETS = [[4, EOS], [EOS], [9, 8, 7, EOS], [5, 5, EOS]]
+
+
+def made(of_rows, rule, targets=False):
+    """The contexts of a batch of TEXT."""
+    sides = [lambda s, side=side: np.array(side[s], np.uint16) for side in (TEXT, TARGETS)]
+    return contexts(of_rows, sides[0], rule, targets=sides[1] if targets else None)
 
 
 def texts(context):
@@ -101,63 +108,32 @@ def texts(context):
 
 
 def test_contexts_of_a_batch_are_encoded_once():
-    documents = Documents([0, 3], 4)
-    chosen = [documents.context(s, ContextRule("previous", 2)) for s in (2, 1, 0, 3, 2)]
-    context = contexts(chosen, lambda s: np.array(TEXT[s], np.uint16), ContextRule("previous", 2))
-    assert (
-        texts(context) == [[5, 6, BREAK, 7, EOS], [5, 6, EOS]]
-        and context.lengths.tolist() == [5, 3]
-        and context.padded
-    )
+    documents, rule = Documents([0, 3], 4), ContextRule("previous", 2)
+    of_rows = [documents.context(s, rule) for s in (2, 1, 0, 3, 2)]
+    context = made(of_rows, rule)
+    assert texts(context) == [[5, 6, BREAK, 7, EOS], [5, 6, EOS]]
+    assert context.lengths.tolist() == [5, 3] and context.padded
     assert context.rows.tolist() == [[0], [1], [-1], [-1], [0]]
-    context = contexts(
-        chosen, lambda s: np.array(TEXT[s], np.uint16), ContextRule("previous", 2, "parallel")
-    )
+    context = made(of_rows, ContextRule("previous", 2, "parallel"))
     assert texts(context) == [[5, 6, EOS], [7, EOS]]
     assert context.rows.tolist() == [[0, 1], [0, -1], [-1, -1], [-1, -1], [0, 1]]
-    assert contexts([[], []], lambda s: np.array(TEXT[s]), ContextRule()) is None
+    assert made([[], []], ContextRule()) is None
 
 
 def test_target_sides_come_where_they_are_wanted():
     rule = ContextRule("previous", 2, "parallel", targets=True)
-    said = [[4, EOS], [EOS], [9, 8, 7, EOS], [5, 5, EOS]]
-    context = contexts(
-        [[0, 1], [], [2]], lambda s: np.array(TEXT[s]), rule, targets=lambda s: np.array(said[s])
-    )
-    assert texts(context) == [TEXT[2], TEXT[0], TEXT[1]] and context.rows.tolist() == [
-        [1, 2],
-        [-1, -1],
-        [0, -1],
-    ]  # the longest first
+    context = made([[0, 1], [], [2]], rule, targets=True)
+    assert texts(context) == [TEXT[2], TEXT[0], TEXT[1]]  # the longest first
+    assert context.rows.tolist() == [[1, 2], [-1, -1], [0, -1]]
     assert context.tgt_in.tolist() == [[BOS, 9, 8, 7], [BOS, 4, PAD, PAD], [BOS, PAD, PAD, PAD]]
     assert context.tgt_lengths.tolist() == [4, 2, 1] and context.tgt_padded
-    alone = contexts([[2]], lambda s: np.array(TEXT[s]), rule, targets=lambda s: np.array(said[s]))
+    alone = made([[2]], rule, targets=True)
     assert alone.tgt_in.tolist() == [[BOS, 9, 8, 7]] and not alone.tgt_padded
-    joined = contexts(
-        [[0, 3]],
-        lambda s: np.array(TEXT[s]),
-        ContextRule(size=2, targets=True),
-        targets=lambda s: np.array(said[s]),
-    )
+    joined = made([[0, 3]], ContextRule(size=2, targets=True), targets=True)
     assert joined.tgt_in.tolist() == [[BOS, 4, BREAK, 5, 5]]
-    assert (
-        contexts(
-            [[0]], lambda s: np.array(TEXT[s]), ContextRule(), targets=lambda s: np.array(said[s])
-        ).tgt_in
-        is None
-    )
+    assert made([[0]], ContextRule(), targets=True).tgt_in is None
     with pytest.raises(ValueError, match="target sides"):
-        contexts([[0]], lambda s: np.array(TEXT[s]), rule)
-
-
-def joined(parts, name):
-    """A tensor of the parts as that of all; ids stand as states do, with a last axis."""
-    found = [getattr(part, name) for part in parts]
-    return (
-        torch.cat(found)
-        if found[0].dim() == 1
-        else stacked([part.unsqueeze(-1) for part in found]).squeeze(-1)
-    )
+        made([[0]], rule)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.booleans(), st.integers(1, 60))
@@ -174,28 +150,23 @@ def test_contexts_of_like_length_stand_together(lengths, targets, least):
             targets=lambda i: np.full(1 + 7 * i % 11, i),
         )
     parts = whole.of_like_length()
-    assert whole.lengths.tolist() == sorted(lengths, reverse=True) and joined(
-        parts, "lengths"
-    ).equal(whole.lengths)
-    assert joined(parts, "ids").equal(whole.ids)
+    assert whole.lengths.tolist() == sorted(lengths, reverse=True)
+    for name in ("ids", "tgt_in") if targets else ("ids",):
+        # Ids stand as hidden states do, with a last axis.
+        states = stacked([getattr(part, name).unsqueeze(-1) for part in parts])
+        assert states.squeeze(-1).equal(getattr(whole, name))
+    for name in ("lengths", "tgt_lengths") if targets else ("lengths",):
+        assert torch.cat([getattr(part, name) for part in parts]).equal(getattr(whole, name))
     for part in parts:
         own = part.lengths.tolist()
-        assert (
-            part.ids.size(1) == own[0]
-            and part.padded == (own[-1] < own[0])
-            and part.rows is whole.rows
-        )
+        assert part.ids.size(1) == own[0] and part.padded == (own[-1] < own[0])
+        assert part.rows is whole.rows
         assert all((len(own) - i) * (own[0] - own[i]) < least for i in range(len(own)))
         if targets:
             most = int(part.tgt_lengths.max())
-            assert part.tgt_in.size(1) == most and part.tgt_padded == bool(
-                (part.tgt_lengths < most).any()
-            )
+            assert part.tgt_in.size(1) == most
+            assert part.tgt_padded == bool((part.tgt_lengths < most).any())
     assert whole.ids.numel() - sum(part.ids.numel() for part in parts) >= least * (len(parts) - 1)
-    if targets:
-        assert joined(parts, "tgt_in").equal(whole.tgt_in) and joined(parts, "tgt_lengths").equal(
-            whole.tgt_lengths
-        )
 
 
 @given(SIZES, st.data())
@@ -240,17 +211,14 @@ def test_a_batch_of_a_prepared_set_brings_its_contexts(tmp_path):
             writer.add(ids, [4, EOS])
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "dev.txt").write_text("0\n2\n")
-    store = Store(tmp_path / "dev")
-    rows = np.array([1, 3, 0])
+    store, rows, rule = Store(tmp_path / "dev"), np.array([1, 3, 0]), ContextRule()
     assert collate(store, rows).context is None
-    context = collate(store, rows, rule=ContextRule()).context
+    context = collate(store, rows, rule=rule).context
     assert texts(context) == [TEXT[2], TEXT[0]] and context.rows.tolist() == [[1], [0], [-1]]
-    assert collate(store, np.array([0, 2]), rule=ContextRule()).context is None
+    assert collate(store, np.array([0, 2]), rule=rule).context is None
     rule = ContextRule(targets=True)
-    assert (
-        collate(store, rows, rule=rule).context.tgt_in.tolist() == [[BOS, 4]] * 2
-    )  # the set's own
+    of_the_set = collate(store, rows, rule=rule).context
+    assert of_the_set.tgt_in.tolist() == [[BOS, 4]] * 2
     translated = {0: np.array([9, 8, EOS]), 2: np.array([EOS])}
-    assert collate(
-        store, rows, rule=rule, translated=translated.__getitem__
-    ).context.tgt_in.tolist() == [[BOS, PAD, PAD], [BOS, 9, 8]]
+    context = collate(store, rows, rule=rule, translated=translated.__getitem__).context
+    assert context.tgt_in.tolist() == [[BOS, PAD, PAD], [BOS, 9, 8]]

@@ -23,7 +23,7 @@ from nmtkit.train import loop
 from nmtkit.train import loss as losses
 from nmtkit.train.stage import train
 from nmtkit.train.validation import Validator
-from tests.train.tiny import last, make_run, metrics, options, state_of
+from tests.train.tiny import last, make_run, metrics, options, state_of, trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 # 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of
@@ -43,6 +43,7 @@ SETTINGS = options(
         "train.clip_norm=1.0",
     ),
 )
+go = trainer(SETTINGS)
 
 
 def outcome(run):
@@ -79,11 +80,16 @@ def small_run(path):
     return make_run(path, pairs=60, dev=6)
 
 
+@pytest.fixture
+def run(tmp_path):
+    return small_run(tmp_path / "run")
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     torch.set_num_threads(1)
     run = small_run(tmp_path_factory.mktemp("whole") / "run")
-    train(run, assignments=SETTINGS)
+    go(run)
     return outcome(run)
 
 
@@ -115,17 +121,16 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_stopped_and_continued_is_as_if_never_stopped(moment, tmp_path, monkeypatch, uninterrupted):
+def test_stopped_and_continued_is_as_if_never_stopped(moment, run, monkeypatch, uninterrupted):
     owner, name, call, step = MOMENTS[moment]
-    run = small_run(tmp_path / "run")
     with monkeypatch.context() as patch:
         stop_at(patch, owner, name, call)
         with pytest.raises(Interrupted) as caught:
-            train(run, assignments=SETTINGS)
+            go(run)
     assert caught.value.exit_code == 75
     assert last(run).name == f"step-{step:08d}"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    train(run, assignments=SETTINGS)
+    go(run)
     assert outcome(run) == uninterrupted
 
 
@@ -142,8 +147,8 @@ def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uni
     for _ in range(12):
         with monkeypatch.context() as patch, pytest.raises(Interrupted):
             stop_at(patch, loop.Trainer, "update", 1)
-            train(run, assignments=SETTINGS)
-    train(run, assignments=SETTINGS)
+            go(run)
+    go(run)
     assert outcome(run) == uninterrupted
     for line in metrics(run, "train"):
         assert line["cpu_seconds"] == line["updates"]
@@ -179,16 +184,14 @@ def test_on_two_threads_too(precision, tmp_path, monkeypatch):
     assert stopped == whole
 
 
-def test_the_comparison_can_fail(tmp_path, uninterrupted):
-    run = small_run(tmp_path / "run")
-    train(run, assignments=[*SETTINGS, "train.seed=2"])
+def test_the_comparison_can_fail(run, uninterrupted):
+    go(run, "train.seed=2")
     other = outcome(run)
     assert other["model.safetensors"] != uninterrupted["model.safetensors"]
     assert other["curve"] != uninterrupted["curve"]
 
 
-def test_a_second_ctrl_c_ends_at_once(tmp_path, monkeypatch):
-    run = small_run(tmp_path / "run")
+def test_a_second_ctrl_c_ends_at_once(run, monkeypatch):
     original, calls = losses.backward, [0]
 
     def wrapped(*args):
@@ -200,16 +203,15 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(losses, "backward", wrapped)
     with pytest.raises(KeyboardInterrupt):
-        train(run, assignments=SETTINGS)
+        go(run)
     assert calls[0] == 4  # the step was not finished
     assert checkpoints.candidates(run.system("transformer").checkpoints) == []
 
 
-def test_killed_at_random_times(tmp_path, uninterrupted):
+def test_killed_at_random_times(run, uninterrupted):
     """SIGKILL whenever it strikes: the newest valid checkpoint never goes backwards, and the end
     is the same bits.
     """
-    run = small_run(tmp_path / "run")
     command = [sys.executable, "-m", "tests.train.killed", str(run.path), *SETTINGS]
     draw = random.Random(3)
     kills = steps = 0
@@ -266,14 +268,14 @@ def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, cap
     runs = [small_run(tmp_path / name) for name in ("whole", "stopped")]
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=12)
-        train(runs[0], assignments=SETTINGS)
+        go(runs[0])
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=12)
         stop_at(patch, loop.Trainer, "update", 3)
         with pytest.raises(Interrupted):
-            train(runs[1], assignments=SETTINGS)
+            go(runs[1])
     capsys.readouterr()
-    train(runs[1], assignments=SETTINGS)
+    go(runs[1])
     whole, stopped = map(outcome, runs)
     assert (
         f"memory does not hold a batch of {whole['state']['split_from']} positions"
@@ -286,12 +288,11 @@ def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, cap
     )  # other masks: what the warning says
 
 
-def test_on_another_machine_memory_is_found_anew(tmp_path, monkeypatch):
-    run = small_run(tmp_path / "run")
+def test_on_another_machine_memory_is_found_anew(run, monkeypatch):
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=12)
-        train(run, assignments=[*SETTINGS, "train.max_steps=4"])
+        go(run, "train.max_steps=4")
     assert state_of(run)["split_from"] is not None
     monkeypatch.setattr("nmtkit.nn.hardware._cpu_name", lambda: "a machine with more memory")
-    train(run, assignments=SETTINGS)
+    go(run)
     assert outcome(run)["state"]["split_from"] is None

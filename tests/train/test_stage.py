@@ -32,7 +32,7 @@ from nmtkit.train.stop import Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
-from tests.train.tiny import last, lines_of, make_run, metrics, options
+from tests.train.tiny import last, lines_of, make_run, metrics, options, trainer
 
 QUIET = (
     "train.validate_every=100",
@@ -41,17 +41,13 @@ QUIET = (
     "train.samples=0",
 )
 SETTINGS = options("train.max_steps=4", *QUIET)
+go = trainer(SETTINGS)
 VARIANT = "transformer"
 
 
 @pytest.fixture
 def run(tmp_path):
     return make_run(tmp_path / "run", pairs=60, dev=6)
-
-
-def go(run, *extra, name=None, **values):
-    """Train a tiny system with some more settings."""
-    train(run, name=name, assignments=[*SETTINGS, *extra], **values)
 
 
 # Settings

@@ -5,6 +5,7 @@ order.
 import hashlib
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from nmtkit import files
@@ -12,6 +13,7 @@ from nmtkit.data.store import StoreWriter
 from nmtkit.models import checkpoints
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import Vocabulary
+from nmtkit.train.stage import train
 from tests.manifests import write_manifest
 
 LETTERS = "abcdefghijkl"
@@ -84,6 +86,15 @@ def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1) -> Run:
 def options(*extra: str) -> list[str]:
     """`--set` options of a tiny training; the extra ones win."""
     return [*MODEL, *TRAIN, *extra]
+
+
+def trainer(settings: list[str]) -> Callable[..., None]:
+    """A function that trains a run with these settings and more."""
+
+    def go(run: Run, *extra: str, **values: object) -> None:
+        train(run, assignments=[*settings, *extra], **values)
+
+    return go
 
 
 def last(run: Run, name: str = "transformer") -> Path:
