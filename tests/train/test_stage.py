@@ -32,7 +32,7 @@ from nmtkit.train.stop import Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
-from tests.train.tiny import last, lines_of, make_run, metrics, options, trainer
+from tests.train.tiny import last, lines_of, make_run, metrics, options, state_of, trainer
 
 QUIET = (
     "train.validate_every=100",
@@ -71,18 +71,13 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
         options = {"preset": preset, "config": config, "assignments": list(assignments)}
         return make_plan(run, TrainOptions.of(options | {"seed": seed}))
 
-    assert (plan().train.lr, plan().train.warmup, plan().model["d_model"], plan().preset) == (
-        1.0,
-        5,
-        32,
-        "a",
-    )
-    assert (plan("b").train.lr, plan("b").train.warmup, plan("b").model["d_model"]) == (
-        2.0,
-        8000,
-        512,
-    )  # a preset is a whole setting
-    assert (plan("b", config).train.lr, plan("b", config).search.beam) == (3.0, 9)
+    def values(*arguments):
+        found = plan(*arguments)
+        return found.preset, found.model["d_model"], found.train.lr, found.train.warmup
+
+    assert values() == ("a", 32, 1.0, 5)
+    assert values("b") == ("b", 512, 2.0, 8000)  # a preset is a whole setting
+    assert values("b", config) == ("b", 512, 3.0, 7) and plan("b", config).search.beam == 9
     assert plan("b", config, ["train.lr=4"]).train.lr == 4.0
     assert plan(assignments=["train.seed=3"]).train.seed == 3
     assert plan(assignments=["train.seed=3"], seed=5).train.seed == 5
@@ -148,9 +143,8 @@ def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(r
     go(run, "train.max_steps=6", "train.log_every=4")
     assert [line["step"] for line in metrics(run, "train")] == [4, 6]  # already there: nothing new
     go(run, "train.max_steps=2", "train.log_every=4")
-    assert (
-        run.find_system("transformer").read_config()["train"]["max_steps"] == 6
-    )  # what it was trained with
+    config = run.system(VARIANT).read_config()
+    assert config["train"]["max_steps"] == 6  # what it was trained with
     go(run, "train.max_steps=8", "train.log_every=4")
     go(run, "train.max_steps=8", "train.log_every=4", name="straight")
     continued, straight = (
@@ -172,9 +166,8 @@ def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
     with pytest.raises(Interrupted):
         go(run)
     monkeypatch.undo()
-    monkeypatch.setattr(
-        loop.divergence, "check_finite", lambda *_: console.warn("one update is skipped") or True
-    )
+    skipped = lambda *_: console.warn("one update is skipped") or True  # noqa: E731
+    monkeypatch.setattr(loop.divergence, "check_finite", skipped)
     go(run)
     log = (run.system(VARIANT).path / "train.log").read_text("utf-8")
     told = [
@@ -189,15 +182,15 @@ def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
 
 
 def test_a_variant_outside_the_package(run):
-    assignments = ["model.d_model=16", *(s for s in SETTINGS if s.startswith("train."))]
-    train(
-        run,
-        variant="tests.toy_recurrent:ToyRecurrent",
-        assignments=[*assignments, "train.max_steps=60", "train.dev_bleu=true"],
-    )
-    model = loading.load_system(run, run.system("toy-recurrent"))
-    assert type(model).__name__ == "ToyRecurrent"
-    assert files.read_json(run.system("toy-recurrent").path / "best.json")["dev_bleu"] is not None
+    settings = [s for s in SETTINGS if s.startswith(("model.d_model", "train."))]
+    longer = trainer([*settings, "train.max_steps=60", "train.dev_bleu=true"])
+    longer(run, variant="tests.toy_recurrent:ToyRecurrent")
+    system = run.system("toy-recurrent")
+    assert type(loading.load_system(run, system)).__name__ == "ToyRecurrent"
+    assert files.read_json(system.path / "best.json")["dev_bleu"] is not None
+
+
+one_step = trainer([*QUIET, "train.max_steps=1", "train.batch_size=64"])
 
 
 @pytest.mark.parametrize("variant", ["transformer", "rnnsearch", "caru", "gatt"])
@@ -206,57 +199,49 @@ def test_all_variants_of_a_preset_compute_with_one_arithmetic(run, variant, monk
     their family calls its widths.
     """
     monkeypatch.setattr(hardware, "_bfloat16_pays", lambda device, width: width >= 128)
-    train(
-        run,
-        variant=variant,
-        preset="tiny",
-        assignments=[*QUIET, "train.max_steps=1", "train.batch_size=64"],
-    )
-    assert files.read_json(last(run, variant) / "state.json")["hardware"]["precision"] == "float32"
-    assert (
-        common_width(make_plan(run, TrainOptions(variant=variant, preset="base")).model_dump())
-        == 512
-    )
+    one_step(run, variant=variant, preset="tiny")
+    assert state_of(run, variant)["hardware"]["precision"] == "float32"
+    plan = make_plan(run, TrainOptions(variant=variant, preset="base"))
+    assert common_width(plan.model_dump()) == 512
 
 
 # One update
+
+
+def moments_after_a_step(path, *settings, **values):
+    run = make_run(path, dev=0, **values)
+    go(run, *settings, "train.max_steps=1")
+    return checkpoints.load_training(last(run), dict)[1]
 
 
 def test_accumulated_micro_batches_equal_one_batch(tmp_path):
     """The loss is divided once, by the tokens of the whole update: 1 x 32 sentences is 4 x 8
     (OpenNMT-py#2209).
     """
-    moments = []
-    for size, update in ((32, 0), (8, 32), (1, 32)):
-        run = make_run(tmp_path / str(size), pairs=32, dev=0)
-        extra = (
-            "train.batch_unit=sentences",
+    settings = ("train.batch_unit=sentences", "model.dropout=0")
+    whole, *others = (
+        moments_after_a_step(
+            tmp_path / str(size),
+            *settings,
             f"train.batch_size={size}",
             f"train.update_size={update}",
-            "model.dropout=0",
-            "train.max_steps=1",
+            pairs=32,
         )
-        go(run, *extra)
-        moments.append(checkpoints.load_training(last(run), dict)[1])
-    for other in moments[1:]:
-        assert all(
-            torch.allclose(moments[0][name], other[name], rtol=1e-4, atol=1e-7)
-            for name in moments[0]
-        )
+        for size, update in ((32, 0), (8, 32), (1, 32))
+    )
+    for other in others:
+        assert all(torch.allclose(whole[k], other[k], rtol=1e-4, atol=1e-7) for k in whole)
 
 
 def test_clipping(tmp_path):
-    results = {}
-    for clip in (0.0, 1e-3):
-        run = make_run(tmp_path / str(clip), dev=0)
-        go(run, f"train.clip_norm={clip}", "train.max_steps=1")
-        moments = checkpoints.load_training(last(run), dict)[1]
-        results[clip] = torch.cat(
-            [t.flatten() / 0.1 for name, t in moments.items() if name.startswith("exp_avg/")]
-        )  # m = (1-β1)·g
-    assert results[1e-3].norm() == pytest.approx(1e-3, rel=1e-3)
-    assert results[0.0].norm() > 0.1
-    assert torch.allclose(results[1e-3] / 1e-3, results[0.0] / results[0.0].norm(), atol=1e-4)
+    free, clipped = (
+        torch.cat([t.flatten() / 0.1 for name, t in moments.items() if name.startswith("exp_avg/")])
+        for clip in ("0", "0.001")
+        for moments in [moments_after_a_step(tmp_path / clip, f"train.clip_norm={clip}")]
+    )  # m = (1-β1)·g
+    assert clipped.norm() == pytest.approx(1e-3, rel=1e-3)
+    assert free.norm() > 0.1
+    assert torch.allclose(clipped / 1e-3, free / free.norm(), atol=1e-4)
 
 
 def test_learning(tmp_path):
@@ -285,15 +270,7 @@ def test_learning(tmp_path):
 
 def test_patience(run, monkeypatch, capsys):
     monkeypatch.setattr(loop, "is_better", lambda new, best, by: best is None)
-    train(
-        run,
-        assignments=[
-            *SETTINGS,
-            "train.max_steps=100",
-            "train.validate_every=2",
-            "train.patience=3",
-        ],
-    )
+    go(run, "train.max_steps=100", "train.validate_every=2", "train.patience=3")
     assert last(run).name == "step-00000008"  # a best at 2, then three without
     assert (
         "no better for 3 validations at step 8; raise train.patience to go on"
@@ -403,25 +380,20 @@ def test_a_document_model_begins_with_a_transformer(run, capsys):
 
 
 def test_a_document_model_is_told_that_there_are_no_documents(run, capsys):
-    short = [*QUIET, "train.max_steps=1", "train.batch_size=64"]
     warning = "every sentence of the training set is a document of its own: none has a context"
-    train(run, variant="amn", preset="tiny", assignments=short)
-    assert warning in capsys.readouterr().err.replace("\n", " ")
-    train(
-        run,
-        variant="amn",
-        preset="tiny",
-        name="foreign",
-        assignments=[*short, "model.context=foreign"],
-    )
-    train(run, preset="tiny", name="none", assignments=short)
+
+    def said(name, *settings, variant="amn"):
+        one_step(run, *settings, variant=variant, preset="tiny", name=name)
+        return capsys.readouterr().err.replace("\n", " ")
+
+    assert warning in said("alone")
+    assert warning not in said("foreign", "model.context=foreign")
+    assert warning not in said("none", variant="transformer")
     files.write_text(documents_file(run.prep, "train"), "0\n3\n")
-    train(run, variant="amn", preset="tiny", name="told", assignments=short)
-    said = capsys.readouterr().err.replace("\n", " ")
-    assert warning not in said and "every sentence of 'dev' is a document of its own" in said
+    of_dev = said("train")
+    assert warning not in of_dev and "every sentence of 'dev' is a document of its own" in of_dev
     files.write_text(documents_file(run.prep, "dev"), "0\n2\n")
-    train(run, variant="amn", preset="tiny", name="both", assignments=short)
-    assert "document of its own" not in capsys.readouterr().err.replace("\n", " ")
+    assert "document of its own" not in said("both")
 
 
 def drawn_model(name, **more):
@@ -540,20 +512,23 @@ def test_init_from_another_vocabulary_leaves_words_out(run, tmp_path, capsys):
 # Validation
 
 
-def result(loss, bleu):
-    return Validation(loss, loss, bleu, None, 0, 0, [])
-
-
-def test_which_is_better():
-    best = Best(1, 2.0, 30.0)
-    assert is_better(result(9.0, 1.0), None, "dev_bleu")
-    assert is_better(result(2.5, 31.0), best, "dev_bleu")
-    assert not is_better(result(1.5, 29.0), best, "dev_bleu")
-    assert is_better(result(1.5, 30.0), best, "dev_bleu")
-    assert not is_better(result(2.0, 30.0), best, "dev_bleu")
-    assert is_better(result(1.5, 29.0), best, "dev_loss")
-    assert is_better(result(1.5, None), best, "dev_bleu")  # like with like: both have a loss
-    assert not is_better(result(2.5, 40.0), Best(1, 2.0, None), "dev_bleu")
+@pytest.mark.parametrize(
+    ("new", "best", "by", "better"),
+    [
+        ((9.0, 1.0), None, "dev_bleu", True),
+        ((2.5, 31.0), (2.0, 30.0), "dev_bleu", True),
+        ((1.5, 29.0), (2.0, 30.0), "dev_bleu", False),
+        ((1.5, 30.0), (2.0, 30.0), "dev_bleu", True),
+        ((2.0, 30.0), (2.0, 30.0), "dev_bleu", False),
+        ((1.5, 29.0), (2.0, 30.0), "dev_loss", True),
+        ((1.5, None), (2.0, 30.0), "dev_bleu", True),  # like with like: both have a loss
+        ((2.5, 40.0), (2.0, None), "dev_bleu", False),
+    ],
+)
+def test_which_is_better(new, best, by, better):
+    loss, bleu = new
+    validated = Validation(loss, loss, bleu, None, 0, 0, [])
+    assert is_better(validated, best and Best(1, *best), by) == better
 
 
 def test_dev_loss_is_the_mean_over_all_target_tokens(run):
