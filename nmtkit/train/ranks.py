@@ -138,6 +138,8 @@ class Group(Ranks):
             self._store = self._connect(hosting=rank == 0 and not agent)
             self._store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
             self._processes = self._meet()
+            gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
+            self._gone = Cause(0, True, 3, gone)
             threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
             gloo = PrefixStore("gloo", self._store)
             dist.init_process_group(
@@ -180,19 +182,22 @@ class Group(Ranks):
     def _beat(self, store: PrefixStore) -> None:
         """Set heartbeats, also while the main thread works; a store client serves one thread.
 
-        Once a cause is known, end the process if the main thread does not: it may be in a call that
-        never returns.
+        Once a cause is known, or the store is gone, end the process if the main thread does not: it
+        may be in a call that never returns.
         """
-        with contextlib.suppress(RuntimeError):  # the store is gone: the next exchange fails, too
+        cause = self._gone
+        with contextlib.suppress(RuntimeError):
             for number in itertools.count():
                 store.set(f"beat/{self.rank}", str(number))
+                if store.check(["cause"]):
+                    cause = Cause(**json.loads(store.get("cause")))
+                    break
                 if self._closed.wait(BEAT):
                     return
-                if store.check(["cause"]) and not self._closed.wait(GRACE):
-                    cause = Cause(**json.loads(store.get("cause")))
-                    if 0 in {self.rank, cause.rank}:
-                        print(f"nmtkit: {cause.error()}", file=sys.stderr, flush=True)
-                    os._exit(cause.code)
+        if not self._closed.wait(GRACE):
+            if 0 in {self.rank, cause.rank}:
+                print(f"nmtkit: {cause.error()}", file=sys.stderr, flush=True)
+            os._exit(cause.code)
 
     def device(self, wanted: str) -> str:
         """Return the GPU of this rank on its machine, or else the device that is wanted.
@@ -295,8 +300,7 @@ class Group(Ranks):
             try:
                 cause = self._find_dead(error)
             except RuntimeError:
-                gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
-                cause = Cause(0, True, 3, gone)
+                cause = self._gone
             raise self._blamed(cause) from None
 
     def _find_dead(self, error: Exception) -> Cause:
