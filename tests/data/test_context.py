@@ -56,26 +56,6 @@ def test_the_context_of_every_sentence(sizes, rule):
         assert found == documents.context(sentence, rule)
 
 
-@given(SIZES, RULES, st.randoms())
-def test_the_order_of_documents_does_not_matter(sizes, rule, random):
-    """But for contexts that are drawn, whose draws go by the number of the document, and
-    others', which are of another set then.
-    """
-    documents, document_of = of_sizes(sizes)
-    order = list(range(len(sizes)))
-    random.shuffle(order)
-    moved, _ = of_sizes([sizes[d] for d in order])
-    sentences = [
-        s for d in order for s, own in enumerate(document_of) if own == d
-    ]  # where each of the moved ones stood
-    for place, sentence in enumerate(sentences):
-        found = [sentences[other] for other in moved.context(place, rule)]
-        if rule.kind in ("previous", "next", "none"):
-            assert found == documents.context(sentence, rule)
-        else:
-            assert len(found) == len(documents.context(sentence, rule))
-
-
 def test_random_contexts_vary_with_seed_and_sentence_and_take_every_sentence():
     documents, _ = of_sizes([40])
     one, two = (

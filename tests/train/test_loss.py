@@ -67,24 +67,6 @@ def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top):
     assert not again.smoothed.requires_grad
 
 
-def test_gradient_goes_on_below_the_hidden_states():
-    hidden, batch, linear = make()
-    below = nn.Linear(D, D).double()
-    total, _ = plain(linear, below(hidden), batch, 0.1)
-    (expected,) = torch.autograd.grad(total, [below.weight])
-    losses.backward(linear, below(hidden), batch, 0.1, 1.0, 16)
-    assert torch.allclose(below.weight.grad, expected, atol=1e-11)
-
-
-def test_padding_has_no_loss_and_no_gradient():
-    hidden, batch, linear = make()
-    hidden.requires_grad_()
-    losses.backward(linear, hidden, batch, 0.1, 1.0, 16)
-    padded = torch.arange(7) >= LENGTHS[:, None]
-    assert (hidden.grad[padded] == 0).all()
-    assert (hidden.grad[~padded].abs().sum(-1) > 0).all()
-
-
 def test_large_logits_do_not_overflow():
     hidden, batch, linear = make(torch.float32)
     exact = losses.evaluate(linear.double(), 1e4 * hidden.double(), batch, 0.1, 16)

@@ -107,7 +107,6 @@ def stop_at(monkeypatch, owner, name, call):
 
 
 MOMENTS = {
-    "at a step boundary": (loop.Trainer, "update", 3, 3),
     "mid-accumulation": (
         losses,
         "backward",
@@ -116,7 +115,6 @@ MOMENTS = {
     ),  # one call is the probe of the largest batch
     "while validating": (Validator, "_bleu", 1, 4),
     "right after validation": (loop, "is_better", 2, 8),
-    "at the last step": (loop.Trainer, "update", 12, 12),
 }
 
 
