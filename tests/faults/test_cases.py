@@ -22,8 +22,8 @@ from nmtkit.prep.stage import prep
 from nmtkit.run import locked
 from nmtkit.train import loop, reporting, saving
 from nmtkit.train.validation import DEV_SEARCH, Validation
-from tests.faults.trainings import Killed, fail, fit, interfere, metrics_of, state_of
-from tests.train.tiny import make_run
+from tests.faults.trainings import Killed, fail, fit, interfere
+from tests.train.tiny import make_run, metrics, state_of
 
 VALIDATING = "train.validate_every=2", "train.dev_bleu=true"
 
@@ -78,7 +78,7 @@ def test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved(run, monkeypa
     assert "the same command continues" in caught.value.hint
     assert state_of(run)["step"] == 2
     fit(run, "train.log_every=1")
-    steps = [line["step"] for line in metrics_of(run)]
+    steps = [line["step"] for line in metrics(run)]
     assert steps == [1, 2, 3, 4, 5, 6, 6]  # its last one has a validation too
 
 
@@ -306,7 +306,7 @@ def test_32_decoding_the_development_set_is_bounded_and_its_time_is_shown(run, m
     limits = [int(DEV_SEARCH.max_length_a * n + DEV_SEARCH.max_length_b) for n, _ in searched]
     assert len(limits) == 4 and [written for _, written in searched] == limits
     assert "(greedy, 0 s)" in capsys.readouterr().err
-    (line,) = [line for line in metrics_of(run) if line["kind"] == "dev"]
+    (line,) = metrics(run, "dev")
     assert line["bleu_seconds"] >= 0
 
 
@@ -375,7 +375,7 @@ def test_36_a_clock_that_is_set_back_changes_nothing_that_counts(run, tmp_path, 
         ):
             pass
     curves = [
-        [(line["step"], line["kind"], line.get("dev_loss")) for line in metrics_of(one)]
+        [(line["step"], line["kind"], line.get("dev_loss")) for line in metrics(one)]
         for one in (run, other)
     ]
     assert curves[0] == curves[1]

@@ -18,9 +18,9 @@ from nmtkit import files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.run import System, write_toml
-from tests.faults.trainings import Killed, fail, fit, newest
+from tests.faults.trainings import Killed, fail, fit
 from tests.manifests import write_best
-from tests.train.tiny import make_run
+from tests.train.tiny import last, make_run
 
 
 def write(folder, step=1, value=1.0):
@@ -228,7 +228,7 @@ def test_disk_full_twice_stops_with_the_last_state_intact(tmp_path, monkeypatch)
     folder = run.system("transformer").checkpoints
     assert [p.name for p in folder.iterdir()] == ["step-00000002"]
     fit(run)
-    assert newest(run).name == "step-00000006"
+    assert last(run).name == "step-00000006"
 
 
 def test_a_write_that_the_kernel_refuses(tmp_path):

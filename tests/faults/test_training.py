@@ -25,8 +25,8 @@ from nmtkit.train import reporting, validation
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
 from tests.faults import trainings
-from tests.faults.trainings import fail, metrics_of, newest, state_of
-from tests.train.tiny import make_run
+from tests.faults.trainings import fail
+from tests.train.tiny import last, make_run, metrics, state_of
 
 
 def fit(run, *assignments, **more):
@@ -42,7 +42,7 @@ def trained(tmp_path):
 
 
 def weights(run):
-    return (newest(run) / "model.safetensors").read_bytes()
+    return (last(run) / "model.safetensors").read_bytes()
 
 
 # 5: resume with changed settings
@@ -231,7 +231,7 @@ def gradients_of_an_update(run, monkeypatch, memory=None, settings=()):
     with monkeypatch.context() as patch:
         patch.setattr(losses, "backward", small)
         fit(run, "model.dropout=0", "train.max_steps=1", "train.update_size=150", *settings)
-    return checkpoints.load_training(newest(run), dict)[1]
+    return checkpoints.load_training(last(run), dict)[1]
 
 
 def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, capsys):
@@ -285,7 +285,7 @@ def test_other_errors_are_not_taken_for_lack_of_memory(tmp_path, monkeypatch):
 def test_a_pair_above_the_budget_is_trained_on(tmp_path):
     run = make_run(tmp_path / "run", pairs=20, dev=0)
     fit(run, "train.batch_size=2", "train.max_steps=20", "train.log_every=20")
-    (line,) = metrics_of(run)
+    (line,) = metrics(run)
     assert line["tgt_tokens"] == Store(run.prep / "train").tgt_lengths.sum()
     assert line["padding"] == 0
 
@@ -442,15 +442,15 @@ def test_the_choice_stands_beside_the_settings(tmp_path, monkeypatch):
 
 
 def test_metrics_beyond_the_checkpoint_are_cut(trained):
-    metrics = trained.system("transformer").metrics
-    whole = metrics.read_text()
-    metrics.write_text(
+    path = trained.system("transformer").metrics
+    whole = path.read_text()
+    path.write_text(
         whole + '{"step": 7, "kind": "train"}\n{"step": 99, "kind": "dev"}\n{"step": 6, "ki'
     )
     fit(trained)
-    assert metrics.read_text() == whole
+    assert path.read_text() == whole
     reporting.cut_metrics(trained.system("transformer"), 3)
-    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == [3]
+    assert [line["step"] for line in metrics(trained)] == [3]
 
 
 def test_a_value_that_is_not_finite_is_null_in_the_metrics(tmp_path):

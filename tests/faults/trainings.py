@@ -1,11 +1,6 @@
 """Short trainings of a tiny run, and what they leave."""
 
-import json
-
-from nmtkit import files
-from nmtkit.models import checkpoints
-from nmtkit.train.stage import train
-from tests.train.tiny import options
+from tests.train.tiny import options, trainer
 
 SETTINGS = options(
     "train.max_steps=6",
@@ -22,22 +17,7 @@ class Killed(BaseException):
     """
 
 
-def fit(run, *assignments, **more):
-    """Train with `SETTINGS`; the assignments win."""
-    train(run, assignments=[*SETTINGS, *assignments], **more)
-
-
-def newest(run):
-    """The last whole checkpoint."""
-    return checkpoints.find_checkpoints(run.system("transformer"))[-1]
-
-
-def state_of(run):
-    return files.read_json(newest(run) / "state.json")
-
-
-def metrics_of(run):
-    return [json.loads(line) for line in run.system("transformer").metrics.read_text().splitlines()]
+fit = trainer(SETTINGS)
 
 
 def interfere(monkeypatch, owner, name, numbers, action):
