@@ -311,7 +311,7 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
     *Construction of confidence limits about effect measures* (MOVER), for a mean.
     """
     table = np.array([[e.value, e.low, e.high] for e in estimates], dtype=np.float64)
-    if not len(table) or np.isnan(table).any():
+    if np.isnan(table).any():
         return Estimate(None)
     values, lows, highs = table.T
     mean, n = float(values.mean()), len(values)
