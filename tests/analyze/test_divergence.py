@@ -130,61 +130,47 @@ def test_every_pair_of_a_set_is_read_once(analysed, monkeypatch):
     assert all(batch.src.numel() <= 60 for batch in batches)
 
 
+def divergences(run):
+    """The finding, its figure, and the rows over all positions by system."""
+    stage.analyze(run, "divergence", set_names=["other"])
+    found = finding(run, "divergence")
+    rows = {}
+    for row in found["table"]["rows"]:
+        if row["positions"] == "all":
+            rows.setdefault(row["system"], []).append(row)
+    return found, (run.path / "analyze" / "divergence" / "figure.svg").read_text("utf-8"), rows
+
+
 def test_systems_of_several_kernels_side_by_side(analysed, capsys):
     dual(analysed, "two", "enc-dc")
     dual(analysed, "three", "enc-dc", kernel_size=3)
     dual(analysed, "top", "enc-dc", layers="2-2")
     analysed.system("base", "transformer", SMALL)
-    stage.analyze(analysed.run, "divergence", set_names=["other"])
+    found, figure, rows = divergences(analysed.run)
     out, err = capsys.readouterr()
-    assert "base" in err
-    found = finding(analysed.run, "divergence")
-    rows = found["table"]["rows"]
+    assert "base" in err and "max_renorm" in out
     assert [c["key"] for c in found["table"]["columns"]][-4:] == list(GOLDEN)
-    assert {row["system"] for row in rows} == {"two", "three", "top"}
-    assert {(row["system"], row["settings"]) for row in rows} == {
-        ("two", "kernel_size=2"),
-        ("three", "kernel_size=3"),
-        ("top", "kernel_size=2, layers=2-2"),
+    assert {name: {row["settings"] for row in own} for name, own in rows.items()} == {
+        "two": {"kernel_size=2"},
+        "three": {"kernel_size=3"},
+        "top": {"kernel_size=2, layers=2-2"},
     }
-    of_two = [row for row in rows if row["system"] == "two" and row["positions"] == "all"]
-    assert [row["layer"] for row in of_two] == ["E_d", "1", "2"]
-    for mode in REDUCTIONS:
-        assert of_two[0][mode] == pytest.approx((of_two[1][mode] + of_two[2][mode]) / 2)
-    assert [
-        row["layer"] for row in rows if row["system"] == "top" and row["positions"] == "all"
-    ] == ["E_d", "2"]
-    overall = {
-        row["system"]: row["max_renorm"]
-        for row in rows
-        if row["layer"] == "E_d" and row["positions"] == "all"
-    }
-    assert list(overall) == [row["system"] for row in rows[:6:2]] and {
-        row["layer"] for row in rows[:6]
-    } == {"E_d"}  # the first of the table
-    labels = dict(
-        zip(
-            overall,
-            (
-                "two (kernel_size=2), encoder",
-                "three (kernel_size=3), encoder",
-                "top (kernel_size=2, layers=2-2), encoder",
-            ),
-            strict=True,
-        )
-    )
-    first, *blocks = found["bars"].split("\n\n")
-    assert first.splitlines()[0] == "E_d (max_renorm)" and [
-        block.splitlines()[0] for block in blocks
-    ] == [f"{x} (max_renorm)" for x in labels.values()]
-    for (name, value), line in zip(overall.items(), first.splitlines()[1:], strict=True):
-        assert line.startswith(labels[name]) and line.endswith(f" {value:.4f}")
-    figure = (analysed.run.path / "analyze" / "divergence" / "figure.svg").read_text("utf-8")
-    assert "dv (max_renorm)" in figure
-    assert (
-        figure.count("three (kernel_size=3), encoder</text>") == 2 and "E_d (max_renorm)" in figure
-    )  # a legend's line, and a bar
-    assert "max_renorm" in out
+    mean, first, second = rows["two"]
+    assert [row["layer"] for row in rows["two"]] == ["E_d", "1", "2"]
+    assert all(mean[mode] == pytest.approx((first[mode] + second[mode]) / 2) for mode in GOLDEN)
+    assert [row["layer"] for row in rows["top"]] == ["E_d", "2"]
+    firsts = found["table"]["rows"][:6]  # the means of all systems come first
+    assert {row["layer"] for row in firsts} == {"E_d"} and list(rows) == [
+        row["system"] for row in firsts[::2]
+    ]
+    labels = [f"{name} ({own[0]['settings']}), encoder" for name, own in rows.items()]
+    overall, *blocks = (block.splitlines() for block in found["bars"].split("\n\n"))
+    assert overall[0] == "E_d (max_renorm)"
+    assert [block[0] for block in blocks] == [f"{label} (max_renorm)" for label in labels]
+    for label, own, line in zip(labels, rows.values(), overall[1:], strict=True):
+        assert line.startswith(label) and line.endswith(f" {own[0]['max_renorm']:.4f}")
+    assert "dv (max_renorm)" in figure and "E_d (max_renorm)" in figure
+    assert figure.count(f"{labels[1]}</text>") == 2  # a legend's line, and a bar
     assert found["facts"] | {"set": "other", "logarithm": "natural"} == found["facts"]
 
 
@@ -198,18 +184,16 @@ def test_which_stacks_have_local_heads_is_said_once(analysed):
     """enc-dc and full-dc differ in model.decoder, which the rows of their stacks say."""
     dual(analysed, "one", "enc-dc")
     dual(analysed, "both", "full-dc", kernel_size=3)
-    stage.analyze(analysed.run, "divergence", set_names=["other"])
-    rows = finding(analysed.run, "divergence")["table"]["rows"]
-    assert {(row["system"], row["settings"], row["stack"]) for row in rows} == {
-        ("one", "kernel_size=2", "encoder"),
-        ("both", "kernel_size=3", "encoder"),
-        ("both", "kernel_size=3", "decoder"),
+    _, _, rows = divergences(analysed.run)
+    settings = {(row["stack"], row["settings"]) for row in rows["both"]}
+    assert settings == {("encoder", "kernel_size=3"), ("decoder", "kernel_size=3")}
+    assert {(row["stack"], row["settings"]) for row in rows["one"]} == {
+        ("encoder", "kernel_size=2")
     }
 
 
 def test_one_system_has_one_panel(analysed):
     dual(analysed, "one", "enc-dc")
-    stage.analyze(analysed.run, "divergence", set_names=["other"])
-    figure = (analysed.run.path / "analyze" / "divergence" / "figure.svg").read_text("utf-8")
+    found, figure, _ = divergences(analysed.run)
     assert "dv (max_renorm)" in figure and "E_d" not in figure
-    assert finding(analysed.run, "divergence")["bars"].startswith("E_d (max_renorm)\none, encoder ")
+    assert found["bars"].startswith("E_d (max_renorm)\none, encoder ")

@@ -2,7 +2,9 @@
 tags that do not, the stage.
 """
 
+import itertools
 import math
+import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -25,6 +27,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.models import contract
+from tests.score.conftest import write
 
 from .conftest import SMALL
 from .test_stage import TOY, finding
@@ -227,13 +230,8 @@ def test_intervals_are_of_resampled_sentences():
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """The demo corpus with few merges, so that words fall into subwords."""
-    return prep(
-        "demo",
-        size=300,
-        jobs=1,
-        assignments=["prep.merges=150"],
-        run_dir=tmp_path_factory.mktemp("demo") / "run",
-    )
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    return prep("demo", size=300, jobs=1, assignments=["prep.merges=150"], run_dir=folder)
 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
@@ -260,19 +258,12 @@ def test_words_are_counted_in_the_training_text(demo, side):
     """Against the text as it was prepared, a line at a time; and where a set has a word that
     training never saw, and one outside the vocabulary.
     """
-    text, training, store = (
-        TextSide.load(demo.prep, side),
-        Store(demo.prep / "train"),
-        Store(demo.prep / "test"),
-    )
+    text, store = TextSide.load(demo.prep, side), Store(demo.prep / "test")
     vocabulary = load_vocabularies(demo.prep)[side == "tgt"]
-    counts = Counter()
+    training, counts = Store(demo.prep / "train"), Counter()
     for row in range(len(training)):
-        counts.update(
-            " ".join(vocabulary[int(i)] for i in getattr(training, side)(row)[:-1])
-            .replace("@@ ", "")
-            .split()
-        )
+        subwords = (vocabulary[int(i)] for i in getattr(training, side)(row)[:-1])
+        counts.update(" ".join(subwords).replace("@@ ", "").split())
     words = texts.read_words(demo, store, side)
     known = [all(piece in vocabulary for piece in text.bpe.segment([word])) for word in words.flat]
     wanted = [
@@ -282,41 +273,29 @@ def test_words_are_counted_in_the_training_text(demo, side):
     assert 0 in wanted and max(wanted) > 77
 
 
-def test_without_subwords_a_token_is_a_word_and_a_joiner_at_the_end_ends_it(analysed, monkeypatch):
-    store = {
+def test_without_subwords_a_token_is_a_word_whatever_its_end(analysed, monkeypatch):
+    sets = {
         "train": [[5, 6, EOS], [6, EOS], [7, 5, EOS]],
         "test": [[6, 5, EOS], [EOS], [9, UNK, EOS]],
     }
-    names = ["<pad>", "<s>", "</s>", "<unk>", "x", "a@@", "b", "a@@b@@", "c", "d"]
 
-    class Lists(list):
+    class Stored:
+        def __init__(self, path):
+            self.lines = sets[path.name]
+
+        def __len__(self):
+            return len(self.lines)
+
         def src(self, row):
-            return np.array(self[row], dtype=np.uint16)
+            return np.array(self.lines[row])
 
-    monkeypatch.setattr(
-        texts,
-        "Store",
-        type("Stores", (Lists,), {"__new__": lambda cls, path: Lists(store[path.name])}),
-    )
-    monkeypatch.setattr(texts.Store, "src", Lists.src)
+    names = ["<pad>", "<s>", "</s>", "<unk>", "x", "a@@", "b", "a@@b@@", "c", "d"]
+    monkeypatch.setattr(texts, "Store", Stored)
     monkeypatch.setattr(texts, "load_vocabularies", lambda prep: (names, names))
     monkeypatch.setattr(texts.TextSide, "load", lambda *_: SimpleNamespace(bpe=None))
-    whole = words_of("b a@@", "", "d z")
-    assert texts.training_counts(analysed.run, "src", whole, Lists(store["test"])).tolist() == [
-        2,
-        2,
-        0,
-        texts.OUTSIDE,
-    ]
-    monkeypatch.setattr(texts.TextSide, "load", lambda *_: SimpleNamespace(bpe=object()))
-    store["test"] = [[6, 5, 6, EOS], [5, EOS], [7, 5, EOS]]
-    split = words_of("b a-b", "a", "a-b")
-    assert texts.training_counts(analysed.run, "src", split, Lists(store["test"])).tolist() == [
-        1,
-        1,
-        0,
-        1,
-    ]
+    words, store = words_of("b a@@", "", "d z"), Stored(analysed.run.prep / "test")
+    counts = texts.training_counts(analysed.run, "src", words, store)
+    assert counts.tolist() == [2, 2, 0, texts.OUTSIDE]
 
 
 def test_text_that_was_changed_after_preparing_is_refused(demo):
@@ -355,12 +334,8 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     analysed.system("toy", TOY, {})
     lines = analysed.lines["test"]
     tags = tmp_path / "tags"
-    tags.write_text(
-        "".join(
-            " ".join("NOUN" if w[0].isupper() else "REST" for w in line.split()) + "\n"
-            for line in lines
-        ),
-        "utf-8",
+    write(
+        tags, [re.sub(r"\S+", lambda w: "NOUN" if w[0][0].isupper() else "REST", x) for x in lines]
     )
     stage.analyze(analysed.run, "gates", src_tags=str(tags))
     out, err = capsys.readouterr()
@@ -391,18 +366,15 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     nouns = sum(count for word, count in counts.items() if word[0].isupper())
     assert rows["attention_gate", "tag", "NOUN"]["occurrences"] == nouns
     assert ("caembed_gate", "tag", "NOUN") not in rows
-    for system in ("both", "one"):
-        for section in ("word", "tag"):
-            own = [
-                row
-                for (gate, s, _), row in rows.items()
-                if (gate, s) == ("attention_gate", section)
-            ]
-            total = sum(row[system]["value"] * row["occurrences"] for row in own) / len(words)
-            assert rows["attention_gate", "all", "all"][system]["value"] == pytest.approx(total)
-            assert all(
-                row[system]["low"] <= row[system]["value"] <= row[system]["high"] for row in own
-            )
+    for system, section in itertools.product(("both", "one"), ("word", "tag")):
+        own = [
+            (row[system], row["occurrences"])
+            for (gate, group, _), row in rows.items()
+            if (gate, group) == ("attention_gate", section)
+        ]
+        total = sum(mean["value"] * count for mean, count in own) / len(words)
+        assert rows["attention_gate", "all", "all"][system]["value"] == pytest.approx(total)
+        assert all(mean["low"] <= mean["value"] <= mean["high"] for mean, _ in own)
     assert "attention_gate, 0 to 1" in (folder / "figure.svg").read_text("utf-8")
     assert "caembed_gate, 0 to 1" in (folder / "figure.caembed_gate.svg").read_text("utf-8")
     assert found["facts"]["gates"]["both"] == {"attention_gate": "src", "caembed_gate": "tgt"}

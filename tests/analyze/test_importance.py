@@ -291,6 +291,15 @@ def test_with_even_weights_only_gated_contexts_differ(analysed):
     assert (spreads["caru"] > 1e-3).all()
 
 
+def stored_points(run, name):
+    """(line, step) -> (Δα, ΔJS) of a system, as they are kept."""
+    text = (run.path / "analyze" / "importance" / f"points.{name}.csv").read_text("utf-8")
+    points = csv.DictReader(text.splitlines())
+    return {
+        (int(p["line"]), int(p["step"])): (float(p["d_alpha"]), float(p["d_js"])) for p in points
+    }
+
+
 def test_the_stage_with_and_without_feedback(analysed, capsys):
     analysed.system("base", "transformer", DEEP)
     analysed.system("recurrent", "rnnsearch", {"d_hidden": 16, "d_embedding": 8})
@@ -300,79 +309,53 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
     assert "left out: toy: it has no attention to the source" in err
     assert "removal renormalised" in out and "mean ΔJS by Δα" in out and "on the diagonal" in out
     found = finding(analysed.run, "importance")
-    folder = analysed.run.path / "analyze" / "importance"
-    steps = sum(len(line.split()) + 1 for line in analysed.lines["test"])
+    steps = [
+        (line, step + 1)
+        for line, text in enumerate(analysed.lines["test"], 1)
+        for step in range(len(text.split()) + 1)
+    ]
+    count = len(steps)
     assert [(row["system"], row["attention"], row["points"]) for row in found["table"]["rows"]] == [
-        ("base", "decoder.1.cross", steps),
-        ("recurrent", "attention", steps),
+        ("base", "decoder.1.cross", count),
+        ("recurrent", "attention", count),
     ]
     assert found["facts"]["removal"] == "renormalised" and found["facts"]["seed"] == 1
     for row in found["table"]["rows"]:
-        with open(folder / f"points.{row['system']}.csv", encoding="utf-8") as stream:
-            kept = [
-                (int(p["line"]), int(p["step"]), float(p["d_alpha"]), float(p["d_js"]))
-                for p in csv.DictReader(stream)
-            ]
-        wanted = [
-            (n, t + 1)
-            for n, line in enumerate(analysed.lines["test"], 1)
-            for t in range(len(line.split()) + 1)
-        ]
-        assert [p[:2] for p in kept] == wanted
-        assert row["loss"]["value"] == pytest.approx(
-            sum((x - y) ** 2 for *_, x, y in kept), rel=1e-3
-        )
-        assert (
-            row["context_spread"]["low"]
-            <= row["context_spread"]["value"]
-            <= row["context_spread"]["high"]
-        )
-        assert abs(row["even_context_spread"]["value"]) < 1e-4 < row["context_spread"]["value"]
-    figure = (folder / "figure.svg").read_text("utf-8")
-    assert f"base ({steps:,} of {steps:,} points)" in figure and "renormalised" in figure
+        points = stored_points(analysed.run, row["system"])
+        assert list(points) == steps
+        loss = sum((x - y) ** 2 for x, y in points.values())
+        assert row["loss"]["value"] == pytest.approx(loss, rel=1e-3)
+        spread = row["context_spread"]
+        assert spread["low"] <= spread["value"] <= spread["high"]
+        assert abs(row["even_context_spread"]["value"]) < 1e-4 < spread["value"]
+    figure = (analysed.run.path / "analyze" / "importance" / "figure.svg").read_text("utf-8")
+    assert f"base ({count:,} of {count:,} points)" in figure and "renormalised" in figure
     before = found["table"]["rows"][0]["loss"]["value"]
     stage.analyze(analysed.run, "importance", removal="raw")
     after = finding(analysed.run, "importance")
-    assert (
-        after["table"]["rows"][0]["removal"] == "raw"
-        and after["table"]["rows"][0]["loss"]["value"] != before
-    )
+    row = after["table"]["rows"][0]
+    assert row["removal"] == "raw" and row["loss"]["value"] != before
     assert json.dumps(after).count("stay as they are") == 1
 
 
 def test_some_sentences_are_those_of_the_whole_set(analysed, capsys):
     analysed.system("own", "rnnsearch", {"d_hidden": 16, "d_embedding": 8})
-    points, tables = {}, {}
-    for count in (0, 5, 10_000):
+    points = {}
+    for count in (0, 10_000, 5):
         stage.analyze(analysed.run, "importance", sentences=count)
-        tables[count] = finding(analysed.run, "importance")
-        points[count] = (
-            (analysed.run.path / "analyze" / "importance" / "points.own.csv")
-            .read_text("utf-8")
-            .splitlines()[1:]
-        )
-        assert (
-            f"(5 of {len(analysed.lines['test'])} sentences of test, removal"
-            in capsys.readouterr().out
-            or count != 5
-        )
-    lines = {int(point.split(",")[0]) for point in points[5]}
-    assert len(lines) == 5 and max(lines) > 5  # drawn, not the first ones
+        points[count] = stored_points(analysed.run, "own")
+    assert "(5 of 40 sentences of test, removal" in capsys.readouterr().out
     assert points[10_000] == points[0]
-    whole = {
-        tuple(p[:2]): [float(x) for x in p[2:]] for p in (point.split(",") for point in points[0])
-    }
-    for line, step, *numbers in (point.split(",") for point in points[5]):
-        assert [float(x) for x in numbers] == pytest.approx(whole[line, step], abs=2e-6)
-    row = tables[5]["table"]["rows"][0]
-    assert row["points"] == sum(int(line) in lines for line, _ in whole) and row["points"] == len(
-        points[5]
-    )
+    lines = {line for line, _ in points[5]}
+    assert len(lines) == 5 and max(lines) > 5  # drawn, not the first ones
+    assert points[5].keys() == {place for place in points[0] if place[0] in lines}
+    for place, numbers in points[5].items():
+        assert numbers == pytest.approx(points[0][place], abs=2e-6)
+    found = finding(analysed.run, "importance")
+    row = found["table"]["rows"][0]
+    assert row["points"] == len(points[5])
     assert row["d_alpha"]["low"] < row["d_alpha"]["value"] < row["d_alpha"]["high"]
-    assert (tables[5]["facts"]["sentences"], tables[5]["facts"]["of"]) == (
-        5,
-        len(analysed.lines["test"]),
-    )
+    assert (found["facts"]["sentences"], found["facts"]["of"]) == (5, 40)
 
 
 def test_batches_do_not_change_the_points(analysed, monkeypatch):
