@@ -38,9 +38,10 @@ def joined(batch: Batch) -> Batch:
     lengths = before + batch.src_lengths.unsqueeze(1)
     texts = torch.cat([context.ids[rows.clamp(min=0)], batch.src], dim=1)  # (B, M+S)
     places = torch.arange(texts.size(1), device=texts.device)
-    # The source begins at M.
+    # Move each source, which begins at M, to the end of its context.
     from_texts = torch.where(places < before, places, places - before + context.ids.size(1))
     ids = texts.gather(1, from_texts.clamp(max=texts.size(1) - 1))
+    # The break takes the place of the context's </s>; padding follows the source.
     ids = ids.masked_fill(places == before - 1, BREAK).masked_fill(places >= lengths, PAD)
     lengths = lengths.squeeze(1)
     return dataclasses.replace(batch, src=ids, src_lengths=lengths, src_padded=True, context=None)

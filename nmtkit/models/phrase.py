@@ -101,7 +101,7 @@ def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) 
     return _phrases(starts, torch.minimum(starts + size, lengths[:, None]), columns, padded)
 
 
-def parsed(spans: Tensor, otherwise: Phrases, columns: int) -> Phrases:
+def cut_by_parse(spans: Tensor, otherwise: Phrases, columns: int) -> Phrases:
     """Return the phrases of a batch that has parses.
 
     Args:
@@ -298,7 +298,7 @@ class PhraseTransformer(Transformer):
         by_batch = self.settings.phrase_length == "batch"
         phrases = ngrams(batch.src_lengths, columns, batch.src_padded, by_batch)
         if batch.spans is not None and self.reads_spans:
-            phrases = parsed(batch.spans, phrases, columns)
+            phrases = cut_by_parse(batch.spans, phrases, columns)
         tokens, vectors = [self.src_embedder(batch.src)], []
         for layer, generator in zip(self.encoder, self.generators, strict=False):
             x, level = layer.read(tokens[-1], generator, phrases, visible)

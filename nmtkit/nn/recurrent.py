@@ -223,6 +223,7 @@ class Recurrent(nn.Module):
         schedule = _Schedule(lengths, v.size(1), cpu.row_multiple(v.device))
         # `F.embedding` gathers rows: on a CPU its gradient does not go row by row.
         words = (F.embedding(positions, v.flatten(0, 1)) for positions in schedule.read[:count])
+        # The input side of all words in one product for each direction.
         x = [cell.inputs(rows) for cell, rows in zip(cells, words, strict=True)]  # (W, G·H) each
         low, dtype = x[0].dtype, next(self.parameters()).dtype
         with torch.autocast(v.device.type, enabled=False):
@@ -233,10 +234,12 @@ class Recurrent(nn.Module):
             states = [h[0] if single else h]
             steps = (x[0] if single else torch.stack(x)).to(dtype).split(schedule.rows, dim=-2)
             for t, x_t in enumerate(steps):
+                # Sentences that have ended are the last rows: their states stay behind.
                 h, rows = states[-1], x_t.size(-2)
                 h = h if rows == h.size(-2) else h[..., :rows, :]
                 first = t == 0 and initial is None
                 states.append(cells[0].first(x_t, step) if first else step(x_t, h))
+            # All states in one tensor, of which each position takes its own.
             ends = torch.cat(states, dim=-2).view(count, -1, h.size(-1))  # (N, B+W, state_blocks·H)
             last = ends.index_select(1, schedule.last)
             hidden = ends[..., : self.d_hidden].to(low)

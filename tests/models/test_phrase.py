@@ -12,7 +12,7 @@ import torch
 
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, ngrams, parsed
+from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, cut_by_parse, ngrams
 from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import BOS, EOS
@@ -246,7 +246,7 @@ def test_phrases_that_come_with_the_batch():
         columns = max(lengths) + draw.randint(0, 3)
         for by_batch in (False, True):
             own = ngrams(torch.tensor(lengths), columns, padded=True, by_batch=by_batch)
-            phrases = parsed(padded(spans), own, columns)
+            phrases = cut_by_parse(padded(spans), own, columns)
             for row in range(len(lengths)):
                 assert as_spans(phrases, row) == (ends_of(spans[row]) or as_spans(own, row))
 

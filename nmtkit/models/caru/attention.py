@@ -157,17 +157,20 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
+        # The names of forward; dx is the gradient of x. low: in the number type of products.
         alpha, key, v, q, *of_gate = ctx.saved_tensors
         needed = ctx.needs_input_grad[-len(of_gate) :]
         of_gate = [x.detach().requires_grad_(n) for x, n in zip(of_gate, needed, strict=True)]
-        with torch.enable_grad():
+        with torch.enable_grad():  # the gate's own graph, for the last step
             mixed = ctx.gate.mix(key.dtype, *of_gate)
         g = mixed.detach()
         low = g.to(key.dtype)  # (B, K, S, W)
+        # c = Σ α_i g_i, then α = softmax(N·e): to the scores e.
         dcontext, dalpha = grads
         of_context = torch.matmul(low, dcontext.to(low.dtype).unsqueeze(-1)).squeeze(-1)
         dscores = softmax_backward(dalpha + of_context.to(alpha.dtype), alpha)
         dscores = 2 * (dscores if ctx.scale is None else dscores * ctx.scale)  # (B, K, S)
+        # e = vᵀ tanh(a) with a = W g + q, and tanh(a) = 2σ(2a) - 1: to v, q, W and g.
         sigma = torch.sigmoid_(torch.add(2 * q, F.linear(low, key), alpha=2))  # (B, K, S, A)
         dv = torch.mv(sigma.flatten(0, 2).t(), dscores.flatten())
         slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v).mul_(dscores.unsqueeze(-1))
@@ -176,5 +179,6 @@ class _Recomputed(torch.autograd.Function):
         dkey = torch.mm(slope.t(), low.flatten(0, 2))
         dg = torch.mm(slope, key).view(low.shape).to(g.dtype)
         dg.addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
+        # g = gate(h, s): to the gate's arguments.
         torch.autograd.backward(mixed, dg, inputs=[x for x in of_gate if x.requires_grad])
         return None, None, None, dkey, dv, dq, *(x.grad for x in of_gate)

@@ -101,11 +101,12 @@ class CAEmbed(nn.Module):
         cell, before = self.cell, len(recent)
         vectors = torch.stack([*recent, *words]).to(cell.input.weight.dtype)  # (before + T, R, 2W)
         recent[:] = vectors[max(0, len(vectors) + 1 - self.history) :]
+        # Step t reads the vectors t-p+1 … t, oldest first; none before the first word of all.
         place = torch.arange(before, len(vectors), device=words.device)
         u = cell.first(vectors[(place - self.history + 1).clamp_min(0)], cell.step)  # (T, R, W)
         for back in reversed(range(self.history - 1)):
             x = vectors[(place - back).clamp_min(0)]  # y_{t-back}; u begins anew at the first word
-            again = (place == back).view(-1, 1, 1)
-            u = torch.where(again, cell.first(x, cell.step), cell.step(x, u, cell.state))
+            begins = (place == back).view(-1, 1, 1)
+            u = torch.where(begins, cell.first(x, cell.step), cell.step(x, u, cell.state))
         of_u = cell.state(u)  # (T, R, 2W)
         return lambda t, _: (u[t], lambda _: of_u[t])
