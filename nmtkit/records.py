@@ -269,6 +269,32 @@ class TranslationMeta(TranslationInputs):
         return self.hardware.get("precision")
 
 
+# systems/<name>/export/<engine>/nmtkit.json
+
+
+class ExportedSystem(Record):
+    """What an exported folder holds."""
+
+    format: Literal[1]
+    nmtkit: str
+    """The version that wrote it."""
+    system: str
+    checkpoints: list[UsedCheckpoint]
+    quantization: str
+    prep: str
+    """The fingerprint of the corpus."""
+    vocabulary: dict[str, str]
+    src: str
+    tgt: str
+    positions: int
+    """The longest sentence."""
+    search: dict[str, Any]
+    text: dict[str, list[str]]
+    """What is done to text, in words: of the source before, of the target after."""
+    files: dict[str, str] = {}
+    """SHA-256 of each other file."""
+
+
 # systems/<name>: metrics.jsonl, best.json, checkpoints/step-*/manifest.json
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ import torch
 from nmtkit import console, files
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.run import Run
-from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.translate import workers
 from nmtkit.translate.beam import length_limit
@@ -59,21 +59,22 @@ class Checked:
         return sum(self.equal) / len(self.equal)
 
 
-def chosen_lines(run: Run, count: int, longest: int, side: TextSide) -> tuple[str, list[str]]:
-    """The first lines of the run's first test set (or of dev) that are neither blank nor translated
-    in pieces.
+def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tuple[str, list[str]]:
+    """Return the first lines of the run's first test set (or of dev) that are neither blank nor
+    translated in pieces.
 
     Returns: the set's name, at most `count` lines.
     Raises: DataError if there are none.
     """
     for text_set in [*run.sets("test"), *run.sets("dev")]:
         if run.source(text_set.name).is_file():
-            found: list[str] = []
-            for line in files.text_lines(run.source(text_set.name)):
-                if len(found) < count and line.strip() and len(side.encode(line)) <= longest:
-                    found.append(line)
-            if found:
-                return text_set.name, found
+            usable = (
+                line
+                for line in files.text_lines(run.source(text_set.name))
+                if line.strip() and len(side.encode(line)) <= longest
+            )
+            if lines := list(itertools.islice(usable, count)):
+                return text_set.name, lines
     raise DataError(
         "this run has no test set to compare translations of",
         where=run.prep,
@@ -90,19 +91,17 @@ def compare(group: SystemGroup, folder: Path, lines: Sequence[str]) -> Checked:
     """
     import ctranslate2
 
-    prep, own = group.run.prep, group.settings
-    sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")
-    tokens = [sides[0].encode(line) for line in lines]
+    own = group.settings
+    side = TextSide.load(group.run.prep, "src")
+    tokens = [side.encode(line) for line in lines]
     limit = max(length_limit(len(line) + 1, own) for line in tokens)
-    settings = SearchSettings(
-        **{
-            **own.model_dump(),
-            "nbest": 1,
-            "length_penalty": 0.0,
-            "max_length_a": 0.0,
-            "max_length_b": limit,
-        }
-    )
+    without_penalty = {
+        "nbest": 1,
+        "length_penalty": 0.0,
+        "max_length_a": 0.0,
+        "max_length_b": limit,
+    }
+    settings = own.model_copy(update=without_penalty)
     cpu = torch.device("cpu")
     with workers.one_thread(cpu):
         precision = group.hardware(cpu, forced=True).precision
@@ -116,14 +115,14 @@ def compare(group: SystemGroup, folder: Path, lines: Sequence[str]) -> Checked:
             "length_penalty": 0,
             "max_decoding_length": limit,
             "max_input_length": 0,
+            "min_decoding_length": 0,  # as in nmtkit's search, a translation may be empty
         }
-        options["min_decoding_length"] = 0  # as in nmtkit's search, a translation may be empty
         theirs, their_seconds = _timed(
             lambda some: engine.translate_batch(some, max_batch_size=own.batch_size, **options),
             tokens,
         )
         hypotheses = [list(one.hypotheses[0]) for one in theirs]
-        said = [sides[1].decode(one) for one in hypotheses]
+        texts = [translator.tgt_side.decode(words) for words in hypotheses]
         scores = _scores(translator, tokens, hypotheses)
         their_scores = [
             sum(one.log_probs) for one in engine.score_batch(tokens, hypotheses, max_input_length=0)
@@ -133,7 +132,7 @@ def compare(group: SystemGroup, folder: Path, lines: Sequence[str]) -> Checked:
     return Checked(
         list(lines),
         [one.text for one in ours],
-        said,
+        texts,
         equal,
         gap,
         (seconds, their_seconds),

@@ -5,7 +5,6 @@ translates alike.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from nmtkit.export import check, folder, layout
 from nmtkit.export.options import ExportOptions
 from nmtkit.models import loading
 from nmtkit.models.base import Model
+from nmtkit.records import ExportedSystem
 from nmtkit.run import Run, locked
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
@@ -41,7 +41,8 @@ rounded weights differ more.
 """
 POSITIONS = 1024
 """The longest sentence, at least: CTranslate2 stores the table of positions."""
-FORMAT = 1
+SEARCH = ("beam", "length_penalty", "max_length_a", "max_length_b", "max_source")
+"""Settings of the search that the folder names."""
 
 
 def export(run: Run, system: str, to: str, **values: Any) -> Path:
@@ -109,64 +110,42 @@ def refuse(run: Run, system: str) -> None:
 
 def _write(group: SystemGroup, target: Path, quantization: str, force: bool) -> None:
     """Write the folder, unless it is up to date."""
-    run = group.run
-    manifest, settings = run.manifest(), group.settings
+    run, search = group.run, group.settings
+    manifest = run.manifest()
     sides = TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt")
-    said: dict[str, Any] = {
-        **{
-            "format": FORMAT,
-            "nmtkit": nmtkit.__version__,
-            "system": group.name,
-            "checkpoints": [asdict(one) for one in group.checkpoints()],
-            "quantization": quantization,
-        },
-        **{
-            "prep": manifest.fingerprint,
-            "vocabulary": loading.vocabulary_hashes(run),
-            "src": manifest.src,
-            "tgt": manifest.tgt,
-        },
-        **{
-            "positions": max(
-                POSITIONS,
-                settings.max_source + 1,
-                int(settings.max_length_a * (settings.max_source + 1)) + settings.max_length_b,
-            )
-        },
-        **{
-            "search": {
-                key: getattr(settings, key)
-                for key in ("beam", "length_penalty", "max_length_a", "max_length_b", "max_source")
-            }
-        },
-        **{
-            "text": {
-                "source": folder.steps(sides[0], manifest.settings),
-                "target": folder.steps_back(sides[1]),
-            }
-        },
-    }
-    before = folder.about(target)
+    longest = search.max_source + 1
+    longest = max(longest, int(search.max_length_a * longest) + search.max_length_b)
+    about = ExportedSystem(
+        format=1,
+        nmtkit=nmtkit.__version__,
+        system=group.name,
+        checkpoints=group.checkpoints(),
+        quantization=quantization,
+        prep=manifest.fingerprint,
+        vocabulary=loading.vocabulary_hashes(run),
+        src=manifest.src,
+        tgt=manifest.tgt,
+        positions=max(POSITIONS, longest),
+        search={key: getattr(search, key) for key in SEARCH},
+        text=folder.text_steps(*sides, manifest.settings),
+    )
+    before = folder.read_about(target)
     if (
         before is not None
         and not force
-        and {**before, "files": None} == {**said, "files": None}
-        and folder.complete(target, before)
+        and before.model_copy(update={"files": {}}) == about
+        and not files.changed(target, before.files)
     ):
         console.say(f"{target}: up to date (--force repeats it)")
         return
     model = group.load(torch.device("cpu"))[0]
     with folder.writing(target) as temporary:
-        _save(model, run.prep, quantization, said["positions"], temporary)
+        _save(model, run.prep, quantization, about.positions, temporary)
         folder.write_text_files(temporary / folder.TEXT, run.prep, manifest)
-        files.write_text(temporary / folder.README, folder.readme(said))
-        names = sorted(
-            str(path.relative_to(temporary)) for path in temporary.rglob("*") if path.is_file()
-        )
-        files.write_json(
-            temporary / folder.ABOUT,
-            {**said, "files": {name: files.sha256(temporary / name) for name in names}},
-        )
+        files.write_text(temporary / folder.README, folder.readme(about))
+        paths = sorted(path for path in temporary.rglob("*") if path.is_file())
+        hashes = {str(path.relative_to(temporary)): files.sha256(path) for path in paths}
+        about.model_copy(update={"files": hashes}).write(temporary / folder.ABOUT)
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     console.say(
         f"{target}: '{group.name}' for CTranslate2, {quantization}, {size / 1e6:,.1f} MB; how to"
@@ -192,7 +171,7 @@ def _check(group: SystemGroup, target: Path, count: int, least: float) -> None:
 
     Raises: Disagreement if too few translations are equal.
     """
-    name, lines = check.chosen_lines(
+    name, lines = check.comparable_lines(
         group.run, count, group.settings.max_source, TextSide.load(group.run.prep, "src")
     )
     checked = check.compare(group, target, lines)

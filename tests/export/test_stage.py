@@ -248,7 +248,7 @@ def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatc
         ).exit_code
         == 0
     )
-    assert asked == [check.chosen_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 3
+    assert asked == [check.comparable_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 3
 
 
 def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
@@ -257,10 +257,10 @@ def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
     )
     side = TextSide.load(copy.prep, "src")
     longest = len(side.encode(LINES[0]))
-    assert check.chosen_lines(copy, 2, longest, side) == ("test", LINES)
-    assert check.chosen_lines(copy, 9, longest, side) == ("test", [*LINES, LINES[0]])
+    assert check.comparable_lines(copy, 2, longest, side) == ("test", LINES)
+    assert check.comparable_lines(copy, 9, longest, side) == ("test", [*LINES, LINES[0]])
     (copy.prep / "text" / "test.src").unlink()
-    assert check.chosen_lines(copy, 1, 250, side)[0] == "dev"
+    assert check.comparable_lines(copy, 1, 250, side)[0] == "dev"
 
 
 # With the real engine
