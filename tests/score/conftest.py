@@ -1,5 +1,7 @@
 """A prepared run with translations, made by hand: no training needed to test scores."""
 
+import json
+import os
 import random
 
 import pytest
@@ -39,27 +41,33 @@ def spoil(lines, share, seed):
 def write(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(line + "\n" for line in lines), "utf-8")
+    return path
+
+
+def read(run, *parts):
+    """A file that the stage has written."""
+    return (run.path / "score").joinpath(*parts).read_text("utf-8")
+
+
+def result_of(run, set_name="test"):
+    return json.loads(read(run, set_name, "scores.json"))
 
 
 class FakeRun:
     """Builds a run directory; `lines` are its reference lines."""
 
     def __init__(self, path, sets=("test",), count=40, tgt="de", references=1, lowercase=False):
-        self.run = Run(path)
+        self.run, self.added = Run(path), 0
         rng = random.Random(11)
         self.lines = {}
         for name in sets:
-            self.lines[name] = [
-                " ".join(rng.choices(WORDS, k=rng.randint(3, 26))) for _ in range(count)
-            ]
-            write(path / "prep" / "text" / f"{name}.src", self.lines[name])
+            lines = [" ".join(rng.choices(WORDS, k=rng.randint(3, 26))) for _ in range(count)]
+            self.lines[name] = lines
+            write(path / "prep" / "text" / f"{name}.src", lines)
             for i in range(references):
-                write(
-                    path / "prep" / "text" / f"{name}.ref{i or ''}",
-                    spoil(self.lines[name], 0.2 * i, i),
-                )
+                write(path / "prep" / "text" / f"{name}.ref{i or ''}", spoil(lines, 0.2 * i, i))
             with StoreWriter(path / "prep" / name, 100) as store:
-                for line in self.lines[name]:
+                for line in lines:
                     ids = [5] * len(line.split()) + [2]
                     store.add(ids, ids)
         entries = [(name, "dev" if name == "dev" else "test", count, references) for name in sets]
@@ -67,17 +75,26 @@ class FakeRun:
 
     def add(self, system, share, sets=None, trained=True, seed=None, **settings):
         """A system that gets `share` of the words wrong, trained with this seed and these other
-        settings.
+        settings, later than those added before.
         """
         folder = self.run.path / "systems" / system
+        self.added += 1
         if trained:
             train = {} if seed is None else {"train": {"max_steps": 10, "seed": seed}}
             write_toml(folder / "config.toml", {"variant": "toy", **settings, **train})
+            os.utime(folder / "config.toml", (self.added, self.added))
         for name in self.lines if sets is None else sets:
-            write(
-                folder / "translate" / name / "hyp.txt", spoil(self.lines[name], share, len(system))
-            )
+            hyps = spoil(self.lines[name], share, len(system))
+            write(folder / "translate" / name / "hyp.txt", hyps)
         return folder
+
+    def translate(self, system, lines, file="hyp.txt"):
+        """Write a translation of the set `test`."""
+        write(self.run.path / "systems" / system / "translate" / "test" / file, lines)
+
+    def describe(self, system, **meta):
+        """Write what `translate` tells of a translation of the set `test`."""
+        self.translate(system, [json.dumps({"format": 1, **meta})], "meta.json")
 
 
 @pytest.fixture

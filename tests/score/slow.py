@@ -127,6 +127,16 @@ def nltk_bleu(hyps, refs):
     return 100 * brevity * math.exp(sum(math.log(match[n] / total[n]) for n in range(1, 5)) / 4)
 
 
+def gaps(ours, theirs, refs, draws):
+    """Differences of sacreBLEU between two systems, for each draw of sentences."""
+
+    def score(hyps, draw):
+        drawn = [[ref[i] for i in draw] for ref in refs]
+        return sacrebleu.corpus_bleu([hyps[i] for i in draw], drawn).score
+
+    return [score(ours, draw) - score(theirs, draw) for draw in draws]
+
+
 def sign_test(
     better, baseline, refs, score=lambda hyps, refs: sacrebleu.corpus_bleu(hyps, refs).score
 ):

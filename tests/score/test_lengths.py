@@ -21,27 +21,16 @@ def label(spec, length):
     return next(g.label for g in lengths.groups(spec) if g.mask(np.array([length]))[0])
 
 
-def test_borders_as_in_the_two_papers():
-    assert [label("dc", n) for n in (0, 9, 10, 19, 20, 49, 50, 400)] == [
-        "<10",
-        "<10",
-        "[10,20)",
-        "[10,20)",
-        "[20,30)",
-        "[40,50)",
-        "≥50",
-        "≥50",
-    ]
-    assert [label("pr", n) for n in (0, 15, 16, 30, 31, 45, 46)] == [
-        "≤15",
-        "≤15",
-        "(15,30]",
-        "(15,30]",
-        "(30,45]",
-        "(30,45]",
-        ">45",
-    ]
-    assert [label("4,8", n) for n in (3, 4, 7, 8)] == ["<4", "[4,8)", "[4,8)", "≥8"]
+@pytest.mark.parametrize(
+    ("spec", "sizes", "labels"),
+    [
+        ("dc", (0, 9, 10, 19, 20, 49, 50), "<10 <10 [10,20) [10,20) [20,30) [40,50) ≥50"),
+        ("pr", (0, 15, 16, 30, 31, 45, 46), "≤15 ≤15 (15,30] (15,30] (30,45] (30,45] >45"),
+        ("4,8", (3, 4, 7, 8), "<4 [4,8) [4,8) ≥8"),
+    ],
+)
+def test_borders_as_in_the_two_papers(spec, sizes, labels):
+    assert [label(spec, n) for n in sizes] == labels.split()
 
 
 @pytest.mark.parametrize("spec", ["dc", "pr", "1", "3,7,90"])
@@ -56,25 +45,23 @@ def test_groups_that_make_no_sense_are_refused(spec):
         lengths.groups(spec)
 
 
-def test_each_group_is_sacrebleu_on_its_lines():
+def systems(count=120, shares=None):
+    """A reference, systems with these shares of words wrong, and lengths of the reference."""
     rng = random.Random(4)
-    ref = [
-        " ".join(rng.choices(["a", "b", "c", "d", "e", "f"], k=rng.randint(4, 35)))
-        for _ in range(80)
-    ]
+    ref = [" ".join(rng.choices("abcdef", k=rng.randint(4, 35))) for _ in range(count)]
     hyps = {
-        n: [" ".join(w if rng.random() > s else "x" for w in line.split()) for line in ref]
-        for n, s in (("one", 0.1), ("two", 0.3))
+        name: [" ".join(w if rng.random() > share else "x" for w in line.split()) for line in ref]
+        for name, share in (shares or {"one": 0.2, "two": 0.22}).items()
     }
-    sizes = np.array([len(line.split()) for line in ref])
-    found = lengths.by_length(
-        {n: metrics.bleu(h, [ref]) for n, h in hyps.items()}, sizes, "dc", Draws(80, 50)
-    )
-    assert [(f.group, f.system) for f in found[:3]] == [
-        ("<10", "one"),
-        ("<10", "two"),
-        ("[10,20)", "one"),
-    ]
+    return ref, hyps, np.array([len(line.split()) for line in ref])
+
+
+def test_each_group_is_sacrebleu_on_its_lines():
+    ref, hyps, sizes = systems(80, {"one": 0.1, "two": 0.3})
+    scores = {name: metrics.bleu(hyp, [ref]) for name, hyp in hyps.items()}
+    found = lengths.by_length(scores, sizes, "dc", Draws(80, 50))
+    groups = [(score.group, score.system) for score in found[:3]]
+    assert groups == [("<10", "one"), ("<10", "two"), ("[10,20)", "one")]
     borders = {"<10": (0, 9), "[10,20)": (10, 19), "[20,30)": (20, 29), "[30,40)": (30, 39)}
     for score in found:
         if score.group in borders:
@@ -98,56 +85,26 @@ def test_each_group_is_sacrebleu_on_its_lines():
     assert shown == ["≥50", "0", "two", "–", "–"]
 
 
-def systems(count=120):
-    rng = random.Random(4)
-    ref = [
-        " ".join(rng.choices(["a", "b", "c", "d", "e", "f"], k=rng.randint(4, 35)))
-        for _ in range(count)
-    ]
-    hyps = {
-        n: [" ".join(w if rng.random() > s else "x" for w in line.split()) for line in ref]
-        for n, s in (("one", 0.2), ("two", 0.22))
-    }
-    return ref, hyps, np.array([len(line.split()) for line in ref])
-
-
 @pytest.mark.parametrize("references", [1, 2])
 def test_significance_inside_a_group_is_that_of_its_lines_alone(references):
     ref, hyps, sizes = systems()
     refs = [ref, hyps["two"][::-1]][:references]
-    found = lengths.by_length(
-        {n: metrics.bleu(h, refs) for n, h in hyps.items()},
-        sizes,
-        "10,20",
-        Draws(120, 40, seed=7),
-        "one",
-    )
-    for base, system, (low, high) in zip(
-        found[::2], found[1::2], [(0, 9), (10, 19), (20, 99)], strict=True
-    ):
+    scores = {name: metrics.bleu(hyp, refs) for name, hyp in hyps.items()}
+    found = lengths.by_length(scores, sizes, "10,20", Draws(120, 40, seed=7), "one")
+    borders = [(0, 9), (10, 19), (20, 99)]
+    for base, system, (low, high) in zip(found[::2], found[1::2], borders, strict=True):
         rows = [i for i in range(120) if low <= sizes[i] <= high]
-        ours, theirs, own = (
-            [hyps["two"][i] for i in rows],
-            [hyps["one"][i] for i in rows],
-            [[one[i] for i in rows] for one in refs],
-        )
-        gaps = []
-        for draw in np.random.default_rng(7).integers(0, len(rows), (40, len(rows))):
-            a, b = (
-                sacrebleu.corpus_bleu(
-                    [h[i] for i in draw], [[r[i] for i in draw] for r in own]
-                ).score
-                for h in (ours, theirs)
-            )
-            gaps.append(a - b)
+        streams = (hyps["two"], hyps["one"], *refs)
+        ours, theirs, *own = ([lines[i] for i in rows] for lines in streams)
+        draws = np.random.default_rng(7).integers(0, len(rows), (40, len(rows)))
+        gaps = slow.gaps(ours, theirs, own, draws)
+        (whole,) = slow.gaps(ours, theirs, own, [range(len(rows))])
+        gap = system.difference
         assert (base.p, base.difference.value) == (None, None)
-        assert system.difference.value == pytest.approx(
-            sacrebleu.corpus_bleu(ours, own).score - sacrebleu.corpus_bleu(theirs, own).score
-        )
-        assert (system.difference.low, system.difference.high) == pytest.approx(
-            tuple(np.quantile(gaps, [0.025, 0.975])), abs=1e-9
-        )
-        better = sum(gap * system.difference.value > 0 for gap in gaps)
+        assert gap.value == pytest.approx(whole)
+        bounds = np.quantile(gaps, [0.025, 0.975])
+        assert (gap.low, gap.high) == pytest.approx(tuple(bounds), abs=1e-9)
+        better = sum(drawn * gap.value > 0 for drawn in gaps)
         assert system.sentences == len(rows)
         if len(rows) < lengths.FEWEST:
             assert system.p is None

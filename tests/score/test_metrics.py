@@ -20,18 +20,8 @@ def sentences(seed, count=40, words=9, noise=0.3):
     spaces.
     """
     rng = random.Random(seed)
-    vocabulary = [
-        "der",
-        "Hund",
-        "läuft",
-        ",",
-        "schnell",
-        "heute",
-        "Straße",
-        "und\u00a0so",
-        "«a\u3000b»",
-        ".",
-    ]
+    vocabulary = ["der", "Hund", "läuft", ",", "schnell", "heute", "Straße"]
+    vocabulary += ["und\u00a0so", "«a\u3000b»", "."]
     first = [" ".join(rng.choices(vocabulary, k=rng.randint(0, words))) for _ in range(count)]
 
     def spoil(line):
@@ -48,14 +38,11 @@ def sentences(seed, count=40, words=9, noise=0.3):
 def test_every_metric_is_exactly_sacrebleu(seed):
     hyps, refs = sentences(seed)
     assert metrics.bleu(hyps, refs, "de").value == sacrebleu.corpus_bleu(hyps, refs).score
-    assert (
-        metrics.bleu(hyps, refs, "de", lowercase=True).value
-        == sacrebleu.corpus_bleu(hyps, refs, lowercase=True).score
-    )
+    uncased = metrics.bleu(hyps, refs, "de", lowercase=True)
+    assert uncased.value == sacrebleu.corpus_bleu(hyps, refs, lowercase=True).score
     assert single.chrf(hyps, refs).value == sacrebleu.corpus_chrf(hyps, refs).score
-    assert (
-        single.ter(hyps, refs).value == sacrebleu.corpus_ter(hyps, refs, case_sensitive=True).score
-    )
+    ter = sacrebleu.corpus_ter(hyps, refs, case_sensitive=True)
+    assert single.ter(hyps, refs).value == ter.score
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -68,16 +55,14 @@ def test_formulas_equal_the_metric_on_the_whole_and_on_every_sentence(seed):
         assert whole.value == pytest.approx(metric.value, abs=1e-10), metric.name
     streams = [list(column) for column in zip(*refs, strict=True)]
     logging.getLogger("sacrebleu").setLevel(logging.ERROR)
-    reference = sacrebleu.BLEU(effective_order=True)
-    expected = [reference.sentence_score(h, r).score for h, r in zip(hyps, streams, strict=True)]
-    assert scorer.score("bleu", hyps).sentence_scores() == pytest.approx(expected, abs=1e-10)
-    expected = [sacrebleu.sentence_chrf(h, r).score for h, r in zip(hyps, streams, strict=True)]
-    assert scorer.score("chrf", hyps).sentence_scores() == pytest.approx(expected, abs=1e-10)
-    expected = [
-        sacrebleu.TER(case_sensitive=True).sentence_score(h, r).score
-        for h, r in zip(hyps, streams, strict=True)
-    ]
-    assert scorer.score("ter", hyps).sentence_scores() == pytest.approx(expected, abs=1e-10)
+    for key, reference in (
+        ("bleu", sacrebleu.BLEU(effective_order=True)),
+        ("chrf", sacrebleu.CHRF()),
+        ("ter", sacrebleu.TER(case_sensitive=True)),
+    ):
+        pairs = zip(hyps, streams, strict=True)
+        expected = [reference.sentence_score(hyp, refs).score for hyp, refs in pairs]
+        assert scorer.score(key, hyps).sentence_scores() == pytest.approx(expected, abs=1e-10)
 
 
 @settings(deadline=None, max_examples=200)
@@ -106,49 +91,46 @@ def test_tokenized_bleu_is_multi_bleu_also_where_unicode_has_spaces_perl_does_no
     for own in (refs, refs[:1]):
         for lowercase in (False, True):
             expected = slow.multi_bleu(hyps, own, lowercase)
-            assert single.tokenized_bleu(hyps, own, lowercase).value == pytest.approx(
-                expected, abs=1e-9
-            )
+            found = single.tokenized_bleu(hyps, own, lowercase)
+            assert found.value == pytest.approx(expected, abs=1e-9)
             assert expected > 0
 
 
 NASTY = [
-    *(
-        "Ein",
-        "ein",
-        "Übung",
-        "übung",
-        "İ",
-        "ẞ",
-        "3,5",
-        "a,b",
-        "5-3",
-        "12.",
-        "U.S.",
-        "$5.00",
-        "{x}",
-        "'s",
-        "«so»",
-        "…",
-        "-",
-        "<skipped>",
-    ),
-    *(
-        "&amp;lt;",
-        "&quot;",
-        "&QUOT;",
-        "&apos;",
-        "x\u00a0y",
-        "a\x1cb",
-        "a\u3000b",
-        "\t",
-        "\x0b",
-        "\x85",
-        "\u2028",
-        "\u200b",
-        "\ufeff",
-        "\x1f",
-    ),
+    "Ein",
+    "ein",
+    "Übung",
+    "übung",
+    "İ",
+    "ẞ",
+    "3,5",
+    "a,b",
+    "5-3",
+    "12.",
+    "U.S.",
+    "$5.00",
+    "{x}",
+    "'s",
+    "«so»",
+    "…",
+    "-",
+    "<skipped>",
+    "&amp;lt;",
+    "&quot;",
+    "&QUOT;",
+    "&apos;",
+]
+NASTY += [
+    "x\u00a0y",
+    "a\x1cb",
+    "a\u3000b",
+    "\t",
+    "\x0b",
+    "\x85",
+    "\u2028",
+    "\u200b",
+    "\ufeff",
+    "\x1f",
 ]
 
 
@@ -161,10 +143,11 @@ def nasty(seed, words=9, noise=0.3):
         [" ".join(rng.choices(NASTY, k=rng.randint(0, words))) for _ in range(30)]
         for _ in range(rng.randint(1, 3))
     ]
-    return [
+    hyps = [
         " ".join(w if rng.random() > noise else rng.choice(NASTY) for w in line.split(" "))
         for line in refs[0]
-    ], refs
+    ]
+    return hyps, refs
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -215,33 +198,19 @@ def test_metrics_that_make_no_sense_are_left_out():
 def test_ter_of_a_language_without_spaces_counts_its_characters(lang):
     refs, hyps = ["我们今天去学校。", "他昨天没有来这里"], ["我们明天去学校。", "他昨天来这里"]
     metric = metrics.Scorer([refs], lang).score("ter", hyps)
-    assert metric.value == pytest.approx(
-        100 * (1 + 2) / (8 + 8)
-    )  # 今 for 明; 没 and 有 are missing
-    assert (
-        metric.value
-        == sacrebleu.corpus_ter(
-            hyps, [refs], normalized=True, asian_support=True, case_sensitive=True
-        ).score
-    )
+    assert metric.value == pytest.approx(100 * 3 / 16)  # 今 for 明; 没 and 有 are missing
+    options = {"normalized": True, "asian_support": True, "case_sensitive": True}
+    assert metric.value == sacrebleu.corpus_ter(hyps, [refs], **options).score
     assert "norm:yes" in metric.signature and "asian:yes" in metric.signature
     for spaced in ("de", "ko", ""):
         metric = metrics.Scorer([refs], spaced).score("ter", hyps)
-        assert (
-            metric.value == 100.0
-            and "norm:no" in metric.signature
-            and "asian:no" in metric.signature
-        )
+        assert metric.value == 100.0
+        assert "norm:no" in metric.signature and "asian:no" in metric.signature
 
 
 def test_tokenised_bleu_needs_tokens():
-    plain, tokens = (
-        ["我们今天去学校。", "OK 他昨天没有来这里"],
-        [
-            "我们 今天 去 学校 。",
-            "OK 他 昨天 没有 来 这里",
-        ],
-    )
+    plain = ["我们今天去学校。", "OK 他昨天没有来这里"]
+    tokens = ["我们 今天 去 学校 。", "OK 他 昨天 没有 来 这里"]
     for lang, stream, present in (
         ("zh", plain, False),
         ("zh", tokens, True),
@@ -251,29 +220,24 @@ def test_tokenised_bleu_needs_tokens():
         scorer = metrics.Scorer([stream], lang, tokenized_refs=[stream])
         assert ("tokenized_bleu" in scorer.keys) is present
         assert ("tokenised BLEU is left out" in (scorer.remark or "")) is not present
-    assert (
-        metrics.Scorer([["", " "]], "zh", tokenized_refs=[["", " "]])
-        .score("tokenized_bleu", ["", ""])
-        .value
-        == 0.0
-    )
+    blank = metrics.Scorer([["", " "]], "zh", tokenized_refs=[["", " "]])
+    assert blank.score("tokenized_bleu", ["", ""]).value == 0.0
 
 
 def test_the_signature_always_travels_with_the_value():
     metric = metrics.bleu(["Ein Hund ."], [["Ein Hund ."], ["Der Hund ."]], "de")
-    assert (
-        metric.signature
-        == f"nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
-    )
+    version = f"version:{sacrebleu.__version__}"
+    assert metric.signature == f"nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
     assert metric.signature in str(metric)
-    assert "tok:none|smooth:none" in single.tokenized_bleu(["a"], [["a"]]).signature
-    assert "case:lc|" in metrics.bleu(["A"], [["a"]], lowercase=True).signature
-    assert (
-        "case:mixed|eff:no|tok:mteval-v13a|smooth:mteval-v13a"
-        in single.mteval(["A"], [["a"]]).signature
-    )
-    assert "case:lc-ascii" in single.mteval(["A"], [["a"]], lowercase=True).signature
-    assert "case:lc-ascii" in single.tokenized_bleu(["A"], [["a"]], lowercase=True).signature
+    a, b = ["A"], [["a"]]
+    for metric, part in (
+        (single.tokenized_bleu(a, b), "tok:none|smooth:none"),
+        (metrics.bleu(a, b, lowercase=True), "case:lc|"),
+        (single.mteval(a, b), "case:mixed|eff:no|tok:mteval-v13a|smooth:mteval-v13a"),
+        (single.mteval(a, b, lowercase=True), "case:lc-ascii"),
+        (single.tokenized_bleu(a, b, lowercase=True), "case:lc-ascii"),
+    ):
+        assert part in metric.signature
     assert single.ter(["Ein Hund"], [["ein Hund"]]).value == 50.0
 
 
@@ -281,21 +245,22 @@ def test_the_signature_always_travels_with_the_value():
     "score", [metrics.bleu, single.tokenized_bleu, single.mteval, single.chrf, single.ter]
 )
 def test_line_counts_are_checked_before_sacrebleu_cuts(score):
-    with pytest.raises(DataError, match=r"3 lines, but reference 0 has 1"):
-        score(["a", "b", "c"], [["a"]])
-    with pytest.raises(DataError, match=r"reference 1 has 3"):
-        score(["a", "b"], [["a", "b"], ["a", "b", "c"]])
-    with pytest.raises(DataError, match="no reference"):
-        score(["a"], [])
-    with pytest.raises(DataError, match="nothing to score"):
-        score([], [[]])
+    for hyps, refs, message in (
+        (["a", "b", "c"], [["a"]], "3 lines, but reference 0 has 1"),
+        (["a", "b"], [["a", "b"], ["a", "b", "c"]], "reference 1 has 3"),
+        (["a"], [], "no reference"),
+        ([], [[]], "nothing to score"),
+    ):
+        with pytest.raises(DataError, match=message):
+            score(hyps, refs)
 
 
 def test_empty_lines_are_scored_and_counted():
     refs = [["ein Hund läuft hier", "eine Katze schläft dort", ""]]
-    metric = metrics.bleu(["ein Hund läuft hier", " ", "x"], refs, "de")
+    hyps = ["ein Hund läuft hier", " ", "x"]
+    metric = metrics.bleu(hyps, refs, "de")
     assert metric.empty_hypotheses == 1
-    assert metric.value == sacrebleu.corpus_bleu(["ein Hund läuft hier", " ", "x"], refs).score
+    assert metric.value == sacrebleu.corpus_bleu(hyps, refs).score
     nothing = metrics.Scorer(refs, tokenized_refs=refs)
     for key in nothing.keys:
         assert nothing.score(key, [""] * 3).value == (100.0 if key == "ter" else 0.0)
@@ -303,9 +268,8 @@ def test_empty_lines_are_scored_and_counted():
 
 def test_the_tokenizer_follows_the_target_language():
     assert metrics.tokenizer_for("de") == ("13a", None)
-    assert {
-        metrics.tokenizer_for(code)[0] for code in ("zh", "zh_Hans", "zh-TW", "zho", "cmn_Hant")
-    } == {"zh"}
+    for code in ("zh", "zh_Hans", "zh-TW", "zho", "cmn_Hant"):
+        assert metrics.tokenizer_for(code)[0] == "zh"
     assert "zh" in metrics.tokenizer_for("zh")[1]
     name, remark = metrics.tokenizer_for("ja")
     assert (name, "sacrebleu[ja]" in remark) in {("ja-mecab", False), ("char", True)}

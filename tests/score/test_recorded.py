@@ -48,10 +48,8 @@ def test_recorded_multi_bleu_lines_of_twenty_published_outputs(shared, folder, s
 def test_no_recorded_line_is_left_out(shared):
     found = {path.name.split(".")[0] for path in (shared / "data" / "han_outputs").glob("*/*.bleu")}
     assert found == {f"{folder}_{system}" for folder in HAN for system in SYSTEMS}
-    holders = {path.parent.parent.name for path in (shared / "data").glob("*/*/*.bleu")} | {
-        p.parent.name for p in (shared / "data").glob("*/*.bleu")
-    }
-    assert holders == {"han_outputs"}
+    files = [*(shared / "data").glob("*/*/*.bleu"), *(shared / "data").glob("*/*.bleu")]
+    assert {path.relative_to(shared / "data").parts[0] for path in files} == {"han_outputs"}
 
 
 # --- metrics_tfnmt: tensorflow/nmt, evaluation_utils_test.py ---
@@ -59,27 +57,19 @@ def test_no_recorded_line_is_left_out(shared):
 
 def test_recorded_bleu_of_newstest2013_against_both_segmentations_of_the_reference(shared):
     path = shared / "data" / "metrics_tfnmt"
-    hyps, bpe = (
-        [line.replace("@@ ", "") for line in read(path / name)]
-        for name in ("deen_output", "deen_ref_bpe")
-    )
-    pieces = [
-        "".join(line.split(" ")).replace("\u2581", " ").strip()
-        for line in read(path / "deen_ref_spm")
-    ]
+    names = ("deen_output", "deen_ref_bpe")
+    hyps, bpe = ([line.replace("@@ ", "") for line in read(path / name)] for name in names)
+    spm = read(path / "deen_ref_spm")
+    pieces = [line.replace(" ", "").replace("\u2581", " ").strip() for line in spm]
     for ref in (bpe, pieces):
         metric = single.tokenized_bleu(hyps, [ref])
-        assert (
-            single.multi_bleu_line(metric)
-            == "BLEU = 22.58, 56.9/29.0/17.0/10.3 (BP=0.975, ratio=0.975, hyp_len=63211,"
-            " ref_len=64807)"
-        )
+        counts = "BP=0.975, ratio=0.975, hyp_len=63211, ref_len=64807"
+        assert single.multi_bleu_line(metric) == f"BLEU = 22.58, 56.9/29.0/17.0/10.3 ({counts})"
         # The origin's own script, which recorded 22.5855084573, splits an empty line into one empty
         # word: in 3 lines, a difference of 0.0009.
         assert metric.empty_hypotheses == 3
-        assert single.tokenized_bleu(
-            [line or "EMPTY" for line in hyps], [ref]
-        ).value == pytest.approx(22.5855084573, abs=1e-9)
+        origins = single.tokenized_bleu([line or "EMPTY" for line in hyps], [ref])
+        assert origins.value == pytest.approx(22.5855084573, abs=1e-9)
         assert 22.5855084573 - metric.value == pytest.approx(0.0009, abs=1e-4)
 
 
@@ -103,26 +93,22 @@ def test_recorded_bleu_of_nine_optimiser_runs_and_their_spread(multeval):
     refs, hyps = multeval
     scorer = metrics.Scorer(refs, tokenized_refs=refs)
     scores = {s: [scorer.score("tokenized_bleu", run) for run in runs] for s, runs in hyps.items()}
-    assert {s: [f"{m.value:.2f}" for m in runs] for s, runs in scores.items()} == {
-        **{"baseline": ["18.54", "18.46", "18.58"], "sys1": ["18.99", "18.47", "18.98"]},
-        "sys2": ["18.54", "18.46", "18.58"],
-    }
+    recorded = {"baseline": "18.54 18.46 18.58", "sys1": "18.99 18.47 18.98"}
+    recorded["sys2"] = recorded["baseline"]
+    assert recorded == {s: " ".join(f"{m.value:.2f}" for m in runs) for s, runs in scores.items()}
     # "BLEU (s_sel/s_opt)": the deviation over resamples (mean of the runs), and that over the runs;
     # "Length", in percent.
     draws = Draws(len(refs[0]))
-    for system, bleu, s_sel, s_opt, length in [
-        *(("baseline", "18.5", "0.3", "0.1", "107.5"), ("sys1", "18.8", "0.3", "0.3", "107.7")),
-        ("sys2", "18.5", "0.3", "0.1", "107.5"),
-    ]:
+    for system, row in (
+        ("baseline", "18.5 0.3 0.1 107.5"),
+        ("sys1", "18.8 0.3 0.3 107.7"),
+        ("sys2", "18.5 0.3 0.1 107.5"),
+    ):
         found = seeds.spread([m.value for m in scores[system]])
         selection = statistics.fmean(float(draws.full.scores(m).std()) for m in scores[system])
         ratio = 100 * statistics.fmean(m.details["ratio"] for m in scores[system])
-        assert [f"{x:.1f}" for x in (found.mean, selection, found.deviation, ratio)] == [
-            bleu,
-            s_sel,
-            s_opt,
-            length,
-        ]
+        values = (found.mean, selection, found.deviation, ratio)
+        assert " ".join(f"{value:.1f}" for value in values) == row
     # Its p pools the runs: 0.00. Run by run, one of the three differences is luck; and three runs
     # against three can say no more than 0.1.
     p = [
@@ -130,16 +116,13 @@ def test_recorded_bleu_of_nine_optimiser_runs_and_their_spread(multeval):
         for a, b in zip(scores["sys1"], scores["baseline"], strict=True)
     ]
     assert [value < 0.05 for value in p] == [True, False, True]
-    assert seeds.permutation(
-        [m.value for m in scores["sys1"]], [m.value for m in scores["baseline"]]
-    ) == (pytest.approx(0.3), 0.1)
+    values = ([m.value for m in scores[system]] for system in ("sys1", "baseline"))
+    assert seeds.permutation(*values) == (pytest.approx(0.3), 0.1)
     # sys2 is the baseline again: multeval says p = 0.00 of two equal systems (its README explains
     # why), and so does sacreBLEU.
-    assert (
-        compare("sacrebleu_randomization", scores["sys2"][0], scores["baseline"][0], draws).p
-        == 1 / 10_001
-    )
-    assert compare("paired_bootstrap", scores["sys2"][0], scores["baseline"][0], draws).p == 1.0
+    equal = scores["sys2"][0], scores["baseline"][0], draws
+    assert compare("sacrebleu_randomization", *equal).p == 1 / 10_001
+    assert compare("paired_bootstrap", *equal).p == 1.0
 
 
 def test_multeval_s_regression_sets_with_one_and_four_references(shared):
@@ -148,16 +131,12 @@ def test_multeval_s_regression_sets_with_one_and_four_references(shared):
     """
     path = shared / "data" / "metrics_multeval" / "reg-test"
     refs = [read(path / "set1" / f"set1.ref{i}") for i in range(4)]
-    for run in range(4):
-        hyps = read(path / "set1" / f"set1.out.{run}")
-        for own in (refs, refs[run : run + 1]):
-            assert single.tokenized_bleu(hyps, own).value == pytest.approx(
-                slow.multi_bleu(hyps, own), abs=1e-9
-            )
-    hyps, ref = read(path / "set2" / "set2.out.0"), read(path / "set2" / "set2.ref0")
-    assert single.tokenized_bleu(hyps, [ref]).value == pytest.approx(
-        slow.multi_bleu(hyps, [ref]), abs=1e-9
-    )
+    outputs = [read(path / "set1" / f"set1.out.{run}") for run in range(4)]
+    cases = [(hyps, own) for run, hyps in enumerate(outputs) for own in (refs, refs[run : run + 1])]
+    cases.append((read(path / "set2" / "set2.out.0"), [read(path / "set2" / "set2.ref0")]))
+    for hyps, own in cases:
+        expected = slow.multi_bleu(hyps, own)
+        assert single.tokenized_bleu(hyps, own).value == pytest.approx(expected, abs=1e-9)
 
 
 # --- metrics_comparemt: neulab/compare-mt, tests/test_scorers.py, outputs/report.html, and its
@@ -177,29 +156,26 @@ def test_recorded_scores_of_compare_mt(comparemt):
     ref, one, two, *_ = comparemt
     bleu = [single.tokenized_bleu(hyps, [ref]) for hyps in (one, two)]
     assert f"{bleu[0].value:.2f}" == "22.44"  # test_scorers.py: "Compare to moses multi-bleu.pl"
-    assert [(m.details["hyp_len"], m.details["ref_len"]) for m in bleu] == [
-        (45672, 48183),
-        (45207, 48183),
-    ]
+    sizes = [(m.details["hyp_len"], m.details["ref_len"]) for m in bleu]
+    assert sizes == [(45672, 48183), (45207, 48183)]
     assert f"{single.chrf(one, [ref]).value / 100:.2f}" == "0.48"
     # Its own BLEU is NLTK's, which counts one n-gram more in every sentence that is too short for
     # one.
     assert [f"{slow.nltk_bleu(hyps, [ref]):.4f}" for hyps in (one, two)] == ["22.4309", "24.0322"]
     short = [sum(max(0, 4 - len(line.split())) for line in hyps) for hyps in (one, two)]
     assert short == [38, 43]
-    assert [
-        f"{m.value - recorded:.4f}" for m, recorded in zip(bleu, (22.4309, 24.0322), strict=True)
-    ] == ["0.0055", "0.0067"]
+    gaps = [m.value - recorded for m, recorded in zip(bleu, (22.4309, 24.0322), strict=True)]
+    assert [f"{gap:.4f}" for gap in gaps] == ["0.0055", "0.0067"]
 
 
 RECORDED_BY_LENGTH = {
-    **{
-        "<10": (22.3102, 25.3150),
-        "[10,20)": (20.9790, 24.6741),
-        "[20,30)": (23.1616, 23.7933),
-        "[30,40)": (21.7460, 23.1794),
-    },
-    **{"[40,50)": (22.1873, 21.8982), "[50,60)": (23.3107, 25.5426), "≥60": (27.2580, 24.7044)},
+    "<10": (22.3102, 25.3150),
+    "[10,20)": (20.9790, 24.6741),
+    "[20,30)": (23.1616, 23.7933),
+    "[30,40)": (21.7460, 23.1794),
+    "[40,50)": (22.1873, 21.8982),
+    "[50,60)": (23.3107, 25.5426),
+    "≥60": (27.2580, 24.7044),
 }
 
 
@@ -211,24 +187,17 @@ def test_recorded_bleu_of_compare_mt_by_length(comparemt):
     equal = 0
     for system, hyps in enumerate(outputs):
         sizes = np.array([len(line.split()) for line in hyps])
-        found = lengths.by_length(
-            {"it": single.tokenized_bleu(hyps, [ref])},
-            sizes,
-            "10,20,30,40,50,60",
-            Draws(len(ref), 50),
-        )
+        scores, borders = {"it": single.tokenized_bleu(hyps, [ref])}, "10,20,30,40,50,60"
+        found = lengths.by_length(scores, sizes, borders, Draws(len(ref), 50))
         assert [f.group for f in found] == list(RECORDED_BY_LENGTH)
-        for score, group in zip(found, lengths.groups("10,20,30,40,50,60"), strict=True):
-            recorded = RECORDED_BY_LENGTH[score.group][system]
+        for score, group in zip(found, lengths.groups(borders), strict=True):
+            recorded = f"{RECORDED_BY_LENGTH[score.group][system]:.4f}"
             rows = np.flatnonzero(group.mask(sizes))
-            assert (
-                f"{slow.nltk_bleu([hyps[i] for i in rows], [[ref[i] for i in rows]]):.4f}"
-                == f"{recorded:.4f}"
-            )
-            same = f"{score.bleu.value:.4f}" == f"{recorded:.4f}"
-            assert same == (score.group != "<10"), (
-                "different only where outputs are too short for a 4-gram"
-            )
+            nltk = slow.nltk_bleu([hyps[i] for i in rows], [[ref[i] for i in rows]])
+            assert f"{nltk:.4f}" == recorded
+            same = f"{score.bleu.value:.4f}" == recorded
+            # Different only where outputs are too short for a 4-gram.
+            assert same == (score.group != "<10")
             equal += same
     assert equal == 12
 
@@ -261,28 +230,25 @@ def test_nist_bleu_of_real_outputs(comparemt, shared):
     21.710598944177 and uncased 22.246542124608.
     """
     *_, ref, one, two = comparemt
-    assert single.mteval(one, [ref]).value == pytest.approx(21.710598944177, abs=1e-9)
-    assert single.mteval(one, [ref], lowercase=True).value == pytest.approx(
-        22.246542124608, abs=1e-9
-    )
-    assert single.mteval(two, [ref]).value == pytest.approx(slow.mteval(two, [ref]), abs=1e-9)
     path = shared / "data" / "han_outputs" / "sub_zh-en"
     refs = [read(path / name) for name in HAN["sub_zh-en"]]
-    assert single.mteval(read(path / "sub_zh-en_HA-enc.en"), refs).value == pytest.approx(
-        36.023390807277, abs=1e-9
-    )
+    for metric, expected in (
+        (single.mteval(one, [ref]), 21.710598944177),
+        (single.mteval(one, [ref], lowercase=True), 22.246542124608),
+        (single.mteval(two, [ref]), slow.mteval(two, [ref])),
+        (single.mteval(read(path / "sub_zh-en_HA-enc.en"), refs), 36.023390807277),
+    ):
+        assert metric.value == pytest.approx(expected, abs=1e-9)
 
 
 def test_nist_uncased_bleu_of_german_knows_no_umlauts(shared):
     data = shared / "data"
     ref = read(data / "wmt_newstest" / "newstest2015.eng-deu.deu")
     hyps = read(data / "lingeval97_baselines" / "sennrich2016.newstest2015")
-    assert single.mteval(hyps, [ref]).value == pytest.approx(
-        metrics.bleu(hyps, [ref]).value, abs=1e-9
-    )
+    cased = metrics.bleu(hyps, [ref]).value
+    assert single.mteval(hyps, [ref]).value == pytest.approx(cased, abs=1e-9)
     ours, sacrebleus = (
-        single.mteval(hyps, [ref], lowercase=True).value,
-        metrics.bleu(hyps, [ref], lowercase=True).value,
+        score(hyps, [ref], lowercase=True).value for score in (single.mteval, metrics.bleu)
     )
     assert ours == pytest.approx(slow.mteval(hyps, [ref], lowercase=True), abs=1e-9)
     assert (f"{ours:.2f}", f"{sacrebleus:.2f}") == ("28.38", "28.39")

@@ -18,6 +18,7 @@ from nmtkit.score.significance import compare
 from nmtkit.score.stage import score_files
 
 from . import single
+from .conftest import write
 
 SEED = 1
 
@@ -41,24 +42,12 @@ def paired(*arguments):
 
     (Its JSON cannot hold the float32 means of chrF.)
     """
-    lines = [
-        line.rstrip("\\ ").split(" & ")
-        for line in run(*arguments, "--format", "latex").splitlines()
-        if " & " in line
-    ]
+    printed = run(*arguments, "--format", "latex").splitlines()
+    lines = [line.rstrip("\\ ").split(" & ") for line in printed if " & " in line]
     names = [cell.split()[0] for cell in lines[0][1:]]
     pattern = re.compile(r"([\d.]+)(?: \(([\d.]+) ± [\d.]+\))?(?: \(p = ([\d.]+)\)\*?)?")
-    return [
-        dict(
-            zip(names, (pattern.fullmatch(cell.strip()).groups() for cell in line[1:]), strict=True)
-        )
-        for line in lines[1:]
-    ]
-
-
-def write(path, lines):
-    path.write_text("".join(line + "\n" for line in lines), "utf-8", newline="\n")
-    return path
+    rows = ([pattern.fullmatch(cell.strip()).groups() for cell in line[1:]] for line in lines[1:])
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def read(path):
@@ -75,16 +64,12 @@ def ours(capsys, hyps, refs, **options):
 @pytest.fixture(scope="module")
 def subtitles(shared, tmp_path_factory):
     """TVsub's test set, three references, two systems: real, tokenised, with empty lines put in."""
-    path, folder = (
-        shared / "data" / "han_outputs" / "sub_zh-en",
-        tmp_path_factory.mktemp("subtitles"),
-    )
+    path = shared / "data" / "han_outputs" / "sub_zh-en"
+    folder = tmp_path_factory.mktemp("subtitles")
     refs = [write(folder / f"ref{i}.en", read(path / f"test_tgt_{i}")[:500]) for i in (1, 2, 3)]
     hyps = [read(path / f"sub_zh-en_{name}.en")[:500] for name in ("baseline", "HA-enc")]
     hyps[1][7] = hyps[1][8] = ""
-    return [
-        write(folder / f"{name}.en", lines) for name, lines in zip("ab", hyps, strict=True)
-    ], refs
+    return [write(folder / f"{i}.en", hyp) for i, hyp in enumerate(hyps)], refs
 
 
 NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
@@ -102,9 +87,8 @@ def ties_by_rounding(hyps, refs, ours, theirs):
     observed = abs(Fraction(int(a[:, 0].sum() - b[:, 0].sum()), length))
     more = ties = 0
     for coins in np.random.default_rng(SEED).integers(2, size=(400, 500), dtype=bool):
-        gap = abs(
-            Fraction(int(np.where(coins, a[:, 0] - b[:, 0], b[:, 0] - a[:, 0]).sum()), length)
-        )
+        gaps = np.where(coins, a[:, 0] - b[:, 0], b[:, 0] - a[:, 0])
+        gap = abs(Fraction(int(gaps.sum()), length))
         more += gap > observed
         ties += gap == observed
     assert ours == (more + 1) / 401
@@ -133,15 +117,12 @@ def test_scores_signatures_and_both_p_values(capsys, subtitles, references):
             else:
                 assert f"{p:.4f}" == theirs[1][name][2], (test, key)
             assert 0 < p < 1
-        if (
-            test == "sacrebleu_bootstrap"
-            # it draws what ours draws, so the mean over the resamples is the same (it adds up in
-            # float32)
-        ):
+        if test == "sacrebleu_bootstrap":
+            # It draws what ours draws, so the mean over the resamples is the same (it adds up in
+            # float32).
             metric = metrics.bleu(read(hyps[1]), [read(ref) for ref in refs], "en")
-            assert Draws(500, 300, seed=SEED).full.scores(metric).mean() == pytest.approx(
-                float(theirs[1]["BLEU"][1]), abs=1e-4
-            )
+            mean = Draws(500, 300, seed=SEED).full.scores(metric).mean()
+            assert mean == pytest.approx(float(theirs[1]["BLEU"][1]), abs=1e-4)
 
 
 def test_one_system_and_its_signature(capsys, subtitles):
@@ -153,48 +134,38 @@ def test_one_system_and_its_signature(capsys, subtitles):
         assert own["signatures"][key] == row["signature"]
     tokens = command(*refs, "-i", hyp, "--tokenize", "none", "--smooth-method", "none", "--force")
     tokenized = single.tokenized_bleu(read(hyp), [read(ref) for ref in refs])
-    assert (tokenized.value, tokenized.signature) == (
-        pytest.approx(tokens["score"], abs=1e-9),
-        tokens["signature"],
-    )
+    assert tokenized.value == pytest.approx(tokens["score"], abs=1e-9)
+    assert tokenized.signature == tokens["signature"]
 
 
 def test_real_outputs_differ_as_sacrebleu_says(capsys, shared, tmp_path):
     """TED Slovak-English, detokenised, 700 of its sentences; BLEU and chrF (TER takes long)."""
     path = shared / "data" / "metrics_comparemt"
     ref, one, two = (read(path / f"ted.{name}.detok.eng")[:700] for name in ("ref", "sys1", "sys2"))
-    files = [
-        write(tmp_path / name, lines)
-        for name, lines in (("ref.en", ref), ("one.en", one), ("two.en", two))
-    ]
-    theirs = paired(
-        files[0], "-i", *files[1:], "-m", "bleu", "chrf", "--paired-bs", "--paired-bs-n", 50
-    )
+    texts = {"ref.en": ref, "one.en": one, "two.en": two}
+    files = [write(tmp_path / name, lines) for name, lines in texts.items()]
+    options = ["-m", "bleu", "chrf", "--paired-bs", "--paired-bs-n", 50]
+    theirs = paired(files[0], "-i", *files[1:], *options)
     draws = Draws(len(ref), 50, seed=SEED)
     for key, name in (("bleu", "BLEU"), ("chrf", "chrF2")):
         a, b = (metrics.Scorer([ref], "en").score(key, hyps) for hyps in (one, two))
-        assert [m.value for m in (a, b)] == pytest.approx(
-            [float(row[name][0]) for row in theirs], abs=1e-9
-        )
+        expected = [float(row[name][0]) for row in theirs]
+        assert [a.value, b.value] == pytest.approx(expected, abs=1e-9)
         assert f"{compare('sacrebleu_bootstrap', b, a, draws).p:.4f}" == theirs[1][name][2]
 
 
 def test_chinese_without_spaces_is_sacrebleus_zh_tokenizer(capsys, shared, tmp_path):
     """Real Chinese, one word in seven lost, as detokenised output: no spaces."""
-    lines = [
-        "".join(line.split())
-        for line in read(shared / "data" / "flores101_devtest" / "zho_simpl.devtest")[:200]
-    ]
+    text = read(shared / "data" / "flores101_devtest" / "zho_simpl.devtest")[:200]
+    lines = ["".join(line.split()) for line in text]
     spoiled = ["".join(c for i, c in enumerate(line) if i % 7) for line in lines]
     ref, hyp = write(tmp_path / "ref.zh", lines), write(tmp_path / "hyp.zh", spoiled)
     own = ours(capsys, [hyp], [ref], resamples=5)
     theirs = command(ref, "-i", hyp, "--tokenize", "zh", "-m", "bleu")
     assert own["systems"][0]["scores"]["bleu"]["value"] == pytest.approx(theirs["score"], abs=1e-9)
-    assert (
-        own["signatures"]["bleu"]
-        == theirs["signature"]
-        == f"nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:{sacrebleu.__version__}"
-    )
+    version = f"version:{sacrebleu.__version__}"
+    signature = f"nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|{version}"
+    assert own["signatures"]["bleu"] == theirs["signature"] == signature
     assert 50 < theirs["score"] < 99
     assert command(ref, "-i", hyp, "-m", "bleu")["score"] < 5  # what the default would have said
     assert "mteval" not in own["signatures"]

@@ -21,49 +21,38 @@ from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare
 from nmtkit.score.stage import score
 
-from .conftest import spoil
+from .conftest import result_of, spoil
 
 
 def test_what_differs_in_the_seed_alone_is_together():
-    found = seeds.group_systems(
-        {
-            "a": ("x", 1),
-            "b": ("y", 1),
-            "a2": ("x", 2),
-            "ens": ("ens", None),
-            "a3": ("x", 3),
-            "out": ("x", None),
-        }
-    )
-    assert [(g.name, g.systems, g.seeds) for g in found] == [
-        *(
-            ("a", ["a", "a2", "a3"], [1, 2, 3]),
-            ("b", ["b"], [1]),
-            ("ens", ["ens"], [None]),
-            ("out", ["out"], [None]),
+    settings = {"a": ("x", 1), "b": ("y", 1), "a2": ("x", 2), "ens": ("ens", None)}
+    found = seeds.group_systems(settings | {"a3": ("x", 3), "out": ("x", None)})
+    assert [(group.name, group.systems, group.seeds) for group in found] == [
+        ("a", ["a", "a2", "a3"], [1, 2, 3]),
+        ("b", ["b"], [1]),
+        ("ens", ["ens"], [None]),
+        ("out", ["out"], [None]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [
+        (
+            (["enc-dc-s1", "enc-dc-s2"], ["pr-seed11", "pr-seed12"], ["tiny_1", "tiny_2"]),
+            ["enc-dc", "pr", "tiny"],
         ),
-    ]
-
-
-def test_a_group_is_named_by_what_its_names_share():
-    def names(*groups):
-        settings = {
-            name: (i, seed) for i, group in enumerate(groups) for seed, name in enumerate(group)
-        }
-        return [group.name for group in seeds.group_systems(settings)]
-
-    assert names(["enc-dc-s1", "enc-dc-s2"], ["pr-seed11", "pr-seed12"], ["tiny_1", "tiny_2"]) == [
-        "enc-dc",
-        "pr",
-        "tiny",
-    ]
-    assert names(["small.1"], ["x", "y"]) == [
-        "small.1",
-        "x",
-    ]  # one system keeps its name; nothing shared
-    assert names(["base-s1", "base-s2"], ["base"]) == ["base-s1", "base"]  # the name is another's
-    assert names(["base-s1", "base-s2"], ["base-4", "base-5"]) == ["base-s1", "base-4"]
-    assert names(["base-s1", "base-s2"], ["base", "zero"]) == ["base-s1", "base"]
+        ((["small.1"], ["x", "y"]), ["small.1", "x"]),  # one keeps its name; nothing shared
+        ((["base-s1", "base-s2"], ["base"]), ["base-s1", "base"]),  # the name is another's
+        ((["base-s1", "base-s2"], ["base-4", "base-5"]), ["base-s1", "base-4"]),
+        ((["base-s1", "base-s2"], ["base", "zero"]), ["base-s1", "base"]),
+    ],
+)
+def test_a_group_is_named_by_what_its_names_share(groups, names):
+    settings = {
+        name: (i, seed) for i, group in enumerate(groups) for seed, name in enumerate(group)
+    }
+    assert [group.name for group in seeds.group_systems(settings)] == names
 
 
 @settings(deadline=None, max_examples=50)
@@ -75,12 +64,8 @@ def test_mean_half_range_and_deviation(values):
     assert found.mean == pytest.approx(mean)
     assert found.half_range == pytest.approx((max(values) - min(values)) / 2)
     assert found.mid_range == pytest.approx((max(values) + min(values)) / 2)
-    if n == 1:
-        assert found.deviation is None
-    else:
-        assert found.deviation == pytest.approx(
-            (sum((v - mean) ** 2 for v in values) / (n - 1)) ** 0.5, abs=1e-9
-        )
+    deviation = None if n == 1 else (sum((v - mean) ** 2 for v in values) / (n - 1)) ** 0.5
+    assert found.deviation == (None if n == 1 else pytest.approx(deviation, abs=1e-9))
 
 
 @settings(deadline=None, max_examples=50)
@@ -101,12 +86,12 @@ def test_the_permutation_test_is_a_slow_count(ours, theirs):
 
 
 def test_the_smallest_p_of_a_few_seeds():
-    assert seeds.permutation([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]) == (
-        pytest.approx(0.1),
-        pytest.approx(0.1),
-    )
-    assert seeds.permutation([5.0], [0.0]) == (1.0, 1.0)
-    assert seeds.permutation([5.0, 6.0], [0.0]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    for ours, theirs, p in (
+        ([3.0, 4.0, 5.0], [0.0, 1.0, 2.0], 0.1),
+        ([5.0], [0.0], 1.0),
+        ([5.0, 6.0], [0.0], 1 / 3),
+    ):
+        assert seeds.permutation(ours, theirs) == pytest.approx((p, p))
     p, smallest = seeds.permutation(list(range(12)), list(range(50, 62)))
     assert p is None  # 2.7 million splits are not counted
     assert smallest < 1e-6
@@ -118,86 +103,61 @@ def seeded(fake_run):
     another setting.
     """
     fake = fake_run(count=60)
-    for age, (name, seed, share, more) in enumerate(
-        [
-            *(
-                ("base", 1, 0.40, {}),
-                ("new", 1, 0.30, {"model": {"gate": True}}),
-                ("base-2", 2, 0.42, {}),
-                ("new-2", 2, 0.41, {"model": {"gate": True}}),
-            ),
-            *(
-                ("base-3", 3, 0.38, {}),
-                ("new-9", 9, 0.20, {"model": {"gate": True}}),
-                ("other", 1, 0.1, {"model": {"gate": False}}),
-            ),
-        ]
-    ):
-        folder = fake.add(name, share, seed=seed, **more)
-        os.utime(folder / "config.toml", (age + 1, age + 1))
+    for name, seed in zip(SHARES, (1, 1, 2, 2, 3, 9, 1), strict=True):
+        more = {} if name.startswith("base") else {"model": {"gate": name != "other"}}
+        fake.add(name, SHARES[name], seed=seed, **more)
     return fake
+
+
+SHARES = {
+    "base": 0.40,
+    "new": 0.30,
+    "base-2": 0.42,
+    "new-2": 0.41,
+    "base-3": 0.38,
+    "new-9": 0.20,
+    "other": 0.1,
+}
 
 
 def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
     score(seeded.run, resamples=100, trials=50, group_by="seed")
     out = capsys.readouterr().out
     folder = seeded.run.path / "score" / "test"
-    result = json.loads((folder / "scores.json").read_text("utf-8"))
+    result = result_of(seeded.run)
     ref = seeded.lines["test"]
-    value = {
-        s["name"]: sacrebleu.corpus_bleu(spoil(ref, share, len(s["name"])), [ref]).score
-        for s in result["systems"]
-        for share in [shares(s["name"])]
-    }
+    hyps = {name: spoil(ref, share, len(name)) for name, share in SHARES.items()}
+    value = {name: sacrebleu.corpus_bleu(hyp, [ref]).score for name, hyp in hyps.items()}
     base, new, other = result["seeds"]["groups"]
-    assert (base["name"], base["systems"], base["seeds"]) == (
-        "base",
-        ["base", "base-2", "base-3"],
-        [1, 2, 3],
-    )
-    assert (new["name"], new["systems"], new["seeds"]) == (
-        "new",
-        ["new", "new-2", "new-9"],
-        [1, 2, 9],
-    )
+    for group, systems, numbers in (
+        (base, ["base", "base-2", "base-3"], [1, 2, 3]),
+        (new, ["new", "new-2", "new-9"], [1, 2, 9]),
+    ):
+        facts = {"name": systems[0], "systems": systems, "seeds": numbers}
+        assert facts.items() <= group.items()
     assert other["scores"]["bleu"]["n"] == 1
-    assert new["scores"]["bleu"]["mean"] == pytest.approx(
-        statistics.fmean(value[name] for name in new["systems"])
-    )
-    assert new["scores"]["bleu"]["deviation"] == pytest.approx(
-        statistics.stdev(value[name] for name in new["systems"])
-    )
-    against = new["against"]["bleu"]
-    means = [statistics.fmean(value[name] for name in group["systems"]) for group in (new, base)]
-    assert against["difference"] == pytest.approx(means[0] - means[1])
+    ours, theirs = ([value[name] for name in group["systems"]] for group in (new, base))
+    spread, against = new["scores"]["bleu"], new["against"]["bleu"]
+    assert spread["mean"] == pytest.approx(statistics.fmean(ours))
+    assert spread["deviation"] == pytest.approx(statistics.stdev(ours))
+    difference = statistics.fmean(ours) - statistics.fmean(theirs)
+    assert against["difference"] == pytest.approx(difference)
+    assert against["p_seeds"] == seeds.permutation(ours, theirs)[0]
     assert [(pair["seed"], pair["system"], pair["baseline"]) for pair in against["pairs"]] == [
         (1, "new", "base"),
         (2, "new-2", "base-2"),
     ]
     for pair in against["pairs"]:
-        ours, theirs = (
-            metrics.bleu(spoil(ref, shares(name), len(name)), [ref])
-            for name in (pair["system"], pair["baseline"])
-        )
-        assert pair["p"] == compare("paired_bootstrap", ours, theirs, Draws(60, 100)).p
-    assert (
-        against["p_seeds"]
-        == seeds.permutation(
-            [value[n] for n in new["systems"]], [value[n] for n in base["systems"]]
-        )[0]
-    )
+        system, baseline = (metrics.bleu(hyps[pair[key]], [ref]) for key in ("system", "baseline"))
+        assert pair["p"] == compare("paired_bootstrap", system, baseline, Draws(60, 100)).p
     row = next(line for line in out.splitlines() if line.startswith("new "))
     significant = sum(pair["better"] and pair["p"] < 0.05 for pair in against["pairs"])
-    assert row.split()[:5] == [
-        "new",
-        "3",
-        *(f"{new['scores']['bleu'][key]:.2f}" for key in ("mean", "half_range", "deviation")),
-    ]
+    shown = [f"{spread[key]:.2f}" for key in ("mean", "half_range", "deviation")]
+    assert row.split()[:5] == ["new", "3", *shown]
     assert row.split()[6:8] == [str(significant), "2"]
     assert "a test inside one seed says nothing of the luck of that seed" in out
-    assert (
-        "it cannot be below 0.1, 0.25" in out
-    )  # 3 seeds against 3: 2 of 20 splits; 1 against 3: 1 of 4
+    # 3 seeds against 3: 2 of 20 splits; 1 against 3: 1 of 4.
+    assert "it cannot be below 0.1, 0.25" in out
     assert "new: new (seed 1), new-2 (seed 2), new-9 (seed 9)" in out
     rows = list(csv.DictReader(io.StringIO((folder / "seeds.csv").read_text("utf-8"))))
     assert [row["system"] for row in rows] == ["base", "new", "other"]
@@ -209,7 +169,7 @@ def test_by_length_has_a_row_a_group_of_seeds_too(seeded, capsys):
     score(seeded.run, resamples=10, trials=10, group_by="seed", by_length=True, buckets="6")
     out = capsys.readouterr().out
     folder = seeded.run.path / "score" / "test"
-    by_system = json.loads((folder / "scores.json").read_text("utf-8"))["by_length"]["groups"]
+    by_system = result_of(seeded.run)["by_length"]["groups"]
     rows = list(csv.DictReader(io.StringIO((folder / "lengths-by-seed.csv").read_text("utf-8"))))
     assert [(row["group"], row["system"], row["n"]) for row in rows] == [
         (label, name, n)
@@ -221,59 +181,32 @@ def test_by_length_has_a_row_a_group_of_seeds_too(seeded, capsys):
             [
                 one["bleu"]["value"]
                 for one in by_system
-                if one["group"] == row["group"] and one["system"].split("-")[0] == name
+                if (one["group"], one["system"].split("-")[0]) == (row["group"], name)
             ]
             for name in (row["system"], "base")
         )
+        gap = statistics.fmean(own) - statistics.fmean(base)
         assert float(row["bleu"]) == pytest.approx(statistics.fmean(own))
         assert row["bleu_half_range"] == ("" if len(own) == 1 else str((max(own) - min(own)) / 2))
-        assert row["delta"] == (
-            "" if row["system"] == "base" else str(statistics.fmean(own) - statistics.fmean(base))
-        )
+        assert row["delta"] == ("" if row["system"] == "base" else str(gap))
     assert "half-range" in out.split("by source length")[1]
 
 
-def shares(name):
-    return {
-        "base": 0.40,
-        "new": 0.30,
-        "base-2": 0.42,
-        "new-2": 0.41,
-        "base-3": 0.38,
-        "new-9": 0.20,
-        "other": 0.1,
-    }[name]
-
-
 def test_the_baseline_may_be_any_system_of_its_group(seeded, capsys):
-    score(
-        seeded.run, resamples=10, trials=10, group_by="seed", against="new-2", output_format="csv"
-    )
+    options = {"against": "new-2", "output_format": "csv"}
+    score(seeded.run, resamples=10, trials=10, group_by="seed", **options)
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [(row["system"], row["delta"] == "") for row in rows] == [
-        ("base", False),
-        ("new", True),
-        ("other", False),
-    ]
+    baseline = {row["system"]: row["delta"] == "" for row in rows}
+    assert baseline == {"base": False, "new": True, "other": False}
 
 
 def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, capsys):
-    def meta(name, beam):
-        (seeded.run.path / "systems" / name / "translate" / "test" / "meta.json").write_text(
-            json.dumps({"format": 1, "settings": {"beam": beam}}), "utf-8"
-        )
-
-    for name in ("base", "base-2", "base-3"):
-        meta(name, 4)
-    meta("base-3", 1)
+    for name, beam in (("base", 4), ("base-2", 4), ("base-3", 1)):
+        seeded.describe(name, settings={"beam": beam})
     score(seeded.run, resamples=10, trials=10, group_by="seed", output_format="json")
     groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
-    assert [g["systems"] for g in groups] == [
-        ["base", "base-2"],
-        ["new", "new-2", "new-9"],
-        ["base-3"],
-        ["other"],
-    ]
+    systems = [["base", "base-2"], ["new", "new-2", "new-9"], ["base-3"], ["other"]]
+    assert [group["systems"] for group in groups] == systems
 
 
 def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
@@ -281,29 +214,12 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
     best checkpoint, can.
     """
     fake = fake_run()
-    same = [
-        {"log_every": 7},
-        {"samples": 0},
-        {"checkpoint_every": 9},
-        {"keep_checkpoints": 2},
-        {"deterministic": True},
-    ]
-    others = [
-        {"max_steps": 11},
-        {"patience": 3},
-        {"max_minutes": 1.0},
-        {"best_by": "dev_loss"},
-        {"dev_bleu": False},
-        {"dev_sentences": 3},
-    ]
     plain = {
         "max_steps": 10,
         "log_every": 50,
         "samples": 2,
         "checkpoint_every": 5,
         "keep_checkpoints": 5,
-    }
-    plain |= {
         "deterministic": False,
         "patience": 0,
         "max_minutes": 0.0,
@@ -311,24 +227,23 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
         "dev_bleu": True,
         "dev_sentences": 0,
     }
+    same = {"log_every": 7, "samples": 0, "checkpoint_every": 9, "keep_checkpoints": 2}
+    same |= {"deterministic": True}
+    others = {"max_steps": 11, "patience": 3, "max_minutes": 1.0, "best_by": "dev_loss"}
+    others |= {"dev_bleu": False, "dev_sentences": 3}
+    changes = [{}, *({key: value} for key, value in (same | others).items())]
 
     def groups(average):
-        for number, change in enumerate([{}, *same, *others]):
-            name = f"s{number:02d}"
-            folder = fake.add(name, 0.2)
+        for number, change in enumerate(changes):
             train = {**plain, **change, "seed": number}
-            config = {
-                "variant": "toy",
-                "preset": f"p{number}",
-                "train": train,
-                "search": {"beam": 5, "average": average},
-            }
+            search = {"beam": 5, "average": average}
+            folder = fake.add(f"s{number:02d}", 0.2)
+            config = {"variant": "toy", "preset": f"p{number}", "train": train, "search": search}
             write_toml(folder / "config.toml", config)
             os.utime(folder / "config.toml", (number + 1, number + 1))
         score(fake.run, resamples=2, trials=2, output_format="json", force=True)
-        return [
-            group["systems"] for group in json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
-        ]
+        groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
+        return [group["systems"] for group in groups]
 
     apart = [[f"s{number:02d}"] for number in range(1 + len(same), 1 + len(same) + len(others))]
     assert groups(1) == [["s00", "s01", "s02", "s03", "s04", "s05"], *apart]

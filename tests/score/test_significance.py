@@ -53,6 +53,15 @@ def spoiled(lines, share, seed):
     ]
 
 
+def references_of(ref, count):
+    """A reference and further ones that share much with it."""
+    return [ref, *(spoiled(ref, 0.4, 50 + i) for i in range(1, count))]
+
+
+def both(better, worse, refs, score=metrics.bleu):
+    return score(better, refs), score(worse, refs)
+
+
 def score(key, hyps, refs):
     return metrics.Scorer(refs, tokenized_refs=refs).score(key, hyps)
 
@@ -68,22 +77,11 @@ def score(key, hyps, refs):
 )
 def test_koehns_bootstrap_is_a_slow_loop_over_sacrebleu(test, ratio, drawn, references):
     ref = corpus(31)
-    refs = [ref, *(spoiled(ref, 0.4, 50 + i) for i in range(1, references))]
+    refs = references_of(ref, references)
     ours, theirs = spoiled(ref, 0.2, 1), spoiled(ref, 0.3, 2)
-    rng = np.random.default_rng(7)
-    wins = losses = 0
-    for draw in rng.integers(0, 31, (60, drawn)):
-        a, b = (
-            sacrebleu.corpus_bleu(
-                [hyp[i] for i in draw], [[one[i] for i in draw] for one in refs]
-            ).score
-            for hyp in (ours, theirs)
-        )
-        wins += a > b
-        losses += a < b
-    found = compare(
-        test, metrics.bleu(ours, refs), metrics.bleu(theirs, refs), Draws(31, 60, 10, ratio, seed=7)
-    )
+    gaps = slow.gaps(ours, theirs, refs, np.random.default_rng(7).integers(0, 31, (60, drawn)))
+    wins, losses = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
+    found = compare(test, *both(ours, theirs, refs), Draws(31, 60, 10, ratio, seed=7))
     assert found.p == pytest.approx(1 - wins / 60, abs=1e-12)
     assert (found.better, found.worse) == pytest.approx((wins / 60, losses / 60), abs=1e-12)
     assert 0 < found.p < 1  # or else the loop would have proved little
@@ -93,22 +91,12 @@ def test_koehns_bootstrap_is_a_slow_loop_over_sacrebleu(test, ratio, drawn, refe
 def test_the_interval_of_a_difference_is_that_of_a_slow_loop():
     ref = corpus(30)
     ours, theirs = spoiled(ref, 0.2, 1), spoiled(ref, 0.3, 2)
-    differences = []
-    for draw in np.random.default_rng(7).integers(0, 30, (60, 30)):
-        a, b = (
-            sacrebleu.corpus_bleu([hyp[i] for i in draw], [[ref[i] for i in draw]]).score
-            for hyp in (ours, theirs)
-        )
-        differences.append(a - b)
-    found = difference(
-        metrics.bleu(ours, [ref]), metrics.bleu(theirs, [ref]), Draws(30, 60, 10, ratio=0.5, seed=7)
-    )
-    assert (found.low, found.high) == pytest.approx(
-        tuple(np.quantile(differences, [0.025, 0.975])), abs=1e-9
-    )
-    assert found.value == pytest.approx(
-        sacrebleu.corpus_bleu(ours, [ref]).score - sacrebleu.corpus_bleu(theirs, [ref]).score
-    )
+    draws = np.random.default_rng(7).integers(0, 30, (60, 30))
+    bounds = np.quantile(slow.gaps(ours, theirs, [ref], draws), [0.025, 0.975])
+    found = difference(*both(ours, theirs, [ref]), Draws(30, 60, 10, ratio=0.5, seed=7))
+    assert (found.low, found.high) == pytest.approx(tuple(bounds), abs=1e-9)
+    (whole,) = slow.gaps(ours, theirs, [ref], [range(30)])
+    assert found.value == pytest.approx(whole)
 
 
 def sacrebleus_p(run, key, ours, theirs, refs, samples, seed):
@@ -131,20 +119,19 @@ def sacrebleus_p(run, key, ours, theirs, refs, samples, seed):
 @pytest.mark.parametrize("seed", [3, 12345])
 def test_sacrebleus_two_tests_give_the_p_of_sacrebleu_itself(key, references, seed):
     ref = corpus(45, seed)
-    refs = [ref, *(spoiled(ref, 0.4, 50 + i) for i in range(1, references))]
+    refs = references_of(ref, references)
     ours, theirs = spoiled(ref, 0.27, 1), spoiled(ref, 0.3, 2)
     ours[:9] = theirs[:9]  # equal outputs: swapping them is a tie, which sacreBLEU does not count
     draws = Draws(45, 150, 230, seed=seed)
     system, baseline = score(key, ours, refs), score(key, theirs, refs)
-    found = {
-        test: compare(test, system, baseline, draws).p
-        for test in ("sacrebleu_bootstrap", "sacrebleu_randomization")
+    slow_tests = {
+        "sacrebleu_bootstrap": (_paired_bs_test, 150),
+        "sacrebleu_randomization": (_paired_ar_test, 230),
     }
+    found = {test: compare(test, system, baseline, draws).p for test in slow_tests}
     expected = {
-        "sacrebleu_bootstrap": sacrebleus_p(_paired_bs_test, key, ours, theirs, refs, 150, seed),
-        "sacrebleu_randomization": sacrebleus_p(
-            _paired_ar_test, key, ours, theirs, refs, 230, seed
-        ),
+        test: sacrebleus_p(run, key, ours, theirs, refs, samples, seed)
+        for test, (run, samples) in slow_tests.items()
     }
     assert found == pytest.approx(expected, abs=1e-12)
     assert all(0.01 < p < 1 for p in found.values())
@@ -158,32 +145,32 @@ def test_randomization_of_few_sentences_counts_ties_as_sacrebleu_does():
         ref = corpus(6, seed)
         ours, theirs = spoiled(ref, 0.2, seed + 1), spoiled(ref, 0.3, seed + 2)
         for key in ("bleu", "chrf", "ter"):
-            found = compare(
-                "sacrebleu_randomization",
-                score(key, ours, [ref]),
-                score(key, theirs, [ref]),
-                Draws(6, 10, 300, seed=seed),
-            ).p
-            assert found == pytest.approx(
-                sacrebleus_p(_paired_ar_test, key, ours, theirs, [ref], 300, seed), abs=1e-12
-            ), (seed, key)
+            systems = score(key, ours, [ref]), score(key, theirs, [ref])
+            found = compare("sacrebleu_randomization", *systems, Draws(6, 10, 300, seed=seed)).p
+            expected = sacrebleus_p(_paired_ar_test, key, ours, theirs, [ref], 300, seed)
+            assert found == pytest.approx(expected, abs=1e-12), (seed, key)
 
 
 @pytest.mark.parametrize("references", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_sign_test_is_a_slow_loop_over_sacrebleu(seed, references):
     ref = corpus(40, seed)
-    refs = [ref, *(spoiled(ref, 0.4, 50 + i) for i in range(1, references))]
+    refs = references_of(ref, references)
     ours, theirs = spoiled(ref, 0.2, seed + 1), spoiled(ref, 0.3, seed + 9)
     ours[::7] = theirs[::7]
-    plus, minus, ties, p = slow.sign_test(ours, theirs, refs)
-    found = compare("sign", metrics.bleu(ours, refs), metrics.bleu(theirs, refs), Draws(40, 10, 10))
-    assert (found.better * 40, found.worse * 40, found.ties * 40) == pytest.approx(
-        (plus, minus, ties)
-    )
+    counts = check_sign_test(ours, theirs, refs)
+    assert min(counts) > 0
+
+
+def check_sign_test(ours, theirs, refs, score=metrics.bleu, *whole):
+    """Compare with the slow loop; return the numbers of sentences +, - and of ties."""
+    *counts, p = slow.sign_test(ours, theirs, refs, *whole)
+    found = compare("sign", *both(ours, theirs, refs, score), Draws(40, 10, 10))
+    shares = (found.better, found.worse, found.ties)
+    assert [40 * share for share in shares] == pytest.approx(counts)
     assert found.p == pytest.approx(p, abs=1e-12)
-    assert found.setting == f"{plus} sentences +, {minus} -, {ties} ties"
-    assert min(plus, minus, ties) > 0
+    assert found.setting == "{} sentences +, {} -, {} ties".format(*counts)
+    return counts
 
 
 def test_the_sign_test_knows_that_a_lower_ter_is_better():
@@ -193,12 +180,7 @@ def test_the_sign_test_knows_that_a_lower_ter_is_better():
     def whole(hyps, refs):
         return -sacrebleu.corpus_ter(hyps, refs, case_sensitive=True).score
 
-    plus, minus, ties, p = slow.sign_test(ours, theirs, [ref], whole)
-    found = compare("sign", single.ter(ours, [ref]), single.ter(theirs, [ref]), Draws(40, 10, 10))
-    assert (found.better * 40, found.worse * 40, found.ties * 40) == pytest.approx(
-        (plus, minus, ties)
-    )
-    assert found.p == pytest.approx(p, abs=1e-12)
+    plus, minus, _ = check_sign_test(ours, theirs, [ref], single.ter, whole)
     assert plus > minus
 
 
@@ -223,40 +205,30 @@ def test_the_binomial_of_known_splits():
 )  # of trials: 32, and what would be 40 but that 40 x 53 coins leave bits over
 def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
     statistics = np.arange(106.0).reshape(53, 2)
-    whole = Draws(53, 40, 100, 0.5, seed=3)
-    expected = (
-        whole.with_ratio.counts,
-        whole.with_ratio.sums(statistics),
-        whole.swaps.sums(statistics, statistics[::-1]),
-    )
+
+    def sums():
+        draws = Draws(53, 40, 100, 0.5, seed=3)
+        swapped = draws.swaps.sums(statistics, statistics[::-1])
+        return draws, (draws.with_ratio.counts, draws.with_ratio.sums(statistics), *swapped)
+
+    _, expected = sums()
     monkeypatch.setattr("nmtkit.score.resampling._BLOCK", block)
-    blocks = Draws(53, 40, 100, 0.5, seed=3)
-    assert np.array_equal(expected[0], blocks.with_ratio.counts)
+    blocks, found = sums()
+    assert all(map(np.array_equal, found, expected))
     assert (blocks.with_ratio.counts.sum(1) == 26).all()
-    assert np.array_equal(expected[1], blocks.with_ratio.sums(statistics))
     assert len(list(blocks.swaps.kept())) == 4
-    assert np.array_equal(expected[2], blocks.swaps.sums(statistics, statistics[::-1]))
     coins = np.random.default_rng(3).integers(2, size=(100, 53), dtype=bool)
     assert np.array_equal(np.concatenate(list(blocks.swaps.kept())), coins)
 
 
 def test_swapped_sums_are_those_of_a_slow_loop():
     rng = np.random.default_rng(0)
-    first, second = (
-        rng.integers(0, 9, (7, 3)).astype(float),
-        rng.integers(0, 9, (7, 3)).astype(float),
-    )
+    first, second = rng.integers(0, 9, (2, 7, 3)).astype(float)
     swaps = Swaps(7, 50, seed=2)
+    coins = np.concatenate(list(swaps.kept()))[..., None]
     one, other = swaps.sums(first, second)
-    for trial, coins in enumerate(np.concatenate(list(swaps.kept()))):
-        assert (
-            one[trial].tolist()
-            == sum(first[i] if coins[i] else second[i] for i in range(7)).tolist()
-        )
-        assert (
-            other[trial].tolist()
-            == sum(second[i] if coins[i] else first[i] for i in range(7)).tolist()
-        )
+    assert np.array_equal(one, np.where(coins, first, second).sum(1))
+    assert np.array_equal(other, np.where(coins, second, first).sum(1))
 
 
 @pytest.mark.parametrize("key", list(metrics.METRICS))
@@ -267,10 +239,9 @@ def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
     same = {test: compare(test, good, good, draws) for test in TESTS}
     # sacreBLEU's tests count what exceeds the observed difference: of equal outputs nothing does,
     # and p is as small as it can be.
-    assert {test: found.p for test, found in same.items()} == {
-        **{"paired_bootstrap": 1.0, "paired_bootstrap_half": 1.0, "sign": 1.0},
-        **{"sacrebleu_bootstrap": 1 / 201, "sacrebleu_randomization": 1 / 301},
-    }
+    p = dict.fromkeys(TESTS, 1.0)
+    p |= {"sacrebleu_bootstrap": 1 / 201, "sacrebleu_randomization": 1 / 301}
+    assert {test: found.p for test, found in same.items()} == p
     assert same["paired_bootstrap"].ties == same["sign"].ties == 1.0
     for test in TESTS:
         up, down = compare(test, good, bad, draws), compare(test, bad, good, draws)
@@ -316,10 +287,9 @@ def test_wilsons_interval():
     """
     share = wilson(8, 10)
     assert (share.value, round(share.low, 1), round(share.high, 1)) == (80, 49.0, 94.3)
-    assert (
-        all(wilson(0, n).low == 0.0 and wilson(n, n).high == 100.0 for n in range(1, 300))
-        and wilson(0, 0).value is None
-    )
+    for n in range(1, 300):
+        assert wilson(0, n).low == 0.0 and wilson(n, n).high == 100.0
+    assert wilson(0, 0).value is None
 
 
 def test_scores_of_resamples_are_computed_once(monkeypatch):

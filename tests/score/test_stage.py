@@ -27,24 +27,19 @@ from tests.manifests import write_best
 from tests.prep.real import lines as real_lines
 
 from . import slow
-from .conftest import spoil, write
+from .conftest import read, result_of, spoil, write
 
 SPLIT = f"nrefs:1|case:mixed|eff:no|tok:moses-normalized-split-hyphens|smooth:none|version:{sacrebleu.__version__}"
 """The signature of tokenised BLEU with the defaults of prep."""
-
-
-def read(run, *parts):
-    return (run.path / "score").joinpath(*parts).read_text("utf-8")
 
 
 def test_all_systems_side_by_side(fake_run, capsys):
     fake = fake_run()
     fake.add("base", 0.4)
     fake.add("better", 0.1)
-    os.utime(fake.run.path / "systems" / "base" / "config.toml", (1, 1))
     score(fake.run, by_length=True, resamples=100)
     out, err = capsys.readouterr()
-    result = json.loads(read(fake.run, "test", "scores.json"))
+    result = result_of(fake.run)
     assert [s["name"] for s in result["systems"]] == ["base", "better"]
     assert result["baseline"] == "base"
     base, better = result["systems"]
@@ -52,9 +47,8 @@ def test_all_systems_side_by_side(fake_run, capsys):
     assert better["scores"]["bleu"]["value"] == expected
     assert base["tests"] == {}
     assert better["tests"]["paired_bootstrap"]["bleu"]["p"] == 0.0
-    assert better["differences"]["bleu"]["value"] == pytest.approx(
-        expected - base["scores"]["bleu"]["value"]
-    )
+    difference = expected - base["scores"]["bleu"]["value"]
+    assert better["differences"]["bleu"]["value"] == pytest.approx(difference)
     assert list(better["tests"]) == list(TESTS)
     assert all(list(found) == list(METRICS) for found in better["tests"].values())
     assert list(better["scores"]) == list(METRICS)
@@ -64,28 +58,25 @@ def test_all_systems_side_by_side(fake_run, capsys):
             assert value["signature"].endswith(f"version:{sacrebleu.__version__}")
     assert (result["resampling"]["seed"], result["resampling"]["resamples"]) == (1, 100)
     assert "commit" in result
-    assert "nrefs:1|case:mixed|eff:no|tok:13a" in out
-    assert "<0.01" in out
-    assert "█" in out
-    assert "[10,20)" in out
-    assert "written to" in err
-    assert "written to" not in out
-    assert r"\toprule" in read(fake.run, "test", "table.tex")
-    assert "| better |" in read(fake.run, "test", "table.md")
-    assert read(fake.run, "test", "table.csv").startswith("system,bleu,bleu_low,bleu_high,delta,")
-    assert "[10,20)" in read(fake.run, "test", "lengths.md")
-    history = [
-        json.loads(line)
-        for line in (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
-    ]
-    assert (history[-1]["stage"], history[-1]["exit"], history[-1]["seed"]) == ("score", 0, 1)
+    for shown in ("nrefs:1|case:mixed|eff:no|tok:13a", "<0.01", "█", "[10,20)"):
+        assert shown in out
+    assert "written to" in err and "written to" not in out
+    for name, content in (
+        ("table.tex", r"\toprule"),
+        ("table.md", "| better |"),
+        ("table.csv", "system,bleu,bleu_low,bleu_high,delta,"),
+        ("lengths.md", "[10,20)"),
+    ):
+        assert content in read(fake.run, "test", name)
+    last = json.loads((fake.run.path / "history.jsonl").read_text("utf-8").splitlines()[-1])
+    assert {"stage": "score", "exit": 0, "seed": 1}.items() <= last.items()
 
 
 def test_lengths_are_those_of_the_prepared_source_without_its_end(fake_run):
     fake = fake_run()
     fake.add("base", 0.4)
     score(fake.run, by_length=True, buckets="5,9", resamples=10)
-    result = json.loads(read(fake.run, "test", "scores.json"))
+    result = result_of(fake.run)
     sizes = [len(line.split()) for line in fake.lines["test"]]
     counted = {g["group"]: g["sentences"] for g in result["by_length"]["groups"]}
     assert counted == {
@@ -96,10 +87,8 @@ def test_lengths_are_those_of_the_prepared_source_without_its_end(fake_run):
     rows = list(csv.reader(io.StringIO(read(fake.run, "test", "sentences.tsv")), delimiter="\t"))
     assert rows[0] == ["line", "src_length", "base.bleu", "base.chrf"]
     assert [int(row[1]) for row in rows[1:]] == sizes
-    hyps = spoil(fake.lines["test"], 0.4, 4)
-    expected = sacrebleu.sentence_bleu(
-        hyps[2], [fake.lines["test"][2]], use_effective_order=True
-    ).score
+    hyp, ref = spoil(fake.lines["test"], 0.4, 4)[2], fake.lines["test"][2]
+    expected = sacrebleu.sentence_bleu(hyp, [ref], use_effective_order=True).score
     assert float(rows[3][2]) == pytest.approx(expected, abs=1e-4)
 
 
@@ -108,8 +97,7 @@ def test_one_system_has_nothing_to_compare_with(fake_run, capsys):
     fake.add("only", 0.2)
     score(fake.run, resamples=10)
     out, err = capsys.readouterr()
-    assert "nothing to compare with" in err
-    assert "nothing to compare with" in out
+    assert "nothing to compare with" in err and "nothing to compare with" in out
     assert "Δ" not in out
 
 
@@ -141,9 +129,8 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys,
     score(fake.run, resamples=10)
     assert "100.00" in capsys.readouterr().out
     stored = fake.run.path / "score" / "test" / "scores.json"
-    stored.write_text(
-        json.dumps({**json.loads(stored.read_text("utf-8")), "format": 1}), "utf-8"
-    )  # of an older nmtkit
+    older = {**json.loads(stored.read_text("utf-8")), "format": 1}
+    stored.write_text(json.dumps(older), "utf-8")
     score(fake.run, resamples=10)
     assert "written to" in capsys.readouterr().err
 
@@ -155,24 +142,14 @@ def test_the_folder_never_holds_tables_of_an_earlier_call(fake_run):
     score(fake.run, by_length=True, resamples=10, trials=10)
     folder = fake.run.path / "score" / "test"
     everything = {path.name for path in folder.iterdir()}
-    stems = {Path(name).stem for name in everything}
-    assert stems == {
-        "scores",
-        "sentences",
-        *STEMS,
-    }, "every table is known to the stage that clears them away"
+    # Every table is known to the stage that clears them away.
+    assert {Path(name).stem for name in everything} == {"scores", "sentences", *STEMS}
     score(fake.run, systems=["one"], resamples=10, trials=10)
-    assert {path.name for path in folder.iterdir()} == {
-        "scores.json",
-        "sentences.tsv",
-        "table.md",
-        "table.tex",
-        "table.csv",
-    }
+    left = {"scores.json", "sentences.tsv", "table.md", "table.tex", "table.csv"}
+    assert {path.name for path in folder.iterdir()} == left
     score(fake.run, systems=["one", "two"], resamples=10, trials=10)
-    assert {path.name for path in folder.iterdir()} == {
-        name for name in everything if not name.startswith("lengths")
-    }
+    left = {name for name in everything if not name.startswith("lengths")}
+    assert {path.name for path in folder.iterdir()} == left
     assert not any("gone" in path.read_text("utf-8") for path in folder.iterdir())
 
 
@@ -190,66 +167,50 @@ def test_scores_that_broke_off_are_not_up_to_date(fake_run, monkeypatch, capsys)
 
 def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
     fake = fake_run(sets=("dev", "one", "two"))
-    for age, name in enumerate(["zeta", "alpha", "mid"]):
-        folder = fake.add(name, 0.1 * (age + 1), sets=["one", "dev"])
-        os.utime(folder / "config.toml", (age + 1, age + 1))
+    for name, share in (("zeta", 0.1), ("alpha", 0.2), ("mid", 0.3)):
+        fake.add(name, share, sets=["one", "dev"])
     fake.add("ensemble-alpha+mid", 0.05, sets=["one"], trained=False)
     score(fake.run, resamples=10)
-    result = json.loads(read(fake.run, "one", "scores.json"))
+    result = result_of(fake.run, "one")
     assert [s["name"] for s in result["systems"]] == ["zeta", "alpha", "mid", "ensemble-alpha+mid"]
     assert not (fake.run.path / "score" / "two").exists()
     score(fake.run, systems=["mid"], against="alpha", set_names=["dev"], resamples=10)
-    result = json.loads(read(fake.run, "dev", "scores.json"))
-    assert [(s["name"], result["baseline"]) for s in result["systems"]] == [
-        ("alpha", "alpha"),
-        ("mid", "alpha"),
-    ]
+    result = result_of(fake.run, "dev")
+    assert [s["name"] for s in result["systems"]] == ["alpha", "mid"]
+    assert result["baseline"] == "alpha"
     assert result["systems"][1]["differences"]["bleu"]["value"] < 0
     capsys.readouterr()
     score(fake.run, set_names=["one", "dev"], output_format="csv", resamples=10, force=True)
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [(r["set"], r["system"]) for r in rows][3:5] == [
-        ("one", "ensemble-alpha+mid"),
-        ("dev", "zeta"),
-    ]
+    pairs = [(row["set"], row["system"]) for row in rows]
+    assert pairs[3:5] == [("one", "ensemble-alpha+mid"), ("dev", "zeta")]
     score(fake.run, set_names=["one"], output_format="json", resamples=10)
     assert json.loads(capsys.readouterr().out)[0]["set"] == "one"
 
 
 def test_multiple_references_and_lower_case_are_used(fake_run):
     fake = fake_run(references=3, lowercase=True)
-    folder = fake.add("a", 0)
-    write(folder / "translate" / "test" / "hyp.txt", [line.lower() for line in fake.lines["test"]])
+    fake.add("a", 0)
+    fake.translate("a", [line.lower() for line in fake.lines["test"]])
     score(fake.run, resamples=10)
-    result = json.loads(read(fake.run, "test", "scores.json"))
+    result = result_of(fake.run)
     assert result["references"] == 3
-    assert result["systems"][0]["scores"]["bleu"]["value"] == pytest.approx(100)
-    assert result["systems"][0]["scores"]["tokenized_bleu"]["value"] == pytest.approx(100)
-    assert result["signatures"]["bleu"].startswith("nrefs:3|case:lc")
-    assert all(
-        signature.startswith("nrefs:3|case:lc") for signature in result["signatures"].values()
-    )
+    for key in ("bleu", "tokenized_bleu"):
+        assert result["systems"][0]["scores"][key]["value"] == pytest.approx(100)
+    for signature in result["signatures"].values():
+        assert signature.startswith("nrefs:3|case:lc")
 
 
 def test_tokenised_bleu_is_that_of_the_subwords_joined(fake_run):
     fake = fake_run(count=5)
-    folder = fake.add("a", 0) / "translate" / "test"
-    write(
-        folder / "hyp.subwords.txt",
-        ["a@@ b c d e f"]
-        + [" ".join(w[0] + "@@ " + w[1:] for w in line.split()) for line in fake.lines["test"][1:]],
-    )
+    fake.add("a", 0)
+    ref = fake.lines["test"]
+    pieces = [" ".join(w[0] + "@@ " + w[1:] for w in line.split()) for line in ref[1:]]
+    fake.translate("a", ["a@@ b c d e f", *pieces], "hyp.subwords.txt")
     score(fake.run, resamples=10)
-    tokens = ["ab c d e f", *fake.lines["test"][1:]]
-    expected = sacrebleu.corpus_bleu(
-        tokens, [fake.lines["test"]], tokenize="none", smooth_method="none", force=True
-    ).score
-    assert (
-        json.loads(read(fake.run, "test", "scores.json"))["systems"][0]["scores"]["tokenized_bleu"][
-            "value"
-        ]
-        == expected
-    )
+    expected = slow.bleu_of_tokens(["ab c d e f", *ref[1:]], [ref])
+    (system,) = result_of(fake.run)["systems"]
+    assert system["scores"]["tokenized_bleu"]["value"] == expected
 
 
 @pytest.fixture
@@ -266,46 +227,39 @@ def test_tokenised_bleu_is_of_moses_tokens_in_their_own_case(shared, tmp_path, n
     as the references are.
     """
     lines, lossy = news
-    write(
-        tmp_path / "test.de",
-        real_lines(shared / "data" / "wmt_newstest" / "newstest2013.deu")[:700],
-    )
-    write(tmp_path / "test.en", lines)
-    pair = (tmp_path / "test.de", tmp_path / "test.en")
-    test = ",".join(map(str, pair))
-    run = prep(
-        "mine",
-        train=pair,
-        dev=pair,
-        test=[test],
-        jobs=1,
-        assignments=["prep.merges=200"],
-        run_dir=tmp_path / "run",
-    )
+    german = real_lines(shared / "data" / "wmt_newstest" / "newstest2013.deu")[:700]
+    pair = write(tmp_path / "test.de", german), write(tmp_path / "test.en", lines)
+    run = prepared(tmp_path, pair, "prep.merges=200")
     side = TextSide.load(run.prep, "tgt")
     subwords = [side.encode(line) for line in lossy]
-    folders = {
-        name: run.path / "systems" / name / "translate" / "test" for name in ("ours", "outside")
+    outputs = {
+        ("ours", "hyp.subwords.txt"): map(" ".join, subwords),
+        ("ours", "hyp.txt"): map(side.decode, subwords),
+        ("outside", "hyp.txt"): lossy,
     }
-    write(folders["ours"] / "hyp.subwords.txt", map(" ".join, subwords))
-    write(folders["ours"] / "hyp.txt", map(side.decode, subwords))
-    write(folders["outside"] / "hyp.txt", lossy)
+    for (name, file), text in outputs.items():
+        write(run.path / "systems" / name / "translate" / "test" / file, text)
     score(run, resamples=5, trials=5)
-    result = json.loads(read(run, "test", "scores.json"))
-    found = {
-        system["name"]: system["scores"]["tokenized_bleu"]["value"] for system in result["systems"]
-    }
+    result = result_of(run)
+    found = {one["name"]: one["scores"]["tokenized_bleu"]["value"] for one in result["systems"]}
     refs = [slow.moses_tokens(lines, "en")]
-    expected = slow.bleu_of_tokens(slow.cased_tokens(map(" ".join, subwords)), refs)
-    assert found["ours"] == pytest.approx(expected, abs=1e-9)
-    assert found["outside"] == pytest.approx(
-        slow.bleu_of_tokens(slow.moses_tokens(lossy, "en"), refs), abs=1e-9
-    )
+    expected = {
+        "ours": slow.bleu_of_tokens(slow.cased_tokens(map(" ".join, subwords)), refs),
+        "outside": slow.bleu_of_tokens(slow.moses_tokens(lossy, "en"), refs),
+    }
+    assert found == pytest.approx(expected, abs=1e-9)
     truecased = slow.bleu_of_tokens(
         [side.surface(one) for one in subwords], [[" ".join(side.tokens(line)) for line in lines]]
     )
-    assert abs(truecased - expected) > 0.1  # what it would be if truecasing were not undone
+    assert abs(truecased - expected["ours"]) > 0.1  # if truecasing were not undone
     assert result["signatures"]["tokenized_bleu"] == SPLIT
+
+
+def prepared(folder, pair, merges, further=()):
+    """Own files, prepared; further references."""
+    test = ",".join(map(str, (*pair, *further)))
+    options = {"train": pair, "dev": pair, "test": [test], "assignments": [merges]}
+    return prep("mine", jobs=1, run_dir=folder / "run", **options)
 
 
 @pytest.mark.parametrize(
@@ -324,31 +278,26 @@ def test_the_signature_of_tokenised_bleu_names_hyphens_and_case(fake_run, settin
     manifest["settings"] |= settings
     path.write_text(json.dumps(manifest), "utf-8")
     score(fake.run, resamples=5)
-    assert (
-        tokenizer
-        in json.loads(read(fake.run, "test", "scores.json"))["signatures"]["tokenized_bleu"]
-    )
+    assert tokenizer in result_of(fake.run)["signatures"]["tokenized_bleu"]
 
 
 def test_tokenised_bleu_of_outside_files_is_of_their_moses_tokens_with_lang_and_absent_without(
     tmp_path, capsys, news
 ):
-    files = [
-        write(tmp_path / name, lines) or tmp_path / name
+    ref, hyp = (
+        write(tmp_path / name, lines)
         for name, lines in zip(("ref.en", "hyp.en"), news, strict=True)
-    ]
-    score_files(files[1:], files[:1], language="en", output_format="json", resamples=5)
+    )
+    score_files([hyp], [ref], language="en", output_format="json", resamples=5)
     out, err = capsys.readouterr()
     result = json.loads(out)[0]
-    expected = slow.bleu_of_tokens(
-        slow.moses_tokens(news[1], "en"), [slow.moses_tokens(news[0], "en")]
-    )
-    assert result["systems"][0]["scores"]["tokenized_bleu"]["value"] == pytest.approx(
-        expected, abs=1e-9
-    )
+    refs, hyps = (slow.moses_tokens(lines, "en") for lines in news)
+    expected = slow.bleu_of_tokens(hyps, [refs])
+    found = result["systems"][0]["scores"]["tokenized_bleu"]["value"]
+    assert found == pytest.approx(expected, abs=1e-9)
     assert result["signatures"]["tokenized_bleu"] == SPLIT
     assert "tok. BLEU takes its tokens" in err
-    score_files(files[1:], files[:1], output_format="json", resamples=5)
+    score_files([hyp], [ref], output_format="json", resamples=5)
     out, err = capsys.readouterr()
     result = json.loads(out)[0]
     assert result["language"] == "en" and "tokenized_bleu" not in result["signatures"]
@@ -399,9 +348,8 @@ def test_systems_without_a_translation_are_named_oldest_first_with_the_command_f
     fake_run, capsys
 ):
     fake = fake_run(sets=("dev", "test"))
-    for age, name in enumerate(["zeta", "alpha", "mid", "done", "beta", "last"]):
-        folder = fake.add(name, 0.1, sets=["dev", "test"] if name == "done" else ["test"])
-        os.utime(folder / "config.toml", (age + 1, age + 1))
+    for name in ["zeta", "alpha", "mid", "done", "beta", "last"]:
+        fake.add(name, 0.1, sets=["dev", "test"] if name == "done" else ["test"])
     score(fake.run, set_names=["dev"], resamples=5, trials=5)
     said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     assert [line.split("'")[1] for line in said] == ["zeta", "alpha", "mid", "beta", "last"]
@@ -410,89 +358,54 @@ def test_systems_without_a_translation_are_named_oldest_first_with_the_command_f
 
 def test_empty_hypotheses_are_counted_and_shown(fake_run, capsys):
     fake = fake_run()
-    folder = fake.add("a", 0)
-    write(folder / "translate" / "test" / "hyp.txt", ["", "  ", *fake.lines["test"][2:]])
+    fake.add("a", 0)
+    fake.translate("a", ["", "  ", *fake.lines["test"][2:]])
     score(fake.run, resamples=10)
     assert "empty hypotheses: a 2" in capsys.readouterr().out
 
 
 def test_outside_files(tmp_path, capsys):
     ref = ["ein Hund läuft heute hier", "die Katze schläft dort und hier", "der Hund schläft"]
-    for name, lines in {
-        "ref.de": ref,
-        "a.txt": spoil(ref, 0.4, 1),
-        "b.txt": ref,
-        "src.en": ["a b", "c", "d e f"],
-    }.items():
-        write(tmp_path / name, lines)
-    score_files(
-        [tmp_path / "a.txt", tmp_path / "b.txt"],
-        [tmp_path / "ref.de"],
-        output_format="json",
-        resamples=50,
-    )
+    ref_path = write(tmp_path / "ref.de", ref)
+    hyps = [write(tmp_path / "a.txt", spoil(ref, 0.4, 1)), write(tmp_path / "b.txt", ref)]
+    src = write(tmp_path / "src.en", ["a b", "c", "d e f"])
+    score_files(hyps, [ref_path], output_format="json", resamples=50)
     result = json.loads(capsys.readouterr().out)[0]
     assert (result["baseline"], result["language"]) == ("a.txt", "de")
     assert result["systems"][1]["scores"]["bleu"]["value"] == pytest.approx(100)
     assert result["systems"][1]["differences"]["bleu"]["value"] > 0
-    options = {
-        "output_format": "json",
-        "resamples": 9,
-        "trials": 7,
-        "ratio": 0.4,
-        "seed": 5,
-        "test": "sign",
-    }
-    score_files([tmp_path / "a.txt", tmp_path / "b.txt"], [tmp_path / "ref.de"], **options)
+    options = {"resamples": 9, "trials": 7, "ratio": 0.4, "seed": 5, "test": "sign"}
+    score_files(hyps, [ref_path], output_format="json", **options)
     result = json.loads(capsys.readouterr().out)[0]
     assert result["test"] == "sign"
-    settings = [
-        result["systems"][1]["tests"][test]["bleu"]["setting"]
-        for test in ("paired_bootstrap", "sacrebleu_bootstrap", "sacrebleu_randomization")
-    ]
-    assert settings == [
-        "9 resamples of 1 sentences, seed 5",
-        "9 resamples of 3 sentences, seed 5",
-        "7 trials, seed 5",
-    ]
-    score_files(
-        [tmp_path / "a.txt"],
-        [tmp_path / "ref.de", tmp_path / "b.txt"],
-        src=tmp_path / "src.en",
-        by_length=True,
-        buckets="2,3",
-        resamples=9,
-    )
+    settings = {
+        "paired_bootstrap": "9 resamples of 1 sentences, seed 5",
+        "sacrebleu_bootstrap": "9 resamples of 3 sentences, seed 5",
+        "sacrebleu_randomization": "7 trials, seed 5",
+    }
+    tests = result["systems"][1]["tests"]
+    assert {test: tests[test]["bleu"]["setting"] for test in settings} == settings
+    by_length = {"src": src, "by_length": True, "buckets": "2,3"}
+    score_files(hyps[:1], [ref_path, hyps[1]], resamples=9, **by_length)
     out, err = capsys.readouterr()
-    assert "2 references" in out
-    assert "words of the source" in out
+    for shown in ("2 references", "words of the source", "other intervals: --format json"):
+        assert shown in out
     assert "nothing to compare with" in err
     assert "scores.json" not in out + err
-    assert "other intervals: --format json" in out
     assert len([p for p in tmp_path.iterdir()]) == 4  # nothing is written
 
 
 def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path, capsys):
-    write(tmp_path / "ref.de", ["ein Hund", "die Katze"])
+    ref = write(tmp_path / "ref.de", ["ein Hund", "die Katze"])
     options = {"resamples": 5, "output_format": "json"}
     with pytest.raises(DataError, match=r"no such file: .*nope\.en"):
-        score_files(
-            [tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "nope.en", **options
-        )
+        score_files([ref], [ref], src=tmp_path / "nope.en", **options)
     assert capsys.readouterr().out == ""
-    score_files([tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "ref.de", **options)
-    os.mkfifo(tmp_path / "pipe")
-    score_files(
-        [tmp_path / "ref.de"], [tmp_path / "ref.de"], src=tmp_path / "pipe", **options
-    )  # opened, it would wait for a writer
+    score_files([ref], [ref], src=ref, **options)
+    os.mkfifo(tmp_path / "pipe")  # opened, it would wait for a writer
+    score_files([ref], [ref], src=tmp_path / "pipe", **options)
     assert "--src is only used by --by-length" in capsys.readouterr().err
-    score_files(
-        [tmp_path / "ref.de"],
-        [tmp_path / "ref.de"],
-        src=tmp_path / "ref.de",
-        by_length=True,
-        **options,
-    )
+    score_files([ref], [ref], src=ref, by_length=True, **options)
     assert "only used" not in capsys.readouterr().err
 
 
@@ -500,30 +413,25 @@ def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_s
     fake = fake_run(count=80)
     fake.add("a", 0.2)
     fake.add("b", 0.3)
-    for buckets, said in (
-        ("15", "of 2 such p one in twenty"),
-        ("1,2,3,5,7,9,11,13,15,17,19,21,23,25", None),
-    ):
+    many = "1,2,3,5,7,9,11,13,15,17,19,21,23,25"
+    for buckets, some in (("15", True), (many, False)):
         score(fake.run, buckets=buckets, by_length=True, resamples=5, trials=5)
-        note = next(
-            line
-            for line in read(fake.run, "test", "lengths.md").splitlines()
-            if "no p below 30 sentences" in line
-        )
-        assert (said in note) if said else ("one in twenty" not in note)
+        lines = read(fake.run, "test", "lengths.md").splitlines()
+        note = next(line for line in lines if "no p below 30 sentences" in line)
+        assert ("of 2 such p one in twenty" in note) == ("one in twenty" in note) == some
 
 
 def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
     lines = [" ".join(["wort"] * (1 + 5 * number % 23)) for number in range(60)]
-    for name, text in (("ref.de", lines), ("hyp.de", lines[:20] + lines[21:]), ("empty.de", [])):
-        write(tmp_path / name, text)
-    ref, hyp, empty = (tmp_path / name for name in ("ref.de", "hyp.de", "empty.de"))
+    ref, hyp = (
+        write(tmp_path / "ref.de", lines),
+        write(tmp_path / "hyp.de", lines[:20] + lines[21:]),
+    )
+    empty = write(tmp_path / "empty.de", [])
     with pytest.raises(DataError, match="hyp.de has 59 lines but .*ref.de has 60") as caught:
         score_files([ref, hyp], [ref])
-    assert (
-        caught.value.where
-        == f"first odd pair: line 21 ({len(lines[21].split())} words vs {len(lines[20].split())})"
-    )
+    words = len(lines[21].split()), len(lines[20].split())
+    assert caught.value.where == "first odd pair: line 21 ({} words vs {})".format(*words)
     with pytest.raises(DataError, match="hyp.de has 59 lines but .*ref.de has 60") as caught:
         score_files([ref], [ref], src=hyp, by_length=True)
     assert caught.value.where.startswith("first odd pair: line 21 ")
@@ -533,94 +441,71 @@ def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
 
 
 def test_outside_files_may_be_pipes(tmp_path, capsys, pipe):
-    ref, hyp = (
-        ["ein Hund", "die Katze schläft dort", "ja"],
-        [
-            "ein Hund",
-            "die Katze schläft hier",
-            "ja",
-        ],
-    )
-    write(tmp_path / "ref.de", ref)
-    write(tmp_path / "hyp.de", hyp)
+    ref = ["ein Hund", "die Katze schläft dort", "ja"]
+    hyp = ["ein Hund", "die Katze schläft hier", "ja"]
+    ref_path, hyp_path = write(tmp_path / "ref.de", ref), write(tmp_path / "hyp.de", hyp)
     options = {"language": "de", "output_format": "json", "resamples": 9, "by_length": True}
-    score_files([tmp_path / "hyp.de"], [tmp_path / "ref.de"], src=tmp_path / "ref.de", **options)
+    score_files([hyp_path], [ref_path], src=ref_path, **options)
     of_files = json.loads(capsys.readouterr().out)[0]["systems"][0]["scores"]
     piped = [pipe("".join(line + "\n" for line in lines)) for lines in (hyp, ref, ref)]
     score_files([piped[0]], [piped[1]], src=piped[2], **options)
     assert json.loads(capsys.readouterr().out)[0]["systems"][0]["scores"] == of_files
     short = pipe("ein Hund\n")
     with pytest.raises(DataError, match=f"{short} has 1 line but .*ref.de has 3") as caught:
-        score_files([short], [tmp_path / "ref.de"], **options)
+        score_files([short], [ref_path], **options)
     assert caught.value.where is None  # no line is named: there is nothing left to look at
 
 
 def test_outside_files_that_do_not_fit_are_refused(tmp_path):
-    write(tmp_path / "a.txt", ["x", "y"])
-    write(tmp_path / "ref.txt", ["x", "y", "z"])
-    with pytest.raises(DataError, match=r"a\.txt has 2 lines but .*ref\.txt has 3"):
-        score_files([tmp_path / "a.txt"], [tmp_path / "ref.txt"])
-    with pytest.raises(DataError, match="no such file"):
-        score_files([tmp_path / "none"], [tmp_path / "ref.txt"])
-    with pytest.raises(ConfigError, match="go together"):
-        score_files([tmp_path / "a.txt"], [])
-    with pytest.raises(
-        DataError, match=r"a\.txt has 2 lines.*\n.*first odd pair.*\n.*give the source"
+    short, ref = write(tmp_path / "a.txt", ["x", "y"]), write(tmp_path / "ref.txt", ["x", "y", "z"])
+    source = r"a\.txt has 2 lines.*\n.*first odd pair.*\n.*give the source"
+    for hyps, refs, options, error, message in (
+        ([short], [ref], {}, DataError, r"a\.txt has 2 lines but .*ref\.txt has 3"),
+        ([tmp_path / "none"], [ref], {}, DataError, "no such file"),
+        ([short], [], {}, ConfigError, "go together"),
+        ([ref], [ref], {"src": short, "by_length": True}, DataError, source),
+        ([short, short], [short], {}, ConfigError, "twice"),
+        ([short], [short], {"against": "c"}, DataError, "baseline 'c'"),
     ):
-        score_files(
-            [tmp_path / "ref.txt"], [tmp_path / "ref.txt"], src=tmp_path / "a.txt", by_length=True
-        )
-    with pytest.raises(ConfigError, match="twice"):
-        score_files([tmp_path / "a.txt", tmp_path / "a.txt"], [tmp_path / "a.txt"])
-    with pytest.raises(DataError, match="baseline 'c'"):
-        score_files([tmp_path / "a.txt"], [tmp_path / "a.txt"], against="c")
+        with pytest.raises(error, match=message):
+            score_files(hyps, refs, **options)
 
 
 def test_chinese_is_scored_by_characters_and_the_choice_is_said(tmp_path, capsys):
-    write(tmp_path / "ref.zh", ["我们今天去学校", "他昨天没有来这里"])
-    score_files([tmp_path / "ref.zh"], [tmp_path / "ref.zh"], resamples=5)
+    ref = write(tmp_path / "ref.zh", ["我们今天去学校", "他昨天没有来这里"])
+    score_files([ref], [ref], resamples=5)
     out, err = capsys.readouterr()
-    assert "100.00" in out
-    assert "tok:zh" in out
-    assert "tokenizer zh" in err
-    assert "asian:yes" in out
-    assert "tok. BLEU" not in out
-    score_files([tmp_path / "ref.zh"], [tmp_path / "ref.zh"], language="zh", resamples=5)
+    assert "100.00" in out and "tok:zh" in out and "asian:yes" in out
+    assert "tokenizer zh" in err and "tok. BLEU" not in out
+    score_files([ref], [ref], language="zh", resamples=5)
     assert "tok. BLEU: nrefs:1|case:mixed|eff:no|tok:jieba|" in capsys.readouterr().out
 
 
 def test_several_references_in_every_score_and_every_test(fake_run):
     fake = fake_run(references=3, count=60)
-    refs = [
-        (fake.run.prep / "text" / f"test.ref{i or ''}").read_text("utf-8").splitlines()
-        for i in range(3)
-    ]
-    hyps = {
-        name: spoil(fake.lines["test"], share, len(name))
-        for name, share in (("base", 0.3), ("better", 0.28))
-    }
-    for age, (name, share) in enumerate((("base", 0.3), ("better", 0.28))):
-        folder = fake.add(name, share)
-        os.utime(folder / "config.toml", (age + 1, age + 1))
+    texts = [fake.run.prep / "text" / f"test.ref{i or ''}" for i in range(3)]
+    refs, hyps = [path.read_text("utf-8").splitlines() for path in texts], {}
+    for name, share in (("base", 0.3), ("better", 0.28)):
+        fake.add(name, share)
+        hyps[name] = spoil(fake.lines["test"], share, len(name))
     score(fake.run, resamples=50, trials=60)
-    result = json.loads(read(fake.run, "test", "scores.json"))
+    result = result_of(fake.run)
     better = result["systems"][1]
     assert (result["references"], better["name"]) == (3, "better")
-    assert better["scores"]["bleu"]["value"] == sacrebleu.corpus_bleu(hyps["better"], refs).score
-    assert better["scores"]["chrf"]["value"] == sacrebleu.corpus_chrf(hyps["better"], refs).score
-    assert (
-        better["scores"]["ter"]["value"]
-        == sacrebleu.corpus_ter(hyps["better"], refs, case_sensitive=True).score
-    )
+    expected = {
+        "bleu": sacrebleu.corpus_bleu(hyps["better"], refs),
+        "chrf": sacrebleu.corpus_chrf(hyps["better"], refs),
+        "ter": sacrebleu.corpus_ter(hyps["better"], refs, case_sensitive=True),
+    }
+    for key, found in expected.items():
+        assert better["scores"][key]["value"] == found.score
     ours, theirs = (bleu(hyps[name], refs) for name in ("better", "base"))
     for test in TESTS:
-        assert (
-            better["tests"][test]["bleu"]["p"] == compare(test, ours, theirs, Draws(60, 50, 60)).p
-        )
+        p = compare(test, ours, theirs, Draws(60, 50, 60)).p
+        assert better["tests"][test]["bleu"]["p"] == p
+    # The further references do change it.
     one = bleu(hyps["better"], refs[:1]), bleu(hyps["base"], refs[:1])
-    assert (
-        compare("sign", *one, Draws(60)).p != better["tests"]["sign"]["bleu"]["p"]
-    )  # the further references do change it
+    assert compare("sign", *one, Draws(60)).p != better["tests"]["sign"]["bleu"]["p"]
 
 
 def test_prepared_references_reach_the_scores(tmp_path, capsys):
@@ -630,31 +515,16 @@ def test_prepared_references_reach_the_scores(tmp_path, capsys):
         ["A dog is running .", "The cat is asleep ."],
         ["Dogs run .", "A cat sleeps ."],
     ]
-    for name, lines in {
-        "s.de": ["Der Hund läuft .", "Eine Katze schläft ."],
-        **{f"r{i}.en": ref for i, ref in enumerate(refs)},
-    }.items():
-        write(tmp_path / name, lines * 4)
-    pair = (tmp_path / "s.de", tmp_path / "r0.en")
-    test = ",".join(str(tmp_path / name) for name in ("s.de", "r0.en", "r1.en", "r2.en"))
-    run = prep(
-        "mine",
-        train=pair,
-        dev=pair,
-        test=[test],
-        jobs=1,
-        assignments=["prep.merges=20"],
-        run_dir=tmp_path / "run",
-    )
+    src = write(tmp_path / "s.de", ["Der Hund läuft .", "Eine Katze schläft ."] * 4)
+    paths = [write(tmp_path / f"r{i}.en", ref * 4) for i, ref in enumerate(refs)]
+    run = prepared(tmp_path, (src, paths[0]), "prep.merges=20", paths[1:])
     hyps = ["The dog is running .", "A cat sleeps today ."] * 4
     write(run.path / "systems" / "mine" / "translate" / "test" / "hyp.txt", hyps)
     score(run, resamples=5)
-    result = json.loads(read(run, "test", "scores.json"))
+    result = result_of(run)
     assert (result["references"], result["sentences"]) == (3, 8)
-    assert (
-        result["systems"][0]["scores"]["bleu"]["value"]
-        == sacrebleu.corpus_bleu(hyps, [ref * 4 for ref in refs]).score
-    )
+    expected = sacrebleu.corpus_bleu(hyps, [ref * 4 for ref in refs]).score
+    assert result["systems"][0]["scores"]["bleu"]["value"] == expected
     assert result["signatures"]["tokenized_bleu"].startswith("nrefs:3|")
     (run.prep / "text" / "test.ref2").write_text("Dogs run .\n", "utf-8")
     with pytest.raises(DataError, match="1 lines in a reference of 8"):
@@ -663,18 +533,15 @@ def test_prepared_references_reach_the_scores(tmp_path, capsys):
 
 def test_a_chinese_target_is_scored_by_characters_whatever_its_code(fake_run, capsys):
     lines = ["我们今天去学校", "他昨天没有来这里", "天气很好"]
+    hyps = ["我们今天去学校", "他昨天来这里", "天气好"]
     for code in ("zh", "zho"):
         fake = fake_run(tgt=code, count=3, name=code)
         write(fake.run.prep / "text" / "test.ref", lines)
-        folder = fake.add("a", 0)
-        write(
-            folder / "translate" / "test" / "hyp.txt", ["我们今天去学校", "他昨天来这里", "天气好"]
-        )
+        fake.add("a", 0)
+        fake.translate("a", hyps)
         score(fake.run, resamples=5)
-        result = json.loads(read(fake.run, "test", "scores.json"))
-        expected = sacrebleu.corpus_bleu(
-            ["我们今天去学校", "他昨天来这里", "天气好"], [lines], tokenize="zh"
-        ).score
+        result = result_of(fake.run)
+        expected = sacrebleu.corpus_bleu(hyps, [lines], tokenize="zh").score
         assert result["systems"][0]["scores"]["bleu"]["value"] == expected > 50
         assert "tok:zh" in result["signatures"]["bleu"]
         assert "mteval" not in result["signatures"]
@@ -685,17 +552,16 @@ def test_a_chinese_target_is_scored_by_characters_whatever_its_code(fake_run, ca
 
 def test_every_test_is_shown_under_its_name(fake_run, capsys):
     fake = fake_run(count=60)
-    for age, (name, share) in enumerate((("base", 0.3), ("better", 0.25), ("same", 0.3))):
-        folder = fake.add(name, share)
-        os.utime(folder / "config.toml", (age + 1, age + 1))
-    write(folder / "translate" / "test" / "hyp.txt", spoil(fake.lines["test"], 0.3, len("base")))
+    for name, share in (("base", 0.3), ("better", 0.25), ("same", 0.3)):
+        fake.add(name, share)
+    fake.translate("same", spoil(fake.lines["test"], 0.3, len("base")))
     score(fake.run, resamples=200, trials=300, test="sign", ratio=0.5)
     out = capsys.readouterr().out
     rows = list(csv.DictReader(io.StringIO(read(fake.run, "test", "significance.csv"))))
     assert [(row["system"], row["metric"]) for row in rows] == [
         (s, kind.header) for s in ("better", "same") for kind in METRICS.values()
     ]
-    result = json.loads(read(fake.run, "test", "scores.json"))
+    result = result_of(fake.run)
     for test in TESTS:
         assert float(rows[0][f"p_{test}"]) == result["systems"][1]["tests"][test]["bleu"]["p"]
         assert f"{TESTS[test].header}: {TESTS[test].name}" in out
@@ -706,21 +572,12 @@ def test_every_test_is_shown_under_its_name(fake_run, capsys):
     same = rows[len(METRICS)]
     assert [float(same[f"p_{test}"]) for test in TESTS] == [1.0, 1.0, 1 / 201, 1 / 301, 1.0]
     assert "sacreBLEU's p, small by definition, says nothing" in out
-    main = next(
-        csv.DictReader(
-            io.StringIO(
-                read(fake.run, "test", "table.csv").split("\n", 2)[0]
-                + "\n"
-                + read(fake.run, "test", "table.csv").split("\n")[2]
-            )
-        )
-    )
+    header, _, better = read(fake.run, "test", "table.csv").split("\n")[:3]
+    main = dict(zip(*csv.reader([header, better]), strict=True))
     assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
     assert "Collins" in read(fake.run, "test", "table.md")
-    assert (
-        result["systems"][1]["tests"]["paired_bootstrap"]["bleu"]["setting"]
-        == "200 resamples of 30 sentences, seed 1"
-    )
+    setting = result["systems"][1]["tests"]["paired_bootstrap"]["bleu"]["setting"]
+    assert setting == "200 resamples of 30 sentences, seed 1"
     with pytest.raises(ConfigError, match="unknown significance test 'koehn'"):
         score(fake.run, test="koehn")
 
@@ -756,10 +613,8 @@ def test_a_draw_that_makes_no_sense_is_refused_by_the_name_of_its_option(fake_ru
 
 def test_the_page_and_the_help_name_every_metric_and_every_test():
     page = (Path(nmtkit.score.__file__).parent / "README.md").read_text("utf-8")
-    for key, header in [(key, kind.header) for key, kind in METRICS.items()] + [
-        (key, test.header) for key, test in TESTS.items()
-    ]:
-        assert f"| `{key}` | {header} |" in page
+    for key, entry in [*METRICS.items(), *TESTS.items()]:
+        assert f"| `{key}` | {entry.header} |" in page
     code = (
         "import json, typer, nmtkit.cli as c; print(json.dumps({p.name: p.help for p in"
         " typer.main.get_command(c.app).commands['score'].params}))"
@@ -784,18 +639,12 @@ def test_the_page_and_the_help_name_every_metric_and_every_test():
 
 def translated_as(fake, system, text, checkpoint="step-00000010"):
     """Write down what `translate` would: the text and the checkpoint that a translation is of."""
-    source = {
-        "lines": 40,
-        "sha256": hashlib.sha256("".join(line + "\n" for line in text).encode()).hexdigest(),
-    }
-    meta = {
-        "format": 1,
-        "source": source,
-        "settings": {"beam": 5},
-        "checkpoints": [{"system": system, "name": checkpoint, "sha256": "…"}],
-    }
-    (fake.run.path / "systems" / system / "translate" / "test" / "meta.json").write_text(
-        json.dumps(meta), "utf-8"
+    digest = hashlib.sha256("".join(line + "\n" for line in text).encode()).hexdigest()
+    fake.describe(
+        system,
+        source={"lines": 40, "sha256": digest},
+        settings={"beam": 5},
+        checkpoints=[{"system": system, "name": checkpoint, "sha256": "…"}],
     )
 
 
@@ -805,13 +654,10 @@ def test_a_translation_of_another_text_is_never_scored(fake_run, capsys):
         fake.add(name, 0.3)
         translated_as(fake, name, text)
     score(fake.run, resamples=10)
-    assert (
-        "the translation by 'earlier' is of an earlier test set and left out (nmtkit translate"
-        " --system earlier" in capsys.readouterr().err
-    )
-    assert [s["name"] for s in json.loads(read(fake.run, "test", "scores.json"))["systems"]] == [
-        "today"
-    ]
+    message = "the translation by 'earlier' is of an earlier test set and left out"
+    command = "(nmtkit translate --system earlier"
+    assert f"{message} {command}" in capsys.readouterr().err
+    assert [s["name"] for s in result_of(fake.run)["systems"]] == ["today"]
     for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
         with pytest.raises(DataError, match="is of an earlier test set"):
             score(fake.run, resamples=10, **named)
@@ -827,20 +673,15 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
     folder = fake.add("a", 0.3)
     translated_as(fake, "a", fake.lines["test"])
     for name in ("step-00000010", "step-00000020"):
-        manifest = {
-            "format": 1,
-            "step": 10,
-            "files": {"model.safetensors": {"bytes": 0, "sha256": name}},
-        }
+        weights = {"model.safetensors": {"bytes": 0, "sha256": name}}
+        manifest = {"format": 1, "step": 10, "files": weights}
         write(folder / "checkpoints" / name / "model.safetensors", [])
         write(folder / "checkpoints" / name / "manifest.json", [json.dumps(manifest)])
-    for best, said in (("step-00000010", False), ("step-00000020", True)):
+    message = "'a' was translated with step-00000010, its weights are now those of step-00000020"
+    for best, warned in (("step-00000010", False), ("step-00000020", True)):
         write_best(folder, best)
         score(fake.run, resamples=10)
-        assert (
-            "'a' was translated with step-00000010, its weights are now those of step-00000020"
-            in capsys.readouterr().err
-        ) is said
+        assert (message in capsys.readouterr().err) is warned
     (folder / "config.toml").write_text(
         'variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n'
     )
@@ -852,33 +693,19 @@ def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
     fake = fake_run()
     for name, beam, precision in (("a", 5, "float32"), ("b", 5, "bfloat16"), ("c", 4, "float32")):
         fake.add(name, 0.3)
-        meta = {
-            "format": 1,
-            "settings": {"beam": beam, "batch_size": beam},
-            "hardware": {"precision": precision},
-        }
-        (fake.run.path / "systems" / name / "translate" / "test" / "meta.json").write_text(
-            json.dumps(meta), "utf-8"
-        )
+        settings = {"beam": beam, "batch_size": beam}
+        fake.describe(name, settings=settings, hardware={"precision": precision})
     score(fake.run, resamples=10, systems=["a", "b"])
-    told = capsys.readouterr().err
-    assert (
-        "with the same search.precision (float32: a; bfloat16: b)" in told
-        and "search.beam" not in told
-        and "batch_size" not in told
-    )
+    printed = capsys.readouterr().err
+    assert "with the same search.precision (float32: a; bfloat16: b)" in printed
+    assert "search.beam" not in printed and "batch_size" not in printed
     score(fake.run, resamples=10)
-    told = capsys.readouterr().err
     # One command for all settings: the next would undo the one before.
-    (line,) = (line for line in told.splitlines() if "searched" in line)
-    assert (
-        "with the same search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b);"
-        " alike after: nmtkit" in line
-    )
-    assert line.endswith(
-        "--system a --system b --system c --force --set-name test --set search.beam=… --set"
-        " search.precision=…"
-    )
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "searched" in line)
+    differences = "search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b)"
+    assert f"with the same {differences}; alike after: nmtkit" in line
+    command = "--system a --system b --system c --force --set-name test"
+    assert line.endswith(f"{command} --set search.beam=… --set search.precision=…")
     score(fake.run, resamples=10, systems=["a"])
     assert "searched" not in capsys.readouterr().err
 
@@ -949,8 +776,10 @@ def test_an_ensemble_is_searched_again_by_a_command_of_its_own(tmp_path):
 def test_a_damaged_description_of_a_translation_is_named(fake_run, meta, field):
     fake = fake_run()
     fake.add("a", 0.3)
+    fake.describe("a", **(meta or {}))
     path = fake.run.path / "systems" / "a" / "translate" / "test" / "meta.json"
-    path.write_text(json.dumps({"format": 1, **meta} if meta else meta), "utf-8")
+    if meta == []:
+        path.write_text("[]")
     with pytest.raises(DataError, match=field) as caught:
         score(fake.run, resamples=10)
     assert str(caught.value.where) == str(path) and "nmtkit translate --force" in caught.value.hint
