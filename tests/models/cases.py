@@ -6,118 +6,89 @@ from nmtkit.models.variants import VARIANTS
 from tests.models.contract import Case
 
 TOY = "tests.toy_recurrent:ToyRecurrent"
+
+
+def case(variant, **values):
+    return Case(variant, tuple(values.items()))
+
+
 MORE = [
-    Case("transformer", (("norm", "pre"), ("tie", "target"), ("softmax_bias", True))),
-    Case("transformer", (("tie", "all"), ("attn_bias", False))),
-    Case("full-dc", (("kernel_size", 3), ("norm", "pre"), ("layers", "2-2"))),
-    Case("full-dc", (("kernel_size", 4), ("attn_bias", False), ("even_side", "right"))),
-    Case("pr", (("glance", "mean"), ("attentive", False), ("transparent", False))),
-    Case("pr", (("attentive", False), ("transparent", False), ("norm", "pre"))),
-    Case("pr", (("transparent", False),)),
-    Case("pr", (("segmentation", "parse"),)),
-    Case(
+    case("transformer", norm="pre", tie="target", softmax_bias=True),
+    case("transformer", tie="all", attn_bias=False),
+    case("full-dc", kernel_size=3, norm="pre", layers="2-2"),
+    case("full-dc", kernel_size=4, attn_bias=False, even_side="right"),
+    case("pr", glance="mean", attentive=False, transparent=False),
+    case("pr", attentive=False, transparent=False, norm="pre"),
+    case("pr", transparent=False),
+    case("pr", segmentation="parse"),
+    case(
         "pr",
-        (
-            ("glance", "mean"),
-            ("generator", "sigmoid_residual"),
-            ("combiner_residual", "x+o"),
-            ("combiner_hidden", 20),
-            ("embed_norm", True),
-            ("ta_tokens", True),
-        ),
+        glance="mean",
+        generator="sigmoid_residual",
+        combiner_residual="x+o",
+        combiner_hidden=20,
+        embed_norm=True,
+        ta_tokens=True,
     ),
-    Case(
+    case(
         "amn",
-        (
-            ("context_size", 2),
-            ("context_join", "parallel"),
-            ("context_encoder", "lstm"),
-            ("share_first_attention", False),
-            ("norm", "pre"),
-        ),
+        context_size=2,
+        context_join="parallel",
+        context_encoder="lstm",
+        share_first_attention=False,
+        norm="pre",
     ),
-    Case(
+    case(
         "amn",
-        (
-            ("context_size", 2),
-            ("context_join", "parallel"),
-            ("query_from", "encoder"),
-            ("context_encoder", "none"),
-            ("attn_bias", False),
-        ),
+        context_size=2,
+        context_join="parallel",
+        query_from="encoder",
+        context_encoder="none",
+        attn_bias=False,
     ),
-    Case(
+    case(
         "amn",
-        (
-            ("context_size", 2),
-            ("context_join", "parallel"),
-            ("inter_attention", False),
-            ("context_encoder", "bigru"),
-        ),
+        context_size=2,
+        context_join="parallel",
+        inter_attention=False,
+        context_encoder="bigru",
     ),
-    Case(
+    case(
         "amn",
-        (
-            ("context_size", 2),
-            ("inter_attention", False),
-            ("context_encoder", "transformer"),
-            ("norm", "pre"),
-            ("tie", "all"),
-        ),
+        context_size=2,
+        inter_attention=False,
+        context_encoder="transformer",
+        norm="pre",
+        tie="all",
     ),
-    Case("amn", (("context_size", 2), ("context_residual", True), ("context_encoder", "bigru"))),
-    Case(
-        "context-aware",
-        (("context_size", 2), ("norm", "pre"), ("tie", "target"), ("attn_bias", False)),
-    ),
-    Case("han", (("norm", "pre"), ("tie", "target"), ("attn_bias", False))),
-    Case("han", (("side", "decoder"), ("norm", "pre"))),
-    Case("han", (("side", "joint"), ("tie", "target"), ("context_gradients", False))),
-    Case("concat", (("context_size", 2), ("norm", "pre"))),
-    Case("rnnsearch", (("tie", "all"), ("d_alignment", 5), ("softmax_bias", False))),
-    Case("caru", (("caatt", False), ("caembed", "off"), ("attention_norm", "softmax"))),
-    Case(
+    case("amn", context_size=2, context_residual=True, context_encoder="bigru"),
+    case("context-aware", context_size=2, norm="pre", tie="target", attn_bias=False),
+    case("han", norm="pre", tie="target", attn_bias=False),
+    case("han", side="decoder", norm="pre"),
+    case("han", side="joint", tie="target", context_gradients=False),
+    case("concat", context_size=2, norm="pre"),
+    case("rnnsearch", tie="all", d_alignment=5, softmax_bias=False),
+    case("caru", caatt=False, caembed="off", attention_norm="softmax"),
+    case(
         "caru",
-        (
-            ("caembed", "embed"),
-            ("history", 3),
-            ("caatt_first", "gated"),
-            ("first_step", "linear"),
-            ("cell", "gru"),
-            ("tie", "none"),
-        ),
+        caembed="embed",
+        history=3,
+        caatt_first="gated",
+        first_step="linear",
+        cell="gru",
+        tie="none",
     ),
-    Case(
+    case("caru", caembed="replace", history=2, bidirectional=True, alignment_width=5, cell="lstm"),
+    case(
         "caru",
-        (
-            ("caembed", "replace"),
-            ("history", 2),
-            ("bidirectional", True),
-            ("alignment_width", 5),
-            ("cell", "lstm"),
-        ),
+        history=3,
+        bidirectional=True,
+        cell="lstm",
+        alignment="bounded",
+        n_scale="const",
+        n_constant=3,
     ),
-    Case(
-        "caru",
-        (
-            ("history", 3),
-            ("bidirectional", True),
-            ("cell", "lstm"),
-            ("alignment", "bounded"),
-            ("n_scale", "const"),
-            ("n_constant", 3),
-        ),
-    ),
-    Case(
-        "caru",
-        (
-            ("cell", "mgu"),
-            ("readout", "maxout"),
-            ("tie", "all"),
-            ("softmax_bias", False),
-            ("caembed", "off"),
-        ),
-    ),
-    Case("gru-inv", (("bidirectional", False), ("alignment_width", 5), ("cell", "mgu"))),
+    case("caru", cell="mgu", readout="maxout", tie="all", softmax_bias=False, caembed="off"),
+    case("gru-inv", bidirectional=False, alignment_width=5, cell="mgu"),
 ]
 CASES = [*map(Case, VARIANTS), *MORE, Case(TOY)]

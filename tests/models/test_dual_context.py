@@ -141,7 +141,7 @@ def test_every_kernel_at_both_ends_of_a_sentence(kernel, side):
     nothing and sees no neighbour.
     """
     values = {"kernel_size": kernel, "even_side": side, "encoder_layers": 1, "decoder_layers": 1}
-    model = contract.Case("full-dc", tuple(values.items())).build()
+    model = contract.Case("full-dc").build(**values)
     weights = contract.numbers(model)
     sentences = [([3], [4]), ([5, 6], [7, 8, 9]), (list(range(3, 14)), list(range(9, 19)))]
     together = contract.full(model, contract.collate(sentences, more=2))
@@ -161,7 +161,7 @@ def test_layers_choose_where_the_module_stands():
     assert module_at(model.encoder) == [False, True, True, False]
     assert module_at(model.decoder) == [False, True, True]
     for layers in (2, "2", "2-2"):  # `--set model.layers=2` comes as a number
-        model = contract.Case("enc-dc", (("layers", layers),)).build()
+        model = contract.Case("enc-dc").build(layers=layers)
         assert module_at(model.encoder) == [False, True]
 
 

@@ -178,7 +178,7 @@ def test_weights_of_contexts_are_the_mean_of_raw_scores():
     """β of models.md 3.5, which is computed from means of queries and keys; with one context it
     is 1 whatever the scores.
     """
-    model = contract.Case("amn", (("context_join", "parallel"),)).build()
+    model = contract.Case("amn").build(context_join="parallel")
     slow, texts = Slow(contract.numbers(model), model.settings), [ONE, TWO, THREE]
     with capture() as seen:
         model.encode(batch_of(*texts, rows=MIXED))
@@ -216,7 +216,7 @@ def test_outside_training_the_memory_of_a_batch_is_that_of_the_document(monkeypa
     """What a sentence reads is given by its document: in any batches, and whatever other
     documents say.
     """
-    model = contract.Case("amn", (("memory_scope", "batch"),)).build()
+    model = contract.Case("amn").build(memory_scope="batch")
     assert model.context_rule.whole and not model.train().context_rule.whole
     model.eval()
     ids, sides = Vocabulary([*SPECIALS, *map(str, range(contract.V - len(SPECIALS)))]), Spaces()

@@ -214,7 +214,7 @@ def test_cutting_by_the_batch_as_the_released_code_does():
     phrases = ngrams(torch.tensor([30, 7]), 30, padded=True, by_batch=True)
     assert as_spans(phrases, 0) == cut(30)
     assert as_spans(phrases, 1) == [(0, 5), (5, 7)]
-    model = contract.Case("pr", (("phrase_length", "batch"),)).build()
+    model = contract.Case("pr").build(phrase_length="batch")
     short, long = ([3, 4, 5, 6, EOS], [3, EOS]), (list(range(3, 22)) * 2 + [EOS], [4, EOS])
     alone, together = (
         contract.full(model, contract.collate(pairs))[0, :2] for pairs in ([short], [short, long])
@@ -270,9 +270,7 @@ def test_parsed_sentences_equal_the_slow_way_whatever_their_neighbours(values):
 
 
 def test_without_parses_phrases_are_ngrams():
-    parse, ngram = (
-        contract.Case("pr", (("segmentation", name),)).build() for name in ("parse", "ngram")
-    )
+    parse, ngram = (contract.Case("pr").build(segmentation=name) for name in ("parse", "ngram"))
     plain = contract.collate(PAIRS)
     parsed = dataclasses.replace(plain, spans=padded(SPANS))
     assert torch.equal(contract.full(parse, plain), contract.full(ngram, plain))
@@ -339,5 +337,5 @@ def test_phrases_are_read_once_a_sentence(monkeypatch):
 
 def test_weights_of_tokens_are_no_setting_of_phrases_without_attention():
     with pytest.raises(ConfigError, match="no weights") as error:
-        contract.Case("pr", (("attentive", False), ("generator", "sigmoid_residual"))).build()
+        contract.Case("pr").build(attentive=False, generator="sigmoid_residual")
     assert error.value.where == "model.generator, model.attentive"
