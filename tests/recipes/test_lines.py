@@ -85,6 +85,7 @@ paper's ladder; those beside it are counted in `test_sizes_of_the_comparators`).
 """
 
 
+DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
 MEASURING = ("score", "analyze")
 STAGES = {
     "score": "score",
@@ -134,6 +135,12 @@ def planned(values):
     return make_plan(run, TrainOptions.of(given))
 
 
+def trainings(done):
+    """The name and the plan of each training of a recipe, in order; seed 1 is not named."""
+    values = [understood(call) for call in done.calls if call[0] == "train"]
+    return [(each["name"].removesuffix("-s1"), planned(each)) for each in values]
+
+
 def understood(call):
     """The options of a call, with defaults; what they name exists."""
     if call[0] == "analyze":
@@ -177,7 +184,7 @@ def test_full_has_the_papers_sizes_and_updates(name, with_parses):
     vocabularies, sizes, updates = FULL[name]
     done = with_parses(name, "full")
     assert "without a GPU" in done.stderr
-    plans = [planned(understood(call)) for call in done.calls if call[0] == "train"]
+    plans = [plan for _, plan in trainings(done)]
     counted = {}
     for plan in plans:
         if (plan.variant, repr(plan.model)) not in counted:
@@ -222,35 +229,18 @@ def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_pars
     "name", [name for name in FULL if not name.startswith(("caru/", "memory/"))]
 )
 def test_a_system_is_what_its_name_says(name, with_parses):
-    for call in with_parses(name, "full").calls:
-        if call[0] == "train":
-            values = understood(call)
-            system = values["name"].removesuffix("-s1")
-            module = next(
-                (
-                    variant
-                    for variant in ("enc-dc", "dec-dc", "full-dc")
-                    if system.startswith(variant)
-                ),
-                "pr",
-            )
-            assert values["variant"] == (
-                "transformer" if system in {"transformer", "big"} else module
-            )
-            model = planned(values).model
-            if module == "enc-dc":
-                size, layers = system.partition("-f")[2] or "2", system.partition("-layers-")[2]
-                assert (str(model["kernel_size"]), model["layers"]) == (size, layers)
+    for system, plan in trainings(with_parses(name, "full")):
+        module = next((dc for dc in ("enc-dc", "dec-dc", "full-dc") if system.startswith(dc)), "pr")
+        assert plan.variant == ("transformer" if system in {"transformer", "big"} else module)
+        if module == "enc-dc":
+            size, layers = system.partition("-f")[2] or "2", system.partition("-layers-")[2]
+            assert (str(plan.model["kernel_size"]), plan.model["layers"]) == (size, layers)
 
 
 def test_the_ladder_of_phrases(with_parses):
-    plans = {
-        call[call.index("--name") + 1]: planned(understood(call))
-        for call in with_parses("phrase/table2", "full").calls
-        if call[0] == "train"
-    }
+    plans = dict(trainings(with_parses("phrase/table2", "full")))
     rungs = [
-        tuple(plans[f"{name}-s1"].model[key] for key in KEYS)
+        tuple(plans[name].model[key] for key in KEYS)
         for name in ("mean", "max", "max-attn", "pr", "parse")
     ]
     assert rungs == [
@@ -266,85 +256,57 @@ def test_the_rows_of_the_memory(with_parses):
     """What the paper takes away, and which sentences it reads."""
 
     def read(name):
-        calls = [call for call in with_parses(name, "full").calls if call[0] == "train"]
-        return {
-            call[call.index("--name") + 1].removesuffix("-s1"): planned(understood(call))
-            for call in calls
-        }
+        return dict(trainings(with_parses(name, "full")))
 
-    found = read("memory/table3")
-    assert {plan.variant for name, plan in found.items() if name != "transformer"} == {"amn"}
-    assert {
-        name: tuple(plan.model[key] for key in ABLATED)
-        for name, plan in found.items()
-        if name != "transformer"
-    } == {
+    _, *ablations = read("memory/table3").items()
+    assert {plan.variant for _, plan in ablations} == {"amn"}
+    assert {name: tuple(plan.model[key] for key in ABLATED) for name, plan in ablations} == {
         "amn": ("gru", True, "previous", 1),
         "amn-wo-rnn": ("none", True, "previous", 1),
         "amn-wo-attention": ("gru", False, "foreign", 1),
         "amn-wo-both": ("transformer", False, "foreign", 1),
     }
-    sweep = {
-        name: plan.model for name, plan in read("memory/table4").items() if name != "transformer"
-    }
-    wanted = {("previous", 1, "concatenate")} | {
-        (kind, k, "concatenate") for kind in ("previous", "next", "random") for k in range(1, 6)
-    }
-    wanted |= {
-        (kind, k, "parallel") for kind in ("previous", "next", "random") for k in range(2, 6)
-    }
-    assert {
-        (m["context"], m["context_size"], m["context_join"]) for m in sweep.values()
-    } == wanted and len(sweep) == len(wanted)
-    for name, model in sweep.items():
-        kind, size, *join = name.split("-")[1:] or ("previous", 1)
-        assert (model["context"], model["context_size"], model["context_join"]) == (
-            kind,
-            int(size),
-            *(join or ["concatenate"]),
-        )
-    assert [plan.variant for plan in read("memory/table2").values()] == [
-        "transformer",
-        "context-aware",
-        "han",
-        "amn",
-        "concat",
+    _, *sweep = read("memory/table4").items()
+    kinds = ("previous", "next", "random")
+    wanted = {(kind, k, "concatenate") for kind in kinds for k in range(1, 6)}
+    wanted |= {(kind, k, "parallel") for kind in kinds for k in range(2, 6)}
+    contexts = [
+        tuple(plan.model[key] for key in ("context", "context_size", "context_join"))
+        for _, plan in sweep
     ]
+    assert set(contexts) == wanted and len(contexts) == len(wanted)
+    for (name, _), context in zip(sweep, contexts, strict=True):
+        kind, size, *join = name.split("-")[1:] or ("previous", 1)
+        assert context == (kind, int(size), *(join or ["concatenate"]))
+    assert [*read("memory/table2")] == ["transformer", "context-aware", "han", "amn", "concat"]
 
 
 @pytest.mark.parametrize("name", ["table2", "table3", "table4", "context_use"])
 def test_small_trains_on_the_demo_corpus_until_its_contexts_are_learnt(name, tmp_path):
     for variables, steps in (({}, 5000), ({"STEPS": 70}, 70)):
         done = asked(f"memory/{name}", tmp_path, SCALE="small", **variables)
-        plans = [planned(understood(call)) for call in done.calls if call[0] == "train"]
-        assert {plan.train.max_steps for plan in plans} == {
-            steps
-        } and f"small-demo-demo-{steps}" in done.options("prep", "--run")[0]
+        assert {plan.train.max_steps for _, plan in trainings(done)} == {steps}
+        assert f"small-demo-demo-{steps}" in done.options("prep", "--run")[0]
 
 
-def test_pairs_of_the_use_of_context(tmp_path):
-    assert asked("memory/context_use", tmp_path / "a", SCALE="small").options(
-        "analyze", "--pairs"
-    ) == ["pronouns"]
-    assert (
-        asked("memory/context_use", tmp_path / "b", SCALE="full").options("analyze", "--pairs")
-        == []
-    )
-    assert asked("memory/context_use", tmp_path / "c", SCALE="full", PAIRS="x.json").options(
-        "analyze", "--context"
-    ) == ["true,none,foreign"]
-
-
-def test_files_of_probing(tmp_path):
-    assert asked("dual_context/probing", tmp_path / "a", SCALE="small").options(
-        "analyze", "--probes"
-    ) == [""]
-    assert asked("dual_context/probing", tmp_path / "b", SCALE="full").options(
-        "analyze", "--probes"
-    ) == ["senteval"]
-    assert asked("dual_context/probing", tmp_path / "c", SCALE="small", PROBES="xprobe").options(
-        "analyze", "--probes"
-    ) == ["xprobe"]
+@pytest.mark.parametrize(
+    ("name", "option", "expected", "variables"),
+    [
+        ("memory/context_use", "--pairs", ["pronouns"], {"SCALE": "small"}),
+        ("memory/context_use", "--pairs", [], {"SCALE": "full"}),
+        (
+            "memory/context_use",
+            "--context",
+            ["true,none,foreign"],
+            {"SCALE": "full", "PAIRS": "x.json"},
+        ),
+        ("dual_context/probing", "--probes", [""], {"SCALE": "small"}),
+        ("dual_context/probing", "--probes", ["senteval"], {"SCALE": "full"}),
+        ("dual_context/probing", "--probes", ["xprobe"], {"SCALE": "small", "PROBES": "xprobe"}),
+    ],
+)
+def test_files_of_an_analysis(name, option, expected, variables, tmp_path):
+    assert asked(name, tmp_path, **variables).options("analyze", option) == expected
 
 
 RUNGS = ("caatt", "caembed", "attention_norm")
@@ -352,11 +314,7 @@ RUNGS = ("caatt", "caembed", "attention_norm")
 
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_the_ladder_of_gates(scale, with_parses):
-    calls = [call for call in with_parses("caru/table1", scale).calls if call[0] == "train"]
-    plans = {
-        call[call.index("--name") + 1].removesuffix("-s1"): planned(understood(call))
-        for call in calls
-    }
+    plans = dict(trainings(with_parses("caru/table1", scale)))
     assert [plan.variant for plan in plans.values()] == [
         "rnnsearch",
         "gru-inv",
@@ -406,18 +364,9 @@ def test_sizes_of_the_comparators(gate, context, size):
 
 def test_big_french_has_the_smaller_dropout(tmp_path):
     done = asked("phrase/table1", tmp_path, SCALE="full")
-    plans = [planned(understood(call)) for call in done.calls if call[0] == "train"]
-    assert [plan.model["dropout"] for plan in plans] == [0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
-    assert [plan.model["attention_dropout"] for plan in plans] == [
-        0.1,
-        0.1,
-        0.3,
-        0.3,
-        0.1,
-        0.1,
-        0.1,
-        0.1,
-    ]
+    models = [plan.model for _, plan in trainings(done)]
+    for key in ("dropout", "attention_dropout"):
+        assert [model[key] for model in models] == [0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
     assert [call[1] for call in done.calls if call[0] == "prep"] == ["wmt14-ende", "wmt14-enfr"]
 
 
@@ -425,13 +374,8 @@ def test_big_french_has_the_smaller_dropout(tmp_path):
 def test_big_at_small_is_twice_as_wide_and_learns_half_as_fast(name, tmp_path):
     """Captions and the demo corpus have presets of their own, with other sizes and schedules."""
     done = asked(f"phrase/{name}", tmp_path, SCALE="small")
-    plans = {
-        values["name"]: planned(values)
-        for call in done.calls
-        if call[0] == "train"
-        for values in [understood(call)]
-    }
-    base, big = plans["transformer-s1"], plans["big-s1"]
+    plans = dict(trainings(done))
+    base, big = plans["transformer"], plans["big"]
     assert [big.model[key] / base.model[key] for key in ("d_model", "d_ff", "heads")] == [2, 2, 2]
     peaks = [
         learning_rate(plan.train, plan.model["d_model"], plan.train.warmup) for plan in (base, big)
@@ -457,21 +401,10 @@ def test_the_rung_of_parses_needs_parses(parses, tmp_path):
 def test_what_the_caller_may_choose(tmp_path):
     chosen = {"SEEDS": "3 5", "STEPS": 70, "PRESET": "tiny", "FROM_DIR": "/data", "PAIRS": "a,b,c"}
     done = asked("phrase/agreement", tmp_path, SCALE="full", **chosen)
-    assert done.options("train", "--name") == [
-        "transformer-s3",
-        "transformer-s5",
-        "pr-s3",
-        "pr-s5",
-        "big-s3",
-        "big-s5",
-    ]
-    assert [planned(understood(call)).train.seed for call in done.calls if call[0] == "train"] == [
-        3,
-        5,
-    ] * 3
-    assert {
-        planned(understood(call)).train.max_steps for call in done.calls if call[0] == "train"
-    } == {70}
+    names = [f"{system}-s{seed}" for system in ("transformer", "pr", "big") for seed in (3, 5)]
+    assert done.options("train", "--name") == names
+    plans = [plan.train for _, plan in trainings(done)]
+    assert [(plan.seed, plan.max_steps) for plan in plans] == [(3, 70), (5, 70)] * 3
     assert done.options("prep", "--from-dir") == ["/data"] and done.options("prep", "--preset") == [
         "tiny"
     ]
@@ -518,15 +451,9 @@ def test_a_recipe_stops_where_nmtkit_does(tmp_path):
 def test_a_preset_has_its_own_sizes(tmp_path):
     """Also of the recurrent models, which small gives others."""
     done = asked("compare_all", tmp_path, SCALE="small", PRESET="demo")
-    found = {
-        values["name"]: planned(values).model
-        for values in map(understood, done.calls)
-        if "variant" in values
-    }
-    assert {
-        name: found[f"{name}-s1"]["d_hidden"]
-        for name in ("rnnsearch", "gru-inv", "caru", "caru-bi")
-    } == dict.fromkeys(("rnnsearch", "gru-inv", "caru", "caru-bi"), 256)
+    plans = dict(trainings(done))
+    for name in ("rnnsearch", "gru-inv", "caru", "caru-bi"):
+        assert plans[name].model["d_hidden"] == 256
 
 
 def test_each_half_of_the_comparison_has_a_run_of_its_own(tmp_path):
@@ -544,14 +471,8 @@ def test_each_half_of_the_comparison_has_a_run_of_its_own(tmp_path):
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_all_models_have_one_budget(scale, tmp_path):
     """In each half of the comparison that no paper has; at full the halves are of one size, too."""
-    done = asked(
-        "compare_all",
-        tmp_path,
-        SCALE=scale,
-        SEEDS="1 2",
-        STEPS=70,
-        **({"DOCUMENT_STEPS": 90} if scale == "small" else {}),
-    )
+    more = {"DOCUMENT_STEPS": 90} if scale == "small" else {}
+    done = asked("compare_all", tmp_path, SCALE=scale, SEEDS="1 2", STEPS=70, **more)
     assert done.code == 0, done.stderr
     halves = {}
     for call in done.calls:
@@ -559,17 +480,7 @@ def test_all_models_have_one_budget(scale, tmp_path):
         if call[0] == "train":
             halves.setdefault(values["run"], []).append(planned(values))
     assert [[plan.variant for plan in plans[::2]] for plans in halves.values()] == [
-        [
-            "transformer",
-            "enc-dc",
-            "dec-dc",
-            "full-dc",
-            "pr",
-            "rnnsearch",
-            "gru-inv",
-            "caru",
-            "caru",
-        ],
+        [*DC, "pr", "rnnsearch", "gru-inv", "caru", "caru"],
         ["transformer", "amn", "context-aware", "han", "concat"],
     ]
     budgets = (70, 90 if scale == "small" else 70)
