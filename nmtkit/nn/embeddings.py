@@ -45,31 +45,10 @@ def sinusoids(length: int, width: int) -> Tensor:
     return table
 
 
-class Positions(nn.Module):
-    """A table of sinusoids that grows on demand; it has no parameters and is in no checkpoint.
-
-    Args:
-        width: D.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-        self._table = torch.empty(0)
-
-    def forward(self, start: int, length: int, like: Tensor) -> Tensor:
-        """Return positions start … start+length-1, (length, D), of `like`'s device and type."""
-        end, table = start + length, self._table
-        if table.size(0) < end or table.dtype != like.dtype or table.device != like.device:
-            # A table made in inference mode could not be used in training later.
-            with torch.inference_mode(False):
-                size = max(256, 1 << (end - 1).bit_length())
-                self._table = table = sinusoids(size, self.width).to(like)
-        return table[start:end]
-
-
 class Embedder(nn.Module):
-    """What a stack reads: Dropout(√D · E[id] + position), the sum normalised if wanted.
+    """The inputs of a stack: Dropout(√D · E[id] + position), with a layer norm on the sum if wanted.
+
+    The table of sinusoids grows on demand; it is no parameter and in no checkpoint.
 
     Args:
         table: the embedding, which several embedders may share.
@@ -80,16 +59,26 @@ class Embedder(nn.Module):
 
     def __init__(self, table: Embedding, width: int, dropout: float, norm: bool = False) -> None:
         super().__init__()
-        self.table = table
-        self.positions = Positions(width)
+        self.table, self.width = table, width
         self.norm = nn.LayerNorm(width) if norm else nn.Identity()
         self.dropout = Dropout(dropout)
+        self._sinusoids = torch.empty(0)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """Return the inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D)."""
         vectors = F.embedding(ids, self.table.weight)
         positions = self.positions(start, ids.size(1), vectors)
         return self.dropout(self.norm(torch.add(positions, vectors, alpha=self.table.scale)))
+
+    def positions(self, start: int, length: int, like: Tensor) -> Tensor:
+        """Return positions start … start+length-1, (length, D), of `like`'s device and type."""
+        end, table = start + length, self._sinusoids
+        if table.size(0) < end or table.dtype != like.dtype or table.device != like.device:
+            # A table made in inference mode could not be used in training later.
+            with torch.inference_mode(False):
+                size = max(256, 1 << (end - 1).bit_length())
+                self._sinusoids = table = sinusoids(size, self.width).to(like)
+        return table[start:end]
 
 
 class OutputLayer(Packable):

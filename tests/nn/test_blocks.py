@@ -8,7 +8,7 @@ import torch
 
 from nmtkit.nn.capture import capture, capturing, record
 from nmtkit.nn.dropout import Dropout, dropout, seed_dropout
-from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer, Positions, sinusoids
+from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer, sinusoids
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.masks import future, visible_positions
 from nmtkit.nn.sublayer import FeedForward, Residual
@@ -69,13 +69,15 @@ def test_positions_are_the_papers_and_have_no_end(width):
             assert (
                 abs(float(table[pos, i]) - (math.cos(angle) if i % 2 else math.sin(angle))) < 1e-12
             )
-    positions = Positions(width)
+    embedder = Embedder(Embedding(9, width), width, 0.0)
+    positions = embedder.positions
     for start, length in ((0, 3), (250, 20), (5000, 2)):
         torch.testing.assert_close(
             positions(start, length, torch.empty(0, dtype=torch.float64)),
             sinusoids(start + length, width)[start:],
         )
-    assert positions(0, 2, torch.empty(0)).dtype == torch.float32 and not positions.state_dict()
+    assert positions(0, 2, torch.empty(0)).dtype == torch.float32
+    assert list(embedder.state_dict()) == ["table.weight"]
     with torch.inference_mode():
         inside = positions(0, 9000, torch.empty(0))
     assert not inside.is_inference()
