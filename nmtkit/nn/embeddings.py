@@ -46,7 +46,7 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 class Embedder(nn.Module):
-    """The inputs of a stack: Dropout(√D · E[id] + position), with a layer norm on the sum if wanted.
+    """The inputs of a stack: Dropout(√D · E[id] + position), the sum normalised if wanted.
 
     The table of sinusoids grows on demand; it is no parameter and in no checkpoint.
 

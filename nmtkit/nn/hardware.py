@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import re
+import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,7 @@ from nmtkit.errors import ConfigError, EnvironmentProblem, counted
 from nmtkit.nn import cpu
 from nmtkit.nn.linear import WIDE, Precision
 
-# CPUs: (maker or "", flags, path of float32 products, bfloat16 is faster); the first row that fits
-# holds. `medium` has oneDNN multiply float32. With AMX, and on Arm, oneDNN rounds the factors to
-# bfloat16 first, so that path is out. On AMD's CPUs MKL, torch's default, uses no AVX-512: oneDNN
-# is twice as fast. On Intel's the two are equally fast. Without AMX, Intel's CPUs multiply bfloat16
-# no faster than float32.
-CPUS: tuple[tuple[str, set[str], str, bool], ...] = (
-    ("", {"amx_bf16"}, "highest", True),
-    ("AuthenticAMD", {"avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}, "medium", True),
-    ("AuthenticAMD", {"avx512bw", "avx512dq", "avx512vl"}, "medium", False),
-    ("", {"asimd", "bf16"}, "highest", True),
-    ("", set(), "highest", False),
-)
+_CPUS = tomllib.loads(Path(__file__).with_name("cpus.toml").read_text("utf-8"))["cpu"]
 # Float32 products of 1,024 terms: an error above this relative to the largest result is not float32
 # arithmetic (bfloat16 has 4e-3).
 FLOAT32_ERROR = 5e-6
@@ -123,7 +113,7 @@ def choose(
 
 
 def _float32_path() -> str:
-    """Return the path of `CPUS`, if torch's and oneDNN's versions multiply float32 on it."""
+    """Return the path of cpus.toml, if torch's and oneDNN's versions multiply float32 on it."""
     path = _cpu_facts()[0]
     return path if path == "highest" or _is_float32(path) else "highest"
 
@@ -150,13 +140,10 @@ def _bfloat16_pays(device: torch.device, width: int) -> bool:
 def _cpu_facts() -> tuple[str, bool]:
     """Return the path of float32 products on this CPU, and True if bfloat16 is faster."""
     flags = set((_cpu_info("flags") or _cpu_info("Features")).split())
-    makers = {"", _cpu_info("vendor_id")}
-    rows = (
-        (path, narrow)
-        for maker, needed, path, narrow in CPUS
-        if maker in makers and needed <= flags
-    )
-    return next(rows)
+    maker = _cpu_info("vendor_id")
+    rows = (row for row in _CPUS if row.get("maker", maker) == maker and flags >= {*row["flags"]})
+    row = next(rows)
+    return row["matmul"], row["bfloat16"]
 
 
 def _cpu_info(key: str) -> str:
