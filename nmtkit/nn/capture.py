@@ -24,43 +24,42 @@ them in any model:
 A capture may also change attention weights before the model uses them, to measure their effect. A
 model's attention gets the weights to use from `changed`:
 
-    with capture(lambda name, weights: weights if name != "decoder.0.cross" else uniform(weights)):
+    with capture({"decoder.0.cross": uniform}):
         hidden, _ = model.decode(tgt_in, memory)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from torch import Tensor
 
-Change = Callable[[str, Tensor], Tensor]
-"""The name of an attention and its weights (B, H, T, S), or (B, T, S) without heads -> the weights
-to use.
-"""
+Change = Callable[[Tensor], Tensor]
+"""The weights (B, H, T, S) of an attention, or (B, T, S) without heads -> the weights to use."""
 
 _seen: dict[str, list[Tensor]] | None = None
 _prefix = ""
-_change: Change | None = None
+_changes: Mapping[str, Change] = {}
 
 
 @contextmanager
-def capture(change: Change | None = None) -> Iterator[dict[str, list[Tensor]]]:
+def capture(changes: Mapping[str, Change] | None = None) -> Iterator[dict[str, list[Tensor]]]:
     """Collect what the models record while the context is open.
 
     Args:
-        change: applied to attention weights before they are used and recorded; None = no change.
+        changes: name of an attention -> what is applied to its weights before they are used and
+            recorded.
     Yields: name of the site -> the tensors recorded there, in order, detached. Captures do not
         nest: only the inner one collects.
     """
-    global _seen, _change
-    outer = _seen, _change
-    _seen, _change = {}, change
+    global _seen, _changes
+    outer = _seen, _changes
+    _seen, _changes = {}, changes or {}
     try:
         yield _seen
     finally:
-        _seen, _change = outer
+        _seen, _changes = outer
 
 
 def capturing() -> bool:
@@ -70,12 +69,13 @@ def capturing() -> bool:
 
 def changing() -> bool:
     """True if the open capture changes weights."""
-    return _change is not None
+    return bool(_changes)
 
 
 def changed(name: str, weights: Tensor) -> Tensor:
     """Return the weights that an attention uses: as the open capture changes them."""
-    return weights if _change is None else _change(_prefix + name, weights)
+    change = _changes.get(_prefix + name)
+    return weights if change is None else change(weights)
 
 
 def record(name: str, tensor: Tensor) -> None:

@@ -107,10 +107,8 @@ def one_removal(model, site, batch, row, step, position, renormalise):
     alone = contract.collate([(batch.src[row, :length].tolist(), [EOS])])
     calls = 0
 
-    def change(name, weights):
+    def change(weights):
         nonlocal calls
-        if name != site or position < 0:
-            return weights
         weights = weights.clone()
         last = weights.view(-1, *weights.shape[-2:])  # (heads, queries, S)
         assert last.size(1) in {1, step + 1}
@@ -124,7 +122,7 @@ def one_removal(model, site, batch, row, step, position, renormalise):
 
     with torch.inference_mode():
         memory = model.encode(alone)
-        with capture(change):
+        with capture({site: change} if position >= 0 else None):
             hidden = model.decode(batch.tgt_in[row : row + 1, : step + 1], memory)[0][0, -1]
         return torch.softmax(model.logits(hidden), -1).tolist()
 
@@ -205,15 +203,12 @@ def test_what_is_left_of_weights():
     weights = torch.tensor([[[[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]]]])
     gone = torch.tensor([[0, 0]])
     raw = torch.tensor([[[[0.0, 0.3, 0.2], [0.0, 0.0, 0.0]]]])
-    assert torch.equal(ablation.without("here", gone, False)("here", weights), raw)
-    assert torch.equal(ablation.without("here", gone, False)("there", weights), weights)
-    left = ablation.without("here", gone, True)("here", weights)
-    torch.testing.assert_close(left, torch.tensor([[[[0.0, 0.6, 0.4], [0.0, 0.0, 0.0]]]]))
-    nothing = torch.tensor([[ablation.NOTHING, 2]])
-    assert torch.equal(
-        ablation.without("here", nothing, True)("here", weights / 2)[..., 0, :],
-        weights[..., 0, :] / 2,
-    )  # not even scaled
+    assert torch.equal(ablation.without(weights, gone, False), raw)
+    renormalised = torch.tensor([[[[0.0, 0.6, 0.4], [0.0, 0.0, 0.0]]]])
+    torch.testing.assert_close(ablation.without(weights, gone, True), renormalised)
+    half = weights / 2
+    nothing = ablation.without(half, torch.tensor([[ablation.NOTHING, 2]]), True)
+    assert torch.equal(nothing[..., 0, :], half[..., 0, :])  # not even scaled
 
 
 def test_draws_are_even_among_the_other_positions_and_each_sentence_has_its_own():

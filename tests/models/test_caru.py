@@ -388,7 +388,7 @@ def test_weights_that_are_changed_weigh_at_the_first_step_too():
     memory = model.encode(batch)
     contexts = []
     for share in (1, 0.25):
-        with capture(lambda name, weights, share=share: weights * share) as seen:
+        with capture({"attention": lambda weights, share=share: weights * share}) as seen:
             model.decode(batch.tgt_in, memory)
         contexts.append(seen["attention_context"][0][:, 0])
     torch.testing.assert_close(contexts[1], contexts[0] / 4)

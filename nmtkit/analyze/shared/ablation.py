@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from nmtkit.analyze.analysis import LeftOut
 from nmtkit.analyze.shared import context_spread, recording
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, Model, State
-from nmtkit.nn.capture import Change, capture
+from nmtkit.nn.capture import capture
 from nmtkit.nn.state import select_rows
 
 SEED = 1
@@ -37,27 +38,21 @@ Pick = Callable[[Tensor, int], Tensor]
 """(weights (B, H, T, S), number of their first step) -> source positions to remove (B, K, T)."""
 
 
-def without(site: str, positions: Tensor, renormalise: bool) -> Change:
-    """Return the change of weights that removes one source position of each query, in all heads.
+def without(weights: Tensor, positions: Tensor, renormalise: bool) -> Tensor:
+    """Return weights without one source position of each query, in all heads.
 
     Args:
-        site: the attention that is changed.
+        weights: (B, H, queries, S) or (B, queries, S).
         positions: (B, queries), NOTHING where all stay.
         renormalise: scale the weights that are left to sum to 1 in each head, if any is left.
     """
-
-    def change(name: str, weights: Tensor) -> Tensor:
-        if name != site:
-            return weights
-        keys = torch.arange(weights.size(-1), device=weights.device)
-        gone = keys == positions.unsqueeze(-1)  # (B, queries, S)
-        gone = gone.unsqueeze(1) if weights.dim() == 4 else gone
-        left = weights.masked_fill(gone, 0)
-        if renormalise:
-            left = left / left.sum(-1, keepdim=True).clamp(min=torch.finfo(left.dtype).tiny)
-        return torch.where(gone.any(-1, keepdim=True), left, weights)
-
-    return change
+    keys = torch.arange(weights.size(-1), device=weights.device)
+    gone = keys == positions.unsqueeze(-1)  # (B, queries, S)
+    gone = gone.unsqueeze(1) if weights.dim() == 4 else gone
+    left = weights.masked_fill(gone, 0)
+    if renormalise:
+        left = left / left.sum(-1, keepdim=True).clamp(min=torch.finfo(left.dtype).tiny)
+    return torch.where(gone.any(-1, keepdim=True), left, weights)
 
 
 @dataclass(frozen=True)
@@ -105,9 +100,7 @@ class Ablation:
         length = batch.tgt_in.size(1)
         queries: list[int] = []
 
-        def last_step_only(name: str, weights: Tensor) -> Tensor:
-            if name != site:
-                return weights
+        def last_step_only(weights: Tensor) -> Tensor:
             steps = torch.arange(weights.size(-2), device=device) + sum(queries)
             queries.append(len(steps))
             return weights * (steps == length - 1).unsqueeze(-1)
@@ -116,7 +109,7 @@ class Ablation:
             memory = model.encode(batch)
             with capture():
                 whole = model.decode(batch.tgt_in, memory)[0]
-            with capture(last_step_only):
+            with capture({site: last_step_only}):
                 changed = model.decode(batch.tgt_in, memory)[0]
         if not queries:
             message = f"the weights of its attention '{site}' cannot be changed"
@@ -144,16 +137,14 @@ class Ablation:
         outputs: list[Tensor] = []
         whole_weights, contexts = [], []
 
-        def change(name: str, weights: Tensor) -> Tensor:
-            if name != self.site:
-                return weights
+        def change(weights: Tensor) -> Tensor:
             if len(positions) == len(outputs):
                 positions.append(pick(_with_heads(weights)[..., :block, :], len(outputs)))
             gone = F.pad(positions[-1].flatten(1), (block, 0), value=NOTHING)
-            return without(self.site, gone, self.renormalise)(name, weights)
+            return without(weights, gone, self.renormalise)
 
         for start in range(0, length, block):
-            with capture(change) as recorded:
+            with capture({self.site: change}) as recorded:
                 output, state = self.model.decode(rows[:, start : start + block], memory, state)
             state = None if state is None else select_rows(state, whole)
             outputs.append(output.view(sentences, size, block, -1))
@@ -254,7 +245,8 @@ def compare(attention: Ablation, batch: Batch) -> Comparison:
         with capture():  # some models keep the source states only while a capture is open
             memory = model.encode(batch)
         removed = attention.remove(memory, batch.tgt_in, pick)
-        with capture(context_spread.evenly(attention.site, src_lengths)) as recorded:
+        even = partial(context_spread.even_weights, src_lengths=src_lengths)
+        with capture({attention.site: even}) as recorded:
             model.decode(batch.tgt_in, memory)
         even_contexts = recorded.get(attention.site + context_spread.ENDING, [None])[0]
 

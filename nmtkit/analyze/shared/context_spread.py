@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.nn.capture import Change
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables.table import Column, Estimate
 
@@ -27,22 +26,15 @@ def column(key: str = "context_spread", title: str = "context spread") -> Column
     return Column(key, f"{title} [95%]", decimals=3, interval=True)
 
 
-def evenly(site: str, src_lengths: Tensor) -> Change:
-    """Return the change of weights with which an attention reads all real source positions alike.
+def even_weights(weights: Tensor, src_lengths: Tensor) -> Tensor:
+    """Return weights with which an attention reads all real source positions alike.
 
     Args:
-        site: the attention that is changed.
-        src_lengths: real positions of each sentence (B).
+        weights: the attention's own; src_lengths: real positions of each sentence (B).
     """
-
-    def change(name: str, weights: Tensor) -> Tensor:
-        if name != site:
-            return weights
-        keys = torch.arange(weights.size(-1), device=weights.device)
-        even = (keys < src_lengths[:, None]).to(weights.dtype) / src_lengths[:, None]  # (B, S)
-        return even.view(len(even), *[1] * (weights.dim() - 2), -1).expand_as(weights)
-
-    return change
+    keys = torch.arange(weights.size(-1), device=weights.device)
+    even = (keys < src_lengths[:, None]).to(weights.dtype) / src_lengths[:, None]  # (B, S)
+    return even.view(len(even), *[1] * (weights.dim() - 2), -1).expand_as(weights)
 
 
 def distances(contexts: Tensor, lengths: Tensor) -> Tensor:
