@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -162,30 +163,27 @@ def collate(
         translated: target ids of a sentence, </s> last, for a rule that wants the targets of the
             context; None = the set's.
     """
-    src, src_lengths = padded([store.src(i) for i in rows])
-    tgt_out, tgt_lengths = padded([store.tgt(i) for i in rows])
     context = None
     if rule is not None:
         of_rows = [store.documents.context(int(i), rule) for i in rows]
         context = contexts(of_rows, store.src, rule, device, translated or store.tgt)
-    return Batch(
-        src=tensor(src, device),
-        src_lengths=tensor(src_lengths, device),
+    spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
+    batch = source_batch([store.src(i) for i in rows], device, spans, context)
+    tgt_out, tgt_lengths = padded([store.tgt(i) for i in rows])
+    return dataclasses.replace(
+        batch,
         rows=tensor(np.array(rows, dtype=np.int64), device),
         tgt_in=tensor(shifted(tgt_out, tgt_lengths), device),
         tgt_out=tensor(tgt_out, device),
         tgt_lengths=tensor(tgt_lengths, device),
-        src_padded=bool(src_lengths.min() < src.shape[1]),
         tgt_padded=bool(tgt_lengths.min() < tgt_out.shape[1]),
-        spans=None if store.spans is None else _spans([store.spans[int(i)] for i in rows], device),
-        context=context,
     )
 
 
 def source_batch(
     sentences: Sequence[Sequence[int] | NDArray[Any]],
     device: torch.device | str = "cpu",
-    spans: Sequence[Sequence[int]] | None = None,
+    spans: Sequence[Sequence[int] | NDArray[Any]] | None = None,
     context: Context | None = None,
 ) -> Batch:
     """Return a batch of sources alone, for translation; rows are 0, 1, 2, …
@@ -196,22 +194,16 @@ def source_batch(
         spans: tokens of the parts of each sentence, where known (see `Batch`).
         context: of the sentences.
     """
-    src, lengths = padded(list(map(_ids, sentences)))
+    src, lengths = padded(sentences)
+    parts = None
+    if spans is not None:
+        sizes, counts = padded([np.asarray(tokens, dtype=np.int64) for tokens in spans], 0)
+        parts = tensor(sizes, device) if counts.any() else None
     return Batch(
         tensor(src, device),
         tensor(lengths, device),
         tensor(np.arange(len(sentences)), device),
         src_padded=bool(lengths.min() < src.shape[1]),
-        spans=None if spans is None else _spans(list(map(_ids, spans)), device),
+        spans=parts,
         context=context,
     )
-
-
-def _ids(values: Sequence[int] | NDArray[Any]) -> Ids:
-    return np.asarray(values, dtype=np.int64)
-
-
-def _spans(sentences: list[NDArray[Any]], device: torch.device | str) -> Tensor | None:
-    """Return (B, most spans) tokens of each span with 0 behind; None if no sentence has spans."""
-    sizes, counts = padded(sentences, 0)
-    return tensor(sizes, device) if counts.any() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ SAVED = 256
 """Rows are cut into parts of like length where each cut saves so many positions on a CPU."""
 
 
-def padded(sentences: list[NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
+def padded(sentences: Sequence[Sequence[int] | NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
     """Return sentences as rows (B, longest) with `behind` after each, and their lengths (B)."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)

@@ -36,6 +36,7 @@ FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
 
 
+@dataclass
 class Updates:
     """The micro-batches of update after update; an update may cross the end of an epoch.
 
@@ -45,27 +46,24 @@ class Updates:
         epoch, index: where to begin.
     """
 
-    def __init__(
-        self,
-        src_lengths: Ids,
-        tgt_lengths: Ids,
-        settings: TrainSettings,
-        epoch: int = 0,
-        index: int = 0,
-    ) -> None:
-        self._src, self._tgt, self._settings = src_lengths, tgt_lengths, settings
-        self.epoch, self.index = epoch, index
+    src_lengths: Ids
+    tgt_lengths: Ids
+    settings: TrainSettings
+    epoch: int = 0
+    index: int = 0
+
+    def __post_init__(self) -> None:
         self.batches = self._epoch_batches()
 
     def _epoch_batches(self) -> list[Ids]:
-        s = self._settings
-        return batch_list(self._src, self._tgt, s.batch_size, s.batch_unit, s.seed, self.epoch)
+        lengths, s = (self.src_lengths, self.tgt_lengths), self.settings
+        return batch_list(*lengths, s.batch_size, s.batch_unit, s.seed, self.epoch)
 
     def next(self) -> list[Ids]:
         """Return the rows of each micro-batch; `epoch` and `index` then point behind them."""
         update: list[Ids] = []
         size = 0
-        while not update or size < self._settings.update_size:
+        while not update or size < self.settings.update_size:
             if self.index >= len(self.batches):
                 self.epoch, self.index = self.epoch + 1, 0
                 self.batches = self._epoch_batches()
@@ -75,10 +73,10 @@ class Updates:
         return update
 
     def _size(self, rows: Ids) -> int:
-        unit = self._settings.batch_unit
+        unit = self.settings.batch_unit
         if unit == "sentences":
             return len(rows)
-        return int((self._src if unit == "src_tokens" else self._tgt)[rows].sum())
+        return int((self.src_lengths if unit == "src_tokens" else self.tgt_lengths)[rows].sum())
 
 
 def autocast_arguments(hardware: Hardware) -> dict[str, Any]:

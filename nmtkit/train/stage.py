@@ -23,7 +23,6 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
-from nmtkit.nn.hardware import Hardware
 from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run, System
 from nmtkit.train import saving
@@ -191,7 +190,7 @@ def _start(
 
 def _choose_hardware(
     plan: Plan, device: str, ranks: Ranks, state: TrainState, opening: list[str]
-) -> Hardware:
+) -> machines.Hardware:
     """Choose what to compute with; warn if the training continues on other hardware."""
     width = common_width(plan.model_dump())
     hardware = machines.choose(device, plan.train.precision, width, plan.train.matmul)
