@@ -23,6 +23,11 @@ from tests.manifests import write_best
 from tests.train.tiny import last, make_run
 
 
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run")
+
+
 def write(folder, step=1, value=1.0):
     weights = {"a": torch.full((3, 2), value), "b": torch.arange(4)}
     return checkpoints.save(
@@ -30,13 +35,16 @@ def write(folder, step=1, value=1.0):
     )
 
 
-def trained(folder, every=1, average=1):
-    """A system without checkpoints whose settings are stored."""
+def trained(folder, there=(), every=1, average=1):
+    """A system with stored settings and checkpoints at some steps."""
     write_toml(
         folder / "config.toml",
         {"variant": "x", "train": {"checkpoint_every": every}, "search": {"average": average}},
     )
-    return System(folder)
+    system = System(folder)
+    for step in there:
+        write(system.checkpoints, step)
+    return system
 
 
 def steps(paths):
@@ -166,8 +174,7 @@ def test_a_pickle_is_never_loaded(name, tmp_path):
         checkpoints.load_weights(path)
 
 
-def test_training_goes_on_from_the_newest_whole_checkpoint(tmp_path, capsys):
-    run = make_run(tmp_path / "run")
+def test_training_goes_on_from_the_newest_whole_checkpoint(run, capsys):
     fit(run)
     folder = run.system("transformer").checkpoints
     last = folder / "step-00000006" / "model.safetensors"
@@ -184,8 +191,7 @@ def test_training_goes_on_from_the_newest_whole_checkpoint(tmp_path, capsys):
     assert len(list(folder.glob(".damaged-*"))) == 2
 
 
-def test_all_damaged_is_an_error(tmp_path):
-    run = make_run(tmp_path / "run")
+def test_all_damaged_is_an_error(run):
     fit(run)
     for path in run.system("transformer").checkpoints.glob("*/state.json"):
         path.write_text("{}")
@@ -195,8 +201,7 @@ def test_all_damaged_is_an_error(tmp_path):
         loading.load_system(run, run.system("transformer"))
 
 
-def test_another_vocabulary_is_refused(tmp_path):
-    run = make_run(tmp_path / "run")
+def test_another_vocabulary_is_refused(run):
     fit(run)
     vocabulary = run.prep / "vocab.txt"
     tokens = vocabulary.read_text().split("\n")
@@ -209,16 +214,14 @@ def test_another_vocabulary_is_refused(tmp_path):
 FULL = OSError(errno.ENOSPC, "No space left on device")  # as the kernel and safetensors say it
 
 
-def test_disk_full_once_is_a_warning(tmp_path, monkeypatch, capsys):
-    run = make_run(tmp_path / "run")
+def test_disk_full_once_is_a_warning(run, monkeypatch, capsys):
     fail(monkeypatch, safetensors.torch, "save_file", FULL, {1})
     fit(run)
     assert "No space left on device; trying once more" in capsys.readouterr().err
     assert len(checkpoints.find_checkpoints(run.system("transformer"))) == 3
 
 
-def test_disk_full_twice_stops_with_the_last_state_intact(tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run")
+def test_disk_full_twice_stops_with_the_last_state_intact(run, monkeypatch):
     fit(run, "train.max_steps=2")
     with monkeypatch.context() as patch:
         fail(patch, safetensors.torch, "save_file", FULL, {1, 2})
@@ -255,9 +258,7 @@ def test_too_little_free_space_is_seen_beforehand(tmp_path, monkeypatch):
 
 
 def test_pruning_keeps_the_last_and_the_best(tmp_path):
-    system = System(tmp_path)
-    for step in range(1, 8):
-        write(system.checkpoints, step)
+    system = trained(tmp_path, range(1, 8))
     (system.checkpoints / "step-00000002" / "manifest.json").unlink()  # not ours to remove
     checkpoints.prune(system.checkpoints, ["step-00000006", "step-00000007", "step-00000003"])
     assert steps(checkpoints.candidates(system.checkpoints)) == [2, 3, 6, 7]
@@ -268,9 +269,7 @@ def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeyp
     """A process that is killed while it removes one leaves rubbish without a manifest, which
     `clean` does not take for one set aside.
     """
-    system = trained(tmp_path)
-    for step in (1, 2):
-        write(system.checkpoints, step)
+    system = trained(tmp_path, (1, 2))
 
     def killed(path):
         (path / "optimizer.safetensors").unlink()
@@ -285,21 +284,16 @@ def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeyp
 
 
 def test_best_and_what_happens_without_it(tmp_path, capsys, monkeypatch):
-    system = System(tmp_path)
-    with pytest.raises(CheckpointError, match="no checkpoint yet"):
-        checkpoints.choose(system, 1)
-    for step in (1, 2, 3):
-        write(system.checkpoints, step)
-    assert checkpoints.choose(system, 1)[0].name == "step-00000003"
+    system = trained(tmp_path, (1, 2, 3))
+    assert steps(checkpoints.choose(system, 1)) == [3]
     write_best(tmp_path, "step-00000002")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", hashed := Mock(wraps=files.sha256))
-        assert checkpoints.choose(system, 1)[0].name == "step-00000002"
-    assert (
-        hashed.call_count == 1
-    )  # only the one that is taken: reading all of a big model's takes minutes
+        assert steps(checkpoints.choose(system, 1)) == [2]
+    # Only the one that is taken: reading all of a big model's takes minutes.
+    assert hashed.call_count == 1
     (system.checkpoints / "step-00000002" / "state.json").write_text("")
-    assert checkpoints.choose(system, 1)[0].name == "step-00000003"
+    assert steps(checkpoints.choose(system, 1)) == [3]
     assert "step-00000002 is missing or damaged" in capsys.readouterr().err
 
 
@@ -308,8 +302,7 @@ def test_the_checkpoints_of_a_system(tmp_path, capsys):
     for average in (1, 2):
         with pytest.raises(CheckpointError, match="no checkpoint yet"):
             checkpoints.choose(system, average)
-    for step in (1, 2, 3):
-        write(system.checkpoints, step)
+    trained(tmp_path, (1, 2, 3))
     write_best(tmp_path, "step-00000001")
     assert [steps(checkpoints.choose(system, k)) for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]
     assert capsys.readouterr().err == ""
@@ -334,22 +327,17 @@ def test_the_checkpoints_of_a_system(tmp_path, capsys):
 def test_the_mean_is_of_checkpoints_that_are_equally_far_apart(
     there, average, chosen, tmp_path, capsys
 ):
-    system = trained(tmp_path, every=10, average=average)
+    system = trained(tmp_path, there, every=10, average=average)
     write_best(tmp_path, f"step-{there[0]:08d}")
-    for step in there:
-        write(system.checkpoints, step)
     assert list(checkpoints.current(system)) == [path.name for path in checkpoints.choose(system)]
     assert steps(checkpoints.choose(system)) == chosen
     assert ("to average, not" in capsys.readouterr().err) is (len(chosen) < average)
 
 
 def test_what_is_current_follows_the_weights_and_reads_none(tmp_path, capsys, monkeypatch):
-    system = trained(tmp_path, average=2)
-    assert (
-        checkpoints.current(System(tmp_path / "never trained")) == checkpoints.current(system) == {}
-    )
-    for step in (1, 2, 3):
-        write(system.checkpoints, step)
+    assert checkpoints.current(System(tmp_path / "never trained")) == {}
+    assert checkpoints.current(trained(tmp_path)) == {}
+    system = trained(tmp_path, (1, 2, 3), average=2)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", Mock(side_effect=AssertionError))
         before = checkpoints.current(system)
@@ -387,8 +375,7 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(kind, tmp_path, capsys, mo
 
 
 @pytest.mark.parametrize("average", [1, 2])
-def test_weights_are_hashed_once_on_the_way_to_a_model(average, tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run")
+def test_weights_are_hashed_once_on_the_way_to_a_model(average, run, monkeypatch):
     fit(run, "train.max_steps=2", "train.checkpoint_every=1")
     hashed = Mock(wraps=files.sha256)
     monkeypatch.setattr(checkpoints.files, "sha256", hashed)
@@ -435,8 +422,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path):
         loading.put_weights(two, {"embedding.weight": one.embedding.weight})
 
 
-def test_load_system_best_and_average(tmp_path):
-    run = make_run(tmp_path / "run")
+def test_load_system_best_and_average(run):
     fit(run, "train.validate_every=2")
     system = run.system("transformer")
     model = loading.load_system(run, system)
@@ -452,21 +438,10 @@ def test_load_system_best_and_average(tmp_path):
     assert all(torch.equal(averaged[name], mean[name]) for name in mean)
 
 
-def test_pruning_while_training_keeps_k_and_the_best(tmp_path, monkeypatch):
-    """The first validation stays the best."""
-    run = make_run(tmp_path / "run")
-    monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)
-    fit(run, "train.validate_every=2", "train.keep_checkpoints=1", "train.max_steps=8")
-    found = checkpoints.find_checkpoints(run.system("transformer"))
-    assert steps(found) == [2, 8]
-    assert checkpoints.choose(run.system("transformer"), 1) == found[:1]
-
-
-def test_pruning_while_training_keeps_what_is_averaged(tmp_path, monkeypatch):
+def test_pruning_while_training_keeps_the_best_and_what_is_averaged(run, monkeypatch):
     """Neither an old best, nor the last update, nor those saved in between take the place of one
     of the last k that are equally far apart.
     """
-    run = make_run(tmp_path / "run")
     monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)
     settings = "train.validate_every=1", "train.keep_checkpoints=2", "search.average=2"
     fit(run, *settings, "train.max_steps=3")  # then it goes on, as after a stop
@@ -474,13 +449,13 @@ def test_pruning_while_training_keeps_what_is_averaged(tmp_path, monkeypatch):
     system = run.system("transformer")
     assert steps(checkpoints.candidates(system.checkpoints)) == [1, 6, 8, 9]
     assert steps(checkpoints.choose(system)) == [6, 8]
+    assert steps(checkpoints.choose(system, 1)) == [1]
 
 
-def test_pruning_beside_damaged_checkpoints_of_later_steps(tmp_path, capsys):
+def test_pruning_beside_damaged_checkpoints_of_later_steps(run, capsys):
     """Damaged ones that resuming passed over are not among the last k that are kept, and are not
     removed either.
     """
-    run = make_run(tmp_path / "run")
     often = "train.keep_checkpoints=2", "train.checkpoint_every=1"
     fit(run, "train.keep_checkpoints=3")
     folder = run.system("transformer").checkpoints

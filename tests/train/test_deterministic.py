@@ -99,28 +99,26 @@ def test_a_value_that_serves_stays(gpu, monkeypatch, value):
     assert os.environ[NAME] == value
 
 
-@pytest.mark.parametrize("value", [":4096:2", "", ":4096:8 "])
-def test_another_value_is_refused(gpu, monkeypatch, value):
-    monkeypatch.setenv(NAME, value)
+@pytest.mark.parametrize(
+    ("value", "message", "hint"),
+    [
+        *(
+            (value, f"{NAME} is '{value}' in the environment", ":4096:8")
+            for value in (":4096:2", "", ":4096:8 ")
+        ),
+        (None, "CUDA has started without", "before this process starts"),
+    ],
+)
+def test_another_value_is_refused(gpu, monkeypatch, value, message, hint):
+    if value is None:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    else:
+        monkeypatch.setenv(NAME, value)
     before = flags()
-    with (
-        pytest.raises(ConfigError, match=f"{NAME} is '{value}' in the environment") as caught,
-        ours.deterministic(True, "auto"),
-    ):
+    with pytest.raises(ConfigError, match=message) as caught, ours.deterministic(True, "auto"):
         pass
-    assert (caught.value.where, ":4096:8" in caught.value.hint) == ("train.deterministic", True)
+    assert caught.value.where == "train.deterministic" and hint in caught.value.hint
     assert flags() == before
-
-
-def test_cuda_that_has_started_otherwise_is_refused(gpu, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with (
-        pytest.raises(ConfigError, match="CUDA has started without") as caught,
-        ours.deterministic(True, "auto"),
-    ):
-        pass
-    assert "before this process starts" in caught.value.hint
-    assert NAME not in os.environ
 
 
 def test_cuda_that_starts_in_the_training_keeps_its_value(gpu, monkeypatch):

@@ -44,25 +44,15 @@ class Watched(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         exact = torch.softmax(args[0].double(), -1) if name == "_softmax" else None
-        inputs = {
-            x.dtype
-            for x in torch.utils._pytree.tree_leaves((args, kwargs))
-            if isinstance(x, torch.Tensor) and x.is_floating_point()
-        }
         result = func(*args, **(kwargs or {}))
-        outputs = {
+        self.types[name] |= {
             x.dtype
-            for x in torch.utils._pytree.tree_leaves(result)
+            for x in torch.utils._pytree.tree_leaves((args, kwargs, result))
             if isinstance(x, torch.Tensor) and x.is_floating_point()
         }
-        self.types[name] |= inputs | outputs
         if exact is not None:
-            self.softmax_errors.append(
-                (
-                    result.dtype,
-                    float(((result.double() - exact).abs() / exact.clamp(min=1e-30)).max()),
-                )
-            )
+            error = ((result.double() - exact).abs() / exact.clamp(min=1e-30)).max()
+            self.softmax_errors.append((result.dtype, float(error)))
         return result
 
 
@@ -91,24 +81,20 @@ def test_matrix_products_with_weights_are_bfloat16(watched):
         assert torch.bfloat16 in watched.types[name], name
 
 
-def test_products_of_attention_are_float32(watched):
-    """The scores above all: bfloat16 would round one of 60 to a multiple of a quarter before the
-    exponential.
-    """
-    assert watched.types["bmm"] == {torch.float32}
-
-
 @pytest.mark.parametrize(
     "name",
-    ["native_layer_norm", "native_layer_norm_backward", "embedding", "embedding_dense_backward"],
+    [
+        "bmm",  # attention: bfloat16 would round a score of 60 to a multiple of a quarter
+        "native_layer_norm",
+        "native_layer_norm_backward",
+        "embedding",
+        "embedding_dense_backward",
+        "log",  # of the loss: the logits are widened before the softmax
+        "_fused_adamw_",  # weights, gradients, moments
+    ],
 )
-def test_layer_norm_and_embeddings_are_float32(watched, name):
+def test_all_else_is_float32(watched, name):
     assert watched.types[name] == {torch.float32}
-
-
-def test_the_loss_is_float32(watched):
-    """The logits are widened before the softmax."""
-    assert watched.types["log"] == {torch.float32}
 
 
 def test_softmax_is_float32(watched):
@@ -117,8 +103,7 @@ def test_softmax_is_float32(watched):
     assert max(error for _, error in watched.softmax_errors) < 1e-6
 
 
-def test_adam_its_moments_and_the_weights_are_float32(watched, run):
-    assert watched.types["_fused_adamw_"] == {torch.float32}  # weights, gradients, moments
+def test_what_is_stored_is_float32(watched, run):
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert {tensor.dtype for tensor in load_file(last(run) / name).values()} == {torch.float32}
 
