@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from nmtkit.analyze import context, stage
-from nmtkit.analyze.context import Replaced, conditions
-from nmtkit.analyze.shared import context_reading
+from nmtkit.analyze.shared import context_conditions, context_reading
+from nmtkit.analyze.shared.context_conditions import Replaced, conditions
 from nmtkit.analyze.shared.context_reading import Example, Reading
 from nmtkit.analyze.shared.words import read_words
 from nmtkit.analyze.study import Study
@@ -302,7 +302,7 @@ def test_what_amn_and_concat_read_by_hand():
 def test_the_same_text_is_shown_once_and_only_what_gains(run):
     model, store = system(run, "doc", "amn"), Store(run.prep / "dev")
     with_context = [i for i in range(len(store)) if store.documents.context(i, model.context_rule)]
-    reader = context.Reader(Study(run, "context", ["doc"], ["dev"]), "doc")
+    reader = context_conditions.Reader(Study(run, "context", ["doc"], ["dev"]), "doc")
     gains = np.zeros(len(store))
     gains[with_context[:3]] = [1.0, 3.0, -2.0]
     titles = [one.title for one in reader.examples(gains)]
@@ -393,10 +393,10 @@ def test_two_scores_of_zero_have_no_p():
     assert own.value == other.value == 0
     nothing = Estimate(None), Estimate(None)
     measured = [
-        context.Condition(bleu, 1, scorer.score("chrf", ["a b", text]), *nothing)
+        context_conditions.Condition(bleu, 1, scorer.score("chrf", ["a b", text]), *nothing)
         for bleu, text in ((own, "f"), (other, "g h"))
     ]
-    of_system = dict(zip((context.OWN, context.NONE), measured, strict=True))
+    of_system = dict(zip(("own", "none"), measured, strict=True))
     _, row = context._rows("doc", of_system, Draws(2, resamples=20, trials=20))
     tests = len(context.P_VALUES)
     of_loss, of_bleu = row[5 : 5 + tests], row[7 + tests : 7 + 2 * tests]
