@@ -33,7 +33,7 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.options import Options as Options
 from nmtkit.options import flag as flag
 from nmtkit.options import option as option
-from nmtkit.records import Part, load
+from nmtkit.records import load
 from nmtkit.score.paper import Kind
 from nmtkit.tables.table import StoredTable, Table
 
@@ -154,7 +154,7 @@ class Finding:
             print("\n" + self.text)
 
 
-class Inputs(Part):
+class Inputs(BaseModel):
     """Everything that a finding depends on. The finding is up to date while this is the same."""
 
     nmtkit: str = ""
