@@ -33,23 +33,15 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
     Returns: (…) 0 to 100.
     """
     sums = np.asarray(sums, dtype=np.float64)
-    hyp_len, ref_len, correct, total = (
-        sums[..., 0],
-        sums[..., 1],
-        sums[..., 2 : 2 + _ORDERS],
-        sums[..., 2 + _ORDERS :],
-    )
-    brevity = np.where(
-        hyp_len < ref_len,
-        np.where(hyp_len > 0, np.exp(1 - ref_len / np.maximum(hyp_len, 1)), 0.0),
-        1.0,
-    )
+    hyp_len, ref_len = sums[..., 0], sums[..., 1]
+    correct, total = sums[..., 2 : 2 + _ORDERS], sums[..., 2 + _ORDERS :]
+    too_short = np.where(hyp_len > 0, np.exp(1 - ref_len / np.maximum(hyp_len, 1)), 0.0)
+    brevity = np.where(hyp_len < ref_len, too_short, 1.0)
     logs = np.zeros(sums.shape[:-1])
     orders = np.zeros(sums.shape[:-1])
     halving = np.ones(sums.shape[:-1])
-    alive = np.ones(
-        sums.shape[:-1], dtype=bool
-    )  # once an order has no n-grams at all, sacreBLEU looks no further
+    # After an order without n-grams sacreBLEU looks no further.
+    alive = np.ones(sums.shape[:-1], dtype=bool)
     for n in range(_ORDERS):
         alive = alive & (total[..., n] > 0)
         some = np.maximum(total[..., n], 1)
@@ -62,11 +54,9 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
         if smooth == "mteval":
             precision = np.where(alive, precision, 100.0)
         used = alive if effective_order else np.ones_like(alive)
-        logs += np.where(
-            used,
-            np.where(precision > 0, np.log(np.where(precision > 0, precision, 1.0)), _LOG_OF_ZERO),
-            0.0,
-        )
+        positive = precision > 0
+        log = np.where(positive, np.log(np.where(positive, precision, 1.0)), _LOG_OF_ZERO)
+        logs += np.where(used, log, 0.0)
         orders += used
     scored = hyp_len > 0 if smooth == "mteval" else (correct > 0).any(-1)
     score: Array = np.where(scored, brevity * np.exp(logs / np.maximum(orders, 1)), 0.0)
@@ -91,15 +81,9 @@ def chrf(sums: Array, beta: float = 2.0) -> Array:
     hyp, ref, match = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
     counted = (hyp > 0) & (ref > 0)
     orders = np.maximum(counted.sum(-1), 1)
-    precision = np.where(counted, match / np.maximum(hyp, 1), 0.0).sum(-1) / orders
-    recall = np.where(counted, match / np.maximum(ref, 1), 0.0).sum(-1) / orders
-    bottom = beta**2 * precision + recall
-    score: Array = np.where(
-        bottom > 0,
-        100 * (1 + beta**2) * precision * recall / np.where(bottom > 0, bottom, 1.0),
-        0.0,
-    )
-    return score
+    precision = _ratio(match, np.where(counted, hyp, 0)).sum(-1) / orders
+    recall = _ratio(match, np.where(counted, ref, 0)).sum(-1) / orders
+    return _ratio(100 * (1 + beta**2) * precision * recall, beta**2 * precision + recall)
 
 
 def ter(sums: Array) -> Array:
@@ -111,18 +95,18 @@ def ter(sums: Array) -> Array:
     """
     sums = np.asarray(sums, dtype=np.float64)
     edits, length = sums[..., 0], sums[..., 1]
-    score: Array = 100 * np.where(
-        length > 0, edits / np.where(length > 0, length, 1.0), np.where(edits > 0, 1.0, 0.0)
-    )
-    return score
+    return 100 * _ratio(edits, length, np.where(edits > 0, 1.0, 0.0))
 
 
 def length_ratio(sums: Array) -> Array:
-    """Hypothesis words / reference words, from the counts of `bleu`; NaN where the references
+    """Return hypothesis words / reference words, from the counts of `bleu`; NaN if the references
     have no words.
     """
     sums = np.asarray(sums, dtype=np.float64)
-    ratio: Array = np.where(
-        sums[..., 1] > 0, sums[..., 0] / np.where(sums[..., 1] > 0, sums[..., 1], 1.0), np.nan
-    )
+    return _ratio(sums[..., 0], sums[..., 1], np.nan)
+
+
+def _ratio(above: Array, below: Array, otherwise: Array | float = 0.0) -> Array:
+    """Return above / below, or another value if there is nothing below."""
+    ratio: Array = np.where(below > 0, above / np.where(below > 0, below, 1.0), otherwise)
     return ratio

@@ -30,7 +30,7 @@ from nmtkit.records import (
 from nmtkit.score.metrics import METRICS, Metric
 from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare
-from nmtkit.tables.table import Column, Table
+from nmtkit.tables.table import Column, Table, text_column
 
 LEVEL = 0.05
 """Below it a p counts as significant in the table."""
@@ -40,31 +40,31 @@ _MARK = re.compile(r"[-_.]+(s|seed|run)?\d*[-_.]*$")
 
 
 def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGroup]:
-    """Put together what differs only in the seed.
+    """Group systems that differ only in the seed.
 
     Args:
         settings: system -> (everything else its output follows from, as plain values; the seed). A
             system without a seed stays alone.
     Returns: in the order of the first of each.
     """
-    found: list[tuple[Any, list[str], list[int | None]]] = []
+    groups: list[tuple[Any, list[str]]] = []
     for name, (rest, seed) in settings.items():
-        for other, names, seeds in found:
-            if seed is not None and seeds[0] is not None and other == rest:
+        for other, names in groups:
+            if seed is not None and settings[names[0]][1] is not None and other == rest:
                 names.append(name)
-                seeds.append(seed)
                 break
         else:
-            found.append((rest, [name], [seed]))
+            groups.append((rest, [name]))
     stems = [
         _MARK.sub("", os.path.commonprefix(names)) if len(names) > 1 else names[0]
-        for _, names, _ in found
+        for _, names in groups
     ]
-    groups = []
-    for stem, (_, names, seeds) in zip(stems, found, strict=True):
-        alone = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
-        groups.append(SeedGroup(stem if alone else names[0], names, seeds))
-    return groups
+    named = []
+    for stem, (_, names) in zip(stems, groups, strict=True):
+        unique = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
+        seeds = [settings[name][1] for name in names]
+        named.append(SeedGroup(stem if unique else names[0], names, seeds))
+    return named
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -110,12 +110,12 @@ def summarize(
     test: str,
     draws: Draws,
 ) -> SeedResult:
-    """The groups' scores, and each group against the baseline's.
+    """Return the groups' scores, and each group against the baseline's.
 
     Args:
         groups: all systems, each in one group.
         metrics: metric by system and key.
-        baseline: a system; its group is what the others are compared with.
+        baseline: a system; the others are compared with its group.
         test: one of `significance.TESTS`, run on pairs of systems with equal seeds.
         draws: of the test set.
     """
@@ -123,143 +123,111 @@ def summarize(
     rows = []
     for group in groups:
         row = SeedScores(group.name, group.systems, group.seeds, {}, {})
+        pairs = [] if group is base else _pairs(group, base)
         for key in metrics[baseline]:
-            ours, theirs = (
-                [metrics[name][key].value for name in one.systems] for one in (group, base)
-            )
+            ours = [metrics[name][key].value for name in group.systems]
+            theirs = [metrics[name][key].value for name in base.systems]
             row.scores[key] = spread(ours)
-            if group is not base:
-                gap = statistics.fmean(ours) - statistics.fmean(theirs)
-                row.against[key] = SeedDifference(
-                    gap, _pairs(group, base, metrics, key, test, draws), *permutation(ours, theirs)
-                )
+            if group is base:
+                continue
+            tested = []
+            for seed, name, partner in pairs:
+                own, other = metrics[name][key], metrics[partner][key]
+                difference = own.value - other.value
+                better = difference > 0 if own.higher_is_better else difference < 0
+                p = compare(test, own, other, draws).p
+                tested.append(SeedPair(seed, name, partner, difference, better, p))
+            gap = statistics.fmean(ours) - statistics.fmean(theirs)
+            row.against[key] = SeedDifference(gap, tested, *permutation(ours, theirs))
         rows.append(row)
     return SeedResult(base.name, test, rows)
 
 
-def _pairs(
-    group: SeedGroup,
-    base: SeedGroup,
-    metrics: Mapping[str, Mapping[str, Metric]],
-    key: str,
-    test: str,
-    draws: Draws,
-) -> list[SeedPair]:
-    """The test on the systems of each seed that both groups have."""
-    partners = {
-        seed: name for name, seed in zip(base.systems, base.seeds, strict=True) if seed is not None
-    }
-    found = []
-    for name, seed in zip(group.systems, group.seeds, strict=True):
-        if seed in partners:
-            ours, theirs = metrics[name][key], metrics[partners[seed]][key]
-            sign = 1 if ours.higher_is_better else -1
-            better = sign * (ours.value - theirs.value) > 0
-            p = compare(test, ours, theirs, draws).p
-            found.append(SeedPair(seed, name, partners[seed], ours.value - theirs.value, better, p))
-    return found
+def _pairs(group: SeedGroup, base: SeedGroup) -> list[tuple[int, str, str]]:
+    """Return the seeds that both groups have, with the systems of each."""
+    partners = dict(zip(base.seeds, base.systems, strict=True))
+    return [
+        (seed, name, partners[seed])
+        for seed, name in zip(group.seeds, group.systems, strict=True)
+        if seed is not None and seed in partners
+    ]
 
 
 def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
-    """One row a group: BLEU with its spread and its difference to the baseline's group, and the
-    means of the other metrics.
+    """Return one row a group: BLEU with its spread and its difference to the baseline's group, and
+    the means of the other metrics.
 
     Args:
-        result: of `summarize`; title, notes: what stands around the table.
+        result: of `summarize`; title, notes: around the table.
     """
     others = [key for key in result.groups[0].scores if key != "bleu"]
+    columns = [*COLUMNS, Column("bleu_deviation", "deviation")]
     several = len(result.groups) > 1
-    columns = [
-        Column("system", "system", left=True),
-        Column("n", "seeds"),
-        Column("bleu", "BLEU mean"),
-        Column("bleu_half_range", "± half-range"),
-        Column("bleu_deviation", "deviation"),
-    ]
     if several:
         columns += [
-            Column("delta", "Δ mean", signed=True),
+            DELTA,
             Column("better", f"better, p<{LEVEL:g}"),
             Column("pairs", "of"),
+            Column("p_seeds", "p (seeds)", decimals=3),
         ]
-        columns += [Column("p_seeds", "p (seeds)", decimals=3)]
     columns += [Column(key, METRICS[key].header) for key in others]
     rows = []
     for group in result.groups:
         bleu, against = group.scores["bleu"], group.against.get("bleu")
-        row: list[Any] = [
-            group.name,
-            bleu.n,
-            bleu.mean,
-            bleu.half_range if bleu.n > 1 else None,
-            bleu.deviation,
-        ]
-        if several:
-            row += (
-                [against.difference, *_significant(against.pairs), against.p_seeds]
-                if against
-                else [None] * 4
-            )
+        half_range = bleu.half_range if bleu.n > 1 else None
+        row: list[Any] = [group.name, bleu.n, bleu.mean, half_range, bleu.deviation]
+        if against:
+            pairs = against.pairs
+            better = sum(pair.better and pair.p < LEVEL for pair in pairs) if pairs else None
+            row += [against.difference, better, len(pairs) or None, against.p_seeds]
+        elif several:
+            row += [None] * 4
         rows.append([*row, *(group.scores[key].mean for key in others)])
     return Table("seeds", title, columns, rows, [*notes, *_notes(result)])
 
 
+COLUMNS = (
+    text_column("system"),
+    Column("n", "seeds"),
+    Column("bleu", "BLEU mean"),
+    Column("bleu_half_range", "± half-range"),
+)
+DELTA = Column("delta", "Δ mean", signed=True)
+
+
 def length_table(
-    result: SeedResult, found: Sequence[LengthScore], title: str, notes: Sequence[str]
+    result: SeedResult, scores: Sequence[LengthScore], title: str, notes: Sequence[str]
 ) -> Table:
-    """One row a length group and a group of seeds: mean BLEU, its spread, and the mean's difference
-    to the baseline's group.
+    """Return one row a length group and a group of seeds: mean BLEU, its spread, and the mean's
+    difference to the baseline's group.
 
     Args:
         result: of `summarize`.
-        found: BLEU by length, of every system.
-        title, notes: what stands around the table.
+        scores: BLEU by length, of every system.
+        title, notes: around the table.
     """
     columns = [
-        Column("group", "source length", left=True),
+        text_column("group", "source length"),
         Column("sentences", "sentences"),
-        Column("system", "system", left=True),
-        Column("n", "seeds"),
-        Column("bleu", "BLEU mean"),
-        Column("bleu_half_range", "± half-range"),
-        Column("delta", "Δ mean", signed=True),
+        *COLUMNS,
+        DELTA,
     ]
-    bleu = {(one.group, one.system): one.bleu.value for one in found}
+    bleu = {(score.group, score.system): score.bleu.value for score in scores}
     rows: list[list[Any]] = []
-    for label, sentences in dict.fromkeys((one.group, one.sentences) for one in found):
-        values = {
-            group.name: [v for name in group.systems if (v := bleu[label, name]) is not None]
-            for group in result.groups
-        }
-        for name, of in values.items():
-            mean, half_range, delta = None, None, None
-            if of:
-                mean, half_range = (
-                    statistics.fmean(of),
-                    (spread(of).half_range if len(of) > 1 else None),
-                )
-                delta = (
-                    mean - statistics.fmean(values[result.baseline])
-                    if name != result.baseline
-                    else None
-                )
-            rows.append([label, sentences, name, len(of), mean, half_range, delta])
-    return Table(
-        "lengths-by-seed",
-        title,
-        columns,
-        rows,
-        [*notes, "half-range: (max - min) / 2 of the seeds"],
-    )
-
-
-def _significant(pairs: Sequence[SeedPair]) -> tuple[int | None, int | None]:
-    """How many of the pairs show the system to be better, and how many pairs there are."""
-    return (
-        (sum(pair.better and pair.p < LEVEL for pair in pairs), len(pairs))
-        if pairs
-        else (None, None)
-    )
+    for label, sentences in dict.fromkeys((score.group, score.sentences) for score in scores):
+        spreads = {}
+        for group in result.groups:
+            known = [value for name in group.systems if (value := bleu[label, name]) is not None]
+            spreads[group.name] = spread(known) if known else None
+        base = spreads[result.baseline]
+        for name, own in spreads.items():
+            row: list[Any] = [label, sentences, name, own.n if own else 0]
+            if own:
+                row += [own.mean, own.half_range if own.n > 1 else None]
+                row.append(own.mean - base.mean if base and name != result.baseline else None)
+            rows.append(row if own else [*row, None, None, None])
+    note = "half-range: (max - min) / 2 of the seeds"
+    return Table("lengths-by-seed", title, columns, rows, [*notes, note])
 
 
 def _notes(result: SeedResult) -> list[str]:
@@ -267,14 +235,11 @@ def _notes(result: SeedResult) -> list[str]:
         "half-range: (max - min) / 2; deviation: of a sample (n - 1); the other columns: means over"
         " the seeds"
     ]
-    members = [
-        f"{g.name}: "
-        + ", ".join(f"{s} (seed {seed})" for s, seed in zip(g.systems, g.seeds, strict=True))
-        for g in result.groups
-    ]
-    notes += [
-        line for line, group in zip(members, result.groups, strict=True) if len(group.systems) > 1
-    ]
+    for group in result.groups:
+        if len(group.systems) > 1:
+            members = zip(group.systems, group.seeds, strict=True)
+            seeds = ", ".join(f"{name} (seed {seed})" for name, seed in members)
+            notes.append(f"{group.name}: {seeds}")
     compared = [group.against["bleu"] for group in result.groups if group.against]
     if compared:
         notes.append(
@@ -282,14 +247,14 @@ def _notes(result: SeedResult) -> list[str]:
             f" higher and p < {LEVEL:g} ({result.test}); a test inside one seed says nothing of the"
             " luck of that seed"
         )
-        limit = ", ".join(sorted({f"{one.smallest_p_seeds:.2g}" for one in compared}))
+        limit = ", ".join(sorted({f"{against.smallest_p_seeds:.2g}" for against in compared}))
         notes.append(
             "p (seeds): exact permutation of the scores between the two groups, two-sided; with so"
             f" many seeds it cannot be below {limit}"
         )
     for group in result.groups:
-        seeds = [seed for seed in group.seeds if seed is not None]
-        if len(set(seeds)) < len(seeds):
+        known = [seed for seed in group.seeds if seed is not None]
+        if len(set(known)) < len(known):
             notes.append(f"{group.name}: a seed occurs twice, so its spread is too small")
     if not result.several:
         notes.append("no two systems differ in train.seed alone, so every row is one system")
