@@ -91,7 +91,7 @@ class Context(Analysis[Options, ContextUse]):
         systems: dict[str, Conditions] = {}
         examples: list[Example] = []
         for name, reader in readers.items():
-            of_system = systems[name] = reader.conditions(draws)
+            of_system = systems[name] = reader.compare(draws)
             nats = (of_system[label].loss.statistics[:, 0] for label in (NONE, OWN))
             examples += reader.examples(np.subtract(*nats))
         return ContextUse(

@@ -111,7 +111,7 @@ class Reader:
         """What translates with the model."""
         return self.study.scorer(self.model, self.study.search_settings(self.name))
 
-    def conditions(self, draws: Draws) -> Conditions:
+    def compare(self, draws: Draws) -> Conditions:
         """Return what the system does under each condition."""
         study, results = self.study, {}
         lines = list(files.text_lines(study.run.source(study.set_name)))

@@ -66,11 +66,8 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     outputs: dict[str, Any] = {}
     if layer:
         block = layers[layer - 1]
-        hook = block.register_forward_hook(lambda *values: outputs.update({STATES: values[-1]}))
-        try:
+        with block.register_forward_hook(lambda *values: outputs.update({STATES: values[-1]})):
             model.encode(batch)
-        finally:
-            hook.remove()
     else:
         outputs = model.encode(batch)
         if STATES not in outputs:
@@ -102,8 +99,7 @@ def source_table(model: Model) -> Tensor | None:
     batch = source_batch([[UNK] * 4 + [EOS]], next(model.parameters()).device)
     with torch.inference_mode(), _Lookups() as lookups:
         model.encode(batch)
-    seen = [(table, ids) for ids, table in lookups.seen if ids.shape == batch.src.shape]
-    return next((table for table, ids in seen if torch.equal(ids, batch.src)), None)
+    return next((table for ids, table in lookups.seen if torch.equal(ids, batch.src)), None)
 
 
 def by_length(lengths: Sequence[int]) -> list[list[int]]:
