@@ -42,7 +42,7 @@ def jieba39(jieba, monkeypatch):
     return jieba.cut
 
 
-def texts(shared) -> dict[str, list[str]]:
+def texts(shared):
     """Raw Chinese of six kinds."""
     data = shared / "data"
     with zipfile.ZipFile(data / "tatoeba_anki/cmn-eng.zip") as archive:

@@ -4,7 +4,6 @@ import contextlib
 import io
 import random
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
 from nmtkit.text.bpe import LONG_WORD, Bpe, join, learn_bpe
-from nmtkit.text.segmented import Segmented
 from tests.prep.real import lines
 
 WORD = st.text(
@@ -23,11 +21,11 @@ WORD = st.text(
 )
 
 
-def count(text: list[str]) -> Counter[str]:
+def count(text):
     return Counter(word for line in text for word in line.split(" ") if word)
 
 
-def reference_codes(counts: dict[str, int], merges: int) -> str:
+def reference_codes(counts, merges):
     """What subword-nmt writes."""
     from subword_nmt.learn_bpe import learn_bpe as reference
 
@@ -39,14 +37,14 @@ def reference_codes(counts: dict[str, int], merges: int) -> str:
     return out.getvalue()
 
 
-def reference_bpe(codes: Path, vocabulary: set[str] | None = None):
+def reference_bpe(codes, vocabulary=None):
     from subword_nmt.apply_bpe import BPE
 
     with open(codes, encoding="utf-8", newline="\n") as stream:
         return BPE(stream, vocab=vocabulary)
 
 
-def test_subword_nmt_reference_data(shared, tmp_path: Path) -> None:
+def test_subword_nmt_reference_data(shared, tmp_path):
     folder = shared / "data/subword_nmt_test"
     text = lines(folder / "corpus.en")
     assert learn_bpe(count(text), 1000, tmp_path / "codes").merges == 1000
@@ -60,7 +58,7 @@ def test_subword_nmt_reference_data(shared, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lang", ["de", "en"])
-def test_iwslt14_as_recorded(shared, tmp_path: Path, lang: str) -> None:
+def test_iwslt14_as_recorded(shared, tmp_path, lang):
     folder = shared / "data/iwslt14_deen_tok"
     (tmp_path / "codes").write_text(
         "\n".join(lines(folder / "code")) + "\n", encoding="utf-8", newline="\n"
@@ -71,15 +69,14 @@ def test_iwslt14_as_recorded(shared, tmp_path: Path, lang: str) -> None:
     ] == lines(folder / f"bpe10k/test.{lang}")
 
 
-def test_joint_learning_equals_subword_nmt_through_all_its_pruning(shared, tmp_path: Path) -> None:
+def multi30k_words(shared):
     folder = shared / "data/multi30k/tok"
-    counts = count(
-        [
-            line
-            for lang in ("en", "de")
-            for line in lines(folder / f"train.lc.norm.tok.{lang}")[:6000]
-        ]
-    )
+    files = [lines(folder / f"train.lc.norm.tok.{lang}")[:6000] for lang in ("en", "de")]
+    return count([line for text in files for line in text])
+
+
+def test_joint_learning_equals_subword_nmt_through_all_its_pruning(shared, tmp_path):
+    counts = multi30k_words(shared)
     assert learn_bpe(counts, 3000, tmp_path / "codes").merges == 3000
     assert (tmp_path / "codes").read_text("utf-8") == reference_codes(counts, 3000)
 
@@ -91,9 +88,7 @@ MADE_UP = st.dictionaries(
 
 @settings(deadline=None, max_examples=500)
 @given(MADE_UP, st.integers(1, 300))
-def test_learning_equals_subword_nmt_on_made_up_words(
-    tmp_path_factory, counts: dict[str, int], merges: int
-) -> None:
+def test_learning_equals_subword_nmt_on_made_up_words(tmp_path_factory, counts, merges):
     """Few letters: repeated letters, pairs that follow each other, and many ties."""
     path = tmp_path_factory.mktemp("codes") / "codes"
     if all(len(word) == 1 for word in counts):
@@ -106,10 +101,11 @@ def test_learning_equals_subword_nmt_on_made_up_words(
     assert path.read_text("utf-8") == reference_codes(counts, merges)
     assert learnt.merges == path.read_text("utf-8").count("\n") - 1
     assert again.read_bytes() == path.read_bytes()
-    assert words_of(learnt) == [Bpe(path).segment([word]) for word in counts]
+    bpe = Bpe(path)
+    assert words_of(learnt) == [bpe.segment([word]) for word in counts]
 
 
-def words_of(segmented: Segmented) -> list[list[str]]:
+def words_of(segmented):
     pieces = iter(segmented.flat.tolist())
     return [
         [segmented.pieces[next(pieces)] for _ in range(length)]
@@ -117,40 +113,28 @@ def words_of(segmented: Segmented) -> list[list[str]]:
     ]
 
 
-def test_learning_leaves_real_words_as_segmented_with_its_merges(shared, tmp_path: Path) -> None:
-    counts = count(
-        [
-            line
-            for lang in ("en", "de")
-            for line in lines(shared / f"data/multi30k/tok/train.lc.norm.tok.{lang}")[:6000]
-        ]
-    )
-    counts.update(
-        {"a</w>b": 7, "</w>": 60, "x@@": 50, "@@": 60, "ein@@": 2, "€": 3}
-    )  # what segmentation treats in a special way
+def test_learning_leaves_real_words_as_segmented_with_its_merges(shared, tmp_path):
+    counts = multi30k_words(shared)
+    # What segmentation treats in a special way.
+    counts.update({"a</w>b": 7, "</w>": 60, "x@@": 50, "@@": 60, "ein@@": 2, "€": 3})
     learnt = learn_bpe(counts, 3000, tmp_path / "codes")
     bpe = Bpe(tmp_path / "codes")
     assert words_of(learnt) == [bpe.segment([word]) for word in counts]
-    pieces = Counter(
-        piece
-        for word, number in counts.items()
-        for piece in bpe.segment([word])
-        for _ in range(number)
-    )
+    pieces = Counter()
+    for word, number in counts.items():
+        for piece in bpe.segment([word]):
+            pieces[piece] += number
     assert learnt.counts(np.array(list(counts.values()))) == pieces
     allowed = {piece for piece, number in pieces.items() if number >= 10}
     narrow = Bpe(tmp_path / "codes", allowed)
-    changed = {
-        number: narrow.segment([word])
-        for number, word in enumerate(counts)
-        if number in learnt.without(allowed)
-    }
+    words, without = list(counts), learnt.without(allowed)
+    changed = {number: narrow.segment([words[number]]) for number in without}
     assert 300 < len(changed) < len(counts)
     for word, segmented in zip(counts, words_of(learnt.changed(changed)), strict=True):
         assert segmented == narrow.segment([word]) or word.endswith("@@")
 
 
-def test_fewer_merges_than_asked_and_none_at_all(tmp_path: Path) -> None:
+def test_fewer_merges_than_asked_and_none_at_all(tmp_path):
     assert learn_bpe({"aba": 5, "x": 9}, 100, tmp_path / "codes").merges == 2
     assert learn_bpe({"ab": 1}, 100, tmp_path / "none").merges == 0
     assert Bpe(tmp_path / "none").segment(["ab"]) == ["a@@", "b"]
@@ -162,13 +146,13 @@ def test_fewer_merges_than_asked_and_none_at_all(tmp_path: Path) -> None:
     assert not (tmp_path / "not").exists()
 
 
-def test_learning_prints_nothing(tmp_path: Path, capfd) -> None:
+def test_learning_prints_nothing(tmp_path, capfd):
     learn_bpe({"banana": 7, "band": 2}, 50, tmp_path / "codes")
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.fixture(scope="module")
-def codes(tmp_path_factory) -> Path:
+def codes(tmp_path_factory):
     generator = random.Random(5)
     words = {
         "".join(
@@ -183,7 +167,7 @@ def codes(tmp_path_factory) -> Path:
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(WORD, max_size=6))
-def test_every_word_comes_back_and_equals_subword_nmt(codes: Path, words: list[str]) -> None:
+def test_every_word_comes_back_and_equals_subword_nmt(codes, words):
     bpe, reference = Bpe(codes), reference_bpe(codes)
     pieces = bpe.segment(words)
     assert join(pieces) == words
@@ -193,55 +177,47 @@ def test_every_word_comes_back_and_equals_subword_nmt(codes: Path, words: list[s
             assert bpe.segment([word]) == expected
 
 
-def test_words_ending_in_the_joiner_are_not_read_as_joined(codes: Path) -> None:
-    assert join(reference_bpe(codes).segment_tokens(["@@", "next"])) != [
-        "@@",
-        "next",
-    ]  # what goes wrong in subword-nmt
-    assert join(Bpe(codes).segment(["@@", "next"])) == ["@@", "next"]
+def test_words_ending_in_the_joiner_are_not_read_as_joined(codes):
+    words = ["@@", "next"]
+    # What goes wrong in subword-nmt.
+    assert join(reference_bpe(codes).segment_tokens(words)) != words
+    assert join(Bpe(codes).segment(words)) == words
 
 
-def test_vocabulary_filter_equals_subword_nmt(codes: Path) -> None:
+def test_vocabulary_filter_equals_subword_nmt(codes):
     generator = random.Random(7)
     words = [
         "".join(generator.choice("abcö@") for _ in range(generator.randint(1, 30)))
         for _ in range(1500)
     ]
-    seen = Counter(piece for word in words for piece in reference_bpe(codes).segment_tokens([word]))
+    seen = Counter(reference_bpe(codes).segment_tokens(words))
     vocabulary = {piece for piece, number in seen.items() if number >= 8}
+    plain = reference_bpe(codes)
     reference, bpe = reference_bpe(codes, vocabulary), Bpe(codes, vocabulary)
     changed = 0
     for word in words:
         expected = reference.segment_tokens([word])
-        changed += expected != reference_bpe_cached(codes).segment_tokens([word])
+        changed += expected != plain.segment_tokens([word])
         if not expected[-1].endswith("@@"):
             assert bpe.segment([word]) == expected
         assert join(bpe.segment([word])) == [word]
     assert changed > 50
 
 
-_plain: dict[Path, object] = {}
-
-
-def reference_bpe_cached(codes: Path):
-    return _plain.setdefault(codes, reference_bpe(codes))
-
-
-def test_a_word_of_a_hundred_thousand_letters(codes: Path) -> None:
+def test_a_word_of_a_hundred_thousand_letters(codes):
     generator = random.Random(9)
     word = "".join(generator.choice("abc") for _ in range(100_000))
     assert join(Bpe(codes).segment([word])) == [word]
-    short = word[: LONG_WORD + 1]
-    assert Bpe(codes).segment([short]) == reference_bpe(codes).segment_tokens([short])
+    same_as_subword_nmt(codes, word[: LONG_WORD + 1])
 
 
-def test_join_drops_a_dangling_joiner_and_keeps_the_rest() -> None:
+def test_join_drops_a_dangling_joiner_and_keeps_the_rest():
     assert join(["a@@", "b", "c@@"]) == ["ab", "c"]
     assert join(["@@"]) == []
     assert join([]) == []
 
 
-def test_a_missing_or_broken_codes_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_broken_codes_file_is_refused(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         Bpe(tmp_path / "none")
     for line in ("a b c", "a", "", "a ", " b"):
@@ -250,45 +226,38 @@ def test_a_missing_or_broken_codes_file_is_refused(tmp_path: Path) -> None:
             Bpe(tmp_path / "bad")
 
 
-@pytest.mark.parametrize(
-    "version", ["", "#version: 0.1\n", "#version: 0.1.0\n", "#version: 0.2\n", "#version: 0.2.0\n"]
-)
-def test_codes_of_every_version(tmp_path: Path, version: str) -> None:
+def write_codes(path, *merges, version="#version: 0.2\n"):
+    text = version + "".join(f"{merge}\n" for merge in merges)
+    path.write_text(text, encoding="utf-8", newline="\n")
+    return path
+
+
+def same_as_subword_nmt(codes, *words):
+    for word in words:
+        assert Bpe(codes).segment([word]) == reference_bpe(codes).segment_tokens([word])
+
+
+@pytest.mark.parametrize("number", ["", "0.1", "0.1.0", "0.2", "0.2.0"])
+def test_codes_of_every_version(tmp_path, number):
     """In version 0.1 the end of a word is a symbol of its own."""
-    (tmp_path / "codes").write_text(
-        version + "a b\nc </w>\nab c</w>\nb c</w>\n", encoding="utf-8", newline="\n"
-    )
-    for word in ("abc", "bc", "c", "ab", "cab"):
-        assert Bpe(tmp_path / "codes").segment([word]) == reference_bpe(
-            tmp_path / "codes"
-        ).segment_tokens([word])
+    merges = ("a b", "c </w>", "ab c</w>", "b c</w>")
+    version = f"#version: {number}\n" if number else ""
+    codes = write_codes(tmp_path / "codes", *merges, version=version)
+    same_as_subword_nmt(codes, "abc", "bc", "c", "ab", "cab")
 
 
-def test_codes_with_line_separators_are_read_line_by_line(tmp_path: Path) -> None:
+def test_codes_with_line_separators_are_read_line_by_line(tmp_path):
     learn_bpe({"a\u200bb": 4, "c\u00adc": 4}, 10, tmp_path / "codes")
-    (tmp_path / "odd").write_text(
-        "#version: 0.2\na \u2028</w>\nb \x85</w>\n", encoding="utf-8", newline="\n"
-    )
-    assert Bpe(tmp_path / "odd").segment(["b\x85"]) == ["b\x85"]
+    odd = write_codes(tmp_path / "odd", "a \u2028</w>", "b \x85</w>")
+    assert Bpe(odd).segment(["b\x85"]) == ["b\x85"]
 
 
-def test_codes_given_twice_count_where_they_come_first(tmp_path: Path) -> None:
-    (tmp_path / "codes").write_text(
-        "#version: 0.2\n" + "a b\n" * 5 + "b c</w>\nab c</w>\n", encoding="utf-8", newline="\n"
-    )
-    for word in ("abc", "bc", "ab", "ababc"):
-        assert Bpe(tmp_path / "codes").segment([word]) == reference_bpe(
-            tmp_path / "codes"
-        ).segment_tokens([word])
+def test_codes_given_twice_count_where_they_come_first(tmp_path):
+    codes = write_codes(tmp_path / "codes", *["a b"] * 5, "b c</w>", "ab c</w>")
+    same_as_subword_nmt(codes, "abc", "bc", "ab", "ababc")
 
 
-def test_all_occurrences_of_a_pair_are_merged_before_the_next(tmp_path: Path) -> None:
-    (tmp_path / "codes").write_text(
-        "#version: 0.2\nb c\nabc a\na bc\n", encoding="utf-8", newline="\n"
-    )
-    bpe = Bpe(tmp_path / "codes")
-    assert (
-        bpe.segment(["abcabcx"])
-        == reference_bpe(tmp_path / "codes").segment_tokens(["abcabcx"])
-        == ["abc@@", "abc@@", "x"]
-    )
+def test_all_occurrences_of_a_pair_are_merged_before_the_next(tmp_path):
+    codes = write_codes(tmp_path / "codes", "b c", "abc a", "a bc")
+    same_as_subword_nmt(codes, "abcabcx")
+    assert Bpe(codes).segment(["abcabcx"]) == ["abc@@", "abc@@", "x"]

@@ -3,7 +3,6 @@ recorded IWSLT 2015 files.
 """
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -37,14 +36,14 @@ VOCABULARY = [
 TOKENS = st.lists(st.sampled_from(VOCABULARY), max_size=12)
 
 
-def ours(sentences: list[list[str]], path: Path) -> bytes:
+def ours(sentences, path):
     counts = Counter(word for tokens in sentences for word in evidence(tokens))
     learnt, read = learn_truecaser(counts, path), Truecaser.load(path)
     assert (learnt.best, learnt.known) == (read.best, read.known)
     return path.read_bytes()
 
 
-def theirs(sentences: list[list[str]], path: Path) -> bytes:
+def theirs(sentences, path):
     from sacremoses import MosesTruecaser
 
     MosesTruecaser().train(sentences, save_to=str(path))
@@ -52,31 +51,25 @@ def theirs(sentences: list[list[str]], path: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def news(shared) -> list[list[str]]:
+def news(shared):
     return [
         Moses("en").tokenize(line).split()
         for line in lines(shared / "data/wmt_newstest/newstest2012.eng")
     ]
 
 
-def test_model_is_sacremoses_byte_for_byte_on_real_text(
-    news: list[list[str]], tmp_path: Path
-) -> None:
+def test_model_is_sacremoses_byte_for_byte_on_real_text(news, tmp_path):
     model = ours(news, tmp_path / "a")
     assert model == theirs(news, tmp_path / "b")
     assert model.count(b"\n") > 8000
 
 
-def test_truecasing_equals_sacremoses_on_real_text(
-    news: list[list[str]], shared, tmp_path: Path
-) -> None:
+def test_truecasing_equals_sacremoses_on_real_text(news, shared, tmp_path):
     from sacremoses import MosesDetruecaser, MosesTruecaser
 
     ours(news, tmp_path / "model")
-    truecaser, reference = (
-        Truecaser.load(tmp_path / "model"),
-        MosesTruecaser(str(tmp_path / "model")),
-    )
+    truecaser = Truecaser.load(tmp_path / "model")
+    reference = MosesTruecaser(str(tmp_path / "model"))
     moses, changed = Moses("en"), 0
     for line in lines(shared / "data/wmt_newstest/newstest2013.eng"):
         tokens = moses.tokenize(line).split()
@@ -89,9 +82,7 @@ def test_truecasing_equals_sacremoses_on_real_text(
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(TOKENS, max_size=6), TOKENS)
-def test_equals_sacremoses_on_made_up_text(
-    tmp_path_factory, sentences: list[list[str]], line: list[str]
-) -> None:
+def test_equals_sacremoses_on_made_up_text(tmp_path_factory, sentences, line):
     from sacremoses import MosesTruecaser
 
     folder = tmp_path_factory.mktemp("model")
@@ -101,7 +92,7 @@ def test_equals_sacremoses_on_made_up_text(
 
 
 @pytest.mark.parametrize("part", ["dev2010", "tst2010", "tst2011", "tst2012", "tst2013"])
-def test_iwslt15_as_recorded(shared, tmp_path: Path, part: str) -> None:
+def test_iwslt15_as_recorded(shared, tmp_path, part):
     """*.tc.en = normalised, tokenized with -a, truecased with the recorded model: not one line
     differs.
     """
@@ -116,30 +107,24 @@ def test_iwslt15_as_recorded(shared, tmp_path: Path, part: str) -> None:
     assert result == lines(folder / f"IWSLT15.TED.{part}.tc.en")
 
 
-def test_what_is_at_a_sentence_start_is_not_evidence() -> None:
+def test_what_is_at_a_sentence_start_is_not_evidence():
     tokens = ["&quot;", "Never", "counted", ":", "(", "Nor", "this", "<b>", "12"]
     assert evidence(tokens) == ["counted", "this", "12"]
 
 
-def test_words_keep_a_known_case_and_lose_an_unknown_one(tmp_path: Path) -> None:
+def test_words_keep_a_known_case_and_lose_an_unknown_one(tmp_path):
     path = tmp_path / "model"
     path.write_text("region (5/8) Region (3)\nObama (4/4)\n", encoding="utf-8")
     truecaser = Truecaser.load(path)
     cased = truecaser.truecase(["Region", "Region", "REGION", "OBAMA", "New", ".", "Region"])
     assert cased == ["region", "Region", "region", "Obama", "New", ".", "region"]
     assert truecaser.truecase([]) == []
-    assert detruecase(["&quot;", "region", "x", ".", "über", "ß"]) == [
-        "&quot;",
-        "Region",
-        "x",
-        ".",
-        "Über",
-        "ß",
-    ]
+    tokens = ["&quot;", "region", "x", ".", "über", "ß"]
+    assert " ".join(detruecase(tokens)) == "&quot; Region x . Über ß"
 
 
 @pytest.mark.parametrize("text", ["word\n", "word 3\n", "word (3/3) other\n"])
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_model_is_refused(tmp_path, text):
     path = tmp_path / "model"
     path.write_text("good (1/1)\n" + text, encoding="utf-8")
     with pytest.raises(DataError, match="line 2"):
@@ -148,7 +133,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, text: str) -> None:
         Truecaser.load(tmp_path / "none")
 
 
-def test_where_sentences_start() -> None:
+def test_where_sentences_start():
     """Checked by hand against truecase.perl's rules: after . : ? !, and past brackets and quotes
     that come first.
     """

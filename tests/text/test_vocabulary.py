@@ -12,14 +12,9 @@ def test_order_is_by_frequency_then_code_point():
     vocabulary = Vocabulary.from_counts({"b": 2, "a": 2, "Z": 5, "rare": 1}, min_frequency=2)
     assert list(vocabulary) == [*SPECIALS, "Z", "a", "b"]
     assert "rare" not in vocabulary
-    assert len(vocabulary) == 7
-
-
-def test_order_does_not_depend_on_the_order_of_the_counts():
     counts = {f"w{i}": i % 7 + 1 for i in range(100)}
-    assert list(Vocabulary.from_counts(counts)) == list(
-        Vocabulary.from_counts(dict(reversed(counts.items())))
-    )
+    turned = dict(reversed(counts.items()))
+    assert list(Vocabulary.from_counts(counts)) == list(Vocabulary.from_counts(turned))
 
 
 def test_round_trip_by_file(tmp_path):
