@@ -239,9 +239,12 @@ def differing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
     An empty setting is left out, and one that is named like a stack: the rows name the stacks.
     """
-    first, *rest = models.values()
-    keys = [key for settings in models.values() for key in settings if key not in STACKS]
-    differ = [key for key in dict.fromkeys(keys) if any(s.get(key) != first.get(key) for s in rest)]
+    keys = dict.fromkeys(key for settings in models.values() for key in settings)
+    differ = [
+        key
+        for key in keys
+        if key not in STACKS and len({repr(s.get(key)) for s in models.values()}) > 1
+    ]
     texts = {}
     for name, settings in models.items():
         named = [f"{key}={settings[key]}" for key in differ if settings.get(key) not in {None, ""}]

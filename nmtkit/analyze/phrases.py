@@ -132,22 +132,24 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
     def measure(self, study: Study) -> PhrasesResult:
         name, lines = expression_list(study, self.options.expressions)
         listed = expressions.parse(lines, self.options.match_case, name)
-        chosen = sets_to_score(study.run, study.set_names)
-        sets = [occurrences_in(study, one, listed, self.options.match_case) for one in chosen]
-        for one in sets:
-            if not any(o.in_reference for o in one.occurrences):
+        match_case, sets = self.options.match_case, []
+        for text_set in sets_to_score(study.run, study.set_names):
+            in_set = occurrences_in(study, text_set, listed, match_case)
+            if not any(o.in_reference for o in in_set.occurrences):
                 message = (
-                    f"{one.name}: of {len(listed):,} expressions {one.in_source:,} occurrences in "
+                    f"{in_set.name}: of {len(listed):,} expressions {in_set.in_source:,}"
+                    " occurrences in the source, and an accepted translation of none in the"
+                    " reference"
                 )
-                message += "the source, and an accepted translation of none in the reference"
                 hint = "compare the list with the text: gaps '...', upper case (--match-case)"
                 raise DataError(message, where=name, hint=hint)
-        systems = [system for system in study.systems if any(system in one.systems for one in sets)]
+            sets.append(in_set)
+        systems = [system for system in study.systems if any(system in s.systems for s in sets)]
         return PhrasesResult(name, lines, listed, systems, sets)
 
     def present(self, result: PhrasesResult) -> Finding:
         first, systems = result.sets[0], result.systems
-        rows = [row for one in result.sets for row in rows_of(one, systems)]
+        rows = [row for in_set in result.sets for row in rows_of(in_set, systems)]
         drawn = [row for row in rows if row[0] == first.name and row[1] in {"all", "reference"}]
         labels = [row[2] for row in drawn]
         series = {name: [row[5 + systems.index(name)] for row in drawn] for name in first.systems}
@@ -165,7 +167,7 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
                 "text": "detokenised, cut at the boundaries of words",
                 "resamples": RESAMPLES,
                 "seed": SEED,
-                "sets": {one.name: one.counts() for one in result.sets},
+                "sets": {in_set.name: in_set.counts() for in_set in result.sets},
             },
             attachments={
                 "occurrences.tsv": occurrences_tsv(result),
@@ -178,10 +180,10 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
         case = "case kept" if self.options.match_case else "case ignored"
         names = len({expression.name for expression in result.listed})
         coverage = [
-            f"{one.name}: {one.names():,} of {names:,} listed expressions occur, "
-            f"{one.in_source:,} times in {one.sentences:,} sentences; {one.names(1):,} "
-            "of them have an accepted translation in the reference"
-            for one in result.sets
+            f"{s.name}: {s.names():,} of {names:,} listed expressions occur, {s.in_source:,} times"
+            f" in {s.sentences:,} sentences; {s.names(1):,} of them have an accepted translation in"
+            " the reference"
+            for s in result.sets
         ]
         return [
             *coverage,
@@ -237,8 +239,9 @@ def occurrences_in(
     folders, run = study.translations(text_set), study.run
     outputs = {name: read(path / "hyp.txt") for name, path in folders.items()}
     references = [read(path) for path in run.references(text_set.name)]
-    found = look_up(listed, read(run.source(text_set.name)), references, outputs, match_case)
-    return SetOccurrences(text_set.name, text_set.lines, list(outputs), found)
+    source = read(run.source(text_set.name))
+    occurrences = look_up(listed, source, references, outputs, match_case)
+    return SetOccurrences(text_set.name, text_set.lines, list(outputs), occurrences)
 
 
 def look_up(
@@ -266,17 +269,17 @@ def look_up(
         if not counts:
             continue
         known = [matches(lines, line, counts) for lines in references]
-        best = {i: max((found[i] for found in known), key=len) for i in counts}
-        wanted = {i: len(found) for i, found in best.items()}
+        best = {i: max((of_reference[i] for of_reference in known), key=len) for i in counts}
+        wanted = {i: len(translated) for i, translated in best.items()}
         systems = {name: matches(lines, line, wanted) for name, lines in outputs.items()}
         for i, count in counts.items():
             together = all(match.in_one_piece for match in best[i])
-            right = {name: len(found[i]) for name, found in systems.items()}
+            right = {name: len(of_system[i]) for name, of_system in systems.items()}
             results.append(Occurrence(line, listed[i], count, wanted[i], together, right))
     return results
 
 
-def rows_of(one: SetOccurrences, systems: Sequence[str]) -> list[list[Any]]:
+def rows_of(in_set: SetOccurrences, systems: Sequence[str]) -> list[list[Any]]:
     """Return a row for all, for each way that the reference has them, and for each expression.
 
     Args:
@@ -284,24 +287,24 @@ def rows_of(one: SetOccurrences, systems: Sequence[str]) -> list[list[Any]]:
     Returns: set, section, label, in source, in reference, share of each system, difference of each
         but the first.
     """
-    resampling = Resampling(one.sentences, RESAMPLES, seed=SEED)
+    resampling = Resampling(in_set.sentences, RESAMPLES, seed=SEED)
     rows = []
-    for section, label, members in groups_of(one.occurrences):
-        counts = np.zeros((one.sentences, 1 + len(one.systems)))
+    for section, label, members in groups_of(in_set.occurrences):
+        counts = np.zeros((in_set.sentences, 1 + len(in_set.systems)))
         for member in members:
             counts[member.line] += [member.in_reference, *member.right.values()]
         sums = counts.sum(0)
         total, *right = sums.astype(int).tolist()
         whole, drawn = shares_of(sums), shares_of(resampling.sums(counts))
         shares, differences = dict.fromkeys(systems, NONE), dict.fromkeys(systems[1:], NONE)
-        for i, name in enumerate(one.systems):
+        for i, name in enumerate(in_set.systems):
             shares[name] = wilson(right[i], total)
-            if i and systems[0] == one.systems[0]:
+            if i and systems[0] == in_set.systems[0]:
                 gap = drawn[:, i] - drawn[:, 0]
                 differences[name] = estimate(float(whole[i] - whole[0]), gap)
         in_source = sum(member.in_source for member in members)
         cells = [*shares.values(), *differences.values()]
-        rows.append([one.name, section, label, in_source, total, *cells])
+        rows.append([in_set.name, section, label, in_source, total, *cells])
     return rows
 
 
@@ -348,9 +351,9 @@ def occurrences_tsv(result: PhrasesResult) -> str:
     """Return a line for each occurrence: where, which, how often references and systems have it."""
     head = ["set", "line", "expression", "source phrase", "in source", "in reference"]
     lines: list[list[Any]] = [[*head, *result.systems]]
-    for one in result.sets:
-        for o in one.occurrences:
-            place = [one.name, o.line + 1, o.expression.name, o.expression.source.text]
+    for in_set in result.sets:
+        for o in in_set.occurrences:
+            place = [in_set.name, o.line + 1, o.expression.name, o.expression.source.text]
             right = [o.right.get(name, "") for name in result.systems]
             lines.append([*place, o.in_source, o.in_reference, *right])
     return "".join("\t".join(map(str, cells)) + "\n" for cells in lines)

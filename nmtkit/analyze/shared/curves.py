@@ -173,12 +173,12 @@ def panels(curves: Mapping[str, Curves]) -> list[list[Panel]]:
 def drawn(curves: Mapping[str, Curves], axis: str, bleu: bool) -> list[Curve]:
     """Return the curves of a panel."""
     lines = []
-    for name, one in curves.items():
-        train = [] if bleu else [(s.end, s.loss) for s in one.train]
-        dev = one.measured if bleu else [(v.step, v.loss) for v in one.dev]
+    for name, training in curves.items():
+        train = [] if bleu else [(s.end, s.loss) for s in training.train]
+        dev = training.measured if bleu else [(v.step, v.loss) for v in training.dev]
         for points, faint in ((train, True), (dev, False)):
-            places = [(one.at(step, axis), value) for step, value in points]
-            known = [(x, y) for x, y in places if x is not None and y is not None]
-            if known:
-                lines.append(Curve(name, [x for x, _ in known], [y for _, y in known], faint))
+            places = [(training.at(step, axis), value) for step, value in points]
+            if known := [(x, y) for x, y in places if x is not None and y is not None]:
+                x, y = zip(*known, strict=True)
+                lines.append(Curve(name, x, y, faint))
     return lines

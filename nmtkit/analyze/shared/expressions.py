@@ -148,8 +148,7 @@ def occurrences(expressions: Sequence[Expression], text: str) -> dict[int, int]:
     earlier one ("look up" is no "look").
     """
     present = set(text.split())
-    candidates = [i for i, one in enumerate(expressions) if one.source.first in present]
-    phrases = {i: expressions[i].source for i in candidates}
+    phrases = {i: e.source for i, e in enumerate(expressions) if e.source.first in present}
     taken: list[Match] = []
     counts: Counter[int] = Counter()
     for i in sorted(phrases, key=lambda i: (-phrases[i].length, phrases[i].pattern.groups)):

@@ -66,9 +66,9 @@ def read_words(run: Run, store: Store, side: Side) -> Words:
     set_name, text = store.path.name, TextSide.load(run.prep, side)
     path = run.source(set_name) if side == "src" else run.references(set_name)[0]
     if not path.is_file():  # the training set
-        kept = [text_set.name for text_set in run.sets() if run.source(text_set.name).is_file()]
+        names = [text_set.name for text_set in run.sets() if run.source(text_set.name).is_file()]
         message = f"the run keeps no text of the set '{set_name}'"
-        raise DataError(message, where="--set-name", hint=f"one of: {', '.join(kept)}")
+        raise DataError(message, where="--set-name", hint=f"one of: {', '.join(names)}")
     lines = [text.tokens(line) for line in files.text_lines(path)]
     owners = [np.array(text.subwords(tokens)[1], dtype=np.int64) for tokens in lines]
     lengths = store.src_lengths if side == "src" else store.tgt_lengths
