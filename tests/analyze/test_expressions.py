@@ -105,24 +105,6 @@ def test_case_is_a_choice():
     assert found("das Aufgeben", "das Aufgeben, das aufgeben", True) == [("das Aufgeben",)]
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("", "without words"),
-        (" $", "without words"),
-        ("...", "between words"),
-        ("... a", "between"),
-        ("a ...", "between"),
-        ("a ... ... b", "between"),
-    ],
-)
-def test_phrases_that_are_none(text, what):
-    with pytest.raises(ValueError, match=what):
-        phrase(text, False)
-    with pytest.raises(ValueError, match="at the end"):
-        phrase("a $ b", False)
-
-
 TOKENS = st.lists(st.sampled_from("ab.,x"), max_size=9)
 PART = st.lists(st.sampled_from("ab"), min_size=1, max_size=2)
 
@@ -238,7 +220,10 @@ def test_longer_expressions_take_their_words():
         (["\tb"], 1, "without words"),
         (["a\tb | "], 1, "without words"),
         (["a\tb | | c"], 1, "without words"),
+        (["a\t $"], 1, "without words"),
         (["# x", "a\tb ..."], 2, "between words"),
+        (["... a\tb"], 1, "between words"),
+        (["a ... ... b\tc"], 1, "between words"),
         (["a\tb $ c"], 1, "at the end"),
         (["Give up\tx", "give  up\ty"], 2, "stands in line 1 already"),
     ],

@@ -69,23 +69,24 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
             assert own.tolist() == pytest.approx(wanted, rel=1e-9, nan_ok=True)
 
 
-def test_gates_are_found_by_what_is_recorded():
-    assert gates.gates_of(contract.Case("caru").build(), CPU) == {
-        "attention_gate": "src",
-        "caembed_gate": "tgt",
-    }
-    assert gates.gates_of(contract.Case("caru", (("caatt", False),)).build(), CPU) == {
-        "caembed_gate": "tgt"
-    }
-    assert gates.gates_of(contract.Case("rnnsearch").build(), CPU) == {}
-    assert gates.gates_of(contract.Case("amn").build(), CPU) == {"memory.gate": "src"}
-    assert gates.gates_of(contract.Case("context-aware").build(), CPU) == {"context.gate": "src"}
-    assert gates.gates_of(contract.Case("concat").build(), CPU) == {}
-    joint = contract.Case("han", (("side", "joint"),)).build()
-    assert gates.gates_of(joint, CPU) == {
-        "encoder_context.gate": "src",
-        "decoder_context.gate": "tgt",
-    }
+@pytest.mark.parametrize(
+    ("variant", "settings", "wanted"),
+    [
+        ("caru", (), {"attention_gate": "src", "caembed_gate": "tgt"}),
+        ("caru", (("caatt", False),), {"caembed_gate": "tgt"}),
+        ("rnnsearch", (), {}),
+        ("amn", (), {"memory.gate": "src"}),
+        ("context-aware", (), {"context.gate": "src"}),
+        ("concat", (), {}),
+        (
+            "han",
+            (("side", "joint"),),
+            {"encoder_context.gate": "src", "decoder_context.gate": "tgt"},
+        ),
+    ],
+)
+def test_gates_are_found_by_what_is_recorded(variant, settings, wanted):
+    assert gates.gates_of(contract.Case(variant, settings).build(), CPU) == wanted
 
 
 def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
@@ -117,7 +118,7 @@ def test_a_bar_stands_for_words_of_which_the_gate_was_asked_only():
 
 
 def test_gates_by_stack():
-    class Both:
+    class Stranger:
         context_rule = None
 
         def encode(self, batch):
@@ -125,19 +126,10 @@ def test_gates_by_stack():
 
         def decode(self, tgt_in, memory):
             record("other.gate", torch.rand(2, tgt_in.size(1)))
-
-    assert gates.gates_of(Both(), CPU) == {"mine.gate": "src", "other.gate": "tgt"}
-
-    class Stranger:
-        context_rule = None
-
-        def encode(self, batch):
-            return {}
-
-        def decode(self, tgt_in, memory):
             record("my_gate", torch.rand(1, tgt_in.size(1)))
 
-    assert gates.gates_of(Stranger(), CPU) == {"my_gate": "tgt"}
+    wanted = {"mine.gate": "src", "other.gate": "tgt", "my_gate": "tgt"}
+    assert gates.gates_of(Stranger(), CPU) == wanted
 
 
 def words_of(*lines):

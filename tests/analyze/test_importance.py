@@ -230,12 +230,19 @@ def test_numbers_from_sums_over_sentences():
     y = x / 2 - 0.1 + 0.2 * rng.standard_normal(50)
     points = importance.Points(rows, np.arange(50), x, y, np.full((2, 8), np.nan))
     found = importance.numbers_of(importance.sums(points, 8).sum(0))
-    assert found["correlation"] == pytest.approx(np.corrcoef(x, y)[0, 1], rel=1e-12)
-    assert found["loss"] == pytest.approx(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
-    assert found["loss_per_point"] == pytest.approx(found["loss"] / 50)
-    assert (found["d_alpha"], found["d_js"]) == pytest.approx((x.mean(), y.mean()))
-    assert found["against"] == pytest.approx(100 * sum(v < 0 for v in y) / 50)
-    assert found["explained"] == pytest.approx(100 - 100 * found["loss"] / sum(a * a for a in x))
+    loss = sum((x - y) ** 2)
+    assert found == pytest.approx(
+        {
+            "loss": loss,
+            "loss_per_point": loss / 50,
+            "correlation": np.corrcoef(x, y)[0, 1],
+            "d_alpha": x.mean(),
+            "d_js": y.mean(),
+            "explained": 100 - 100 * loss / sum(x * x),
+            "against": 100 * sum(y < 0) / 50,
+        },
+        rel=1e-12,
+    )
 
     def estimates(points):
         return importance.estimates(points, Resampling(8, 200), np.arange(8))
@@ -257,20 +264,17 @@ def test_spread_of_contexts_by_loops():
     given[3] = 0
     found, each = context_spread.spread(given, lengths), context_spread.distances(given, lengths)
     for row, length in enumerate(lengths.tolist()):
-        own = given[row, :length].tolist()
         if length == 1 or row == 3:
             assert found[row].isnan() and each[row].isnan().all()
             continue
+        own = given[row, :length].tolist()
         size = sum(math.hypot(*v) for v in own) / length
-        pairs = [math.dist(own[i], own[j]) / size for i in range(length) for j in range(i)]
-        assert found[row].item() == pytest.approx(sum(pairs) / len(pairs), rel=1e-12)
-        for t, v in enumerate(own):
-            wanted = sum(math.dist(v, other) for other in own) / (length - 1) / size
-            assert each[row, t].item() == pytest.approx(wanted, rel=1e-12)
+        wanted = [sum(math.dist(v, other) for other in own) / (length - 1) / size for v in own]
+        assert each[row, :length].tolist() == pytest.approx(wanted, rel=1e-12)
+        assert found[row].item() == pytest.approx(sum(wanted) / length, rel=1e-12)
         assert each[row, length:].isnan().all()
-    assert context_spread.mean(found.tolist(), Resampling(4, 50)).value == pytest.approx(
-        (found[0] + found[1]).item() / 2
-    )
+    mean = context_spread.mean(found.tolist(), Resampling(4, 50)).value
+    assert mean == pytest.approx((found[0] + found[1]).item() / 2)
 
 
 def test_with_even_weights_only_gated_contexts_differ(analysed):
