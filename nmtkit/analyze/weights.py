@@ -41,9 +41,8 @@ class WordWeights(NamedTuple):
 def attentions_of(model: Model, device: torch.device) -> list[str]:
     """Return the sites of attention whose source positions have gates."""
     recorded = recording.look(model, recording.probe(model, device))["decoder"]
-    dimensions = {site: value.dim() for site, value in recorded.items()}
-    gated = [site.removesuffix(ENDING) for site in recorded if site.endswith(ENDING)]
-    return [s for s in gated if (dimensions.get(s), dimensions[s + ENDING]) == (4, 3)]
+    gates = {site for site, opened in recorded.items() if opened.dim() == 3}
+    return [site for site, w in recorded.items() if w.dim() == 4 and site + ENDING in gates]
 
 
 def of_words(alpha: Numbers, opened: Numbers, owners: NDArray[np.int64]) -> WordWeights:
