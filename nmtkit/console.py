@@ -1,6 +1,4 @@
-"""What the person sees while a stage works: everything here goes to stderr; stdout is for
-results.
-"""
+"""What the user sees: messages and progress go to stderr, tables of results to stdout."""
 
 from __future__ import annotations
 
@@ -23,19 +21,19 @@ def set_quiet(quiet: bool) -> None:
 
 
 def mute() -> None:
-    """Say nothing at all, no warnings either: another process of the same training speaks."""
+    """Write nothing, no warnings either: only rank 0 of a training writes messages."""
     global _quiet, _muted
     _quiet = _muted = True
 
 
 def say(message: str) -> None:
-    """One line of progress or of a choice made, on stderr."""
+    """Write a line on stderr; --quiet hides it."""
     if not _quiet:
         _emit(message)
 
 
 def warn(message: str) -> None:
-    """One line that the person should not miss, on stderr; --quiet does not hide it."""
+    """Write a line on stderr that the user should not miss; --quiet does not hide it."""
     _emit(f"warning: {message}")
     for listener in _listeners[-1:]:
         listener(f"warning: {message}")
@@ -61,7 +59,7 @@ def _emit(message: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 8s, 3m 20s, 2h 05m."""
+    """Return seconds for people: 8s, 3m 20s, 2h 05m."""
     seconds = max(0, round(seconds))
     if seconds < 60:
         return f"{seconds}s"
@@ -133,33 +131,31 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
         columns: headers; a header that starts with "<" is left-aligned, others right.
         rows: cells, already formatted or str()-able.
     """
-    if sys.stdout.isatty():
-        left = [name.startswith("<") for name in columns]
-        names = [name.removeprefix("<") for name in columns]
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=title or None, title_justify="left")
-        for name, is_left in zip(names, left, strict=True):
-            table.add_column(name, justify="left" if is_left else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(str(cell)) for cell in row))
-        Console().print(table)
+    if not sys.stdout.isatty():
+        print("\n".join(([title] if title else []) + aligned(columns, rows)))
         return
-    print("\n".join(([title] if title else []) + aligned(columns, rows)))
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left")
+    for name in columns:
+        justify: Any = "left" if name.startswith("<") else "right"
+        table.add_column(name.removeprefix("<"), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console().print(table)
 
 
 def aligned(columns: list[str], rows: list[list[Any]]) -> list[str]:
-    """The lines of a table as plain text; arguments as of `print_table`."""
-    left = [name.startswith("<") for name in columns]
-    names = [name.removeprefix("<") for name in columns]
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max([len(names[i]), *(len(row[i]) for row in cells)]) for i in range(len(names))]
+    """Return the lines of a table as plain text; arguments as of `print_table`."""
+    cells = [[name.removeprefix("<") for name in columns], *([str(c) for c in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    signs = ["<" if name.startswith("<") else ">" for name in columns]
     return [
         "  ".join(
-            c.ljust(w) if is_left else c.rjust(w)
-            for c, w, is_left in zip(row, widths, left, strict=True)
+            f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)
         ).rstrip()
-        for row in [names, ["-" * width for width in widths], *cells]
+        for row in cells
     ]

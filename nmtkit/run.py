@@ -17,18 +17,18 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
-from nmtkit.records import Manifest, TextSet, load
+from nmtkit.records import Manifest, TextSet, load, parse
 from nmtkit.settings import SECTIONS, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
-"""What says that a folder is not to be written in."""
+"""Errors of a folder that cannot be written."""
 
 NAMES = "use letters, digits, '-', '_' and '.', a letter or a digit first"
 
@@ -41,7 +41,7 @@ class System:
 
     @property
     def name(self) -> str:
-        """The name the person gave it, by default the variant's."""
+        """The name that the user gave it, by default the variant's."""
         return self.path.name
 
     @property
@@ -60,38 +60,33 @@ class System:
         return self.path / "checkpoints"
 
     def translation(self, set_name: str) -> Path:
-        """The folder of this system's translation of a set (hyp.txt, hyp.subwords.txt,
+        """Return the folder of this system's translation of a set (hyp.txt, hyp.subwords.txt,
         nbest.jsonl, meta.json).
         """
         return self.path / "translate" / set_name
 
     def read_config(self) -> dict[str, Any]:
-        """The resolved settings as plain values: variant, preset, seed and the sections model,
-        train, search.
+        """Return the resolved settings as plain values: variant, preset, seed and the sections
+        model, train, search.
 
         Raises: DataError if the system was never trained, or the file is damaged.
         """
+        again = f"nmtkit train --name {self.name}"
         try:
             values = tomllib.loads(self.config.read_text("utf-8"))
+            sections = [values.get(section, {}) for section in SECTIONS]
             if not isinstance(values.get("variant"), str) or not all(
-                isinstance(values.get(part, {}), dict) for part in SECTIONS
+                isinstance(section, dict) for section in sections
             ):
                 raise ValueError("it has no variant, or a value for a section")
             return values
-        except ValueError as error:  # not TOML and not UTF-8 among them
-            hint = (
-                "bring the file back from a copy, or train the system anew: nmtkit train --name"
-                f" {self.name} --force"
-            )
-            raise DataError(
-                f"the settings of '{self.name}' are damaged: {error}", where=self.config, hint=hint
-            ) from error
+        except ValueError as error:  # not TOML or not UTF-8, too
+            message = f"the settings of '{self.name}' are damaged: {error}"
+            hint = f"bring the file back from a copy, or train the system anew: {again} --force"
+            raise DataError(message, where=self.config, hint=hint) from error
         except FileNotFoundError:
-            raise DataError(
-                f"system '{self.name}' has not been trained",
-                where=self.path,
-                hint="nmtkit train --name " + self.name,
-            ) from None
+            message = f"system '{self.name}' has not been trained"
+            raise DataError(message, where=self.path, hint=again) from None
 
 
 @dataclass(frozen=True)
@@ -120,11 +115,11 @@ class Run:
         return load(Manifest, path)
 
     def sets(self, split: str | None = None) -> list[TextSet]:
-        """The prepared sets, of one split or all, in the order of the manifest."""
+        """Return the prepared sets, of one split or all, in the order of the manifest."""
         return [s for s in self.manifest().sets if split in (None, s.split)]
 
     def text_set(self, name: str) -> TextSet:
-        """A prepared set by name ("test" also finds the only test set).
+        """Return a prepared set by name ("test" also finds the only test set).
 
         Raises: ConfigError naming the nearest set.
         """
@@ -139,16 +134,16 @@ class Run:
         return sets[name]
 
     def source(self, set_name: str) -> Path:
-        """The raw source text of a set."""
+        """Return the path of the raw source text of a set."""
         return self.prep / "text" / f"{set_name}.src"
 
     def references(self, set_name: str) -> list[Path]:
-        """The raw reference texts of a set: .ref, .ref1, …"""
+        """Return the paths of the raw reference texts of a set: .ref, .ref1, …"""
         count = self.text_set(set_name).references
         return [self.prep / "text" / f"{set_name}.ref{i or ''}" for i in range(count)]
 
     def system(self, name: str) -> System:
-        """The folder of one system, whether or not it exists.
+        """Return the folder of one system, whether or not it exists.
 
         Raises: ConfigError for a name that is not a plain folder name.
         """
@@ -157,7 +152,7 @@ class Run:
         return System(self.path / "systems" / name)
 
     def new_system(self, name: str) -> System:
-        """The folder of a system that is to be trained; '+' joins the names of an ensemble
+        """Return the folder of a system that is to be trained; '+' joins the names of an ensemble
         (`ensemble-a+b`), so no system has it in its own.
 
         Raises: ConfigError for a name with anything but letters, digits, '-', '_' and '.', or that
@@ -168,14 +163,14 @@ class Run:
         return self.system(name)
 
     def systems(self) -> list[System]:
-        """The systems with at least a config, oldest first (so that the baseline trained first
+        """Return the systems that have a config, oldest first (so that the baseline trained first
         leads).
         """
-        found = [System(p.parent) for p in (self.path / "systems").glob("*/config.toml")]
-        return sorted(found, key=lambda s: (s.config.stat().st_mtime_ns, s.name))
+        systems = [System(p.parent) for p in (self.path / "systems").glob("*/config.toml")]
+        return sorted(systems, key=lambda s: (s.config.stat().st_mtime_ns, s.name))
 
     def find_system(self, name: str) -> System:
-        """A trained system by name.
+        """Return a trained system by name.
 
         Raises: ConfigError naming the nearest one.
         """
@@ -269,7 +264,7 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
     if stream is None:
         yield
         return
-    holder = {"host": socket.gethostname(), "pid": os.getpid(), "stage": what, "since": time.time()}
+    holder = Holder(socket.gethostname(), os.getpid(), what, time.time())
     held = False
     try:
         if not _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
@@ -285,9 +280,8 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
             _note(stream, holder)
         yield
     except BaseException:
-        if (
-            new and folder.is_dir() and [p.name for p in folder.iterdir()] == [path.name]
-        ):  # nothing was begun: leave no trace
+        # If nothing was begun, leave no trace.
+        if new and folder.is_dir() and [p.name for p in folder.iterdir()] == [path.name]:
             path.unlink()
             folder.rmdir()
         raise
@@ -298,9 +292,36 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
         stream.close()
 
 
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a folder: a line of a lock's file. A line with `left` says that the holder of an
+    earlier line has gone.
+    """
+
+    host: str
+    pid: int
+    stage: str
+    since: float
+    left: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """True unless the process is known to be gone."""
+        try:
+            if self.host == socket.gethostname():
+                os.kill(self.pid, 0)
+        except OSError as error:
+            return not isinstance(error, ProcessLookupError)
+        return True
+
+    def __str__(self) -> str:
+        age = max(0.0, time.time() - self.since)  # clocks are set back now and then
+        return f"'{self.stage}' (process {self.pid} on {self.host}, for {age / 60:.0f} min)"
+
+
 def _opened(path: Path, shared: bool) -> IO[str] | None:
-    """The file of a lock; for a sharer where nothing can be written, as it is, or None if it is
-    not there.
+    """Open the file of a lock. A sharer who cannot write opens it for reading, and gets None if it
+    does not exist.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -328,53 +349,34 @@ def _taken(stream: IO[str], kind: int) -> bool:
     return False
 
 
-def _note(stream: IO[str], holder: dict[str, Any]) -> None:
-    """Add a line to a lock's file, which several sharers may do at once."""
-    os.write(
-        stream.fileno(), f"\n{json.dumps(holder)}".encode()
-    )  # no buffer, which would fail again when it is closed
+def _note(stream: IO[str], holder: Holder) -> None:
+    """Add a line to a lock's file, which several sharers may do at once. There is no buffer, which
+    would fail again when it is closed.
+    """
+    os.write(stream.fileno(), f"\n{json.dumps(asdict(holder))}".encode())
 
 
-def _leave(stream: IO[str], holder: dict[str, Any]) -> None:
+def _leave(stream: IO[str], holder: Holder) -> None:
     """Take a holder's name out of a lock's file: by another line while others share it, by
-    wiping it when this is the last.
+    wiping the file if this holder is the last.
     """
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         stream.truncate(0)
     except OSError:
-        _note(stream, {**holder, "left": True})
+        _note(stream, replace(holder, left=True))
 
 
 def _holders(stream: IO[str]) -> str:
-    """Who holds a lock, by its file."""
-    found: dict[tuple[Any, ...], str] = {}
+    """Return who holds a lock, by its file."""
+    has_left: dict[Holder, bool] = {}
     stream.seek(0)
     for line in stream:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            holder = json.loads(line)
-            key = holder["host"], holder["pid"], holder["stage"], holder["since"]
-            age = max(0.0, time.time() - holder["since"])  # clocks are set back now and then
-            if holder.get("left") or (
-                holder["host"] == socket.gethostname() and not _alive(holder["pid"])
-            ):
-                found.pop(key, None)
-            else:
-                found[key] = (
-                    f"'{holder['stage']}' (process {holder['pid']} on {holder['host']}, for"
-                    f" {age / 60:.0f} min)"
-                )
-    return ", ".join(found.values()) or "another process"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+        with contextlib.suppress(DataError):  # a line that is being written
+            holder = parse(Holder, line, stream.name)
+            has_left[replace(holder, left=False)] = holder.left
+    names = [str(holder) for holder, left in has_left.items() if not left and holder.alive]
+    return ", ".join(names) or "another process"
 
 
 def write_toml(path: Path, values: dict[str, Any]) -> None:
@@ -387,7 +389,7 @@ def _now() -> str:
 
 
 def code_commit() -> str | None:
-    """The commit of nmtkit's own checkout, where it runs from one."""
+    """Return the commit of nmtkit's checkout, if it runs from one."""
     folder = Path(nmtkit.__file__).parent
     try:
         result = subprocess.run(
