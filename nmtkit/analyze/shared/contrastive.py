@@ -300,23 +300,26 @@ def as_documents(items: Sequence[Item], translated: bool = False) -> Text:
     starts, places = [], []
     for item in items:
         starts.append(len(lines))
+        places.append(len(lines) + len(item.context_src))
         lines += [*item.context_src, item.source]
-        context: list[list[str]] = [[] for _ in item.context_src]
-        if translated and item.context_ref:
-            context = [[text] for text in item.context_ref]
-        targets += [*context, item.targets]
-        places.append(len(lines) - 1)
+        known = translated and item.context_ref
+        targets += [[text] if known else [] for text in item.context_ref or item.context_src]
+        targets.append(item.targets)
     return Text(lines, targets, Documents(starts, len(lines)), places)
 
 
 def undecidable(items: Sequence[Item]) -> int:
     """Return how many pairs neither source nor context decides: the set has them swapped too."""
-    pairs = []
-    for item in items:
-        source = item.context_src, item.source
-        pairs += [(source, item.reference, error.contrastive) for error in item.errors]
+    pairs = [
+        (item.context_src, item.source, item.reference, error.contrastive)
+        for item in items
+        for error in item.errors
+    ]
     known = set(pairs)
-    return sum(right != wrong and (source, wrong, right) in known for source, right, wrong in pairs)
+    return sum(
+        right != wrong and (context, source, wrong, right) in known
+        for context, source, right, wrong in pairs
+    )
 
 
 def identical(items: Sequence[Item]) -> int:
