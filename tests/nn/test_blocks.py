@@ -9,9 +9,7 @@ import torch
 from nmtkit.nn.capture import capture, capturing, record
 from nmtkit.nn.dropout import Dropout, dropout, seed_dropout
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer, sinusoids
-from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import future, visible_positions
-from nmtkit.nn.sublayer import FeedForward, Residual
+from nmtkit.nn.sublayer import Residual
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.001])
@@ -28,20 +26,6 @@ def test_dropout_drops_with_its_probability_and_keeps_the_mean(p):
     )  # the factor fits the probability really used, to the last bit
     lagged = np.corrcoef(kept[:-1].numpy(), kept[1:].numpy())[0, 1]
     assert abs(lagged) < 5 / math.sqrt(n)
-
-
-def test_dropout_masks_belong_to_seed_step_and_micro_batch_alone():
-    x = torch.ones(1001)
-
-    def masks(*key):
-        seed_dropout(*key)
-        return torch.stack([dropout(x, 0.5), dropout(x, 0.5)])
-
-    first = masks(1, 2, 3)
-    torch.rand(5)
-    assert torch.equal(first, masks(1, 2, 3)) and not torch.equal(first[0], first[1])
-    for key in ((2, 2, 3), (1, 3, 3), (1, 2, 4), (1, 2)):
-        assert not torch.equal(first, masks(*key))
 
 
 def test_dropout_has_the_gradient_of_its_mask():
@@ -96,16 +80,6 @@ def test_an_embedder_reads_scaled_vectors_and_positions():
     assert float(own.weight.detach().abs().max()) <= math.sqrt(6 / 564)
 
 
-def test_masks_say_what_may_be_seen():
-    assert visible_positions(torch.tensor([2, 0]), 3).tolist() == [
-        [[True, True, False]],
-        [[False, False, False]],
-    ]
-    cpu = torch.device("cpu")
-    assert future(2, 4, cpu).tolist() == [[False, False, False, True], [False, False, False, False]]
-    assert future(3, 3, cpu).tolist() == [[j > i for j in range(3)] for i in range(3)]
-
-
 def test_residuals_norm_before_or_after():
     torch.manual_seed(0)
     x = torch.randn(2, 3, 8)
@@ -118,25 +92,6 @@ def test_residuals_norm_before_or_after():
         seed_dropout(1, 1)
         kept = (dropping.train(mode)(x, torch.ones_like) - x) != 0
         assert kept.all() != mode
-
-
-def test_feed_forward_is_its_equation():
-    torch.manual_seed(0)
-    layer = FeedForward(4, 9)
-    x = torch.randn(2, 3, 4)
-    hidden = torch.clamp(x @ layer.inner.weight.T + layer.inner.bias, min=0)
-    torch.testing.assert_close(layer(x), hidden @ layer.outer.weight.T + layer.outer.bias)
-    before = x.clone()
-    layer(x.requires_grad_()).sum().backward()
-    assert torch.equal(x, before)
-
-
-def test_stacked_projections_are_initialised_one_by_one():
-    torch.manual_seed(0)
-    limit = math.sqrt(6 / 200)
-    for block in Linear(100, 300, blocks=3).weight.detach().chunk(3):
-        assert 0.98 * limit < float(block.abs().max()) <= limit
-    assert float(Linear(100, 300).weight.detach().abs().max()) <= math.sqrt(6 / 400)
 
 
 def test_captures_do_not_leak_and_do_not_nest():
