@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,17 +22,15 @@ from nmtkit.tables.table import Column, Estimate, bar, text_column
 
 @dataclass(frozen=True)
 class Group:
-    """Source lengths from `low` to `high`, both included (high None: no upper end)."""
+    """Source lengths from `low` to `high`, both included."""
 
     label: str
     low: int
-    high: int | None
+    high: float = math.inf
 
     def mask(self, lengths: Array) -> Array:
-        """(N) which of the lengths lie in the group."""
-        inside: Array = (lengths >= self.low) & (
-            lengths <= (self.high if self.high is not None else lengths.max(initial=0))
-        )
+        """Return (N) which of the lengths lie in the group."""
+        inside: Array = (lengths >= self.low) & (lengths <= self.high)
         return inside
 
 
@@ -49,27 +49,23 @@ def groups(spec: str) -> list[Group]:
             Group("≤15", 0, 15),
             Group("(15,30]", 16, 30),
             Group("(30,45]", 31, 45),
-            Group(">45", 46, None),
+            Group(">45", 46),
         ]
     try:
         borders = [int(part) for part in ("10,20,30,40,50" if spec == "dc" else spec).split(",")]
     except ValueError:
         borders = []
-    if (
-        not borders
-        or borders[0] < 1
-        or any(a >= b for a, b in zip(borders, borders[1:], strict=False))
-    ):
+    between = list(itertools.pairwise(borders))
+    if not borders or borders[0] < 1 or any(low >= high for low, high in between):
         raise ConfigError(
             f"cannot read the length groups '{spec}'",
             where="--buckets",
             hint="dc, pr, or rising whole numbers such as 10,20,30",
         )
-    middle = [Group(f"[{a},{b})", a, b - 1) for a, b in zip(borders, borders[1:], strict=False)]
     return [
         Group(f"<{borders[0]}", 0, borders[0] - 1),
-        *middle,
-        Group(f"≥{borders[-1]}", borders[-1], None),
+        *(Group(f"[{low},{high})", low, high - 1) for low, high in between),
+        Group(f"≥{borders[-1]}", borders[-1]),
     ]
 
 
@@ -100,33 +96,30 @@ def by_length(
         test: one of `significance.TESTS`.
     Returns: by group, then by system.
     """
-    found = []
+    results, nothing = [], Estimate(None)
     for group in groups(spec):
         rows = np.flatnonzero(group.mask(lengths))
-        inside = (
-            {system: metric.part(rows) for system, metric in scores.items()} if len(rows) else {}
-        )
-        own = replace(draws, sentences=max(1, len(rows)))
-        for system in scores:
-            if system not in inside:
-                found.append(
-                    LengthScore(
-                        group.label, 0, system, None, Estimate(None), Estimate(None), Estimate(None)
-                    )
-                )
-                continue
-            metric = inside[system]
+        if not len(rows):
+            results += [
+                LengthScore(group.label, 0, system, None, nothing, nothing, nothing)
+                for system in scores
+            ]
+            continue
+        inside = {system: metric.part(rows) for system, metric in scores.items()}
+        own = replace(draws, sentences=len(rows))
+        for system, metric in inside.items():
             bleu = estimate(metric.value, own.full.scores(metric))
             ratio = estimate(
                 float(formulas.length_ratio(metric.statistics.sum(0))),
                 own.full.scores(metric, formulas.length_ratio),
             )
-            gap, p = Estimate(None), None
+            gap, p = nothing, None
             if baseline is not None and system != baseline:
                 gap = difference(metric, inside[baseline], own)
-                p = compare(test, metric, inside[baseline], own).p if len(rows) >= FEWEST else None
-            found.append(LengthScore(group.label, len(rows), system, p, bleu, ratio, gap))
-    return found
+                if len(rows) >= FEWEST:
+                    p = compare(test, metric, inside[baseline], own).p
+            results.append(LengthScore(group.label, len(rows), system, p, bleu, ratio, gap))
+    return results
 
 
 COLUMNS = (
@@ -143,36 +136,31 @@ def row(found: LengthScore) -> list[Any]:
     return [found.group, found.sentences, found.system, found.bleu, found.length_ratio]
 
 
-def bars(found: Sequence[LengthScore], width: int = 40) -> str:
-    """The groups as bars for a terminal (plain text, one line a system and group, a blank line
-    between groups).
+def bars(scores: Sequence[LengthScore], width: int = 40) -> str:
+    """Return the groups as bars for a terminal: one line a system and group, a blank line between
+    groups.
     """
-    top = max((f.bleu.value or 0.0 for f in found), default=0.0)
-    names, labels = (
-        max((len(f.system) for f in found), default=0),
-        max((len(f.group) for f in found), default=0),
-    )
-    lines: list[str] = []
-    last = None
-    for f in found:
-        if last is not None and f.group != last:
-            lines.append("")
-        shown = "–" if f.bleu.value is None else f"{f.bleu.value:.1f}"
-        lines.append(
-            f"{f.group if f.group != last else '':<{labels}}  {f.system:<{names}} "
-            f" {bar(f.bleu.value, top, width)} {shown}"
-        )
-        last = f.group
-    return "\n".join(lines)
+    top = max((score.bleu.value or 0.0 for score in scores), default=0.0)
+    names = max((len(score.system) for score in scores), default=0)
+    labels = max((len(score.group) for score in scores), default=0)
+    blocks = []
+    for label, group in itertools.groupby(scores, lambda score: score.group):
+        lines: list[str] = []
+        for score in group:
+            value = score.bleu.value
+            shown = "–" if value is None else f"{value:.1f}"
+            line = f"{score.system:<{names}}  {bar(value, top, width)} {shown}"
+            lines.append(f"{'' if lines else label:<{labels}}  {line}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
-def figure(found: Sequence[LengthScore], unit: str, title: str = "") -> str | None:
+def figure(scores: Sequence[LengthScore], unit: str, title: str = "") -> str | None:
     """Return the groups as a figure (SVG) with intervals as error bars; None without matplotlib."""
     from nmtkit.tables import figures
 
-    labels = list(dict.fromkeys(f.group for f in found))
-    series = {
-        name: [f.bleu for f in found if f.system == name]
-        for name in dict.fromkeys(f.system for f in found)
-    }
+    labels = list(dict.fromkeys(score.group for score in scores))
+    series: dict[str, list[Estimate]] = {}
+    for score in scores:
+        series.setdefault(score.system, []).append(score.bleu)
     return figures.grouped_bars(labels, series, f"source length ({unit})", "BLEU", title)

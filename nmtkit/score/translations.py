@@ -28,93 +28,116 @@ NOT_THE_SEARCH = ("batch_size", "nbest")
 
 
 def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
-    """The named sets, or every test set that some system translated.
+    """Return the named sets, or every test set that some system translated.
 
     Raises: DataError naming the command that is missing.
     """
     if set_names:
-        return list({one.name: one for one in map(run.text_set, set_names)}.values())
-    chosen = [s for s in run.sets("test") if _by_system(run, s.name)]
-    if not chosen:
-        raise _nothing(run, "no test set of this run is translated")
-    return chosen
+        return list({text_set.name: text_set for text_set in map(run.text_set, set_names)}.values())
+    translated = [text_set for text_set in run.sets("test") if _folders(run, text_set.name)]
+    if not translated:
+        raise _nothing(run, "no test set of this run is translated", "nmtkit translate")
+    return translated
 
 
-def _nothing(run: Run, what: str, set_name: str | None = None) -> DataError:
-    command = "nmtkit translate" + (f" --set-name {set_name}" if set_name else "")
+def _nothing(run: Run, reason: str, hint: str) -> DataError:
     if not run.systems():
         return DataError(
             "nothing to score: this run has no trained system",
             where=run.path,
             hint="nmtkit train, then nmtkit translate",
         )
-    return DataError(f"nothing to score: {what}", where=run.path / "systems", hint=f"{command}")
+    return DataError(f"nothing to score: {reason}", where=run.path / "systems", hint=hint)
 
 
-def _by_system(run: Run, set_name: str) -> dict[str, Path]:
-    """The translation folders of a set by system: trained systems oldest first, then ensembles
-    and outside ones by name.
+def _folders(run: Run, set_name: str) -> dict[str, Path]:
+    """Return the translation folders of a set by system: trained systems oldest first, then
+    ensembles and translations made elsewhere by name.
     """
-    order = [s.name for s in run.systems()]
-    found = {
-        p.parents[2].name: p.parent
-        for p in sorted((run.path / "systems").glob(f"*/translate/{set_name}/hyp.txt"))
-    }
-    return {
-        name: found[name]
-        for name in sorted(found, key=lambda n: (order.index(n) if n in order else len(order), n))
-    }
+    paths = (run.path / "systems").glob(f"*/translate/{set_name}/hyp.txt")
+    folders = {path.parents[2].name: path.parent for path in sorted(paths)}
+    trained = [system.name for system in run.systems() if system.name in folders]
+    return {name: folders[name] for name in (*trained, *sorted(folders.keys() - set(trained)))}
 
 
 def translated_systems(
-    run: Run, chosen: TextSet, systems: Sequence[str], against: str | None = None
+    run: Run, text_set: TextSet, systems: Sequence[str], against: str | None = None
 ) -> dict[str, Path]:
-    """The translation folders of a set to look at, baseline among them.
+    """Return the translation folders of a set to look at, baseline among them.
 
     Args:
-        run: the run; chosen: the set.
+        run: the run; text_set: the set.
         systems: only these; the baseline `against` is added.
     Raises: DataError if one of them is not translated, ConfigError if it does not exist.
     """
-    found = _by_system(run, chosen.name)
+    set_name = text_set.name
+    folders = _folders(run, set_name)
     wanted = [*systems, *([against] if against else [])]
-    known = {s.name for s in run.systems()} | set(found)
-    for name in [name for name, path in found.items() if not _is_of_this_text(run, chosen, path)]:
-        what, hint = (
-            f"the translation by '{name}' is of an earlier {chosen.name} set",
-            f"nmtkit translate --system {name} --set-name {chosen.name}",
-        )
+    trained = [system.name for system in run.systems()]
+    known = {*trained, *folders}
+    for name, folder in list(folders.items()):
+        if _is_of_this_text(run, set_name, folder):
+            continue
+        message = f"the translation by '{name}' is of an earlier {set_name} set"
         if name in wanted:
-            raise DataError(what, where=found[name], hint=f"translate again: {hint}")
+            raise DataError(
+                message, where=folder, hint=f"translate again: {_command(name, set_name)}"
+            )
         if not systems:
-            console.warn(f"{chosen.name}: {what} and left out ({hint})")
+            console.warn(f"{set_name}: {message} and left out ({_command(name, set_name)})")
         known.discard(name)
-        del found[name]
+        del folders[name]
     for name in wanted:
         if name not in known:
             hint = nearest(name, known) if known else "first: nmtkit train"
             raise ConfigError(
                 f"this run has no system '{name}'", where=run.path / "systems", hint=hint
             )
-        if name not in found:
-            hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
+        if name not in folders:
             raise DataError(
-                f"'{name}' has no translation of {chosen.name}",
+                f"'{name}' has no translation of {set_name}",
                 where=run.system(name).path,
-                hint=hint,
+                hint=_command(name, set_name),
             )
-    if not found:
-        raise _nothing(run, f"no system of this run has translated {chosen.name}", chosen.name)
-    for name in (system.name for system in run.systems() if system.name in known - set(found)):
-        if not systems:
-            hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
-            console.say(f"{chosen.name}: '{name}' is left out, it has no translation yet ({hint})")
-    kept = {name: path for name, path in found.items() if not systems or name in wanted}
-    for name, path in kept.items():
-        _warn_if_trained_on(run, chosen, name, path)
-    if unlike := unlike_searches(chosen.name, kept):
+    if not folders:
+        hint = f"nmtkit translate --set-name {set_name}"
+        raise _nothing(run, f"no system of this run has translated {set_name}", hint)
+    if systems:
+        folders = {name: folder for name, folder in folders.items() if name in wanted}
+    else:
+        for name in (name for name in trained if name in known and name not in folders):
+            hint = _command(name, set_name)
+            console.say(f"{set_name}: '{name}' is left out, it has no translation yet ({hint})")
+    _warn_if_trained_on(run, set_name, folders)
+    if unlike := unlike_searches(set_name, folders):
         console.warn(f"{unlike.text}; alike after: {', then '.join(unlike.commands)}")
-    return kept
+    return folders
+
+
+def _command(name: str, set_name: str) -> str:
+    return f"nmtkit translate --system {name} --set-name {set_name}"
+
+
+def _is_of_this_text(run: Run, set_name: str, folder: Path) -> bool:
+    """True if the set still has the source that was translated (it may have been prepared anew,
+    with as many lines).
+    """
+    source = described(folder).source
+    return source is None or source.sha256 == files.sha256(run.source(set_name))
+
+
+def _warn_if_trained_on(run: Run, set_name: str, folders: Mapping[str, Path]) -> None:
+    """Warn if the weights of a system are of other checkpoints than it translated with."""
+    for name, folder in folders.items():
+        meta = described(folder)
+        # An ensemble has no checkpoints of its own.
+        then = [used.name for used in meta.checkpoints if used.system == name]
+        now = list(checkpoints.current(run.system(name), meta.settings.get("average")))
+        if then and now and then != now:
+            console.warn(
+                f"{set_name}: '{name}' was translated with {', '.join(then)}, its weights are now"
+                f" those of {', '.join(now)} ({_command(name, set_name)})"
+            )
 
 
 def compared(run: Run, chosen: TextSet, systems: Sequence[str]) -> dict[str, Path]:
@@ -222,74 +245,49 @@ def described(translation: Path) -> TranslationMeta:
     return load(TranslationMeta, path) if path.is_file() else TranslationMeta(format=1)
 
 
-def _is_of_this_text(run: Run, chosen: TextSet, translation: Path) -> bool:
-    """Whether the set still has the source that was translated (it may have been prepared anew,
-    with as many lines).
-    """
-    source = described(translation).source
-    return source is None or source.sha256 == files.sha256(run.source(chosen.name))
-
-
-def _warn_if_trained_on(run: Run, chosen: TextSet, name: str, translation: Path) -> None:
-    """Warn if the weights of a system are by now those of other checkpoints than it translated
-    with.
-    """
-    meta = described(translation)
-    then = [one.name for one in meta.checkpoints if one.system == name]  # of an ensemble none
-    now = list(checkpoints.current(run.system(name), meta.settings.get("average")))
-    if then and now and then != now:
-        hint = f"nmtkit translate --system {name} --set-name {chosen.name}"
-        console.warn(
-            f"{chosen.name}: '{name}' was translated with {', '.join(then)}, its weights are now"
-            f" those of {', '.join(now)} ({hint})"
-        )
-
-
 class Unlike(NamedTuple):
-    """In what the searches of a set's translations were not alike, as a sentence, and the
-    commands that make them alike.
+    """How the searches of a set's translations differ, as a sentence, and the commands that make
+    them alike.
     """
 
     text: str
     commands: list[str]
 
 
-def unlike_searches(set_name: str, found: dict[str, Path]) -> Unlike | None:
-    """Whether the searches of a set's translations were alike (None), or in what they were not.
+def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None:
+    """Return how the searches of a set's translations differ; None if they are alike.
 
     Args:
-        found: the translation folders by system.
+        folders: of the translations by system.
     Raises: DataError for a damaged meta.json.
     """
     values: dict[str, dict[Any, list[str]]] = {}
-    members: dict[str, list[str]] = {}  # those of an ensemble are several
-    for name, path in found.items():
-        meta = described(path)
+    groups: dict[str, list[str]] = {"": []}  # systems by the options that name their ensemble
+    for name, folder in folders.items():
+        meta = described(folder)
         used = {**meta.settings, "precision": meta.precision}
-        averaged = Counter(one.system for one in meta.checkpoints)
+        averaged = Counter(checkpoint.system for checkpoint in meta.checkpoints)
         if averaged and "average" in used:
-            used["average"] = max(averaged.values())  # fewer than asked for where fewer were kept
-        if (path / "meta.json").is_file():
-            members[name] = list(averaged) or [name]
+            used["average"] = max(averaged.values())  # fewer than asked for if fewer were kept
+        if len(averaged) > 1:
+            groups[" --ensemble" + "".join(f" --system {part}" for part in averaged)] = []
+        elif (folder / "meta.json").is_file():
+            groups[""] += list(averaged) or [name]
         for key, value in used.items():
             if value is not None and key not in NOT_THE_SEARCH:
                 values.setdefault(key, {}).setdefault(value, []).append(name)
     unlike = {key: systems for key, systems in values.items() if len(systems) > 1}
     if not unlike:
         return None
-    told = [
-        f"search.{key}"
-        f" ({'; '.join(f'{value}: ' + ', '.join(names) for value, names in systems.items())})"
-        for key, systems in unlike.items()
-    ]
-    single = [name for own in members.values() if len(own) == 1 for name in own]
-    ensembles = [own for own in members.values() if len(own) > 1]
-    options = [f"--force --set-name {set_name}", *(f"--set search.{key}=…" for key in unlike)]
-    commands = [
-        " ".join([f"nmtkit translate{kind}", *(f"--system {name}" for name in names), *options])
-        for kind, names in (("", single), *((" --ensemble", own) for own in ensembles))
-        if names
-    ]
-    return Unlike(
-        f"{set_name}: not all systems were searched with the same {', '.join(told)}", commands
-    )
+    differences = []
+    for key, systems in unlike.items():
+        parts = [f"{value}: {', '.join(names)}" for value, names in systems.items()]
+        differences.append(f"search.{key} ({'; '.join(parts)})")
+    text = f"{set_name}: not all systems were searched with the same {', '.join(differences)}"
+    options = "".join(f" --set search.{key}=…" for key in unlike)
+    commands = []
+    for ensemble, names in groups.items():
+        if ensemble or names:
+            which = ensemble + "".join(f" --system {name}" for name in names)
+            commands.append(f"nmtkit translate{which} --force --set-name {set_name}{options}")
+    return Unlike(text, commands)
