@@ -11,6 +11,7 @@ same. An update with fewer micro-batches than ranks is cut, too.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -159,21 +160,22 @@ class Gradients:
             rows = self.ranks.gather([too_big, *(p.grad is not None for p in self._parameters)])
             smallest = min(int(row[0]) for row in rows)
             if smallest == FITS:
-                shared = [sums]
-                for parameter, *used in zip(
-                    self._parameters, *(row[1:] for row in rows), strict=True
-                ):
-                    if any(used):
-                        if parameter.grad is None:
-                            parameter.grad = torch.zeros_like(parameter)
-                        shared.append(parameter.grad)
-                self.ranks.sum(shared)
+                self._sum_over_ranks(sums, [any(column) for column in zip(*rows, strict=True)][1:])
                 smoothed, nll = sums.unbind()
                 return smoothed, nll
             self.state.split_from = smallest
             self.model.zero_grad(set_to_none=True)
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
+
+    def _sum_over_ranks(self, sums: Tensor, used: Sequence[bool]) -> None:
+        """Sum losses and gradients in place; used: for each parameter, if a rank has a gradient."""
+        tensors = [sums]
+        for parameter in itertools.compress(self._parameters, used):
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            tensors.append(parameter.grad)
+        self.ranks.sum(tensors)
 
     def add(self, parts: Sequence[tuple[int, Ids]], step: int, tokens: int) -> tuple[Tensor, int]:
         """Add the gradients of some parts of an update in this process.

@@ -256,13 +256,16 @@ class Trainer:
             state.best = Best(
                 state.step, measured.loss, measured.bleu, measured.dev_set, measured.signature
             )
-        self.reporter.record("dev", state.step, measured.values())
-        best = ", the best so far" if new_best else ""
-        self.reporter.say(f"step {state.step:,}: {measured.describe()}{best}")
+        self._report(measured, new_best)
+        return new_best
+
+    def _report(self, measured: Validation, new_best: bool) -> None:
+        step, best = self.state.step, ", the best so far" if new_best else ""
+        self.reporter.record("dev", step, measured.values())
+        self.reporter.say(f"step {step:,}: {measured.describe()}{best}")
         for sample in measured.samples:
             for label, text in zip(("source", "reference", "translation"), sample, strict=True):
                 self.reporter.say(f"  {label:11} {text}")
-        return new_best
 
     def _show_to_plateau(self, measured: Validation) -> None:
         state, s = self.state, self.settings

@@ -96,6 +96,12 @@ def is_better(new: Validation, best: Best | None, by: str) -> bool:
     return new.loss < best.dev_loss
 
 
+def _identity(hashes: dict[str, str], name: str, sentences: int) -> str:
+    """Return a hash of a set's files and of how many of its sentences BLEU is of."""
+    of_set = [item for item in hashes.items() if item[0].startswith((f"{name}.", f"text/{name}."))]
+    return hashlib.sha256(json.dumps([sorted(of_set), sentences]).encode()).hexdigest()[:16]
+
+
 class Validator:
     """Measures a model on the development set of a run.
 
@@ -120,13 +126,7 @@ class Validator:
         lengths = store.src_lengths, store.tgt_lengths
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
         manifest = run.manifest()
-        hashes = [
-            (name, digest)
-            for name, digest in sorted(manifest.files.items())
-            if name.startswith((f"{dev.name}.", f"text/{dev.name}."))
-        ]
-        identity = json.dumps([hashes, settings.dev_sentences])
-        self._dev_set = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        self._dev_set = _identity(manifest.files, dev.name, settings.dev_sentences)
         self._decodes = settings.dev_bleu or settings.samples > 0
         if self._decodes:
             self._vocabulary = load_vocabularies(run.prep)[1]
