@@ -1,1 +1,1 @@
-"""The prepared corpus: vocabulary, memory-mapped store, batches."""
+"""Prepared sets on disk, their documents, and batches of them."""

@@ -1,1 +1,1 @@
-"""Updates of the weights, and everything that keeps a long run safe."""
+"""Training: updates of the weights, and everything that keeps a long run safe."""
