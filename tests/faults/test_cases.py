@@ -335,15 +335,6 @@ def test_33_a_gpu_is_named_by_a_number_that_there_is(monkeypatch):
             hardware.pick_device(word)
 
 
-def test_34_training_needs_no_tensorboard(run, monkeypatch):
-    monkeypatch.setitem(
-        sys.modules, "torch.utils.tensorboard", None
-    )  # importing it raises ImportError
-    fit(run)
-    assert not (run.system("transformer").path / "tensorboard").exists()
-    assert run.system("transformer").metrics.is_file()
-
-
 def test_35_a_reader_that_has_gone_is_no_error():
     """`nmtkit settings | true`: the first write meets a closed pipe."""
     out, into = os.pipe()

@@ -19,6 +19,7 @@ from nmtkit.models import checkpoints
 from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
+from nmtkit.nn.sublayer import FeedForward
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train import reporting, validation
@@ -32,6 +33,11 @@ from tests.train.tiny import last, make_run, metrics, state_of
 def fit(run, *assignments, **more):
     often = "train.checkpoint_every=3", "train.validate_every=3"
     trainings.fit(run, *often, *assignments, **more)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run", dev=0)
 
 
 @pytest.fixture
@@ -161,8 +167,7 @@ def poison(monkeypatch, updates):
     monkeypatch.setattr(losses, "backward", poisoned)
 
 
-def test_an_update_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypatch, capsys):
-    run = make_run(tmp_path / "run", dev=0)
+def test_an_update_that_is_not_finite_is_skipped_and_counted(run, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         poison(patch, {4})
         fit(run, "train.max_steps=4")
@@ -179,8 +184,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypat
     assert state_of(run)["skipped_in_row"] == 0
 
 
-def test_five_in_a_row_stop_with_everything_needed(tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run", dev=0)
+def test_five_in_a_row_stop_with_everything_needed(run, monkeypatch):
     poison(monkeypatch, set(range(4, 100)))
     with pytest.raises(TrainingDiverged) as caught:
         fit(run, "train.max_steps=30")
@@ -194,18 +198,14 @@ def test_five_in_a_row_stop_with_everything_needed(tmp_path, monkeypatch):
     assert all(0 <= row < 120 for rows in report["rows"] for row in rows)
 
 
-def test_the_first_module_that_is_not_finite_is_named(tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run", dev=0)
-    from nmtkit.nn.sublayer import FeedForward
-
+def test_the_first_module_that_is_not_finite_is_named(run, monkeypatch):
     monkeypatch.setattr(FeedForward, "forward", lambda self, x: x * float("inf") * 0)
     message = "first not finite: output of encoder.0.feed_forward"
     with pytest.raises(TrainingDiverged, match=message):
         fit(run)
 
 
-def test_one_in_a_hundred_stops(tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run", dev=0)
+def test_one_in_a_hundred_stops(run, monkeypatch):
     poison(monkeypatch, set(range(0, 400, 3)))
     with pytest.raises(TrainingDiverged, match="10 of 30 updates"):
         fit(run, "train.max_steps=100", "train.checkpoint_every=1000")
@@ -245,9 +245,8 @@ def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, 
     assert any(not torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_the_part_that_memory_did_not_hold_is_split_and_no_other(tmp_path, monkeypatch):
+def test_the_part_that_memory_did_not_hold_is_split_and_no_other(run, monkeypatch):
     """A long pair alone, which fits, beside a batch that does not."""
-    run = make_run(tmp_path / "run", dev=0)
     store, state = Store(run.prep / "train"), TrainState()
     chosen = settings.build(TrainSettings, {}, "train")
     sizes = {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1}
@@ -269,8 +268,7 @@ def test_the_part_that_memory_did_not_hold_is_split_and_no_other(tmp_path, monke
     assert state.split_from == positions(pair)
 
 
-def test_too_little_memory_for_one_pair_is_said(tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run", dev=0)
+def test_too_little_memory_for_one_pair_is_said(run, monkeypatch):
     with pytest.raises(EnvironmentProblem, match="out of memory on a single sentence pair of"):
         gradients_of_an_update(run, monkeypatch, memory=3)
     assert not run.system("transformer").config.exists()
@@ -318,8 +316,7 @@ def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatc
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(tmp_path):
-    run = make_run(tmp_path / "run", dev=0)
+def test_a_gpu_that_is_not_there(run):
     with pytest.raises(EnvironmentProblem, match="no CUDA device") as caught:
         fit(run, device="cuda")
     assert caught.value.exit_code == 3
@@ -422,8 +419,7 @@ def test_a_path_that_rounds_the_factors_is_not_float32(monkeypatch):
     assert not hardware._is_float32("highest")
 
 
-def test_the_choice_stands_beside_the_settings(tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run", dev=0)
+def test_the_choice_stands_beside_the_settings(run, monkeypatch):
     before = torch.get_float32_matmul_precision()
     try:
         # Rounding alone differs, so a training may go on with another.
@@ -451,12 +447,3 @@ def test_metrics_beyond_the_checkpoint_are_cut(trained):
     assert path.read_text() == whole
     reporting.cut_metrics(trained.system("transformer"), 3)
     assert [line["step"] for line in metrics(trained)] == [3]
-
-
-def test_a_value_that_is_not_finite_is_null_in_the_metrics(tmp_path):
-    system = make_run(tmp_path / "run", dev=0).system("x")
-    reporter = reporting.Reporter(system, 0)
-    reporter.record("train", 1, {"loss": float("nan"), "lr": 0.1})
-    reporter.close()
-    line = {"step": 1, "kind": "train", "loss": None, "lr": 0.1}
-    assert json.loads(system.metrics.read_text()) == line
