@@ -184,12 +184,10 @@ def first_odd_line(src: list[int], tgt: list[int]) -> int:
     """
     longer, shorter = (src, tgt) if len(src) >= len(tgt) else (tgt, src)
     extra, count = len(longer) - len(shorter), len(shorter)
-    first = np.log1p(np.array(longer, dtype=np.float64))
-    second = np.log1p(np.array(shorter, dtype=np.float64))
-    straight, moved = first[:count] - second, first[extra:] - second
-    usual = float(np.median(np.concatenate([straight, moved]))) if count else 0.0
-    straight, moved = np.abs(straight - usual), np.abs(moved - usual)
-    before = np.concatenate([[0.0], np.cumsum(straight)])
-    after = np.concatenate([np.cumsum(moved[::-1])[::-1], [0.0]])
+    first, second = np.log1p(longer), np.log1p(shorter)
+    ratios = np.stack([first[:count] - second, first[extra:] - second])
+    straight, moved = np.abs(ratios - (np.median(ratios) if count else 0))
+    before = np.concatenate([[0], np.cumsum(straight)])
+    after = np.concatenate([np.cumsum(moved[::-1])[::-1], [0]])
     sums = before + after
     return int(np.flatnonzero(sums <= sums.min() + 1e-9)[-1])

@@ -95,11 +95,10 @@ class WordCounts:
             if not truecase:
                 others += tokens
             elif _SPECIAL.isdisjoint(tokens[:-1]) and "<" not in line:
+                end = len(tokens) - (tokens[-1] in _SPECIAL)
                 starts.append(tokens[0])
-                marked = tokens[-1] in _SPECIAL
-                inside += tokens[1:-1] if marked else tokens[1:]
-                if marked:
-                    others += tokens[1:][-1:]
+                inside += tokens[1:end]
+                others += tokens[max(end, 1) :]
             else:
                 first = list(sentence_starts(tokens))
                 starts += compress(tokens, first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ class SpanCutter:
             cuts.append(cut)
             reasons[reason] += 1
             first.setdefault(reason, start + row + 1)
-        lengths = bytes(length for cut in cuts for length in cut)
+        lengths = bytes(itertools.chain.from_iterable(cuts))
         counts, sums = (np.array([*map(size, cuts)], np.int64) for size in (len, sum))
         return Spans(lengths, counts, sums, reasons, first)
 

@@ -43,21 +43,12 @@ class Learner:
 
     def __init__(self, words: Sequence[str], counts: Sequence[int]) -> None:
         lengths = np.fromiter(map(len, words), np.int64, len(words))
-        joined = "\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass")
-        letters = np.frombuffer(joined, "<u4").astype(np.int64)
-        letters[(np.cumsum(lengths + 1) - 1)[lengths > 0]] += _LETTERS  # last letters
-        occurs = np.zeros(2 * _LETTERS, bool)
-        occurs[letters] = True
-        number = np.cumsum(occurs, dtype=np.int32) - 1
-        self.symbols = [
-            chr(code % _LETTERS) + (END if code >= _LETTERS else "")
-            for code in np.flatnonzero(occurs).tolist()
-        ]  # the first is the gap
+        self.symbols, text = _spelled(words, lengths)
         self._inverted = [
             "".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1)
             for symbol in self.symbols
         ]
-        self._text = text = number[letters]
+        self._text = text
         place = np.arange(len(text), dtype=np.int32)
         self._after, self._before = place + 1, place - 1
         self._weight = np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)])
@@ -93,7 +84,7 @@ class Learner:
         return result
 
     def segmented(self) -> tuple[Ints, Ints]:
-        """The words as they are now.
+        """Return the words as they are now.
 
         Returns: the symbols of all words, and how many each word has.
         """
@@ -141,6 +132,21 @@ def _apart(places: NDArray[np.int32], after: NDArray[np.int32]) -> NDArray[np.in
     start = np.maximum.accumulate(np.where(begins, number, 0))
     result: NDArray[np.int32] = places[(number - start) % 2 == 0]
     return result
+
+
+def _spelled(words: Sequence[str], lengths: Ints) -> tuple[list[str], NDArray[np.int32]]:
+    """Return the symbols, the first of which is the gap, and all words as numbers of symbols."""
+    joined = "\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass")
+    letters = np.frombuffer(joined, "<u4").astype(np.int64)
+    letters[(np.cumsum(lengths + 1) - 1)[lengths > 0]] += _LETTERS  # last letters
+    occurs = np.zeros(2 * _LETTERS, bool)
+    occurs[letters] = True
+    number = np.cumsum(occurs, dtype=np.int32) - 1
+    symbols = [
+        chr(code % _LETTERS) + (END if code >= _LETTERS else "")
+        for code in np.flatnonzero(occurs).tolist()
+    ]
+    return symbols, number[letters]
 
 
 class _Ranking:
@@ -215,10 +221,9 @@ def _grouped(
     ranked.sort()
     order = ranked & _LOW
     keys = ranked >> 32
-    first = np.empty(len(keys), bool)
-    first[:1] = True
-    np.not_equal(keys[1:], keys[:-1], out=first[1:])
-    starts = np.flatnonzero(first)
+    begins = np.ones(len(keys), bool)
+    begins[1:] = keys[1:] != keys[:-1]
+    starts = begins.nonzero()[0]
     sums = np.add.reduceat(weights[order], starts) if len(starts) else starts
     places = places[order]
     ends = [*starts.tolist(), len(keys)]
