@@ -95,18 +95,17 @@ def test_numbers_are_those_of_the_scores(reported, undrawn):
     ],
 )
 def test_a_verdict_needs_p_and_interval(low, p, said):
-    bleus = [{"bleu": MetricScore("BLEU", value, None, None, "", {})} for value in (20.0, 21.0)]
-    base = SystemScores("base", bleus[0], Estimate(1.0), 0, {}, {})
-    own = SystemScores(
-        "own",
-        bleus[1],
-        Estimate(1.0),
-        0,
-        {"bleu": Estimate(1.0, low, 2.0)},
-        {"t": {"bleu": Comparison(p, "")}},
-    )
+    def system(name, bleu, *compared):
+        scores = {"bleu": MetricScore("BLEU", bleu, None, None, "", {})}
+        return SystemScores(name, scores, Estimate(1.0), 0, *compared)
+
+    tested = {"bleu": Estimate(1.0, low, 2.0)}, {"t": {"bleu": Comparison(p, "")}}
+    own = system("own", 21.0, *tested)
     result = Scores.model_construct(
-        baseline="base", test="t", tests={"t": SignificanceTest("", "", 0.001)}, systems=[base, own]
+        baseline="base",
+        test="t",
+        tests={"t": SignificanceTest("", "", 0.001)},
+        systems=[system("base", 20.0, {}, {}), own],
     )
     assert said in comparison.verdicts(result)[0]
     own.differences["bleu"] = Estimate(-1.0, -2.0, -low)
@@ -114,51 +113,32 @@ def test_a_verdict_needs_p_and_interval(low, p, said):
 
 
 def test_cost_of_training_and_decoding(reported):
-    meta = reported.run.path / "systems/own/translate/test/meta.json"
-    meta.write_text(
-        json.dumps(
-            {
-                "format": 1,
-                "settings": {"beam": 4},
-                "speed": {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": 123.4},
-            }
-        ),
-        "utf-8",
-    )
-    base = reported.run.path / "systems/base/metrics.jsonl"
-    base.write_text(base.read_text("utf-8").replace('"seconds": 30.0', '"seconds": 15.0'), "utf-8")
-    found = read_contents(reported.run)
-    row = dict(
-        zip(
-            [c.key for c in comparison.table(found, "test").columns],
-            comparison.table(found, "test").rows[1],
-            strict=True,
-        )
-    )
-    assert (row["updates"], row["seed"], row["parameters"], row["decoding"]) == (10, 1, None, 123.4)
-    assert row["minutes"] == pytest.approx(1.0) and row["update_ratio"] == pytest.approx(2.0)
-    ratios = {
-        "train_ratio": {"value": 1.2, "low": 1.1, "high": 1.3},
-        "decode_ratio": {"value": 1.5, "low": 1.4, "high": 1.6},
-    }
-    for baseline, expected in (
-        ("own", 123.4),
-        ("base", 1.5),
-    ):  # measured beside another baseline they say nothing here
-        reported.finding("cost", "cost", facts={"baseline": baseline, "measured": {"own": ratios}})
+    def own():
         table = comparison.table(read_contents(reported.run), "test")
-        row = dict(zip([c.key for c in table.columns], table.rows[1], strict=True))
-        assert row["decoding"] == expected and ("× (measured)" in table.columns[-2].header) == (
-            baseline == "base"
-        )
-    assert row["update_ratio"] == 1.2
+        return table.as_json()["rows"][1], table.columns[-2].header
+
+    speed = {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": 123.4}
+    reported.describe("own", settings={"beam": 4}, speed=speed)
+    log = reported.run.path / "systems/base/metrics.jsonl"
+    log.write_text(log.read_text("utf-8").replace('"seconds": 30.0', '"seconds": 15.0'), "utf-8")
+    row, header = own()
+    logged = {"updates": 10, "seed": 1, "parameters": None, "decoding": 123.4}
+    assert logged.items() <= row.items() and header == "update, × (logged)"
+    assert (row["minutes"], row["update_ratio"]) == pytest.approx((1.0, 2.0))
+    measured = {"own": {"train_ratio": {"value": 1.2}, "decode_ratio": {"value": 1.5}}}
+    facts = {"baseline": "base", "measured": measured}
+    reported.finding("cost", "cost", facts=facts)
+    row, header = own()
+    assert (row["update_ratio"], row["decoding"], header) == (1.2, 1.5, "update, × (measured)")
+    # Of another baseline, out of date, or damaged, the measured times say nothing here.
     stale = {"systems": ["base", "own"], "files": {"systems/own/config.toml": "another"}}
     for change in (
-        {"facts": {"baseline": "base", "measured": {"own": ratios}}, "made_from": stale},
-        {"facts": {"baseline": "base", "measured": 3}},
+        {"facts": {**facts, "baseline": "own"}},
+        {"facts": facts, "made_from": stale},
+        {"facts": {**facts, "measured": 3}},
     ):
         reported.finding("cost", "cost", **change)
-        assert "logged" in comparison.table(read_contents(reported.run), "test").columns[-2].header
+        assert own()[1] == "update, × (logged)"
 
 
 @pytest.mark.parametrize(
@@ -311,13 +291,13 @@ def test_colours_of_figures_are_seen_on_either_page():
 def test_without_scores_the_next_command_is_named(tmp_path, missing):
     made = make(tmp_path / "run", markup=False)
     shutil.rmtree(made.run.path / "score")
-    if missing != "score":
-        shutil.rmtree(made.run.path / "systems/base/translate")
-        shutil.rmtree(made.run.path / "systems/own/translate")
-    if missing in {"prep", "train"}:
-        shutil.rmtree(made.run.path / "systems")
-    if missing == "prep":
-        shutil.rmtree(made.run.path / "prep")
+    stages = {
+        "translate": ("systems/base/translate", "systems/own/translate"),
+        "train": ("systems",),
+        "prep": ("systems", "prep"),
+    }
+    for folder in stages.get(missing, ()):
+        shutil.rmtree(made.run.path / folder)
     with pytest.raises(DataError) as error:
         stage.report(made.run)
     assert f"nmtkit {missing}" in error.value.hint and error.value.exit_code == 2
@@ -338,49 +318,34 @@ def test_what_is_missing_is_said(reported):
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
-    reported.finding(
-        "weights",
-        "weights",
-        made_from={"systems": ["base"], "files": {}, "weights": {"../base": {}}},
-    )
-    reported.finding(
-        "alignment",
-        "alignment",
-        made_from={"systems": ["base"], "files": {"systems/own/metrics.jsonl": "0"}},
-    )
+    for name, inputs in (
+        ("weights", {"files": {}, "weights": {"../base": {}}}),
+        ("alignment", {"files": {"systems/own/metrics.jsonl": "0"}}),
+    ):
+        reported.finding(name, name, made_from={"systems": ["base"], **inputs})
     reported.add("later", 0.5, sets=[])
     (run / "systems/later/config.toml").write_text("variant = ", "utf-8")
     reported.add("unscored", 0.5)
     (run / "score/test/sentences.tsv").unlink()
     (run / "systems/own/metrics.jsonl").write_text("not JSON\n", "utf-8")
     for name, beam in (("base", 5), ("own", 4)):
-        (run / "systems" / name / "translate/test/meta.json").write_text(
-            json.dumps({"format": 1, "settings": {"beam": beam}}), "utf-8"
-        )
+        reported.describe(name, settings={"beam": beam})
     page = reported.page()
     for said in (
-        *(
-            "analyze/gates: no finding in it",
-            "analyze/layers: cannot be read",
-            "analyze/weights: cannot be read",
-            "sentences.tsv is missing",
-            "not among the scores: unscored",
-        ),
+        "analyze/gates: no finding in it",
+        "analyze/layers: cannot be read",
+        "analyze/weights: cannot be read",
+        "sentences.tsv is missing",
+        "not among the scores: unscored",
         "systems/later: its settings cannot be read (the settings of 'later' are damaged: ",
-        *(
-            "not translated: later",
-            "Of base alone, without own",
-            "Made before these changed: systems/own/metrics.jsonl",
-        ),
-        *(
-            "searched with the same search.beam (5: base; 4: own).",
-            "--force --set-name test --set search.beam=…",
-        ),
-        *(
-            "No figure: there was none to draw",
-            "nmtkit analyze convergence",
-            "Analyses that were not made of this run",
-        ),
+        "not translated: later",
+        "Of base alone, without own",
+        "Made before these changed: systems/own/metrics.jsonl",
+        "searched with the same search.beam (5: base; 4: own).",
+        "--force --set-name test --set search.beam=…",
+        "No figure: there was none to draw",
+        "nmtkit analyze convergence",
+        "Analyses that were not made of this run",
     ):
         assert said in page.text, said
     assert "without own, later" not in page.text  # what is in no table is not compared
@@ -406,12 +371,8 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     own = next(system for system in systems if system.tests)
     for tested, said in ((4, False), (5, True)):
         systems[:] = [system for system in systems if not system.tests] + [own] * tested
-        assert (
-            any(
-                f"{tested} differences are tested" in one.text for one in comparison.cautions(found)
-            )
-            is said
-        )
+        texts = [remark.text for remark in comparison.cautions(found)]
+        assert any(f"{tested} differences are tested" in text for text in texts) is said
 
 
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):
