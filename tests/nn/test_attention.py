@@ -80,10 +80,8 @@ def test_every_path_equals_the_loops(case, path, monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     if path != "search":
         weight = torch.randn_like(expected)
-        wanted = torch.autograd.grad((expected * weight).sum(), (q, k, v))
-        for gradient, right in zip(
-            torch.autograd.grad((found * weight).sum(), (q, k, v)), wanted, strict=True
-        ):
+        gradients = [torch.autograd.grad((y * weight).sum(), (q, k, v)) for y in (found, expected)]
+        for gradient, right in zip(*gradients, strict=True):
             torch.testing.assert_close(gradient, right, rtol=1e-10, atol=1e-12)
 
 
@@ -123,11 +121,8 @@ def test_blind_queries_get_exactly_zero_and_finite_gradients(dtype, explicit, mo
     out = attention(100 * q, k, v, visible_positions(LENGTHS, 4))
     assert (out[2] == 0).all() and (out[[0, 1, 3]] != 0).any()
     out.float().square().sum().backward()
-    assert (
-        all(t.grad.isfinite().all() for t in (q, k, v))
-        and (v.grad[2] == 0).all()
-        and (v.grad[0] != 0).any()
-    )
+    assert all(t.grad.isfinite().all() for t in (q, k, v))
+    assert (v.grad[2] == 0).all() and (v.grad[0] != 0).any()
 
 
 def test_torchs_kernels_are_never_shown_a_blind_query(monkeypatch):

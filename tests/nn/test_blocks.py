@@ -10,6 +10,7 @@ from nmtkit.nn.capture import capture, capturing, record
 from nmtkit.nn.dropout import Dropout, dropout, seed_dropout
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer, sinusoids
 from nmtkit.nn.sublayer import Residual
+from tests.models.slow import position
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.001])
@@ -21,9 +22,8 @@ def test_dropout_drops_with_its_probability_and_keeps_the_mean(p):
     assert abs(float((~kept).double().mean()) - p) < 5 * math.sqrt(p * (1 - p) / n) + 2**-17
     assert len(out[kept].unique()) == 1  # one factor for all
     level = round(p * 65536) / 65536
-    assert float(out[kept][0]) == 1 / (
-        1 - level
-    )  # the factor fits the probability really used, to the last bit
+    # The factor fits the probability really used, to the last bit.
+    assert float(out[kept][0]) == 1 / (1 - level)
     lagged = np.corrcoef(kept[:-1].numpy(), kept[1:].numpy())[0, 1]
     assert abs(lagged) < 5 / math.sqrt(n)
 
@@ -47,12 +47,8 @@ def test_dropout_is_for_training_only():
 @pytest.mark.parametrize("width", [6, 7])
 def test_positions_are_the_papers_and_have_no_end(width):
     table = sinusoids(50, width)
-    for pos in range(50):
-        for i in range(width):
-            angle = pos / 10000 ** ((i - i % 2) / width)
-            assert (
-                abs(float(table[pos, i]) - (math.cos(angle) if i % 2 else math.sin(angle))) < 1e-12
-            )
+    for number in range(50):
+        assert table[number].tolist() == pytest.approx(position(number, width), abs=1e-12)
     embedder = Embedder(Embedding(9, width), width, 0.0)
     positions = embedder.positions
     for start, length in ((0, 3), (250, 20), (5000, 2)):
@@ -103,9 +99,8 @@ def test_captures_do_not_leak_and_do_not_nest():
             record("b", torch.ones(1, requires_grad=True))
         record("a", torch.zeros(1))
         assert capturing()
-    assert (list(outer), len(outer["a"]), list(inner)) == (["a"], 2, ["b"]) and not inner["b"][
-        0
-    ].requires_grad
+    assert {name: len(tensors) for name, tensors in outer.items()} == {"a": 2}
+    assert list(inner) == ["b"] and not inner["b"][0].requires_grad
     with pytest.raises(KeyError), capture():
         raise KeyError
     assert not capturing()

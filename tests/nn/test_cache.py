@@ -27,13 +27,10 @@ class Histories:
 
     def attend(self, q, layer, row, t, steps):
         past = self.rows[row][: len(self.rows[row]) - steps + t + 1]
-        keys, values = (
-            torch.stack([k[layer] for k, _ in past], 1),
-            torch.stack([v[layer] for _, v in past], 1),
-        )  # (H, n, C)
-        return torch.softmax((keys @ q[:, :, None])[..., 0] / C**0.5, -1)[:, None, :].matmul(
-            values
-        )[:, 0]
+        keys = torch.stack([k[layer] for k, _ in past], 1)  # (H, n, C)
+        values = torch.stack([v[layer] for _, v in past], 1)
+        weights = torch.softmax((keys @ q[:, :, None])[..., 0] / C**0.5, -1)
+        return weights[:, None].matmul(values)[:, 0]
 
 
 def step(cache, histories, rows, sentences, steps):
@@ -119,20 +116,12 @@ def test_reordering_hypotheses_moves_no_keys():
 
 
 def test_trees_keep_their_shape_and_their_other_leaves():
-    tree = {
-        "a": torch.arange(6).view(3, 2),
-        "b": [torch.arange(3), None],
-        "c": (torch.arange(3),),
-        "step": 7,
-    }
-    picked = select_rows(tree, torch.tensor([2, 0, 0, 1]))
-    assert picked["a"].tolist() == [[4, 5], [0, 1], [0, 1], [2, 3]] and picked["b"][0].tolist() == [
-        2,
-        0,
-        0,
-        1,
-    ]
-    assert picked["b"][1] is None and picked["step"] == 7 and isinstance(picked["c"], tuple)
+    rows, index = torch.arange(3), torch.tensor([2, 0, 0, 1])
+    tree = {"a": torch.arange(6).view(3, 2), "b": [rows, None], "c": (rows,), "step": 7}
+    picked = select_rows(tree, index)
+    assert picked["a"].tolist() == [[4, 5], [0, 1], [0, 1], [2, 3]]
+    assert torch.equal(picked["b"][0], index) and picked["b"][1] is None
+    assert picked["step"] == 7 and isinstance(picked["c"], tuple)
     cache, histories = Cache(), Histories(2)
     step(cache, histories, 2, 2, 1)
     twice = torch.tensor([0, 0, 1, 1])

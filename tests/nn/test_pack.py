@@ -13,6 +13,10 @@ from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear, inference, pack
 
 
+def plain_product(layer, x):
+    return torch.nn.functional.linear(x, layer.weight, layer.bias)
+
+
 @pytest.mark.parametrize("shape", [(1, 24), (7, 24), (130, 24), (3, 5, 24), (0, 24)])
 @pytest.mark.parametrize(("out", "bias"), [(40, True), (40, False), (1, True)])
 @pytest.mark.parametrize("relu", [False, True])
@@ -31,7 +35,7 @@ def test_packed_equals_plain(onednn, shape, out, bias, relu):
         columns = torch.randn(24, 9).T  # not contiguous
         torch.testing.assert_close(
             layer(columns),
-            torch.nn.functional.linear(columns, layer.weight, layer.bias),
+            plain_product(layer, columns),
             rtol=0,
             atol=1e-5,
         )
@@ -56,7 +60,7 @@ def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(
     pack(layer)
     layer.weight.data.add_(1)  # what is packed is stale now: whoever reads it shows it
     x = torch.randn(6, 24)
-    plain = torch.nn.functional.linear(x, layer.weight, layer.bias)
+    plain = plain_product(layer, x)
     y = layer(x)
     assert torch.equal(y, plain)
     y.sum().backward()
@@ -68,7 +72,7 @@ def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(
             torch.testing.assert_close(layer(x).float(), plain, rtol=0.02, atol=0.2)
         assert torch.equal(
             layer.double()(x.double()),
-            torch.nn.functional.linear(x.double(), layer.weight, layer.bias),
+            plain_product(layer, x.double()),
         )
 
 
@@ -128,9 +132,7 @@ def test_narrow_layers_and_scores_stay_float32_in_bfloat16(onednn):
         pack(layer, "bfloat16")
         x = torch.randn(6, width)
         with inference([layer]):
-            torch.testing.assert_close(
-                layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5
-            )
+            torch.testing.assert_close(layer(x), plain_product(layer, x), rtol=0, atol=1e-5)
 
 
 def test_a_transformer_in_bfloat16_is_close_to_itself(onednn, any_cpu):
