@@ -21,58 +21,46 @@ from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import refuse_ineffective, table
 from nmtkit.settings import STAGES
 
-TINY = [
-    "--set",
-    "model.d_model=16",
-    "--set",
-    "model.d_ff=32",
-    "--set",
-    "model.encoder_layers=1",
-    "--set",
-    "model.decoder_layers=1",
-]
-BRIEF = [
-    "--set",
-    "train.max_steps=6",
-    "--set",
-    "train.validate_every=3",
-    "--set",
-    "train.checkpoint_every=3",
-    "--set",
-    "search.max_length_b=5",
-]
+TINY = (
+    "--set model.d_model=16 --set model.d_ff=32 --set model.encoder_layers=1"
+    " --set model.decoder_layers=1"
+)
+SHORT = "--set search.max_length_b=5"
+BRIEF = (
+    "--set train.max_steps=6 --set train.validate_every=3 --set train.checkpoint_every=3 " + SHORT
+)
 
 
-def nmtkit(*arguments, stdin=""):
-    """Run a command in this process: .exit_code, .stdout, .stderr."""
-    return CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
+def nmtkit(line, stdin=""):
+    """Run a command line in this process: .exit_code, .stdout, .stderr."""
+    return CliRunner().invoke(app, shlex.split(line), input=stdin)
 
 
-def ok(*arguments, stdin=""):
-    result = nmtkit(*arguments, stdin=stdin)
+def ok(line, stdin=""):
+    result = nmtkit(line, stdin=stdin)
     assert result.exit_code == 0, result.stderr
     return result
+
+
+def shell(command, **options):
+    """Run a line of bash with the nmtkit of this process."""
+    command = re.sub(r"^(.*[|] )?nmtkit ", rf"\1{sys.executable} -m nmtkit ", command)
+    return subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, **options
+    )
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A demo corpus of 200 pairs, two systems of six steps, translated."""
     folder = tmp_path_factory.mktemp("cli") / "run"
-    ok("prep", "demo", "--size", 200, "--run", folder, "--jobs", 1)
-    ok("train", "--run", folder, *TINY, *BRIEF)
+    ok(f"prep demo --size 200 --run {folder} --jobs 1")
+    ok(f"train --run {folder} {TINY} {BRIEF}")
     ok(
-        "train",
-        "--run",
-        folder,
-        "--variant",
-        "tests.toy_recurrent:ToyRecurrent",
-        "--name",
-        "toy",
-        "--set",
-        "model.d_model=16",
-        *BRIEF,
+        f"train --run {folder} --variant tests.toy_recurrent:ToyRecurrent --name toy"
+        f" --set model.d_model=16 {BRIEF}"
     )
-    ok("translate", "--run", folder, "--jobs", 1, "--set", "search.max_length_b=5")
+    ok(f"translate --run {folder} --jobs 1 {SHORT}")
     return folder
 
 
@@ -86,7 +74,7 @@ def copy(run, tmp_path):
 
 
 def test_both_systems_are_translated_and_stand_side_by_side(run):
-    result = ok("score", "--run", run, "--by-length", "--buckets", "10")
+    result = ok(f"score --run {run} --by-length --buckets 10")
     assert "transformer" in result.stdout and "toy" in result.stdout and "version:" in result.stdout
     scores = json.loads((run / "score/test/scores.json").read_text())
     assert json.dumps(scores).count("signature") >= 2
@@ -94,57 +82,36 @@ def test_both_systems_are_translated_and_stand_side_by_side(run):
 
 def test_stdout_carries_the_result_only(run):
     result = ok(
-        "translate",
-        "-",
-        "--run",
-        run,
-        "--system",
-        "transformer",
-        "--jobs",
-        1,
+        f"translate - --run {run} --system transformer --jobs 1",
         stdin="The cat sleeps.\n\n \nA dog.\n",
     )
     lines = result.stdout.split("\n")
     assert len(lines) == 5 and lines[1] == lines[2] == lines[4] == ""
-    as_json = ok("score", "--run", run, "--format", "json")
+    as_json = ok(f"score --run {run} --format json")
     assert json.loads(as_json.stdout)
 
 
 def test_a_file_and_the_test_set_translate_alike(run):
     printed = ok(
-        "translate",
-        run / "prep/text/test.src",
-        "--run",
-        run,
-        "--system",
-        "toy",
-        "--jobs",
-        1,
-        "--set",
-        "search.max_length_b=5",
+        f"translate {run / 'prep/text/test.src'} --run {run} --system toy --jobs 1 {SHORT}",
     ).stdout
     assert printed == (run / "systems/toy/translate/test/hyp.txt").read_text()
 
 
 def test_analyses_and_lists(run):
     assert "lengths" in ok("analyze").stdout
-    ok("analyze", "lengths", "--run", run)
+    ok(f"analyze lengths --run {run}")
     assert json.loads((run / "analyze/lengths/finding.json").read_text())
-    ok("analyze", "cost", "--run", run)
-    variants = json.loads(
-        ok("variants", "--json", "--preset", "dc-wmt", "--vocab-size", 33432).stdout
-    )
+    ok(f"analyze cost --run {run}")
+    variants = json.loads(ok("variants --json --preset dc-wmt --vocab-size 33432").stdout)
     assert {v["name"]: v["parameters"] for v in variants}["transformer"] == 61_255_680
-    assert "multi30k-ende" in {d["name"] for d in json.loads(ok("datasets", "--json").stdout)}
+    assert "multi30k-ende" in {d["name"] for d in json.loads(ok("datasets --json").stdout)}
 
 
 def test_the_same_command_again_says_that_it_is_done(run):
-    assert "up to date" in ok("prep", "demo", "--size", 200, "--run", run, "--jobs", 1).stderr
-    assert "already at step 6 of 6" in ok("train", "--run", run, *TINY, *BRIEF).stderr
-    assert (
-        "up to date"
-        in ok("translate", "--run", run, "--jobs", 1, "--set", "search.max_length_b=5").stderr
-    )
+    assert "up to date" in ok(f"prep demo --size 200 --run {run} --jobs 1").stderr
+    assert "already at step 6 of 6" in ok(f"train --run {run} {TINY} {BRIEF}").stderr
+    assert "up to date" in ok(f"translate --run {run} --jobs 1 {SHORT}").stderr
 
 
 def test_history_has_every_stage(run):
@@ -158,8 +125,8 @@ def test_history_has_every_stage(run):
 # nothing half-written
 
 
-def wrong(*arguments, stdin=""):
-    result = nmtkit(*arguments, stdin=stdin)
+def wrong(line):
+    result = nmtkit(line)
     assert result.exit_code == 2, (result.exit_code, result.stderr, result.exception)
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
@@ -174,56 +141,56 @@ def files_of(folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("line", "said"),
     [
-        (["prep", "dmo"], "did you mean 'demo'"),
-        (["prep", "multi30k-ened"], "did you mean 'multi30k-ende'"),
-        (["prep", "demo", "--set", "prep.merge=1"], "did you mean 'merges'"),
-        (["prep", "demo", "--set", "prep.merges=many"], "prep.merges"),
-        (["prep", "demo", "--preset", "smal"], "did you mean 'small'"),
-        (["prep", "demo", "--config", "nope.toml"], "nope.toml"),
-        (["prep", "x", "--train", "nope.en", "nope.de", "--dev", "nope.en", "nope.de"], "nope.en"),
-        (["score", "--hyp", "nope.txt", "--ref", "nope.ref"], "nope"),
+        ("prep dmo", "did you mean 'demo'"),
+        ("prep multi30k-ened", "did you mean 'multi30k-ende'"),
+        ("prep demo --set prep.merge=1", "did you mean 'merges'"),
+        ("prep demo --set prep.merges=many", "prep.merges"),
+        ("prep demo --preset smal", "did you mean 'small'"),
+        ("prep demo --config nope.toml", "nope.toml"),
+        ("prep x --train nope.en nope.de --dev nope.en nope.de", "nope.en"),
+        ("score --hyp nope.txt --ref nope.ref", "nope"),
     ],
 )
-def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, arguments, said):
+def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, line, said):
     monkeypatch.chdir(tmp_path)
-    assert said in wrong(*arguments)
+    assert said in wrong(line)
     assert files_of(tmp_path) == set()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("line", "said"),
     [
-        (["train", "--variant", "transfromer"], "did you mean 'transformer'"),
-        (["train", "--variant", "no.such:Model"], "cannot import"),
-        (["train", "--variant", "json:JSONDecoder"], "not a subclass"),
-        (["train", "--name", "new", "--set", "model.head=2"], "did you mean 'heads'"),
-        (["train", "--name", "new", "--set", "train.max_steps=soon"], "train.max_steps"),
-        (["train", "--name", "new", "--init-from", "transfomer"], "did you mean 'transformer'"),
-        (["train", "--name", "../new"], "cannot name a system"),
-        (["train", "--name", "-x"], "a letter or a digit first"),
-        (["train", "--name", "sp ace+x"], "a letter or a digit first"),
-        (["train", "--name", "new", "--set", "model.heads=3"], "multiple of heads"),
-        (["train", *TINY, *BRIEF, "--set", "train.label_smoothing=0.2"], "label_smoothing"),
-        (["train", *TINY, *BRIEF, "--allow-change", "train.ler"], "did you mean 'train.lr'"),
+        ("train --variant transfromer", "did you mean 'transformer'"),
+        ("train --variant no.such:Model", "cannot import"),
+        ("train --variant json:JSONDecoder", "not a subclass"),
+        ("train --name new --set model.head=2", "did you mean 'heads'"),
+        ("train --name new --set train.max_steps=soon", "train.max_steps"),
+        ("train --name new --init-from transfomer", "did you mean 'transformer'"),
+        ("train --name ../new", "cannot name a system"),
+        ("train --name -x", "a letter or a digit first"),
+        ("train --name 'sp ace+x'", "a letter or a digit first"),
+        ("train --name new --set model.heads=3", "multiple of heads"),
+        (f"train {TINY} {BRIEF} --set train.label_smoothing=0.2", "label_smoothing"),
+        (f"train {TINY} {BRIEF} --allow-change train.ler", "did you mean 'train.lr'"),
         (
-            ["train", "--name", "new", "--allow-change", "nosuch.setting"],
+            "train --name new --allow-change nosuch.setting",
             "unknown setting 'nosuch.setting'",
         ),
-        (["translate", "--system", "ty"], "toy"),
-        (["translate", "--set-name", "tset"], "did you mean 'test'"),
-        (["translate", "nope.txt", "--system", "toy"], "nope.txt"),
-        (["translate", "--beam", "2", "--nbest", "3"], "nbest"),
-        (["score", "--against", "transformr"], "did you mean 'transformer'"),
-        (["score", "--buckets", "ten"], "ten"),
-        (["score", "--format", "xml"], "xml"),
-        (["analyze", "length"], "did you mean 'lengths'"),
+        ("translate --system ty", "toy"),
+        ("translate --set-name tset", "did you mean 'test'"),
+        ("translate nope.txt --system toy", "nope.txt"),
+        ("translate --beam 2 --nbest 3", "nbest"),
+        ("score --against transformr", "did you mean 'transformer'"),
+        ("score --buckets ten", "ten"),
+        ("score --format xml", "xml"),
+        ("analyze length", "did you mean 'lengths'"),
     ],
 )
-def test_wrong_words_about_a_run(run, arguments, said):
+def test_wrong_words_about_a_run(run, line, said):
     before = files_of(run)
-    assert said in wrong(*arguments, "--run", run)
+    assert said in wrong(f"{line} --run {run}")
     assert files_of(run) == before
 
 
@@ -301,7 +268,7 @@ def test_an_option_without_effect_is_refused(run, tmp_path, monkeypatch, command
     monkeypatch.setenv("NMTKIT_RUN", str(run))  # which is no option that was given
     (tmp_path / "text.txt").write_text("A dog.\n")
     before = files_of(run)
-    what, where, hint = wrong(*command.split(), *option.split()).splitlines()
+    what, where, hint = wrong(f"{command} {option}").splitlines()
     assert what == f"nmtkit: {why}: {long_name(option)} has no effect"
     assert where.strip() == f"in: {long_name(option)}"
     assert "leave it out" in hint or "nmtkit analyze NAME" in hint
@@ -333,43 +300,21 @@ def test_every_case_of_the_table_is_tried():
 
 
 def test_the_list_of_analyses_takes_no_option():
-    for option in (["--system", "toy"], ["--buckets", "dc"], ["--force"]):
-        assert "no analysis is named" in wrong("analyze", *option)
+    for option in ("--system toy", "--buckets dc", "--force"):
+        assert "no analysis is named" in wrong(f"analyze {option}")
 
 
 def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):
-    (tmp_path / "ref.de").write_text("ein Hund\n")
+    ref = tmp_path / "ref.de"
+    ref.write_text("ein Hund\n")
     monkeypatch.setenv("NMTKIT_RUN", str(run))
-    ok(
-        "score",
-        "--hyp",
-        tmp_path / "ref.de",
-        "--ref",
-        tmp_path / "ref.de",
-        "--lang",
-        "de",
-        "--src",
-        tmp_path / "ref.de",
-        "--buckets",
-        "3",
-    )
-    by_length = json.loads(
-        ok("score", "--buckets", "7", "--format", "json", "--set-name", "test").stdout
-    )[0]["by_length"]
+    ok(f"score --hyp {ref} --ref {ref} --lang de --src {ref} --buckets 3")
+    by_length = json.loads(ok("score --buckets 7 --format json --set-name test").stdout)[0][
+        "by_length"
+    ]
     assert by_length["buckets"] == "7"
     assert (
-        "by_length"
-        not in json.loads(
-            ok(
-                "score",
-                "--hyp",
-                tmp_path / "ref.de",
-                "--ref",
-                tmp_path / "ref.de",
-                "--format",
-                "json",
-            ).stdout
-        )[0]
+        "by_length" not in json.loads(ok(f"score --hyp {ref} --ref {ref} --format json").stdout)[0]
     )
     ok("analyze")
 
@@ -377,17 +322,17 @@ def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):
 def test_a_run_not_prepared_and_nothing_to_score(run, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "not prepared" in wrong("train", "--run", empty)
-    assert "no run at" in wrong("score", "--run", tmp_path / "nope")
-    ok("prep", "demo", "--size", 50, "--run", empty, "--jobs", 1)
-    assert "nmtkit train" in wrong("translate", "--run", empty)
-    assert "nmtkit t" in wrong("score", "--run", empty)
+    assert "not prepared" in wrong(f"train --run {empty}")
+    assert "no run at" in wrong(f"score --run {tmp_path / 'nope'}")
+    ok(f"prep demo --size 50 --run {empty} --jobs 1")
+    assert "nmtkit train" in wrong(f"translate --run {empty}")
+    assert "nmtkit t" in wrong(f"score --run {empty}")
 
 
 def test_line_counts_are_checked_before_scoring(run, tmp_path):
     (tmp_path / "hyp.de").write_text("a\nb\nc\n")
     (tmp_path / "ref.de").write_text("a\nb\n")
-    said = wrong("score", "--hyp", tmp_path / "hyp.de", "--ref", tmp_path / "ref.de")
+    said = wrong(f"score --hyp {tmp_path / 'hyp.de'} --ref {tmp_path / 'ref.de'}")
     assert "3" in said and "2" in said
 
 
@@ -401,7 +346,7 @@ def test_a_damaged_checkpoint_is_named(copy, damage):
             else data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
         )
         weights.write_bytes(data)
-    said = wrong("translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1)
+    said = wrong(f"translate --run {copy} --system toy --force --jobs 1")
     assert "toy" in said and "checkpoint" in said.lower()
 
 
@@ -413,7 +358,7 @@ def test_a_system_whose_class_is_not_found_is_named_with_a_way_on(copy, command)
     config.write_text(
         config.read_text().replace("tests.toy_recurrent:", "elsewhere.toy_recurrent:")
     )
-    what, where, hint = wrong(*command.split(), "--run", copy).splitlines()[-3:]
+    what, where, hint = wrong(f"{command} --run {copy}").splitlines()[-3:]
     assert "system 'toy': cannot import variant 'elsewhere.toy_recurrent:ToyRecurrent'" in what
     assert where.strip() == f"in: {copy / 'systems/toy'}"
     assert "PYTHONPATH" in hint and "--system transformer" in hint
@@ -430,28 +375,15 @@ def test_the_newest_sound_checkpoint_is_taken_when_the_best_is_damaged(copy):
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert (
         f"taking the newest, {steps[1]}"
-        in ok(
-            "translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1, *BRIEF[-2:]
-        ).stderr
+        in ok(f"translate --run {copy} --system toy --force --jobs 1 {SHORT}").stderr
     )
     assert steps[1] in (folder / "translate/test/meta.json").read_text()
 
 
 def test_a_training_that_loses_its_numbers_ends_with_exit_code_4(run, tmp_path):
     copied = Path(shutil.copytree(run / "prep", tmp_path / "run" / "prep")).parent
-    steps = ["--set", "train.max_steps=50", "--set", "train.validate_every=1"]
-    result = nmtkit(
-        "train",
-        "--run",
-        copied,
-        *TINY,
-        *BRIEF,
-        *steps,
-        "--set",
-        "train.lr=1e30",
-        "--set",
-        "train.dev_bleu=false",
-    )
+    steps = "--set train.max_steps=50 --set train.validate_every=1 --set train.lr=1e30 --set train.dev_bleu=false"
+    result = nmtkit(f"train --run {copied} {TINY} {BRIEF} {steps}")
     assert result.exit_code == 4, result.stderr
     assert (
         "not finite" in result.stderr
@@ -463,56 +395,36 @@ def test_a_pickle_is_never_read(copy):
     for folder in (copy / "systems/toy/checkpoints").iterdir():
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
     (copy / "systems/toy/checkpoints/model.pt").write_bytes(b"\x80\x04.")
-    assert "toy" in wrong("translate", "--run", copy, "--system", "toy", "--force", "--jobs", 1)
+    assert "toy" in wrong(f"translate --run {copy} --system toy --force --jobs 1")
 
 
 def test_a_checkpoint_of_another_vocabulary_is_refused(copy, tmp_path):
     other = tmp_path / "other"
     ok(
-        "prep",
-        "demo",
-        "--size",
-        100,
-        "--seed",
-        2,
-        "--run",
-        other,
-        "--jobs",
-        1,
-        "--set",
-        "prep.merges=50",
+        f"prep demo --size 100 --seed 2 --run {other} --jobs 1 --set prep.merges=50",
     )
     shutil.copytree(copy / "systems", other / "systems")
     assert "of another vocabulary: vocab.txt differs" in wrong(
-        "translate", "--run", other, "--system", "toy", "--force", "--jobs", 1
+        f"translate --run {other} --system toy --force --jobs 1"
     )
 
 
 def test_the_reader_of_stdout_may_leave(run):
-    command = (
-        f"{sys.executable} -m nmtkit translate {run}/prep/text/test.src --run {run} --system toy"
-        " --jobs 1 | head -n 1"
-    )
-    done = subprocess.run(
-        ["bash", "-c", command],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NMTKIT_RUN": ""},
-    )
+    command = f"nmtkit translate {run}/prep/text/test.src --run {run} --system toy --jobs 1"
+    done = shell(f"{command} | head -n 1", env={**os.environ, "NMTKIT_RUN": ""})
     assert done.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["prep", "--help"], ["--version"], ["variants"], ["settings", "--json"]],
+    ["--help", "prep --help", "--version", "variants", "settings --json"],
 )
 def test_the_reader_may_have_left_before_anything_is_printed(arguments):
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "nmtkit", *arguments],
+        [sys.executable, "-m", "nmtkit", *arguments.split()],
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
@@ -524,12 +436,7 @@ def test_the_reader_may_have_left_before_anything_is_printed(arguments):
 
 @pytest.mark.parametrize("stream", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_a_stream_that_is_closed_is_nothing_to_complain_of(stream):
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m nmtkit variants {stream}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell(f"nmtkit variants {stream}")
     assert (
         done.returncode == 0
         and "error" not in done.stderr
@@ -574,12 +481,7 @@ from nmtkit.__main__ import main
 main()
 """
     (tmp_path / "stopped.py").write_text(code, "utf-8")
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} {tmp_path}/stopped.py {stream}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell(f"{sys.executable} {tmp_path}/stopped.py {stream}")
     assert (done.returncode, done.stdout, done.stderr) == (
         130,
         "",
@@ -589,17 +491,10 @@ main()
 
 @pytest.mark.parametrize(
     "arguments",
-    [["settings", "train"], ["variants"], ["prep", "--help"], ["--help"], ["--version"]],
+    ["settings train", "variants", "prep --help", "--help", "--version"],
 )
 def test_a_full_disk_behind_stdout_is_the_machines_fault(arguments):
-    with open("/dev/full", "w", encoding="utf-8") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "nmtkit", *arguments],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+    done = shell(f"nmtkit {arguments} > /dev/full")
     assert done.stderr.splitlines()[:2] == [
         "nmtkit: No space left on device",
         "  in: stdout, or a file that was being written",
@@ -613,11 +508,8 @@ def test_a_full_disk_behind_stdout_is_the_machines_fault(arguments):
 
 
 def test_translations_into_a_full_disk(run):
-    command = (
-        f"echo A dog. | {sys.executable} -m nmtkit translate - --run {run} --system toy --jobs 1 -q"
-        " > /dev/full"
-    )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    command = f"nmtkit translate - --run {run} --system toy --jobs 1 -q"
+    done = shell(f"echo A dog. | {command} > /dev/full")
     assert (done.returncode, done.stderr.splitlines()[:2]) == (
         3,
         ["nmtkit: No space left on device", "  in: stdout, or a file that was being written"],
@@ -730,4 +622,4 @@ def test_an_analysis_of_your_own_is_found_in_the_current_folder(tmp_path, monkey
     (tmp_path / "analysis_here.py").write_text(source, "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
-    assert "--ignore-case" in ok("analyze", "analysis_here:FrequentWords", "--help").stdout
+    assert "--ignore-case" in ok("analyze analysis_here:FrequentWords --help").stdout

@@ -3,6 +3,7 @@ exists, and has the papers' sizes and updates.
 """
 
 import functools
+import tomllib
 from types import SimpleNamespace
 
 import pytest
@@ -19,72 +20,10 @@ from nmtkit.score.significance import TESTS
 from nmtkit.train.optimizer import learning_rate
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
-from tests.recipes.door import ROOT, nothing, run_recipe
+from tests.recipes.recipe_calls import ROOT, nothing, run_recipe
 
-DC_WMT, DC_TED, PR = (
-    Vocabularies(33432, 33432, True),
-    Vocabularies(32000, 32000, True),
-    Vocabularies(42875, 42875, True),
-)
-CARU_WMT, CARU_CAPTIONS = Vocabularies(50_000, 50_000, False), Vocabularies(7850, 7850, False)
-LADDER, LADDER_CAPTIONS = [86.30, 90.49, 94.69, 94.69], [21.51, 25.71, 29.91, 29.91]
-BOTH_WAYS = [25.84, 38.43, 42.63, 42.63]
-"""By hand from the ladder with one direction and linear readout: a second cell of 2(EH + H²), the
-first state's H², alignment, cell's context and maxout of twice the context (H² + 2H² + (E + 3H)H),
-HE/2, and V(E - H) less of the output layer; the gate 2(2H² + 4H²); CAEmbed 6H², the cell's context
-2H² less.
-"""
-AMN = Vocabularies(32000, 32000, False)
-ABLATIONS = [83.21, 81.64, 81.11, 98.45]
-EIGHT_TIMES = [15.565, 17.67, 17.67, 19.77] * 8
-FULL = {
-    "dual_context/table1": (DC_WMT, [61.26, 73.86, 73.86, 86.46], [160_000] * 4),
-    "dual_context/table2": (DC_TED, EIGHT_TIMES, [200_000] * 32),
-    "dual_context/table5": (
-        DC_WMT,
-        [61.26, 73.86, 63.36, 65.46, 67.56, 69.66, 71.76, 65.46, 67.56, 69.66],
-        [160_000] * 10,
-    ),
-    "dual_context/kernel_size": (
-        DC_WMT,
-        [61.26, 73.86, 77.01, 80.15, 83.30, 86.44, 89.59, 92.73],
-        [160_000] * 8,
-    ),
-    "dual_context/agreement": (DC_WMT, [61.26, 73.86], [160_000] * 2),
-    "dual_context/probing": (DC_WMT, [61.26, 73.86], [160_000] * 2),
-    "memory/table2": (AMN, [76.91, 81.63, 81.64, 83.21, 76.91] * 4, [100_000] * 20),
-    "memory/table3": (AMN, [76.91, *ABLATIONS] * 4, [100_000] * 20),
-    "memory/table4": (AMN, [76.91, *[83.21] * 27], [100_000] * 28),
-    "memory/context_use": (AMN, [76.91, 81.63, 81.64, 83.21, 76.91], [100_000] * 5),
-    "memory/subtitles": (AMN, [76.91, 83.21, 81.63], [100_000] * 3),
-    "phrase/table1": (
-        PR,
-        [88.05, 132.66, 264.13, 442.48] * 2,
-        [100_000, 100_000, 300_000, 300_000] * 2,
-    ),
-    "phrase/table2": (
-        PR,
-        [88.05, 128.98, 128.98, 132.66, 132.66, 132.66, 264.13],
-        [100_000] * 6 + [300_000],
-    ),
-    "phrase/length": (PR, [88.05, 132.66, 264.13], [100_000, 100_000, 300_000]),
-    "phrase/agreement": (PR, [88.05, 132.66, 264.13], [100_000, 100_000, 300_000]),
-    "caru/table1": (CARU_WMT, [64.28, 68.47, 83.16, *LADDER] * 4, [450_000] * 28),
-    "caru/convergence": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS], [58_000] * 6),
-    "caru/importance": (CARU_CAPTIONS, [31.86, 36.06, *LADDER_CAPTIONS[1:]], [58_000] * 5),
-    "caru/table2": (CARU_WMT, [64.28, 68.47, LADDER[-1]], [450_000] * 3),
-    "caru/table3": (CARU_CAPTIONS, [31.86, *LADDER_CAPTIONS[1:]], [58_000] * 4),
-    "caru/gates": (CARU_CAPTIONS, [31.86, *LADDER_CAPTIONS[1:]], [58_000] * 4),
-    "caru/both_ways": (CARU_CAPTIONS, [31.86, 36.06, *BOTH_WAYS], [5_800] * 6),
-    "caru/phrases": (CARU_WMT, [64.28, 68.47, *LADDER], [450_000] * 6),
-}
-"""Vocabulary, millions of parameters and updates of each training, in order: models.md 1.5 (2.1
-million a layer with the module), 1.6, 2.7, 2.8, 3.11 and 5 (the memory 6.30 million, the others
-4.73; without attention 2.10 less, without both six layers of 3.15 and no RNN), 4.7, 4.8 (the
-paper's ladder; those beside it are counted in `test_sizes_of_the_comparators`).
-"""
-
-
+SIZES = tomllib.loads((ROOT / "tests/recipes/sizes.toml").read_text("utf-8"))
+"""The vocabularies, and the size and the updates of each training, of each recipe."""
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
 MEASURING = ("score", "analyze")
 STAGES = {
@@ -158,7 +97,7 @@ def understood(call):
 
 
 @pytest.mark.parametrize("scale", ["small", "full"])
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("name", SIZES)
 def test_every_call_is_understood(name, scale, with_parses):
     done = with_parses(name, scale)
     calls = [(call[0], understood(call)) for call in done.calls]
@@ -179,9 +118,11 @@ def test_every_call_is_understood(name, scale, with_parses):
     )
 
 
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("name", SIZES)
 def test_full_has_the_papers_sizes_and_updates(name, with_parses):
-    vocabularies, sizes, updates = FULL[name]
+    entry = SIZES[name]
+    vocabularies, count = Vocabularies(*entry["vocabularies"]), entry["trainings"]
+    sizes, updates = (entry[key] * (count // len(entry[key])) for key in ("millions", "updates"))
     done = with_parses(name, "full")
     assert "without a GPU" in done.stderr
     plans = [plan for _, plan in trainings(done)]
@@ -198,7 +139,7 @@ def test_full_has_the_papers_sizes_and_updates(name, with_parses):
     assert [plan.train.max_steps for plan in plans] == updates
 
 
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("name", SIZES)
 def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_parses):
     """By the stage that measures them; and that has the paper's corpora, and a system for every
     row that names one.
@@ -226,7 +167,7 @@ def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_pars
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in FULL if not name.startswith(("caru/", "memory/"))]
+    "name", [name for name in SIZES if not name.startswith(("caru/", "memory/"))]
 )
 def test_a_system_is_what_its_name_says(name, with_parses):
     for system, plan in trainings(with_parses(name, "full")):

@@ -9,7 +9,7 @@ import pytest
 from nmtkit.analyze.shared.probes import CATEGORIES
 from nmtkit.corpora import table as corpora
 from nmtkit.score import lengths, paper
-from tests.recipes.door import ROOT
+from tests.recipes.recipe_calls import ROOT
 
 PAPERS = {path.parent.name: path for path in sorted((ROOT / "recipes").glob("*/paper.toml"))}
 NUMBER = r"[+−]?(\d*\.\d+|\d+)"

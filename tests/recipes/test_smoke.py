@@ -12,7 +12,7 @@ import torch
 from nmtkit.analyze.shared import timing
 from nmtkit.demo import generate
 from nmtkit.tables.table import SUFFIXES
-from tests.recipes.door import RECIPES, ROOT, run_recipe
+from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe
 
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
 CARU = ["plain", "caatt", "caembed", "caru"]
