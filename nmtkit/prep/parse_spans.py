@@ -167,7 +167,7 @@ def check_parses(
             where=path,
             hint=f"a line is a bracketed tree of the source's line, such as {example}, or blank",
         )
-    given = sum(parses.values()) - parses.get(BLANK, 0)
-    if given - parses[PARSED] > FEW * given:
+    with_parse = sum(parses.values()) - parses.get(BLANK, 0)
+    if with_parse - parses[PARSED] > FEW * with_parse:
         many = "many do not fit, and their sentences are cut into n-grams instead"
         console.warn(f"parses of {name}: {many} ({reasons}): {path}")

@@ -94,8 +94,8 @@ class Request:
 
         Raises: ConfigError for a setting that does not exist or is not one of prep.
         """
-        given = settings.parse_set(self.options.assignments)
-        for section, values in given.items():
+        assigned_values = settings.parse_set(self.options.assignments)
+        for section, values in assigned_values.items():
             if section != "prep":
                 hint = "give it to the stage it is for (train, translate)"
                 name = f"{section}.{next(iter(values))}"
@@ -106,26 +106,26 @@ class Request:
             settings.load_preset(self.preset),
             {"prep": entry.presets.get(self.preset, {}) if entry else {}},
             settings.load_config(config) if config else {},
-            given,
+            assigned_values,
         ]
         return settings.build(PrepSettings, settings.merge(*layers).get("prep", {}), "prep")
 
-    def identity(self, known: dict[str, Any], chosen: PrepSettings) -> dict[str, Any]:
+    def identity(self, known: dict[str, Any], prep_settings: PrepSettings) -> dict[str, Any]:
         """Return what the text is, so that equal requests give equal corpora.
 
         Args:
             known: the files that were read the last time, as in the manifest.
-            chosen: the settings.
+            prep_settings: the settings of prep.
         Raises: ConfigError for sets that cannot be chosen or have a name that is taken; DataError
             for a file that cannot be read.
         """
         own, dataset, size = self.own, self.dataset, self.options.size
         identity: dict[str, Any] = {"dataset": own.name, "src": own.src, "tgt": own.tgt}
         if dataset:
-            _refuse_taken_names(dataset, chosen, own)
+            _refuse_taken_names(dataset, prep_settings, own)
         if own.sets:
             identity["sets"] = [_set_identity(text, known) for text in own.sets]
-        if (self.generator or not dataset) and (chosen.dev or chosen.test):
+        if (self.generator or not dataset) and (prep_settings.dev or prep_settings.test):
             what = self.name if dataset else "own files"
             raise ConfigError(
                 f"prep.dev and prep.test have no effect on {what}",
@@ -138,7 +138,7 @@ class Request:
         if dataset and self.generator:
             identity |= self._drawn(dataset)
         elif dataset:
-            identity["resources"] = published.identity(dataset, chosen)
+            identity["resources"] = published.identity(dataset, prep_settings)
         if size is not None and not self.generator:
             identity["size"] = size
         if self.parses:
@@ -150,14 +150,14 @@ class Request:
         size = self.options.size or dataset.entry.train_pairs
         return {"size": size, "seed": self.options.seed}
 
-    def find(self, chosen: PrepSettings) -> Callable[[Path], Corpus]:
+    def find(self, prep_settings: PrepSettings) -> Callable[[Path], Corpus]:
         """Find or download the files; return what makes the corpus readable in a folder."""
         dataset = self.dataset
         if dataset is None:
             return lambda folder: self.own
         drawn = self._drawn(dataset) if self.generator else None
         if drawn is None:
-            read = published.find(dataset, chosen, self.preset, self.options.from_dir)
+            read = published.find(dataset, prep_settings, self.preset, self.options.from_dir)
 
         def whole(folder: Path) -> Corpus:
             if drawn is not None:
@@ -288,9 +288,9 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
     return with_documents(own, documents)
 
 
-def _refuse_taken_names(dataset: Dataset, chosen: PrepSettings, own: Corpus) -> None:
+def _refuse_taken_names(dataset: Dataset, prep_settings: PrepSettings, own: Corpus) -> None:
     """Raise a ConfigError if a test set of the user's has the name of a prepared set."""
-    sets = [text.name for text in dataset.choose(chosen.dev, chosen.test)]
+    sets = [text.name for text in dataset.choose(prep_settings.dev, prep_settings.test)]
     for text in own.sets:
         if text.name in (sets or ["train", "dev", "test"]):
             names = " and ".join(path.name for path in (*text.src, *text.tgt))

@@ -116,16 +116,16 @@ class _Segmenter(_Bounded):
         ends = list(range(1, size + 1))
         best = [0.0] * (size + 1)
         for start in range(size - 1, -1, -1):
-            found = None
+            highest = None
             for end in range(start + 1, size + 1):
                 count = frequency(text[start:end])
                 if count is None:
                     break
                 if count:
                     weight = weights[count] + best[end]
-                    if found is None or weight >= found:
-                        found, ends[start] = weight, end
-            best[start] = weights[1] + best[start + 1] if found is None else found
+                    if highest is None or weight >= highest:
+                        highest, ends[start] = weight, end
+            best[start] = weights[1] + best[start + 1] if highest is None else highest
         words: list[str] = []
         start = run = 0
         while start < size:

@@ -74,23 +74,23 @@ def tidy(line: str, counts: Counter[str] | None = None) -> str:
         and line[-1:] != " "
     ):
         return line
-    found: Counter[str] = Counter()
+    changes: Counter[str] = Counter()
     if "\ufeff" in line:
-        found["BOM"] = line.count("\ufeff")
+        changes["BOM"] = line.count("\ufeff")
         line = line.replace("\ufeff", "")
     if line.endswith("\r"):
-        found["CR at the end"] = 1
+        changes["CR at the end"] = 1
         line = line[:-1]
     for character in _UNSAFE.findall(line):
-        found[_KINDS.get(character, "other control character")] += 1
-    if found:
+        changes[_KINDS.get(character, "other control character")] += 1
+    if changes:
         line = _UNSAFE.sub(" ", line)
     safe = _SPACES.sub(" ", line).strip(" ")
-    if safe != line and not found:
-        found["spaces"] = 1
+    if safe != line and not changes:
+        changes["spaces"] = 1
     joiners = len(_JOINED.findall(safe)) if JOINER in safe else 0
     if counts is not None:
-        counts.update(found)
+        counts.update(changes)
         if joiners:
             counts["joiner @@ in the text"] += joiners
     return safe
