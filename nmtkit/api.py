@@ -41,15 +41,15 @@ blank lines; None: every line is a document.
 
 
 class NotLines(ConfigError, TypeError):
-    """Something else where a list of lines is wanted; one string above all, which Python takes
-    for a list of its letters.
+    """Raised if an argument is not a list of lines; above all for one string, which Python would
+    take for a list of its letters.
     """
 
 
 @dataclass(frozen=True)
 class EncodedLine:
-    """What a system's encoder makes of a line: its S tokens, </s> last, and a state (D) for
-    each, as a tensor (S, D) on the CPU.
+    """A line as a system's encoder reads it: its S tokens, </s> last, and their states, a tensor
+    (S, D) on the CPU.
     """
 
     tokens: list[str]
@@ -64,7 +64,7 @@ def load(
     jobs: int = 1,
     **search: Any,
 ) -> LoadedSystem:
-    """A trained system, ready for use.
+    """Return a trained system, ready for use.
 
     Torch's number of threads and its precision of products are the system's own while it computes,
     and as they were before and after; that the smallest numbers count as zero, and the allocator's
@@ -95,7 +95,7 @@ def load(
 
 
 def _find(path: Path, system: str | None) -> tuple[Run, str | None]:
-    """The run and the system's name that a path means."""
+    """Return the run and the name of the system at a path."""
     path = path.absolute()
     if (path / "prep" / "manifest.json").is_file():
         return Run(path), system

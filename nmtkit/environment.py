@@ -52,8 +52,8 @@ def prepare() -> None:
 
 
 def room_for_products(models: int) -> None:
-    """Let oneDNN keep as many compiled products for several models of one process as each has in a
-    process of its own.
+    """Let oneDNN keep as many compiled products for each of several models as it keeps for one
+    model in a process of its own.
 
     oneDNN reads this at its first product. Each product takes some 0.7 MB, and batches have many
     shapes: with oneDNN's own limit of 1,024 memory grows by most of a gigabyte over an epoch. One

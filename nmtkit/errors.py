@@ -86,17 +86,17 @@ def plain(message: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of something: 1 line, 2,000 lines."""
+    """Return a number with its noun: 1 line, 2,000 lines."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str | None = None) -> str:
-    """The hint for an unknown name: the nearest known one, else the list of all.
+    """Return the hint for an unknown name: the nearest known one, else the list of all.
 
     Args:
         name: what the user typed.
         names: the names that exist.
-        otherwise: what is said instead of a list that would be too long.
+        otherwise: the hint instead of a list that would be too long.
     Returns: a sentence such as "did you mean 'heads'?" (or "known: a, b, c").
     """
     known = sorted(set(names))

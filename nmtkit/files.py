@@ -19,19 +19,19 @@ from nmtkit.errors import DataError, EnvironmentProblem
 
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
-"""What only writing can meet: no space, over the quota, read-only, too large."""
+"""Errors of writing alone: no space, over the quota, read-only, too large."""
 
 
 def check_file(
     path: Path, instead: str = "write it to a file first, and name that", once: bool = False
 ) -> None:
-    """Refuse what is no file, before anything is read: texts are read to be checked and again to be
-    used, when a pipe would be empty.
+    """Refuse a path that is no file, before anything is read. Texts are read twice, to be checked
+    and to be used; the second time a pipe would be empty.
 
     Args:
-        path: as the person gave it.
+        path: as the user gave it.
         instead: what to do instead of naming a pipe.
-        once: it is read only once, so that a pipe will do.
+        once: the file is read only once, so that it may be a pipe.
     Raises: DataError if it is missing, a directory, or (but for `once`) a pipe or a device.
     """
     path = Path(path)
@@ -55,7 +55,7 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
 
     Args:
         path: the file.
-        once: the caller reads it only once, so that a pipe will do.
+        once: the caller reads the file only once, so that it may be a pipe.
     Raises: DataError if it is missing, a directory, a pipe (but for `once`), or not readable.
     """
     path = Path(path)
@@ -87,8 +87,8 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
 
 
 def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[list[bytes]]:
-    """The lines of a file in blocks of at most `size`, split at LF only (not at U+2028, form feed,
-    …), each with an LF, also the last.
+    """Yield the lines of a file in blocks of at most `size`. Lines are split at LF only (not at
+    U+2028, form feed, …); each ends in an LF, the last one, too.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
@@ -123,7 +123,7 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
 
 
 def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
-    """The lines of a file without their LF, as `line_blocks` splits them.
+    """Yield the lines of a file without their LF, as `line_blocks` splits them.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
@@ -133,8 +133,7 @@ def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
 
 
 def text_lines(path: Path, once: bool = False) -> Iterator[str]:
-    """The lines of a UTF-8 file, split at LF only; with `once` it may be a pipe, for a caller that
-    reads it only once.
+    """Yield the lines of a UTF-8 file, split at LF only; with `once` it may be a pipe.
 
     Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
     """
@@ -165,7 +164,7 @@ def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
 
 
 def count_lines(path: Path) -> int:
-    """The number of lines of a text file; a last line without LF counts.
+    """Return the number of lines of a text file; a last line without LF counts.
 
     Raises: DataError if the file cannot be read.
     """
@@ -173,13 +172,13 @@ def count_lines(path: Path) -> int:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes as hexadecimal text."""
+    """Return the SHA-256 of a file as hexadecimal text."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
-    """Return the names of files of a folder that are gone or do not have their SHA-256 any more."""
+    """Return the names of the files of a folder that are missing, or have another SHA-256."""
     return [
         name
         for name, digest in hashes.items()
@@ -274,7 +273,7 @@ def sync_folder(path: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Where downloads and parsed dictionaries are kept: NMTKIT_CACHE, else the user's cache
+    """Return the folder of downloads and parsed dictionaries: NMTKIT_CACHE, else the user's cache
     folder.
     """
     if os.environ.get("NMTKIT_CACHE"):

@@ -1,5 +1,5 @@
-"""The door: the whole chain on the demo corpus by its printed commands, and what a person sees
-who types something wrong.
+"""The command line: the whole chain on the demo corpus by its printed commands, and the answer to
+what a user types wrong.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Forced scores: the log-probability that models give to each token of given targets."""
+"""Forced scores: the log-probabilities that models give to the tokens of given targets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ CHUNK_LOGITS = 1 << 22
 
 
 def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
-    """Natural log-probability of every target token given the source and the target before it.
+    """Return the natural log-probability of every target token, given the source and the target
+    before it.
 
     Args:
         models: in eval mode; several: the mean of their probabilities, as in search.
@@ -50,7 +51,7 @@ def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
 def _token_scores(
     model: Model, tgt_in: Tensor, targets: Tensor, real: Tensor, memory: dict[str, object]
 ) -> Tensor:
-    """Log-probabilities (N) in float64 of the N real target tokens, row by row."""
+    """Return the log-probabilities (N) in float64 of the N real target tokens, row by row."""
     hidden = model.decode(tgt_in, memory)[0][real]  # (N, D)
     rows = max(1, CHUNK_LOGITS // model.vocabularies.tgt)
     scores = []
@@ -85,18 +86,18 @@ class GivenPairs:
         self.tgt_lengths = np.fromiter(map(len, tgt), dtype=np.int64, count=len(tgt))
 
     def src(self, i: int) -> NDArray[np.int64]:
-        """Source ids of pair i."""
+        """Return the source ids of pair i."""
         return np.asarray(self._src[i], dtype=np.int64)
 
     def tgt(self, i: int) -> NDArray[np.int64]:
-        """Target ids of pair i."""
+        """Return the target ids of pair i."""
         return np.asarray(self._tgt[i], dtype=np.int64)
 
 
 def pair_batch(
     src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], device: torch.device | str = "cpu"
 ) -> Batch:
-    """The batch of given pairs of token ids (both with </s> last), in the order given."""
+    """Return the batch of pairs of token ids (both with </s> last), in their order."""
     return collate(GivenPairs(src, tgt), np.arange(len(src), dtype=np.int64), device)
 
 
@@ -105,8 +106,8 @@ def alternatives_batch(
     tgt: Sequence[Sequence[Sequence[int]]],
     device: torch.device | str = "cpu",
 ) -> Batch:
-    """The batch of B sources and K targets of each: B rows of sources, B·K rows of targets, K
-    neighbours belonging to one source.
+    """Return the batch of B sources with K targets each: B rows of sources, B·K rows of targets;
+    K neighbours belong to one source.
 
     Args:
         src: (B) token ids; tgt: (B, K) token ids; all with </s> last.

@@ -1,11 +1,11 @@
-"""Cutting an over-long sentence into pieces that a model can translate one by one."""
+"""Cuts an over-long sentence into pieces that a model can translate one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 JOINER = "@@"
-# What a piece may end with, strongest first; quotes and brackets may follow it.
+# The punctuation that may end a piece, strongest first; quotes and brackets may follow.
 ENDINGS = (frozenset(".!?…。！？"), frozenset(";:；："), frozenset(",，、–—"))
 CLOSING = frozenset(
     ('"', "'", ")", "]", "»", "“", "”", "’", "」", "』", "）", "&quot;", "&apos;", "&#93;")
@@ -33,11 +33,10 @@ def cut(subwords: Sequence[str], limit: int) -> list[list[str]]:
 
 
 def _end(room: Sequence[str]) -> int:
-    """How many subwords of the room the piece takes."""
+    """Return the number of subwords of the room that the piece takes."""
     first = max(1, len(room) // 2)
-    ends = [
-        end for end in range(len(room), first - 1, -1) if not room[end - 1].endswith(JOINER)
-    ]  # word ends, last first
+    word_ends = [end for end in range(len(room), 0, -1) if not room[end - 1].endswith(JOINER)]
+    ends = [end for end in word_ends if end >= first]  # last first
     for marks in ENDINGS:
         for end in ends:
             last = end - 1
@@ -45,8 +44,4 @@ def _end(room: Sequence[str]) -> int:
                 last -= 1
             if room[last] in marks:
                 return end
-    if ends:
-        return ends[0]
-    return next(
-        (end for end in range(first, 0, -1) if not room[end - 1].endswith(JOINER)), len(room)
-    )
+    return next(iter(word_ends), len(room))

@@ -1,5 +1,5 @@
-"""Worker processes for a CPU: one process a core with one thread each, since small products do not
-split over threads.
+"""Worker processes for a CPU: one process a core with one thread each, because small products are
+not faster on several threads.
 
 Workers are forked, so they share the loaded model and cost some milliseconds. A forked process must
 not enter a parallel region of its parent's OpenMP; with one thread it never enters one.
@@ -41,14 +41,13 @@ def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) 
     Args:
         function: any callable; it is not pickled.
         chunks: picklable.
-        jobs: worker processes at most; 1 works in this process.
+        jobs: the most worker processes; 1 works in this process.
     Returns: the results in the order of the chunks.
     Raises: what the function raised; EnvironmentProblem if a worker was killed.
     """
     jobs = min(jobs, len(chunks))
-    if jobs <= 1 or not sys.platform.startswith(
-        "linux"
-    ):  # elsewhere a fork is not safe, and starting anew costs more than it gives
+    # Outside Linux a fork is not safe, and starting processes anew costs more than it gains.
+    if jobs <= 1 or not sys.platform.startswith("linux"):
         yield from map(function, chunks)
         return
 
