@@ -41,21 +41,23 @@ LONGEST = 15
 SUBJECT_VERB, ALL_TYPES = "distance, subject-verb", "distance, all types"
 # The bins of Lingeval97's own evaluation, as it counts them: 5 belongs to >2.
 FREQUENCIES = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
-CHANCE = "50 is chance for a pair, and 1 of N for a sentence with N translations to choose from. "
+CHANCE = "Chance is 50 for a pair and 100/N for a sentence with N translations. "
 OF_DISTANCE = (
-    "A system that keeps its share as the distance grows carries what the verb needs over the "
-    "words between; compare systems where their intervals are far apart."
+    "A system whose share stays the same as the distance grows remembers what the "
+    "verb needs across the words between. Two systems differ where their intervals "
+    "are far apart."
 )
 OF_CONTEXT = (
-    "A system uses what was said before if it gets more right with the true context than with none "
-    "and with another's; a gain that another's context gives as well is not from what the context "
-    "says."
+    "A system uses the preceding sentences if it gets more right with the true "
+    "context than with no context and with another sentence's context. A gain that "
+    "another sentence's context gives as well does not come from the content of "
+    "the context."
 )
 MEANINGS = {
     "none": "none: without it",
     "foreign": (
-        "foreign: with that of another sentence of the set, drawn with seed 1, the same for all"
-        " systems"
+        "foreign: with the context of another sentence of the set, drawn with seed 1, "
+        "the same for all systems"
     ),
 }
 Group = tuple[int, int, str, str]
@@ -152,7 +154,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         columns = [text_column("section", "group"), Column("label", "", left=True)]
         columns.append(Column("pairs", "pairs", decimals=0))
         columns += [interval_column(name, name, decimals=1) for name in result.columns]
-        title = "Share of pairs in which the right translation scores better, in %"
+        title = "Share of pairs whose right translation scores better, in %"
         return Finding(
             table=Table(
                 "agreement",
@@ -257,20 +259,19 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
     """
     notes = [
         (
-            "right: the reference has a strictly higher log-probability, </s> included, not"
-            " normalised by length; a tie is wrong"
+            "right: the reference has a strictly higher log-probability than the wrong "
+            "translation (</s> included, not normalised by length); a tie is wrong"
         ),
         "[95%]: Wilson",
     ]
     notes += [f"scores of {name}: read as {file.meaning}" for name, file in result.files.items()]
     if sections & {SUBJECT_VERB, ALL_TYPES}:
-        notes.append(
-            "distance: words between the two that belong together, of the pairs that have one"
-        )
+        notes.append("distance: words between the two that agree, for pairs that have a distance")
     if "frequency" in sections:
         notes.append(
-            "frequency: of the word in the training text of the set's authors, all types that have"
-            " one; of subject and verb the rarer one's"
+            "frequency: how often the word occurs in the training text of the set's "
+            "authors, for all types that give it; for subject and verb, the rarer of the "
+            "two"
         )
     for name, system in result.systems.items():
         if system.warning:
@@ -301,8 +302,8 @@ def context_notes_of(result: AgreementResult) -> list[str]:
     if count := contrastive.undecidable(result.items):
         total = sum(len(item.errors) for item in result.items)
         notes.append(
-            f"{count:,} of {total:,} pairs are in the set with right and wrong swapped too: only"
-            " the translations before can decide them"
+            f"{count:,} of {total:,} pairs are in the set with right and wrong swapped as well: only"
+            " the preceding translations can decide them"
         )
     return notes
 

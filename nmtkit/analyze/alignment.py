@@ -222,9 +222,10 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                 else _agreement_table(result.agreement, result.sentences, head)
             ),
             text=(
-                "A row of a heat map sums to 1. Attention is no alignment: it may read a word's"
-                " neighbours, or rest on </s>; a low error rate says that a layer reads what it"
-                " translates, a high one does not say that the translation is bad."
+                "Each row of a heat map sums to 1. Attention is not an alignment: it may read "
+                "a word's neighbours, or </s>. A low error rate shows that a layer reads the "
+                "words it translates. A high error rate does not show that the translation is "
+                "bad."
             ),
             figure=figures.heat_map(heats, "keys", "queries"),
             bars="\n\n".join(bars),
@@ -286,14 +287,10 @@ def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
         Column("context_distance", "context from others", decimals=3),
     ]
     notes = [
+        "the query is the target token that the step writes; the target is the reference",
         (
-            "where the target asks the source, the query is the token that is written at that step;"
-            " the target is the reference"
-        ),
-        (
-            "context from others: mean Euclidean distance of what the attention gives here (all"
-            " heads) to what it gives at the other steps, divided by the mean length of these"
-            " vectors"
+            "context from others: mean Euclidean distance from this step's context vector "
+            "(all heads) to those of the other steps, divided by the vectors' mean length"
         ),
     ]
     title = f"Strongest weight of each query, {head} ({where})"
@@ -313,8 +310,9 @@ def _agreement_table(agreement: Sequence[AgreementRow], name: str, head: str) ->
     notes = [
         "AER: 1 - (|A∩S| + |A∩P|) / (|A| + |S|) over the whole set, in %; lower is better",
         (
-            "attention: for each target word the source word with the most weight at the step that"
-            " writes it, subwords summed onto words, without </s>"
+            "attention: each target word is aligned to the source word with the largest "
+            "weight at the step that writes it; weights are summed over a word's subwords, "
+            "without </s>"
         ),
         (
             f"{context_spread.NOTE}, of all heads ({context_spread.GATED}: `analyze importance` has"

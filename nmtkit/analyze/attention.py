@@ -100,8 +100,8 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
             weights = of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
             if weights.size(-1) != batch.src.size(1):
                 raise LeftOut(
-                    "it attends to more than its source, so its attention cannot be shown beside"
-                    " the source"
+                    "it attends to more than the source, so its attention cannot be shown beside "
+                    "the source"
                 )
             for i, matrix in zip(batch.rows.tolist(), weights, strict=True):
                 src = [src_vocabulary[k] for k in pairs.src(i).tolist()]
@@ -141,9 +141,9 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
         return Finding(
             table=Table("attention", title, columns, rows),
             text=(
-                "The sentence explorer of `nmtkit report` shows these weights, each system's on its"
-                " own translation. Attention says what was read at a step, not why a word was"
-                " chosen."
+                "The sentence explorer of `nmtkit report` shows these weights, each system's "
+                "on its own translation. Attention shows what a step read, not why it chose a "
+                "word."
             ),
             facts={"set": set_name},
             attachments={

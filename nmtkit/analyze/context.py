@@ -115,12 +115,12 @@ class Context(Analysis[Options, ContextUse]):
 
     def present(self, result: ContextUse) -> Finding:
         title = (
-            f"What is read in the context ({result.set_name}): the {EXAMPLES} sentences of each"
-            " system that gain most from it"
+            f"What systems read in the context ({result.set_name}): for each, the {EXAMPLES}"
+            " sentences that gain most from it"
         )
         note = (
-            "context words: the attention they get from the source words, in proportion to what"
-            " these take; source words: what each takes from them"
+            "context words: attention that they get from source words, relative to the "
+            "attention that source words get; "
         )
         bars = [f"{title}\n({note})", context_reading.as_text(result.examples)]
         attachments = {"examples.html": context_reading.as_html(title, note, result.examples)}
@@ -131,9 +131,9 @@ class Context(Analysis[Options, ContextUse]):
         return Finding(
             table=_table(result),
             text=(
-                "A system uses its context where loss and BLEU get worse without it, and with one"
-                " that says something else. If another document's context does no harm, what was"
-                " gained is not from what the context says."
+                "A system uses its context if loss and BLEU get worse without it, and also "
+                "with another context. If the context of another document does no harm, the "
+                "gain does not come from the content of the context."
             ),
             figure=_figure(result),
             bars="\n\n".join(bars),
@@ -190,26 +190,27 @@ def _table(result: ContextUse) -> Table:
     )
     notes = [
         (
-            "own: what the system was trained to read; same document, other documents: as many"
-            " sentences, drawn at random, in the place of the own ones; changed: sentences whose"
-            " context is then another. A sentence that has no context of its own has none in"
-            " any row"
+            "own: the context that the system was trained to read; same document, other "
+            "documents: as many sentences, drawn at random, in place of its own; changed: "
+            "sentences whose context differs after the draw. A sentence without context "
+            "has none in any row"
         ),
         (
-            f"loss: nats a subword of the first reference, </s> included; BLEU: {result.signature},"
-            " searched in float32; a system that reads its own earlier translations gets those of"
-            " the reference in the loss, and with other sentences no BLEU: these are not"
-            " translated before"
+            "loss: nats per subword of the first reference, </s> included; BLEU: "
+            f"{result.signature}, searched in float32. A system that reads its own earlier "
+            "translations reads the reference's in the loss. With other sentences it has "
+            "no BLEU, because they were not translated before"
         ),
         (
-            "Δ and p: against the system's own context, no p where outputs are the same or both"
-            f" scores zero; {tests}; {draws.full.describe()}; {draws.swaps.describe()}"
+            "Δ and p: against the system's own context; no p if the outputs are the same "
+            f"or both scores are zero; {tests}; {draws.full.describe()}; "
+            f"{draws.swaps.describe()}"
         ),
         (
-            "own state kept: the mean of the gate λ over source subwords that have a context (the"
-            " rest is what was read); attention on context words: of the attention of these, the"
-            " share on words and not on breaks and ends (where both are read as one text: of all"
-            " its encoder's attention)"
+            "own state kept: mean of the gate λ over source subwords that have a context "
+            "(the rest is what was read); attention on context words: share of the "
+            "attention to the context that falls on words, not on breaks and ends (if both "
+            "are one text: share of all the encoder's attention)"
         ),
         "gates.md: λ by word and frequency; examples.html: the sentences that gain most",
     ]

@@ -107,8 +107,8 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         result = Trainings(curves, dev_bleu, levels or default_levels(bests))
         if not result.comparable:
             console.warn(
-                "dev BLEU was measured in several ways (see the facts in finding.json): its levels "
-                "cannot be compared"
+                "dev BLEU was measured in several ways (see the facts in finding.json), so its "
+                "levels cannot be compared"
             )
         return result
 
@@ -129,9 +129,9 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         return Finding(
             table=Table("convergence", title, columns, rows, notes(result)),
             text=(
-                "Compare systems at one level: fewer updates there is faster learning, which a"
-                " system with dearer updates may lose again in minutes. The system that is ahead at"
-                " a low level need not be ahead at the best. One training is one seed."
+                "Compare systems at the same level: fewer updates mean faster learning, but "
+                "slower updates may take more minutes. The system that leads at a low level "
+                "may not lead at the best one. Each training has one seed."
             ),
             figure=figures.curves(panels(result.curves)),
             bars=sparklines(measured),
@@ -215,21 +215,23 @@ def notes(result: Trainings) -> list[str]:
     signature = f", {ways[0].signatures[0]}" if len(set(ways)) == 1 else ""
     lines = [
         (
-            "reached: the first time, linear in updates between the validation before and the one "
-            f"that is there; '{FIRST}': not later than that; '{NEVER}': not by the end of this "
-            "training"
+            "reached: for the first time, interpolated linearly between two validations; "
+            f"'{FIRST}': at the first validation or before; '{NEVER}': not by the end of "
+            "this training"
         ),
         (
-            "minutes: of updates alone, by the clock, as logged on the machine of each training; "
-            "validation, saving and the time between a stop and a restart are not counted, an "
-            "update made again after a restart counts once"
+            "minutes: wall-clock time of updates only, as logged on each training's "
+            "machine. Validation, saving and the time between a stop and a restart are not "
+            "counted; an update repeated after a restart counts once"
         ),
     ]
     if result.axes == AXES:
         untimed = ", ".join(name for name, curve in curves.items() if not curve.timed)
         lines.append(
-            "processor minutes: of the same updates, what all threads of the training's first "
-            "process worked: other work on the machine is not in them, nor is a GPU's"
+            (
+                "processor minutes: processor time of the same updates, over all threads of "
+                "rank 0; other work on the machine is not counted, nor is a GPU's"
+            )
             + (f"; not in the log of {untimed}" if untimed else "")
         )
     lines.append(
@@ -237,16 +239,15 @@ def notes(result: Trainings) -> list[str]:
         "without label smoothing, training loss with dropout"
     )
     if not ways:
-        lines.append("no training here measured BLEU (train.dev_bleu), so there are no levels")
+        lines.append("no training measured BLEU (train.dev_bleu), so there are no levels")
     elif not result.levels:
-        lines.append("no training here has any BLEU to speak of, so there are no levels (--levels)")
+        lines.append("no training reached a BLEU above zero, so there are no levels (--levels)")
     mute = ", ".join(n for n, curve in curves.items() if curve.dev and n not in result.dev_bleu)
     if ways and mute:
         lines.append(f"without dev BLEU, so without levels: {mute}")
     if not result.comparable:
         lines.append(
-            "dev BLEU was NOT measured in one way (facts in finding.json): its levels cannot be "
-            "compared"
+            "dev BLEU was NOT measured in one way (facts in finding.json), so its levels cannot be "
         )
     return lines + [
         f"{name}: the log has no line of {count:,} updates (skipped ones, or lines lost)"
@@ -259,7 +260,8 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
     """Return how levels, time and dev BLEU were measured, and how far each log goes."""
     shares = ", ".join(f"{share:g}" for share in SHARES)
     default = (
-        f"the best of the weakest system, and {shares} of the best of all, rounded down to tenths"
+        f"the best BLEU of the weakest system, and {shares} of the best of all, rounded "
+        "down to tenths"
     )
     dev_bleu = {
         name: {
@@ -279,8 +281,8 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
         "levels_from": "given" if levels_given else default,
         "interpolation": "linear in updates between neighbouring validations",
         "time": (
-            "updates alone: without validation, saving and pauses; minutes by the clock, "
-            "processor_minutes of all threads of the first process"
+            "updates only: without validation, saving and pauses; minutes: wall clock; "
+            "processor_minutes: all threads of rank 0"
         ),
         "dev_bleu": dev_bleu,
         "logged": logged,

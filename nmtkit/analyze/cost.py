@@ -156,9 +156,9 @@ class Cost(Analysis[CostOptions, Costs]):
         return Finding(
             table=Table("cost", title, COLUMNS, rows, notes(result)),
             text=(
-                "A relative time near the relative MACs is what the arithmetic demands; well above"
-                " it is implementation overhead. Speeds from the log are of each training's own"
-                " machine and hour; only --measure takes the systems in turn."
+                "A relative time close to the relative MACs is the cost of the arithmetic; a "
+                "time well above it is implementation overhead. Speeds from the log depend on "
+                "each training's machine and hour; only --measure alternates the systems."
             ),
             figure=figure(result) if len(rows) > 1 else None,
             facts=result.facts.model_dump(),
@@ -177,8 +177,8 @@ class Cost(Analysis[CostOptions, Costs]):
         base = result.speeds[result.facts.baseline]
         how = f"in turn, {base.rounds} rounds, {base.device}" if base.rounds else OF_LOGS
         remark = (
-            "parameters depend on the vocabulary, speeds on machine and software: a paper's are of "
-            "its own; of steps a second there is no difference"
+            "parameters depend on the vocabulary, speeds on machine and software, so a "
+            "paper's values differ; steps per second have no difference"
         )
         remarks = [f"times relative to {result.facts.baseline}", remark]
         return Measured(numbers, "", f"counted; speeds {how}", remarks)
@@ -230,18 +230,20 @@ def notes(result: Costs) -> list[str]:
             "decoding step of one hypothesis with state"
         ),
         (
-            "counted: matrix products, convolutions, attention; not counted: softmax, norms, "
-            "activations, gates' element-wise part, look-ups"
+            "counted: matrix products, convolutions, attention; not counted: softmax, "
+            "norms, activations, elementwise operations of gates, look-ups"
         ),
     ]
     if facts.spans:
         spans = ", ".join(f"{name} {count}" for name, count in facts.spans.items())
-        lines.append(f"phrases of a source from its parse, as many as in the training set: {spans}")
+        lines.append(
+            f"phrases of a source come from its parse, as many as in the training set: {spans}"
+        )
     if facts.contexts:
         contexts = ", ".join(f"{name} {count:.2f}" for name, count in facts.contexts.items())
         lines.append(
-            "context sentences of a sentence, as in the training set, counted and timed with the"
-            f" rest: {contexts}"
+            "context sentences per sentence, as in the training set, counted and timed "
+            f"with the rest: {contexts}"
         )
     return [*lines, f"speed: {how}"]
 

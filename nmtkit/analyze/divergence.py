@@ -204,9 +204,9 @@ class Divergence(Analysis[Options, Divergences]):
         return Finding(
             table=Table("divergence", title, columns, means + rows, NOTES),
             text=(
-                "Near 0 the local heads look where the global ones look and add little; a large "
-                "dv means that the two read different things. Compare systems under the same mode "
-                "only."
+                "Near 0 the local heads attend to the same positions as the global ones and "
+                "add little. A large dv means that they read different positions. Compare "
+                "systems under the same mode only."
             ),
             figure=_figure(series, overall, modes[SHOWN]),
             bars=_bars(series, overall, modes[SHOWN]),
@@ -222,15 +222,15 @@ class Divergence(Analysis[Options, Divergences]):
 
 NOTES = [
     (
-        "dv: Jensen-Shannon divergence, natural logarithm, mean over the real queries of all"
-        " sentences; E_d: mean over the layers (Eqs. 10-13)"
+        "dv: Jensen-Shannon divergence, natural logarithm, mean over the queries of "
+        "all sentences; E_d: mean over the layers (Eqs. 10-13)"
     ),
     (
         "max_renorm: maximum over heads, renormalised; max_raw: as printed, not renormalised, so"
         " not bounded by log 2 = 0.6931; peak_head: each query's head with the largest weight;"
         " per_head: mean over pairs of heads"
     ),
-    "without </s>: that position neither asks nor is attended to, other weights renormalised",
+    ("without </s>: it is neither query nor key, and the other weights are renormalised"),
 ]
 
 

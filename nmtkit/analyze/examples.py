@@ -96,9 +96,9 @@ class Examples(Analysis[ExamplesOptions, Example]):
         return Finding(
             table=Table("examples", title, columns, rows, notes),
             text=(
-                "One sentence measures nothing: what counts is how many sentences a system is "
-                "ahead on, and whether that could be luck (sign test). Sentence BLEU is rough; "
-                "corpus BLEU, which `nmtkit score` tests, is no mean of it."
+                "A single sentence proves nothing. Compare on how many sentences each system "
+                "is ahead, and whether that could be chance (sign test). Sentence BLEU is "
+                "rough; corpus BLEU, which `nmtkit score` tests, is not its mean."
             ),
             figure=figures.grouped_bars(others, counts, *axes, upright=True) if others else None,
             bars="\n".join(f"{label:>{width}}  {text}" for label, text in result.texts),

@@ -249,11 +249,12 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         return Finding(
             table=_table(result),
             text=(
-                "0 keeps what was there, 1 puts the new in its place: if a gate has learned what"
-                " carries content, nouns and verbs stand apart from articles, prepositions and"
-                " punctuation. Compare words inside a column; the level of a whole column is the"
-                " model's own. Where other sentences are read (NAME.gate) it is the other way"
-                " round: 1 keeps the word's own state, and what hangs on context stands low."
+                "0 keeps the old state, 1 replaces it by the new one. If a gate has learned "
+                "which words carry content, nouns and verbs differ from articles, prepositions "
+                "and punctuation. Compare words inside a column; the level of a whole column "
+                "belongs to the model. Gates on other sentences (NAME.gate) work the other way "
+                "round: 1 keeps the word's own state, so words that depend on context have low "
+                "values."
             ),
             figure=drawn[first],
             bars="\n\n".join(bars),
@@ -280,21 +281,22 @@ def _table(result: GateMeans) -> Table:
     rows = [[*about, *means] for *about, means in result.rows]
     notes = [
         (
-            "how open a gate is: mean over its numbers, 0 to 1, with the reference given; of a"
-            " source word the mean over all target steps at which the gate has a say, of a target"
-            " word its value at the step after it, where it lets the context in"
+            "how open a gate is: mean over its dimensions, 0 to 1, with the reference as "
+            "target; source word: mean over the target steps at which the gate acts; "
+            "target word: its value at the following step, where the gate lets the context "
+            "in"
         ),
         (
-            "a word counts as the mean over its subwords, a row as the mean over its occurrences;"
-            f" words: the {TOP} most frequent types of this set, tokenized and truecased; </s> and"
-            " the like take no part; frequency: how often the type occurs in the training text, as"
-            " prepared"
+            "a word's value is the mean over its subwords, a row's the mean over its "
+            f"occurrences; words: the {TOP} most frequent types of this set, tokenized and "
+            "truecased, without </s> and other special tokens; frequency: how often the "
+            "type occurs in the prepared training text"
         ),
         interval_note(),
         *result.meanings,
         (
-            "tokens.src.txt and tokens.tgt.txt beside this table are the words that --src-tags and"
-            " --tgt-tags give a tag each"
+            "tokens.src.txt and tokens.tgt.txt beside this table hold the words; "
+            "--src-tags and --tgt-tags give one tag for each"
         ),
     ]
     return Table("gates", f"How open gates are, by word ({result.set_name})", columns, rows, notes)

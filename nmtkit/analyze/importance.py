@@ -168,12 +168,11 @@ class Importance(Analysis[ImportanceOptions, Importances]):
         return Finding(
             table=self._table(result),
             text=(
-                "Were weights the same as importance, all points would lie on the diagonal and the"
-                " correlation would be 1: a position with more attention would be the one that the"
-                " next word hangs on. ΔJS below 0: a random other position mattered more. The loss"
-                " is small, too, where weights are nearly even and nothing hangs on any of them:"
-                " its explained share is then near 0, and the mean ΔJS tells whether the source"
-                " matters."
+                "If weights equalled importance, all points would lie on the diagonal and the "
+                "correlation would be 1. ΔJS below 0: a random other position mattered more. "
+                "The loss is also small if weights are nearly even and no position matters: "
+                "its explained share is then near 0, and the mean ΔJS shows whether the source "
+                "matters."
             ),
             figure=_figure(systems, removal),
             bars="\n\n".join(_bars(name, s.points, removal) for name, s in systems.items()),
@@ -198,23 +197,23 @@ class Importance(Analysis[ImportanceOptions, Importances]):
         title = "Importance of source positions against their attention weights"
         notes = [
             (
-                "at each step of the reference: position i has the largest weight, j is drawn from"
-                " the other real positions, </s> among them; Δα = α_i − α_j, ΔJS = JS(p, p without"
-                " i) − JS(p, p without j), where p is the next word's distribution and JS is in"
-                " base 2"
+                "at each step of the reference: position i has the largest weight, j is drawn "
+                "from the other source positions, including </s>; Δα = α_i − α_j, ΔJS = JS(p, "
+                "p without i) − JS(p, p without j), where p is the next word's distribution "
+                "and JS is in base 2"
             ),
             (
-                f"removal {removal}: the weight is set to zero in all heads of the last attention"
-                f" to the source at that step alone, and {REMOVALS[removal]}; α is the mean over"
-                " heads"
+                f"removal {removal}: the weight is set to zero at this step only, in all heads "
+                f"of the last attention to the source, and {REMOVALS[removal]}; α is the mean "
+                "over heads"
             ),
             (
                 f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and"
                 f" resamples of seed {SEED}; ΔJS < 0: by more than {ROUNDING:g}"
             ),
             (
-                "explained: 1 − Σ(Δα−ΔJS)² / Σ Δα², what ΔJS has of the squares of Δα (100: the"
-                " same; 0: no better than nothing hanging on any position)"
+                "explained: 1 − Σ(Δα−ΔJS)² / Σ Δα², the share of the squares of Δα that ΔJS "
+                "explains (100: equal; 0: as good as no position mattering)"
             ),
             (
                 f"{context_spread.NOTE}; with even weights: where all real positions weigh the same"

@@ -71,8 +71,10 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
             *(Column(f"decoder_{i + 1}", f"decoder {i + 1}", decimals=3) for i in range(most)),
         ]
         notes = [
-            "a column: the share of each level in what that decoder layer reads, softmax over the"
-            " levels; 1 in all"
+            (
+                "a column: the share of each encoder level in the input of that decoder layer, "
+                "softmax over the levels; sums to 1"
+            )
         ]
         bars = (
             f"{label}: encoder level by decoder layer\n{heat(h.values, h.rows, h.columns)}"
@@ -81,8 +83,8 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
         return Finding(
             table=Table("layers", "Weights of transparent attention", columns, rows, notes),
             text=(
-                "A column that is nearly even has learned no preference; a dark cell is the level"
-                " that this decoder layer reads most."
+                "A nearly even column has learned no preference. A dark cell is the level that "
+                "this decoder layer reads most."
             ),
             figure=figures.heat_map(heats, "decoder layer", "encoder level"),
             bars="\n\n".join(bars),

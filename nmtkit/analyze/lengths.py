@@ -69,10 +69,10 @@ class Lengths(Analysis[LengthsOptions, LengthScores]):
         return Finding(
             table=Table("lengths", title, columns, rows, notes),
             text=(
-                "Compare systems inside a group, not groups with each other (their sentences"
-                " differ): where two intervals are far apart the systems differ on sentences of"
-                " that length; a length ratio well below 1 in the long groups means that words are"
-                " left out there."
+                "Compare systems inside a group; groups hold different sentences. Where two "
+                "intervals are far apart, the systems differ on sentences of that length. A "
+                "length ratio well below 1 in the long groups means that the system leaves "
+                "words out."
             ),
             figure=lengths.figure(scores, "subwords", first),
             bars="\n\n".join(

@@ -29,24 +29,24 @@ from nmtkit.tables.table import Column, Estimate, Table, percent_bars
 MOST = 40
 """Expressions in the table at most; every occurrence is in occurrences.tsv."""
 TOGETHER, APART = "in one piece", "with words between"
-PIECES = f"{TOGETHER}, {APART}: how the reference has it (schlägt ... nach)"
+PIECES = f"{TOGETHER}, {APART}: how the reference writes the phrase (schlägt ... nach)"
 COUNTED = (
-    "in reference: occurrences in the source whose reference has an accepted target phrase, as "
-    "often at most as the source has the expression; of these is the share that has one in the "
-    "system's output too"
+    "in reference: occurrences in the source whose reference has an accepted "
+    "target phrase, at most as often as the source has the expression; the shares "
+    "are of these occurrences whose translation by the system has one too"
 )
 INTERVALS = (
-    f"[95%]: Wilson; of a difference the percentile interval over {RESAMPLES} resamples of "
-    f"sentences, seed {SEED}, which with few occurrences, and where all or none are right, is too "
-    "narrow"
+    f"[95%]: Wilson; for a difference, the percentile interval over {RESAMPLES} "
+    f"resamples of sentences, seed {SEED}, which is too narrow with few "
+    "occurrences, or if all or none are right"
 )
-FILES = "each occurrence is in occurrences.tsv, the list in expressions.tsv"
+FILES = "occurrences.tsv lists each occurrence, expressions.tsv the expressions"
 NONE = Estimate(None)
 READING = (
-    "100 would mean that a system has an accepted phrase wherever the reference has one; another "
-    "good translation counts as wrong, so compare systems with each other. Where the difference's "
-    "interval leaves out 0, another test set would most likely agree on who is ahead; where few "
-    "expressions occur at all, nothing follows for the others."
+    "100 means an accepted phrase wherever the reference has one. Another good "
+    "translation counts as wrong, so compare systems with each other. If the "
+    "interval of a difference excludes 0, another test set would probably agree on "
+    "which system is better. An expression that hardly occurs allows no conclusion."
 )
 
 

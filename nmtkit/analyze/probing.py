@@ -143,11 +143,11 @@ class Probing(Analysis[ProbingOptions, Probes]):
         return Finding(
             table=self._table(result, series),
             text=(
-                "An accuracy says what a simple classifier finds in the frozen vector. It means "
-                "something above the majority class. It is the encoder's work only above the "
-                "embeddings, which know the words and not their order. Compare systems where their "
-                "intervals are far apart; the interval is of the test sentences, not of "
-                "training's seed."
+                "An accuracy shows what a simple classifier finds in the frozen vector. It "
+                "means something only above the majority class, and it is the work of the "
+                "encoder only above the embeddings, which know words but not their order. "
+                "Compare systems where their intervals are far apart. The interval covers the "
+                "test sentences, not the training seed."
             ),
             figure=figures.grouped_bars(names, drawn, "task", "accuracy, %", upright=True),
             bars="\n\n".join(bars(label, values) for label, values in series.items()),
@@ -324,19 +324,20 @@ def notes(tasks: Sequence[Task], layer: int) -> list[str]:
     where = f"encoder layer {layer}" if layer else "the encoder's top, as the decoder reads it"
     lines = [
         (
-            f"a sentence's vector: the mean over its positions, </s> among them, of {where}; "
-            "embeddings: the mean of the model's own source embeddings"
+            f"sentence vector: mean over positions, including </s>, of {where}; embeddings: "
+            "mean of the model's source embeddings"
         ),
         (
-            f"classifier: ReLU layer as wide as the vector, softmax; L2 {classifier.PENALTY:g} on"
-            f" the first layer's weights, RMSprop {classifier.RATE:g}, batches of"
-            f" {classifier.BATCH}, at most {classifier.EPOCHS} epochs, ended by"
-            f" {classifier.PATIENCE} without a better accuracy on dev, whose best epoch counts;"
-            f" seed {SEED}; the vectors' numbers have mean 0 and variance 1 over the training part"
+            "classifier: ReLU layer as wide as the vector, softmax; L2 "
+            f"{classifier.PENALTY:g} on the first layer's weights, RMSprop "
+            f"{classifier.RATE:g}, batches of {classifier.BATCH}, at most "
+            f"{classifier.EPOCHS} epochs, stopped after {classifier.PATIENCE} without a "
+            f"better dev accuracy; the best epoch counts; seed {SEED}; the dimensions of "
+            "the vectors are scaled to mean 0 and variance 1 over the training part"
         ),
         (
-            "majority: the most frequent label of the training part; [95%]: Wilson, of an average"
-            " from those of its tasks"
+            "majority: the most frequent label of the training part; [95%]: Wilson; for an "
+            "average, combined from its tasks"
         ),
     ]
     lines += [f"{t.name}: {t.split}, one in {FOLDS} of each label" for t in tasks if t.split]

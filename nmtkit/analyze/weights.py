@@ -142,9 +142,9 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
         return Finding(
             table=_table(result, where),
             text=(
-                "A word weighs much if steps attend to it while its gate is open; attention alone "
-                "adds up to the number of steps. One sentence shows how to read it, and measures "
-                "nothing: `nmtkit analyze gates` has means over all of them."
+                "A word has a large weight if steps attend to it while its gate is open; "
+                "attention alone sums to the number of steps. One sentence is an example and "
+                "proves nothing: `nmtkit analyze gates` has means over all sentences."
             ),
             figure=figures.grouped_bars(
                 result.words, series, where, "attention × gate", upright=True
@@ -172,13 +172,13 @@ def _table(result: SentenceWeights, where: str) -> Table:
     rows: list[list[Any]] = [[number, *line] for number, line in enumerate(lines, 1)]
     notes = [
         (
-            f"attention: summed over the {result.steps} target steps, the reference given, and over"
-            " a word's subwords; gate: how open, 0 to 1, mean over its numbers, the steps at which"
-            " it has a say, and a word's subwords"
+            f"attention: summed over the {result.steps} target steps of the reference and "
+            "over a word's subwords; gate: how open, 0 to 1, mean over its dimensions, "
+            "over the steps at which it acts, and over a word's subwords"
         ),
         (
-            f"weighted: attention times gate, summed as attention is; divided by {result.steps} it"
-            " is the mean over the steps"
+            "weighted: attention times gate, summed like attention; divided by "
+            f"{result.steps}, the mean over the steps"
         ),
         *result.meanings,
     ]

@@ -337,7 +337,7 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
         and "lets the source word into it (inverse)" in out
     )
     assert (
-        "0 keeps what was there" in out
+        "0 keeps the old state" in out
         and "█" in out
         and "one: attention_gate" in out
         and "one: caembed_gate" not in out

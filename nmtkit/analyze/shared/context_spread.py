@@ -14,11 +14,11 @@ from nmtkit.tables.table import Column, Estimate
 
 ENDING = "_context"
 NOTE = (
-    "context spread: mean Euclidean distance between the contexts of two steps of a sentence, "
-    "divided by their mean length (0: all steps read the same; 1.41: they stand at right angles); "
-    "mean over sentences"
+    "context spread: mean Euclidean distance between the contexts of two steps of "
+    "a sentence, divided by their mean length (0: all steps read the same; 1.41: "
+    "orthogonal contexts); mean over sentences"
 )
-GATED = "a gated attention's contexts change with the decoder's state whatever its weights are"
+GATED = "the contexts of a gated attention change with the decoder's state even with equal weights"
 
 
 def column(key: str = "context_spread", title: str = "context spread") -> Column:

@@ -113,13 +113,13 @@ def unknown_shares(counts: Mapping[str, int]) -> tuple[float, float]:
 def warnings_of(model: Model, has_context: bool) -> Iterator[str]:
     """Yield what a model reads that the pairs have none of."""
     if model.reads_spans:
-        yield "reads parses, which the pairs have none of: it sees n-grams instead"
+        yield "reads parses, but the pairs have none: it reads n-grams instead"
     if (rule := model.context_rule) is None:
         return
     if not has_context:
-        yield "reads context, which the pairs have none of: it sees single sentences"
+        yield "reads context, but the pairs have none: it reads single sentences"
     elif rule.kind == "next":
-        yield "reads the sentences after, which the pairs have none of: it sees single sentences"
+        yield "reads following sentences, but the pairs have none: it reads single sentences"
     elif rule.kind == "foreign":
         others = "sentences of other documents, here of other pairs"
         yield f"reads {others}, and never what stands before its own: it is asked once"
