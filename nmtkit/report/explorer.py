@@ -1,5 +1,5 @@
-"""What the sentence explorer of a page reads: texts, scores and attention of every sentence, as
-one JSON object of bounded size.
+"""The data of a page's sentence explorer: texts, scores and attention of every sentence, as one
+JSON object of bounded size.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def read_attention(folder: Path) -> list[SystemAttention]:
 
 
 def kept_lines(all_texts: Sequence[Texts], most: int = MOST) -> tuple[dict[str, list[int]], int]:
-    """Which lines of each set are shown so that all of them take at most so many bytes; every
-    n-th, and n.
+    """Return the lines of each set that are shown, every n-th, and n: together they take at most
+    `most` bytes.
     """
     sizes = [len(_dumped(_rows(texts, range(len(texts.sources))))) for texts in all_texts]
     step = max(1, -(-sum(sizes) // most))
@@ -76,14 +76,14 @@ def data(part: Part) -> dict[str, Any]:
 
 
 def script_text(value: object) -> str:
-    """JSON that no HTML parser reads as markup: nothing in it can close, open or comment out a
-    script element.
+    """Return JSON that no HTML parser reads as markup: nothing in it can close, open or comment out
+    a script element.
     """
     return _dumped(value).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _rows(texts: Texts, lines: Sequence[int]) -> dict[str, Any]:
-    """The columns of some lines: number from 1, source length, texts, and scores to a tenth."""
+    """Return the columns of some lines: number from 1, source length, texts, scores to a tenth."""
     scored = [score for score in SCORES if score in texts.scores]
     return {
         "line": [line + 1 for line in lines],

@@ -38,11 +38,14 @@ MOST_ROWS = 1000
 
 @dataclass(frozen=True)
 class Part:
-    """What a page shows of one run.
+    """The part of a page on one run.
 
-    texts are of the sets whose texts can be shown; kept and step are lines of the explorer (see
-    `explorer.kept_lines`), which has attention if it was asked for; number counts the runs of a
-    page from 1, and is 0 for one run alone.
+    Attributes:
+        contents: of the run.
+        texts: of the sets whose texts can be shown.
+        kept, step: lines of the explorer (see `explorer.kept_lines`).
+        attention: in the explorer, if it was asked for.
+        number: counts the runs of a page from 1; 0 for one run alone.
     """
 
     contents: Contents

@@ -40,7 +40,7 @@ DRAWN = frozenset(
 )
 """The elements that a figure may have; a style sheet would be one of the whole page."""
 ACTIVE = re.compile(r"url\(\s*['\"]?(?!['\"]?#)|javascript:|@import|expression\(", re.I)
-"""In attributes that load something, or run."""
+"""Attribute values that load or run something."""
 LEAST = 0.85
 """Part of its size to which a figure may shrink: with less, its text could not be read."""
 GROUND = re.compile(r"patch_\d+")
@@ -48,7 +48,7 @@ GROUND = re.compile(r"patch_\d+")
 
 
 def inline(text: str, prefix: str, label: str) -> str | None:
-    """A figure as an element of a page.
+    """Return a figure as an element of a page; None if the text is no SVG.
 
     Scripts, handlers, foreign elements and references to anything outside are left out, whoever
     wrote the file. White grounds are left out and black lines have the text's colour, so that it is

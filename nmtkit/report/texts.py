@@ -1,5 +1,5 @@
-"""Sources, references and translations of a set with the scores of each sentence, and which
-words differ.
+"""Sources, references and translations of a set with the scores of each sentence, and the words
+that differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EACH_WAY = 3
 """Sentences shown of each system's gains, and of its losses."""
 MOST_LINES = 40
 Marked = list[tuple[str, bool]]
-"""Pieces of a text, and whether each is one that differs."""
+"""Pieces of a text; True if a piece differs."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _sentence_scores(
 
 
 def differences(text: str, other: str) -> Marked:
-    """A text in pieces, with those marked that another one does not have in the same order."""
+    """Return a text in pieces; the pieces that another text does not have there are marked."""
     own, theirs = TOKENS.findall(text), TOKENS.findall(other)
     pieces: Marked = []
     for kind, start, end, *_ in difflib.SequenceMatcher(

@@ -29,7 +29,7 @@ from nmtkit.tables.table import Estimate, check_format
 
 @dataclass(frozen=True)
 class Output:
-    """What one system wrote: detokenised lines, and the same as tokens in their own case for the
+    """The output of one system: detokenised lines, and the same as tokens in their own case for the
     metrics that read tokens.
     """
 
@@ -153,7 +153,7 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
 
 
 def _metrics(outputs: Sequence[Output], scorer: Scorer, task: Task) -> dict[str, dict[str, Metric]]:
-    """Every metric of every system, by system and key."""
+    """Return every metric of every system, by system and key."""
     metrics: dict[str, dict[str, Metric]] = {}
     with console.progress(f"scoring {task.set_name}", len(outputs) * len(scorer.keys)) as advance:
         for output in outputs:

@@ -35,8 +35,7 @@ class Group:
 
 
 def groups(spec: str) -> list[Group]:
-    """The length groups of a paper, or of your own borders; together they hold every length exactly
-    once.
+    """Return the length groups of a paper, or of your own borders; every length is in exactly one.
 
     Args:
         spec: "dc" (<10, [10,20), … ≥50), "pr" (≤15, (15,30], (30,45], >45), or borders such as
@@ -83,7 +82,7 @@ def by_length(
     baseline: str | None = None,
     test: str = "paired_bootstrap",
 ) -> list[LengthScore]:
-    """Corpus BLEU and length ratio of each system in each group, each with the interval of
+    """Return corpus BLEU and length ratio of each system in each group, each with the interval of
     resampling inside the group.
 
     Args:
@@ -132,7 +131,7 @@ COLUMNS = (
 
 
 def row(found: LengthScore) -> list[Any]:
-    """A group's cells, in the order of COLUMNS."""
+    """Return a group's cells, in the order of COLUMNS."""
     return [found.group, found.sentences, found.system, found.bleu, found.length_ratio]
 
 

@@ -50,17 +50,17 @@ class PaperColumn(Section):
     nmtkit/score/README.md).
     """
     gain: bool = False
-    """Of a score: it is how much more than the baseline has."""
+    """True if the numbers are gains of the score over the baseline."""
     task: str = ""
-    """Of `analyze probing`: the task whose accuracy it is, or the category whose mean."""
+    """For `analyze probing`: a task, whose accuracy it is, or a category, whose mean it is."""
     cost: str = ""
-    """Of `analyze cost`: which of COSTS it is."""
+    """For `analyze cost`: one of COSTS."""
     group: str = ""
     """Of `analyze lengths`: the group of sources in which it is how much more BLEU than the
     baseline has.
     """
     sentence: Literal["", "bleu"] = ""
-    """Of `analyze examples`: the score of one sentence, from 0 to 1."""
+    """For `analyze examples`: the score of one sentence, from 0 to 1."""
 
     @property
     def kind(self) -> Kind | None:
@@ -97,9 +97,9 @@ class PaperTable(Section):
     title: str
     """Which table it is, and what of."""
     metric: str
-    """What its numbers are, as the paper defines them."""
+    """The meaning of its numbers, as the paper defines them."""
     remarks: list[str] = []
-    """What else must be known to read them."""
+    """Further notes for the reader."""
     columns: list[PaperColumn] = Field(min_length=1)
     """In the order of the paper's README."""
     rows: list[PaperRow] = Field(min_length=1)
@@ -117,7 +117,7 @@ class Paper(Section):
 
 @dataclass(frozen=True)
 class Printed:
-    """A table and the paper that it is of."""
+    """A table and its paper."""
 
     citation: str
     table: PaperTable

@@ -47,7 +47,7 @@ class Resampling:
 
     @cached_property
     def counts(self) -> Array:
-        """(resamples, N) how often each sentence was drawn."""
+        """(resamples, N): the number of times each sentence was drawn."""
         rng, size = np.random.default_rng(self.seed), self.sentences
         counts = np.empty((self.resamples, size), dtype=np.uint16)
         for row in counts:
@@ -55,8 +55,8 @@ class Resampling:
         return counts
 
     def sums(self, statistics: Array) -> Array:
-        """(N, F) sentence statistics -> (resamples, F) their sums over each resample (exact
-        where they are whole numbers).
+        """Return the sums (resamples, F) of sentence statistics (N, F) over each resample, exact
+        for whole numbers.
         """
         block = max(1, _BLOCK // self.sentences)
         return np.concatenate(
@@ -118,14 +118,14 @@ class Swaps:
         ]
 
     def kept(self) -> Iterator[Array]:
-        """Blocks of (trials, N): 1.0 where the first system keeps its own output, 0.0 where it
-        gets the second's.
+        """Yield blocks of (trials, N): 1.0 if the first system keeps its own output, 0.0 if it gets
+        the second's.
         """
         for packed in self._coins:
             yield np.unpackbits(packed, axis=1, count=self.sentences).astype(np.float64)
 
     def sums(self, first: Array, second: Array) -> tuple[Array, Array]:
-        """Two systems' (N, F) statistics -> the (trials, F) sums of each after the swaps."""
+        """Return the sums (trials, F) of two systems' statistics (N, F) after the swaps."""
         one = np.concatenate([second.sum(0) + coins @ (first - second) for coins in self.kept()])
         return one, first.sum(0) + second.sum(0) - one
 
@@ -136,7 +136,7 @@ class Swaps:
 
 @dataclass(frozen=True)
 class Draws:
-    """What every significance test on a test set draws from.
+    """The resamples and swaps of all significance tests on a test set.
 
     Args:
         sentences, resamples, seed: see `Resampling`; trials: see `Swaps`.
@@ -196,8 +196,8 @@ def check_sentences(metric: Metric, sentences: int) -> None:
 
 
 def interval(samples: Array, level: float = 0.95) -> tuple[float, float] | None:
-    """The central share `level` of resampled values (percentile bootstrap); None if there are
-    none (all NaN).
+    """Return the central share `level` of resampled values (percentile bootstrap); None if all are
+    NaN.
     """
     samples = samples[np.isfinite(samples)]
     if not len(samples):

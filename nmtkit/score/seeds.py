@@ -36,7 +36,7 @@ LEVEL = 0.05
 """Below it a p counts as significant in the table."""
 _MOST_SPLITS = 200_000
 _MARK = re.compile(r"[-_.]+(s|seed|run)?\d*[-_.]*$")
-"""How the mark of a seed begins, at the end of what names share."""
+"""The beginning of a seed's mark, at the end of the common part of names."""
 
 
 def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGroup]:

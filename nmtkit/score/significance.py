@@ -185,7 +185,7 @@ test is one more entry.
 
 
 def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:
-    """Run one test.
+    """Return the result of one test.
 
     Args:
         test: one of TESTS.
@@ -198,7 +198,7 @@ def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Compar
 
 
 def difference(system: Metric, baseline: Metric, draws: Draws) -> Estimate:
-    """System minus baseline with its 95% interval over resamples as large as the test set.
+    """Return system minus baseline with its 95% interval over resamples as large as the test set.
 
     Raises: DataError as `compare` does.
     """

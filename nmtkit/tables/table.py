@@ -265,7 +265,7 @@ def plain(value: Any) -> Any:
 
 
 def bar(value: float | None, top: float, width: int = 30) -> str:
-    """A horizontal bar of eighth blocks: `value` of `top` in `width` characters; empty for None."""
+    """Return a horizontal bar of eighth blocks: `value` of `top` in `width` characters; empty for None."""
     if value is None or not math.isfinite(value) or top <= 0:
         return ""
     eighths = round(8 * width * min(max(value / top, 0.0), 1.0))
@@ -312,7 +312,7 @@ def percent_bars(
 
 
 def heat(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> str:
-    """A heat map for a terminal: a block a cell, darker for more, its columns numbered and named
+    """Return a heat map for a terminal: a block a cell, darker for more, columns numbered and named
     below.
 
     Args:
