@@ -302,8 +302,8 @@ def context_notes_of(result: AgreementResult) -> list[str]:
     if count := contrastive.undecidable(result.items):
         total = sum(len(item.errors) for item in result.items)
         notes.append(
-            f"{count:,} of {total:,} pairs are in the set with right and wrong swapped as well: only"
-            " the preceding translations can decide them"
+            f"{count:,} of {total:,} pairs are in the set with right and wrong swapped as well:"
+            " only the preceding translations can decide them"
         )
     return notes
 
