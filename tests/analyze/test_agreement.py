@@ -506,8 +506,9 @@ def test_the_stage_shows_systems_and_score_files_side_by_side(
         ("distance, subject-verb", "0"): 1,
         ("distance, subject-verb", ">15"): 1,
     }
-    assert "frequency: how often the word occurs in the training text of the set's authors" in notes(
-        folder
+    assert (
+        "frequency: how often the word occurs in the training text of the set's authors"
+        in notes(folder)
     )
     own = read_scores(folder / "base.scores", read(documented)).scores
     assert all(math.isfinite(score) for targets in own for score in targets)
@@ -581,7 +582,9 @@ def test_scores_depend_on_the_context_of_systems_that_read_it(
     rule = model.context_rule
     reads = f"read by doc (previous, at most {rule.size}, {rule.join}); not read by base"
     assert reads in notes(folder)
-    assert "none: without it; foreign: with the context of another sentence of the set" in notes(folder)
+    assert "none: without it; foreign: with the context of another sentence of the set" in notes(
+        folder
+    )
     analyze(with_context, systems=["doc"])
     without = notes(folder)  # what was not asked is not explained
     assert "not read by" not in without and "foreign: " not in without and "read by doc" in without
@@ -618,7 +621,7 @@ def test_systems_that_read_translations_get_those_of_the_set(analysed, analyze, 
 def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, documented, with_context):
     for name, variant, model, pairs, words in (
         ("doc", "amn", {}, documented, "reads context, but the pairs have none"),
-        ("later", "amn", {"context": "next"}, with_context, "reads the sentences after"),
+        ("later", "amn", {"context": "next"}, with_context, "reads following sentences"),
         ("trees", "pr", {"segmentation": "parse"}, documented, "reads parses"),
     ):
         analysed.system(name, variant, SMALL | model)

@@ -364,7 +364,10 @@ def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logge
     assert rows["best", 20.0, "fast"]["processor_minutes"] == 3.5
     assert rows["level", 12.0, "base"]["processor_minutes"] is None
     out = capsys.readouterr().out
-    assert "processor minutes: processor time of the same updates" in out and "not in the log of base" in out
+    assert (
+        "processor minutes: processor time of the same updates" in out
+        and "not in the log of base" in out
+    )
     assert points(folder, "fast", "dev", "processor_minutes") == ["1.0", "2.5", "3.0", "3.5"]
 
 
