@@ -1,6 +1,4 @@
-"""What a settings class says of its keys: type, default, allowed values, meaning; for lists,
-JSON and people.
-"""
+"""The keys of a settings class: type, default, allowed values and meaning of each."""
 
 from __future__ import annotations
 
@@ -27,17 +25,17 @@ class Setting:
 
     name: str
     type: str
-    """integer, number, boolean, string; "2 numbers", "list of strings"."""
+    """For example integer, number, boolean, string, "2 numbers", "list of strings"."""
     default: Any
     allowed: str
-    """The choices ("noam|cosine") or the limits ("≥ 0, < 1"), of each entry where it is a list;
-    empty: whatever has the type.
+    """The choices ("noam|cosine") or the limits ("≥ 0, < 1"); of a list, those of each entry. Empty
+    if every value of the type is allowed.
     """
     description: str
 
     @property
     def values(self) -> str:
-        """Type and allowed values in one: "integer ≥ 1", "noam|cosine", "true|false"."""
+        """Type and allowed values in one text: "integer ≥ 1", "noam|cosine", "true|false"."""
         if self.type == "boolean":
             return "true|false"
         return self.allowed if "|" in self.allowed else f"{self.type} {self.allowed}".strip()
@@ -55,13 +53,13 @@ class Setting:
 def describe(
     schema: type[BaseModel], values: Mapping[str, Any] | None = None, section: str = ""
 ) -> list[Setting]:
-    """All keys of a settings class.
+    """Return all keys of a settings class.
 
     Args:
         schema: the class.
-        values: what takes the place of its defaults, a preset's for example.
-        section: its name, for messages.
-    Raises: ConfigError if the values do not fit.
+        values: values that replace defaults, for example those of a preset.
+        section: name of the section, for messages.
+    Raises: ConfigError if a value is not allowed.
     """
     defaults = build(schema, dict(values or {}), section)
     properties = schema.model_json_schema()["properties"]

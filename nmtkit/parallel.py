@@ -1,5 +1,5 @@
-"""Maps over chunks of lines with worker processes: order kept, memory bounded, errors brought
-home.
+"""Map over chunks of lines with worker processes, in order, with bounded memory. Errors of workers
+are raised in the parent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _failure: BaseException | None = None
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -43,14 +43,13 @@ def ordered_map(
     the same for any number of jobs.
 
     Args:
-        make: builds the function, once per process (called in the parent when jobs is 1). Where
-            processes can't be forked it must be picklable by multiprocessing: a function of a
-            module, or a functools.partial of one.
-        chunks: the work, in order; read as needed, in the parent.
-        jobs: worker processes; 1 works in this process.
+        make: builds the function, once per process (in this process if jobs is 1). Where processes
+            can't be forked `make` must be picklable: a function of a module, or a functools.partial
+            of one.
+        chunks: the work, in order; the parent reads chunks as needed.
+        jobs: number of worker processes; with 1 this process does the work.
     Returns: an iterator over the results; closing it early stops the workers.
-    Raises: what the function raised, as the error it was; EnvironmentProblem if a worker was
-        killed.
+    Raises: the error of the function; EnvironmentProblem if a worker was killed.
     """
     if jobs <= 1:
         yield from map(make(), chunks)
@@ -83,20 +82,20 @@ def _pool(make: Callable[[], Callable[[Any], Any]], jobs: int) -> Iterator[Proce
 
 def _start(make: Callable[[], Callable[[Any], Any]], parent: int) -> None:
     global _worker, _failure
-    # the parent decides; a Ctrl-C reaches the whole group
+    # Ctrl-C reaches the whole process group; the parent alone reacts to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     try:
         _worker = make()
-    # an error here would break the pool without saying why; the first chunk reports it instead
+    # An error here would break the pool without a message, so the first chunk raises it.
     except Exception as error:
         _failure = error
 
 
-def _watch(parent: int) -> None:
-    """End this worker when its parent has gone (killed), or it would wait for work for ever."""
+def _end_with_parent(parent: int) -> None:
+    """End this worker if its parent was killed; it would wait for work for ever."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,9 +1,8 @@
-"""One strict schema for every setting: its sections, defaults, presets, files and `--set`, and
-messages for people.
+"""The settings of all stages: their schema and defaults, presets, settings files and `--set`.
 
-A resolved setting comes from, weakest first: the default here, the data set, the preset, `--config
-FILE`, `--set key=value`. The section `model` belongs to the variant (its own `Settings` class), so
-it is passed through as plain values here.
+The value of a setting comes from, weakest first: the default, the data set, the preset, `--config
+FILE`, `--set key=value`. The class of a variant defines the section `model`, so this file passes
+that section on as plain values.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
-    """A group of settings: frozen, and an unknown key is an error."""
+    """A group of settings. It is frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -115,8 +114,8 @@ class TrainSettings(Section):
     batch is an update.
     """
     schedule: Literal["noam", "cosine", "plateau", "constant"] = "noam"
-    """How the learning rate goes on after the warm-up: with t^-0.5, half a cosine down to 0 at
-    `max_steps`, lower whenever a loss stalls, or flat.
+    """The learning rate after the warm-up. noam: falls with t^-0.5; cosine: half a cosine down to 0
+    at `max_steps`; plateau: falls whenever a loss stalls; constant: stays.
     """
     lr: float = Field(1.0, gt=0)
     """noam: the factor s of s·d^-0.5·min(t^-0.5, t·w^-1.5); cosine, plateau, constant: the peak
@@ -129,10 +128,10 @@ class TrainSettings(Section):
     `decay_patience` validations.
     """
     decay_patience: int = Field(0, ge=0)
-    """plateau: validations without improvement that are let pass."""
+    """plateau: validations without improvement before the learning rate falls at the next one."""
     plateau_on: Literal["train_loss", "dev_loss"] = "dev_loss"
-    """plateau: the loss that is watched, that of the development set or of the training since
-    the last validation.
+    """plateau: the loss that must improve, of the development set or of the training since the
+    last validation.
     """
     min_lr: float = Field(0.0, ge=0)
     """plateau: stop when the learning rate falls to this."""
@@ -143,8 +142,8 @@ class TrainSettings(Section):
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled from the gradient (AdamW); 0 = none."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
-    """Probability that is spread over the whole vocabulary instead of given to the right
-    subword.
+    """Share of the target probability that is spread over the whole vocabulary; the right subword
+    gets the rest.
     """
     clip_norm: float = Field(0.0, ge=0)
     """Clip the global gradient norm; 0 = off."""
@@ -155,60 +154,56 @@ class TrainSettings(Section):
     CPU the fastest that is as exact as `highest`.
     """
     deterministic: bool = False
-    """On a GPU, only algorithms that give the same bits every time, and slower ones where need
-    be; a CPU gives the same bits anyway.
+    """On a GPU, use only algorithms that give the same bits every time; some are slower. A CPU
+    always gives the same bits.
     """
     seed: int = Field(1, ge=0)
-    """Of initialisation, dropout and the order of batches."""
+    """Seed of initialisation, dropout and the order of batches."""
     checkpoint_every: int = Field(1000, ge=1)
     """Updates between two checkpoints (a new best and the last update are saved too)."""
     keep_checkpoints: int = Field(5, ge=1)
-    """The last k checkpoints at multiples of `checkpoint_every` are kept, and the newest, and
-    the best.
-    """
+    """Keep the last k checkpoints at multiples of `checkpoint_every`, the newest and the best."""
     validate_every: int = Field(1000, ge=1)
-    """Updates between two looks at the development set."""
+    """Updates between two validations on the development set."""
     dev_bleu: bool = True
     """Decode the development set at validation and score it."""
     dev_sentences: int = Field(0, ge=0)
-    """Use only the first so many development sentences for BLEU; 0 = all."""
+    """Number of development sentences for BLEU, from the first; 0 = all."""
     best_by: Literal["dev_bleu", "dev_loss"] = "dev_bleu"
-    """What makes a checkpoint the best; without `dev_bleu` it is the loss."""
+    """The value that chooses the best checkpoint; without `dev_bleu` it is the loss."""
     patience: int = Field(0, ge=0)
-    """Stop after so many validations without a new best; 0 = never."""
+    """Stop after this many validations without a new best; 0 = never."""
     log_every: int = Field(50, ge=1)
-    """Updates between two lines of progress."""
+    """Updates between two lines of the log."""
     samples: int = Field(2, ge=0)
-    """Sample translations shown at each validation."""
+    """Number of sample translations in the log at each validation."""
 
 
 class SearchSettings(Section):
-    """How translations are searched for (`search.*`)."""
+    """How the search for translations works (`search.*`)."""
 
     beam: int = Field(5, ge=1)
-    """Hypotheses kept per sentence; 1 = greedy."""
+    """Hypotheses per sentence; 1 = greedy."""
     length_penalty: float = Field(0.6, ge=0)
     """α of GNMT's penalty ((5+|Y|)/6)^α, |Y| including the end of sentence."""
     max_length_a: float = Field(1.0, ge=0)
-    """a of the limit a·n+b on the subwords of a translation, for n source subwords."""
+    """a of the limit a·n+b on the subwords of a translation with n source subwords."""
     max_length_b: int = Field(50, ge=0)
     """b of the limit a·n+b."""
     nbest: int = Field(1, ge=1)
     """Translations written for each sentence; at most `beam`."""
     average: int = Field(1, ge=1)
-    """Average the parameters of the last so many checkpoints at multiples of
-    `train.checkpoint_every`; 1 = the best checkpoint alone.
+    """Average the parameters of this many of the last checkpoints at multiples of
+    `train.checkpoint_every`; 1 = only the best checkpoint.
     """
     batch_size: int = Field(128, ge=1)
-    """Sentences searched at once."""
+    """Sentences in one batch of the search."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the products inside the layers; auto: bfloat16 on a CPU that multiplies it faster. The
-    output layer and given targets are float32.
+    """Number type of the products inside the layers; auto: bfloat16 on a CPU that multiplies it
+    faster. The output layer and forced scoring always use float32.
     """
     max_source: int = Field(250, ge=1)
-    """Longer inputs (in subwords) are translated in pieces, cut at punctuation where there is
-    some.
-    """
+    """Longer inputs (in subwords) are translated in pieces, cut at punctuation if there is any."""
 
     @model_validator(mode="after")
     def _nbest_fits_the_beam(self) -> Self:
@@ -230,9 +225,9 @@ Values = dict[str, dict[str, Any]]
 
 
 def load_preset(name: str) -> Values:
-    """The sections of a preset (nmtkit/presets/NAME.toml).
+    """Return the sections of a preset (nmtkit/presets/NAME.toml).
 
-    Raises: ConfigError naming the nearest preset.
+    Raises: ConfigError that names the nearest preset if this one is unknown.
     """
     if name not in preset_names():
         raise ConfigError(
@@ -242,9 +237,9 @@ def load_preset(name: str) -> Values:
 
 
 def load_config(path: Path) -> Values:
-    """The sections of a TOML settings file.
+    """Return the sections of a TOML settings file.
 
-    Raises: ConfigError if it is missing, not TOML, or has an unknown section.
+    Raises: ConfigError if the file is missing, is not TOML, or has an unknown section.
     """
     values = read_toml(
         path,
@@ -256,11 +251,14 @@ def load_config(path: Path) -> Values:
 
 
 def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any]:
-    """The values of a TOML file that a person wrote.
+    """Return the values of a TOML file that a person wrote.
 
     Args:
-        what: it is, for the message; option: that names it; example: of what it should look like.
-    Raises: ConfigError if it cannot be read or is not TOML.
+        path: the file.
+        what: the kind of file, for the message.
+        option: the option that names the file, for the message.
+        example: the right form of the file, for the message.
+    Raises: ConfigError if the file cannot be read or is not TOML.
     """
     try:
         return tomllib.loads(path.read_text("utf-8"))
@@ -286,10 +284,9 @@ def _sections(values: dict[str, Any], where: str) -> Values:
 
 
 def parse_set(assignments: list[str]) -> Values:
-    """Turn `--set section.key=value` options into sections of values (a value is read as TOML, else
-    as text).
+    """Return the sections of `--set section.key=value` options; a value that is not TOML is text.
 
-    Raises: ConfigError for a malformed option or unknown section.
+    Raises: ConfigError for a malformed option or an unknown section.
     """
     values: Values = {}
     for text in assignments:
@@ -316,7 +313,7 @@ def parse_set(assignments: list[str]) -> Values:
 
 
 def merge(*layers: Values) -> Values:
-    """Merge layers of sections; a later layer wins key by key."""
+    """Merge layers of sections; for each key the last layer that has it wins."""
     merged: Values = {}
     for layer in layers:
         for section, values in layer.items():
@@ -330,17 +327,17 @@ def build(schema: type[S], values: dict[str, Any], section: str) -> S:
     Args:
         schema: the pydantic class.
         values: plain values.
-        section: its name, for messages ("train").
+        section: name of the section, for messages.
     Returns: the frozen settings.
-    Raises: ConfigError naming the key, the value, what is allowed, and the nearest key for an
-        unknown one.
+    Raises: ConfigError that names the key, the value and the allowed values; for an unknown key,
+        the nearest one.
     """
     try:
         return schema.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         message = plain(first["msg"])
-        if not first["loc"]:  # about several keys together
+        if not first["loc"]:  # the error is about several keys together
             raise ConfigError(
                 message, where=f"[{section}]", hint="change one of them with --set"
             ) from None
@@ -370,18 +367,16 @@ def _describe(schema: type[BaseModel], error: Any) -> str | None:
 
 
 def _known(schema: type[BaseModel], place: Sequence[int | str]) -> Iterable[str]:
-    """The settings that there are where an unknown one was given: in the schema, or in one of
-    those inside it.
-    """
+    """Return the known settings beside an unknown one: of the schema, or of a schema inside it."""
     for part in place[:-1]:
         field = schema.model_fields.get(part) if isinstance(part, str) else None
         inside = (
             []
             if field is None
             else [
-                one
-                for one in _types(field.annotation)
-                if isinstance(one, type) and issubclass(one, BaseModel)
+                kind
+                for kind in _types(field.annotation)
+                if isinstance(kind, type) and issubclass(kind, BaseModel)
             ]
         )
         schema = inside[0] if inside else schema
@@ -389,13 +384,14 @@ def _known(schema: type[BaseModel], place: Sequence[int | str]) -> Iterable[str]
 
 
 def _types(annotation: Any) -> list[Any]:
-    """A type and all those that it is made of."""
-    return [annotation, *(inner for one in typing.get_args(annotation) for inner in _types(one))]
+    """Return a type and all types inside it."""
+    return [annotation, *(inner for part in typing.get_args(annotation) for inner in _types(part))]
 
 
 def to_toml(sections: dict[str, Any]) -> str:
-    """Write plain values, and one level of sections, as TOML (strings, numbers, booleans, lists
-    of those).
+    """Return plain values, and one level of sections, as TOML.
+
+    A plain value is a string, a number, a boolean, or a list of these.
     """
     lines = [
         f"{key} = {toml_value(value)}"
@@ -411,7 +407,7 @@ def to_toml(sections: dict[str, Any]) -> str:
 
 
 def toml_value(value: object) -> str:
-    """A plain value as TOML writes it."""
+    """Return a plain value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -20,24 +20,29 @@ from nmtkit.data.ragged import Ragged
 
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
 
-# The side that the budget does not count may pad to this many times the budget, so that one odd
-# pair cannot make a batch huge.
+# The side that `unit` does not count has this many times the budget. Without a limit, a pair whose
+# other side is very long could make a batch huge.
 OTHER_SIDE = 2
-# Widths of length bands that are tried (see `_batches`); in larger corpora the narrowest is best.
+# Widths of length bands that are tried (see `_batches`). A corpus of more pairs than this is not
+# searched: width 1 is best for it.
 BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
-MANY = 100_000
+LARGE_CORPUS = 100_000
 
 
 @dataclass(frozen=True)
 class Batch:
     """Padded token ids of B sentence pairs (or of B sources alone).
 
-    src (B, S) ends each row in </s>; src_lengths (B) counts it. tgt_in (B, T) starts with <s>,
-    tgt_out (B, T) ends in </s>. rows (B) are the line numbers in the set. `src_padded` /
-    `tgt_padded` say whether any row holds padding, known without a device sync. spans (B, c), where
-    the set has them, are the tokens of each of the consecutive parts of a source, 0 behind the last
-    one; a row of zeros is not known. context, for a model that reads it, are other sentences of the
-    documents.
+    Attributes:
+        src: (B, S), each row ends in </s>.
+        src_lengths, tgt_lengths: (B), </s> included.
+        rows: (B), line numbers in the set.
+        tgt_in: (B, T), each row starts with <s>.
+        tgt_out: (B, T), each row ends in </s>.
+        src_padded, tgt_padded: True if any row holds padding; known without a device sync.
+        spans: (B, c), the number of tokens of each consecutive part of a source, then 0; a row of
+            zeros if the parts of this source are not known. None if the set has no parts.
+        context: other sentences of the documents, for a model that reads them.
     """
 
     src: Tensor
@@ -53,14 +58,14 @@ class Batch:
 
 
 class Pairs(Protocol):
-    """What batching needs of a set of sentence pairs, prepared (`Store`) or in memory."""
+    """A set of sentence pairs that can be batched: prepared (`Store`) or in memory."""
 
     src_lengths: Ids
     tgt_lengths: Ids
 
     @property
     def spans(self) -> Ragged | None:
-        """Tokens of the consecutive parts of each source, if known."""
+        """Number of tokens of each consecutive part of each source, if known."""
 
     @property
     def documents(self) -> Documents:
@@ -78,15 +83,15 @@ def batch_list(
 ) -> list[Ids]:
     """Return the batches of one epoch, arrays of rows; every pair is in exactly one batch.
 
-    A pure function of its arguments, so that resuming needs no replay. Pairs of like length are in
-    one batch; which of them, and the order of batches, is drawn anew each epoch.
+    A pure function of its arguments, so that resuming needs no replay. Pairs of similar length
+    share a batch. Each epoch draws the pairs of a batch, and the order of the batches, anew.
 
     Args:
         src_lengths, tgt_lengths: (N) subwords of each pair, </s> included.
         size: budget of a batch: padded positions of the side that `unit` counts, or sentences. A
             pair above the budget gets its own batch.
         unit: tgt_tokens, src_tokens or sentences.
-        seed, epoch: of the draw.
+        seed, epoch: determine the draw.
     """
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
     first, second = (
@@ -95,9 +100,9 @@ def batch_list(
     shuffled = rng.permutation(len(first))
     candidates = [
         _batches(first, second, size, unit, shuffled, width)
-        for width in (BAND_WIDTHS if len(first) <= MANY else (1,))
+        for width in (BAND_WIDTHS if len(first) <= LARGE_CORPUS else (1,))
     ]
-    best = min(
+    best = min(  # the fewest padded positions
         candidates,
         key=lambda batches: sum(padded_positions(first, second, rows) for rows in batches),
     )
@@ -112,16 +117,17 @@ def padded_positions(src_lengths: Ids, tgt_lengths: Ids, rows: Ids) -> int:
 def _batches(
     first: Ids, second: Ids, size: int, unit: Unit, shuffled: Ids, width: int
 ) -> list[Ids]:
-    """Cut batches from an order in which pairs of like length are neighbours.
+    """Cut batches from an order in which pairs of similar length are neighbours.
 
-    Bands of `width` lengths of the first side follow each other, longest first; within a band the
-    second side's length falls and rises in turn, so that it never jumps where bands meet. Narrow
-    bands suit large corpora; in a small one a batch would span many bands.
+    A band holds the pairs with `width` neighbouring lengths of the first side. Bands follow each
+    other, longest first. Within a band the second side's length falls, in the next band it rises,
+    so that it does not jump where bands meet. Narrow bands suit large corpora; in a small corpus a
+    batch would span many bands.
     """
     first, second = first[shuffled], second[shuffled]
     band = first // width
     snake = np.where(band % 2, second, second.max(initial=0) - second)
-    order = np.lexsort((-snake, -band))  # stable: pairs alike in both keys stay shuffled
+    order = np.lexsort((-snake, -band))  # stable: pairs with equal keys stay shuffled
     cuts = _cuts(first[order], second[order], size, unit)
     return [shuffled[order[start:end]] for start, end in itertools.pairwise(cuts)]
 
@@ -139,6 +145,7 @@ def _cuts(first: Ids, second: Ids, size: int, unit: Unit) -> list[int]:
         start = cuts[-1]
         rows = max(1, size // int(first[start]))
         for lengths, budget in ((first, size), (second, OTHER_SIDE * size)):
+            # Padded positions of the first 1, 2, … pairs: those within the budget make the batch.
             longest = np.maximum.accumulate(lengths[start : start + rows])
             positions = longest * np.arange(1, len(longest) + 1)
             rows = max(1, int(np.searchsorted(positions, budget, side="right")))
@@ -153,20 +160,20 @@ def collate(
     rule: ContextRule | None = None,
     translated: Callable[[int], NDArray[Any]] | None = None,
 ) -> Batch:
-    """Return some pairs of a set as a batch with both sides.
+    """Return the pairs of a set with these numbers as a batch with both sides.
 
     Args:
         store: the prepared set.
         rows: (B) pair numbers.
         device: where the tensors go.
-        rule: which other sentences are the context of each; None = no context.
-        translated: target ids of a sentence, </s> last, for a rule that wants the targets of the
-            context; None = the set's.
+        rule: which other sentences are the context of each sentence; None = no context.
+        translated: returns the target ids of a sentence, </s> last, for a rule that reads the
+            targets of the context; None = the targets of the set.
     """
     context = None
     if rule is not None:
-        of_rows = [store.documents.context(int(i), rule) for i in rows]
-        context = contexts(of_rows, store.src, rule, device, translated or store.tgt)
+        sentences = [store.documents.context(int(i), rule) for i in rows]
+        context = contexts(sentences, store.src, rule, device, translated or store.tgt)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     batch = source_batch([store.src(i) for i in rows], device, spans, context)
     tgt_out, tgt_lengths = padded([store.tgt(i) for i in rows])
@@ -191,19 +198,19 @@ def source_batch(
     Args:
         sentences: token ids of each sentence, </s> last; at least one sentence.
         device: where the tensors go.
-        spans: tokens of the parts of each sentence, where known (see `Batch`).
-        context: of the sentences.
+        spans: number of tokens of each part of each sentence, if known (see `Batch`).
+        context: the context of the sentences, if a model reads it.
     """
     src, lengths = padded(sentences)
-    parts = None
+    span_sizes = None
     if spans is not None:
         sizes, counts = padded([np.asarray(tokens, dtype=np.int64) for tokens in spans], 0)
-        parts = tensor(sizes, device) if counts.any() else None
+        span_sizes = tensor(sizes, device) if counts.any() else None
     return Batch(
         tensor(src, device),
         tensor(lengths, device),
         tensor(np.arange(len(sentences)), device),
         src_padded=bool(lengths.min() < src.shape[1]),
-        spans=parts,
+        spans=span_sizes,
         context=context,
     )

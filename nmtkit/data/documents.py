@@ -1,4 +1,4 @@
-"""Documents of a set: where they start, and which of their sentences are the context of another."""
+"""Documents of a set: where each starts, and which sentences are the context of a sentence."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class ContextRule:
     """Which sentences are the context of a sentence.
 
     Attributes:
-        kind: previous, next: the nearest ones; random: any of the document; foreign: any of other
-            documents; none.
-        size: the most sentences; a short document has fewer.
-        join: concatenate: one context of all their words, in document order, a break between
-            sentences; parallel: each sentence is a context.
+        kind: previous, next: the nearest sentences of the document; random: sentences drawn from
+            the document; foreign: sentences drawn from other documents; none: no context.
+        size: the maximum number of sentences; a short document has fewer.
+        join: concatenate: the sentences, in document order, become one context with a break between
+            them; parallel: each sentence is a context.
         seed: for random and foreign.
-        targets: the target sides are read too: in training those of the set, in translation what
-            was translated before.
-        whole: a sentence that has a context has the contexts of all sentences of its document.
+        targets: True if target sides are read too: in training the targets of the set, in
+            translation the earlier translations.
+        whole: True if a sentence with a context gets the contexts of all sentences of its document.
     """
 
     kind: Kind = "previous"
@@ -55,8 +55,9 @@ class Documents:
 
     Args:
         starts: rising sentence numbers, the first 0; empty if every sentence is its own document.
-        count: sentences of the set.
-        before: documents of the text before these sentences, not counting those of blank lines.
+        count: number of sentences.
+        before: number of documents before these sentences in the text, without documents of blank
+            lines only.
     """
 
     def __init__(self, starts: Sequence[int], count: int, before: int = 0) -> None:
@@ -70,7 +71,7 @@ class Documents:
     def beside(cls, prep: Path, name: str, count: int) -> Documents:
         """Return the documents of a prepared set.
 
-        Raises: DataError if the file is not of a set of this size.
+        Raises: DataError if the file does not fit a set of this size.
         """
         path = documents_file(prep, name)
         if not path.is_file():
@@ -78,6 +79,7 @@ class Documents:
         problem = f"not the starts of documents of {count:,} sentences"
         try:
             starts = [int(line) for line in files.text_lines(path)]
+            # The first start is 0 (an empty set has no start), and the starts rise up to the count.
             if starts[:1] == [0][:count] and all(
                 a < b for a, b in itertools.pairwise([*starts, count])
             ):
@@ -87,7 +89,7 @@ class Documents:
         raise DataError(problem, where=path, hint="prepare it again: nmtkit prep … --force")
 
     def without(self, blank: Collection[int]) -> Documents:
-        """Return the same documents in which these sentences are nobody's context: blank lines."""
+        """Return the same documents, with these blank lines excluded from every context."""
         if not blank:
             return self
         documents = copy.copy(self)
@@ -104,8 +106,8 @@ class Documents:
     def __len__(self) -> int:
         return len(self._starts) or self._count
 
-    def around(self, sentence: int) -> tuple[int, int]:
-        """Return the first sentence of its document, and the first after it."""
+    def bounds(self, sentence: int) -> tuple[int, int]:
+        """Return the first sentence of the sentence's document, and of the document after it."""
         if not self._starts:
             return sentence, sentence + 1
         after = bisect_right(self._starts, sentence)
@@ -114,13 +116,13 @@ class Documents:
         )
 
     def rounds(self, sentences: Iterable[int]) -> list[list[int]]:
-        """Return sentences, and all before them in their documents, in rounds.
+        """Return these sentences, and all earlier sentences of their documents, in rounds.
 
-        The first round has the first sentence of every document, the second the second, …
+        Round i has sentence i of every document that is long enough.
         """
         last: dict[int, int] = {}
         for sentence in sentences:
-            start, _ = self.around(sentence)
+            start, _ = self.bounds(sentence)
             last[start] = max(sentence, last.get(start, start))
         lengths = {start: end - start + 1 for start, end in sorted(last.items())}
         return [
@@ -141,53 +143,56 @@ class Documents:
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
         """Return the sentences that are the context of a sentence, in the order of the text."""
         return (
-            self._whole(sentence, dataclasses.replace(rule, whole=False))
+            self._document_context(sentence, dataclasses.replace(rule, whole=False))
             if rule.whole
-            else self._own(sentence, rule)
+            else self._sentence_context(sentence, rule)
         )
 
-    def _own(self, sentence: int, rule: ContextRule) -> list[int]:
+    def _sentence_context(self, sentence: int, rule: ContextRule) -> list[int]:
+        """Return the context of one sentence; `rule.whole` is ignored."""
         readable = self._readable
-        start, end = self.around(sentence)
-        # The places of its document, and of the sentence, among the readable sentences.
+        start, end = self.bounds(sentence)
+        # Places among the readable sentences: the document is low to high, the sentence is at
+        # `place`. A blank sentence has no place: then `after` equals `place`.
         low, high = bisect_left(readable, start), bisect_left(readable, end)
-        here, after = bisect_left(readable, sentence), bisect_right(readable, sentence)
+        place, after = bisect_left(readable, sentence), bisect_right(readable, sentence)
         if rule.kind == "previous":
-            return list(readable[max(low, here - rule.size) : here])
+            return list(readable[max(low, place - rule.size) : place])
         if rule.kind == "next":
             return list(readable[after : min(high, after + rule.size)])
         if rule.kind == "none":
             return []
-        # Draw from the places `first` to `last`, but not from the gap in them.
+        # Draw from the places `first` to `last` without the gap: the sentence, or its document.
         first, last, gap, gap_end = (
-            (low, high, here, after) if rule.kind == "random" else (0, len(readable), low, high)
+            (low, high, place, after) if rule.kind == "random" else (0, len(readable), low, high)
         )
         document = self._before + (
-            bisect_left(self._readable_starts, start) if self._starts else here
+            bisect_left(self._readable_starts, start) if self._starts else place
         )
         width = gap_end - gap
-        places = (first + i for i in _drawn(last - first - width, rule, document, here - low))
-        return [readable[place + width * (place >= gap)] for place in places]
+        drawn = _draw(last - first - width, rule, document, place - low)
+        # Numbers from the gap on are moved behind it.
+        return [readable[i + width * (i >= gap)] for i in (first + number for number in drawn)]
 
-    def _whole(self, sentence: int, rule: ContextRule) -> list[int]:
+    def _document_context(self, sentence: int, rule: ContextRule) -> list[int]:
         """Return the contexts of all sentences of a document, if the sentence has a context."""
-        if not self._own(sentence, rule):
+        if not self._sentence_context(sentence, rule):
             return []
-        start, end = self.around(sentence)
+        start, end = self.bounds(sentence)
         if (start, rule) not in self._whole_contexts:
             readable = self._readable
             document = readable[bisect_left(readable, start) : bisect_left(readable, end)]
             self._whole_contexts[start, rule] = sorted(
-                {other for one in document for other in self._own(one, rule)}
+                {i for member in document for i in self._sentence_context(member, rule)}
             )
         return self._whole_contexts[start, rule]
 
 
-def _drawn(count: int, rule: ContextRule, document: int, sentence: int) -> list[int]:
-    """Draw `rule.size` of `count` numbers.
+def _draw(count: int, rule: ContextRule, document: int, sentence: int) -> list[int]:
+    """Draw `rule.size` of the numbers below `count`; all of them if there are no more.
 
-    The draw depends on the seed and the numbers of the document and of the sentence in it alone:
-    it is the same in every process, batch, window and order.
+    The draw depends only on the seed, the number of the document, and the number of the sentence in
+    it. So it is the same in every process, batch, window and order.
     """
     if count <= rule.size:
         return list(range(count))

@@ -2,8 +2,8 @@
 share them.
 
 NAME.bin holds the numbers, sequence after sequence. NAME.idx holds a header (an 8-byte magic that
-includes the version, then little-endian 8-byte fields) and N+1 int64 offsets, in numbers. The first
-field of a header, if there is one, is the bytes of a number; without it a number is one byte.
+includes the version, then little-endian 8-byte fields) and N+1 int64 offsets, counted in numbers.
+The first field of a header, if there is one, is the size of a number in bytes; the default is 1.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def ragged_files(path: Path) -> tuple[Path, Path]:
 
 
 class Ragged:
-    """A ragged array, read only.
+    """A read-only ragged array.
 
     Args:
         path: the array, for example prep/train (its files are prep/train.bin and prep/train.idx).
-        magic: what its index starts with.
-        fields: how many fields the header has.
+        magic: the first bytes of the index.
+        fields: number of fields of the header.
     Raises: DataError if a file is missing, truncated, or of another kind.
     """
 
@@ -64,17 +64,17 @@ class Ragged:
         if self.offsets[0] != 0 or expected != data_bytes:
             message = f"has {data_bytes} bytes where the index says {expected}"
             raise DataError(message, where=data, hint=AGAIN)
-        kind = np.dtype(f"<u{width}")
+        dtype = np.dtype(f"<u{width}")
         # An empty file cannot be mapped.
         self._numbers: NDArray[Any] = (
-            np.memmap(data, dtype=kind, mode="r") if data_bytes else np.empty(0, kind)
+            np.memmap(data, dtype=dtype, mode="r") if data_bytes else np.empty(0, dtype)
         )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, i: int) -> NDArray[Any]:
-        """Return a sequence, a view into the file."""
+        """Return sequence i, a view into the file."""
         if not 0 <= i < len(self):
             raise IndexError(f"sequence {i} of {len(self)}")
         start, end = self.offsets[i : i + 2]
@@ -82,11 +82,11 @@ class Ragged:
 
 
 class RaggedWriter:
-    """Writes a ragged array block by block; both files appear whole or not at all.
+    """A ragged array that is written block by block; both files appear whole or not at all.
 
     Args:
         path, magic: as for Ragged.
-        fields: of the header.
+        fields: values of the header's fields.
     Raises: EnvironmentProblem if the disk is full or not writable.
     """
 
@@ -104,8 +104,8 @@ class RaggedWriter:
         """Add sequences.
 
         Args:
-            numbers: of all of them, little-endian.
-            lengths: numbers of each of them.
+            numbers: the numbers of all sequences, little-endian.
+            lengths: the length of each sequence.
         """
         offsets = self._total + np.cumsum(lengths, dtype="<i8")
         self._total = int(offsets[-1]) if len(offsets) else self._total

@@ -1,8 +1,8 @@
 """Checkpoints: folders `step-00012000` that exist completely or not at all, read without pickle.
 
 A folder holds model.safetensors, optimizer.safetensors, state.json and, written last, manifest.json
-with the size and SHA-256 of these files, which are checked when they are read. It is written under
-a temporary name, flushed, renamed; only then are old ones removed (by renaming them first).
+with the size and SHA-256 of these files, which are checked when they are read. A folder is written
+under a temporary name, flushed and renamed. Only then are old folders removed, each renamed first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def save(
     Args:
         folder: the system's checkpoints folder.
         step: updates done.
-        weights, optimizer: tensors by name, tied ones once.
+        weights, optimizer: tensors by name, each tied tensor once.
         state: plain values that continue the training.
         about: plain values for the manifest: variant, fingerprints of corpus and vocabulary.
     Returns: the checkpoint's folder.
@@ -69,11 +69,11 @@ def save(
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
     size = sum(t.numel() * t.element_size() for part in tensors.values() for t in part.values())
     try:
-        # Not its parents: a system whose folder has gone does not begin anew unseen.
+        # Do not make its parents: if the system's folder has disappeared, saving must fail.
         folder.mkdir(exist_ok=True)
         if shutil.disk_usage(folder).free < 2 * size:
-            room, whole = (f"{n / 2**20:,.0f} MiB" for n in (2 * size, size))
-            raise OSError(f"less than {room} free, which a checkpoint of {whole} needs")
+            needed, checkpoint = (f"{n / 2**20:,.0f} MiB" for n in (2 * size, size))
+            raise OSError(f"less than {needed} free, which a checkpoint of {checkpoint} needs")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         for name, part in tensors.items():
@@ -84,7 +84,7 @@ def save(
         manifest = CheckpointManifest(format=1, step=step, **about, files=described)
         manifest.write(temporary / MANIFEST)
         files.sync_folder(temporary)
-        _give_name(temporary, final)
+        _publish(temporary, final)
     except (OSError, SafetensorError, EnvironmentProblem) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         cause = getattr(error, "strerror", None) or error
@@ -101,8 +101,11 @@ def _flushed(path: Path) -> FileFacts:
     return FileFacts(path.stat().st_size, files.sha256(path))
 
 
-def _give_name(temporary: Path, final: Path) -> None:
-    """Rename a complete checkpoint; an old one is set aside first, and removed only afterwards."""
+def _publish(temporary: Path, final: Path) -> None:
+    """Give a complete checkpoint its name.
+
+    An old checkpoint of that name is renamed first and removed last; a damaged one is kept.
+    """
     old = final.with_name(f".old-{final.name}-{os.getpid()}")
     if final.exists():
         try:
@@ -119,7 +122,7 @@ def _give_name(temporary: Path, final: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder that was set aside, its manifest first: without one it is no checkpoint."""
+    """Remove a renamed folder, its manifest first: without a manifest it is no checkpoint."""
     with contextlib.suppress(OSError):
         (path / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(path)
@@ -139,16 +142,15 @@ def candidates(folder: Path) -> list[Path]:
 def regular(folder: Path, every: int) -> list[Path]:
     """Return the checkpoint folders at multiples of `every` updates, oldest first.
 
-    A new best, the end of a training, and a stop are saved at other steps too, nearer to the
-    checkpoint before.
+    A new best, the end of a training and a stop save checkpoints at other steps too.
     """
     return [path for path in candidates(folder) if step_of(path) % every == 0]
 
 
 def read_manifest(path: Path) -> CheckpointManifest:
-    """Return a checkpoint's manifest, after a look at the sizes of its files.
+    """Return a checkpoint's manifest after comparing the sizes of the files with it.
 
-    Raises: CheckpointError if it is no checkpoint of nmtkit, incomplete, truncated, or of another
+    Raises: CheckpointError if the checkpoint is not nmtkit's, incomplete, truncated, or of another
         format.
     """
     if path.is_file() or path.suffix in PICKLES:
@@ -163,14 +165,14 @@ def read_manifest(path: Path) -> CheckpointManifest:
     for name, facts in manifest.files.items():
         actual = (path / name).stat().st_size if (path / name).is_file() else None
         if actual != facts.bytes:
-            state = f"{name} has {actual} bytes instead of {facts.bytes}"
-            state = f"{name} is missing" if actual is None else state
-            raise CheckpointError(f"truncated checkpoint: {state}", where=path, hint=AGAIN)
+            sizes = f"has {actual} bytes instead of {facts.bytes}"
+            problem = f"{name} {'is missing' if actual is None else sizes}"
+            raise CheckpointError(f"truncated checkpoint: {problem}", where=path, hint=AGAIN)
     return manifest
 
 
 def _hint(*paths: Path) -> str:
-    """Return what to do about files that are no checkpoint."""
+    """Return the hint for files that are no checkpoint."""
     for path in paths:
         if path.suffix in PICKLES:
             return PICKLED.format(path.name)
@@ -180,7 +182,7 @@ def _hint(*paths: Path) -> str:
 def _verify(path: Path, *names: str) -> None:
     """Compare files of a checkpoint, by default all, with the hashes of its manifest.
 
-    Raises: CheckpointError as `read_manifest`, or naming the first that differs.
+    Raises: CheckpointError as `read_manifest`, or one that names the first file that differs.
     """
     facts = read_manifest(path).files
     for name in names or facts:
@@ -192,7 +194,7 @@ def _verify(path: Path, *names: str) -> None:
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file.
 
-    Raises: CheckpointError if the file is something else (a pickle).
+    Raises: CheckpointError if the file has another format, for example a pickle.
     """
     from safetensors.torch import load_file
 
@@ -210,9 +212,10 @@ def load_weights(path: Path, checked: bool = False) -> dict[str, Tensor]:
     """Return the weights of a checkpoint, on the CPU.
 
     Args:
-        path: its folder.
-        checked: `choose` has just compared its hash; to read a big model again takes minutes.
-    Raises: CheckpointError if it is damaged or foreign.
+        path: the checkpoint's folder.
+        checked: True if `choose` has just compared the hash; a second look at a big file takes
+            minutes.
+    Raises: CheckpointError if the checkpoint is damaged or not nmtkit's.
     """
     if checked:
         read_manifest(path)
@@ -224,7 +227,7 @@ def load_weights(path: Path, checked: bool = False) -> dict[str, Tensor]:
 def load_training(path: Path, record: type[R]) -> tuple[dict[str, Tensor], dict[str, Tensor], R]:
     """Return weights, optimiser tensors and the state (a `record`), to continue a training.
 
-    Raises: CheckpointError if any of it is damaged.
+    Raises: CheckpointError if a file is damaged.
     """
     _verify(path, STATE, WEIGHTS, OPTIMIZER)
     try:
@@ -235,7 +238,7 @@ def load_training(path: Path, record: type[R]) -> tuple[dict[str, Tensor], dict[
 
 
 def _passes(check: Callable[..., object], path: Path, *names: str, warn: bool = True) -> bool:
-    """True if a checkpoint passes a check; if not, a warning says why."""
+    """True if a checkpoint passes a check; otherwise a warning gives the reason."""
     try:
         check(path, *names)
     except CheckpointError as error:
@@ -246,22 +249,22 @@ def _passes(check: Callable[..., object], path: Path, *names: str, warn: bool = 
 
 
 def find_checkpoints(system: System) -> list[Path]:
-    """Return the complete checkpoints, oldest first: files have their sizes; warn of others."""
+    """Return the checkpoints whose files have the right sizes, oldest first; warn of the rest."""
     return [path for path in candidates(system.checkpoints) if _passes(read_manifest, path)]
 
 
 def choose(system: System, average: int | None = None) -> list[Path]:
-    """Return the checkpoints whose mean is a system's weights, which translate and are analysed.
+    """Return the checkpoints whose mean is the weights of a system, for every stage.
 
     Args:
         system: the system.
-        average: 1 = the best checkpoint (by best.json; the newest one without it) alone; k = the
-            last k that are `train.checkpoint_every` updates apart, oldest first; None = as the
-            system's setting search.average says.
+        average: 1 = only the best checkpoint (by best.json; without it the newest); k = the last k
+            that are `train.checkpoint_every` updates apart, oldest first; None = the system's
+            setting search.average.
     Returns: checkpoints whose weights have the hash of their manifest; a warning names damaged
-        ones. Fewer than k, with a warning, if fewer are left; the best one if none of them is at a
-        multiple of `train.checkpoint_every` updates.
-    Raises: CheckpointError if there is no valid one.
+        checkpoints. Fewer than k, with a warning, if there are no more; the best checkpoint if none
+        is at a multiple of `train.checkpoint_every` updates.
+    Raises: CheckpointError if no checkpoint is valid.
     """
     average = _average(system) if average is None else average
     paths = _selected(system, average, lambda path: _passes(_verify, path, WEIGHTS))
@@ -285,9 +288,10 @@ def choose(system: System, average: int | None = None) -> list[Path]:
 
 
 def current(system: System, average: int | None = None) -> dict[str, str]:
-    """Return the `digests` of what `choose` would return if no file is damaged; {} without any.
+    """Return the `digests` of the checkpoints that `choose` would return; {} if there are none.
 
-    Nothing is printed and no weights are read: to find out if a stored result is up to date.
+    The function prints nothing and reads no weights, so damaged files are not noticed. It serves to
+    find out if a stored result is up to date.
     """
     try:
         average = _average(system) if average is None else average
@@ -298,7 +302,7 @@ def current(system: System, average: int | None = None) -> dict[str, str]:
 
 
 def digests(paths: Sequence[Path]) -> dict[str, str]:
-    """Return the SHA-256 of the weights of checkpoints by the names of their folders."""
+    """Return the SHA-256 of the weights of each checkpoint, by the name of its folder."""
     return {path.name: read_manifest(path).files[WEIGHTS].sha256 for path in paths}
 
 
@@ -307,14 +311,14 @@ def _average(system: System) -> int:
 
 
 def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> list[Path]:
-    """Return the usable ones of the last k checkpoints, oldest first.
+    """Return the last `average` usable checkpoints that are evenly spaced, oldest first.
 
-    With k = 1, or if there is none, it is the best one, or else the newest.
+    If `average` is 1, or if there are none, return the best checkpoint, or else the newest.
     """
     best = _named_best(system)
     newest = [path for path in reversed(candidates(system.checkpoints)) if path != best]
-    last = _evenly_spaced(system) if average > 1 else []
-    selected = list(itertools.islice(filter(usable, last), average))
+    spaced = _evenly_spaced(system) if average > 1 else []
+    selected = list(itertools.islice(filter(usable, spaced), average))
     single = filter(usable, [best, *newest] if best else newest)
     return selected[::-1] or list(itertools.islice(single, 1))
 
@@ -322,7 +326,7 @@ def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> l
 def _evenly_spaced(system: System) -> list[Path]:
     """Return the last checkpoints `train.checkpoint_every` updates apart, newest first.
 
-    They end at the first gap: a checkpoint before the gap is an old best.
+    They end at the first gap, because a checkpoint before a gap is an old best.
     """
     settings = build(TrainSettings, system.read_config().get("train", {}), "train")
     every = settings.checkpoint_every
@@ -337,9 +341,9 @@ def _named_best(system: System) -> Path | None:
 
 
 def prune(folder: Path, keep: Iterable[str]) -> None:
-    """Remove all complete checkpoints except those to keep.
+    """Remove all complete checkpoints except those with the names `keep`.
 
-    Each is renamed first, so that no checkpoint is ever incomplete under its name.
+    Each is renamed first, so that no checkpoint is ever incomplete under its own name.
     """
     names = set(keep)
     for path in candidates(folder):
@@ -351,7 +355,8 @@ def prune(folder: Path, keep: Iterable[str]) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Tidy up after a killed process: remove incomplete checkpoints, bring back one set aside.
+    """Tidy up after a killed process: remove incomplete checkpoints, and give a complete checkpoint
+    that was renamed its name back.
 
     The caller holds the system's lock.
     """

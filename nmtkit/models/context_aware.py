@@ -24,9 +24,7 @@ from nmtkit.text.vocabulary import BOS
 
 
 class ContextAwareLayer(EncoderLayer):
-    """g ⊙ attention to itself + (1-g) ⊙ attention to the context, g = σ(W_g [both] + b).
-
-    Then feed-forward.
+    """g ⊙ self-attention + (1-g) ⊙ attention to the context, g = σ(W_g [both] + b); feed-forward.
 
     Args:
         settings: sizes.
@@ -39,12 +37,13 @@ class ContextAwareLayer(EncoderLayer):
         self.gate = GatedSum(settings.d_model)
 
     def read(self, x: Tensor, visible: Visible, context: Memory) -> Tensor:
-        """Return the states of one layer that reads contexts too.
+        """Return the states of the layer.
 
         Args:
-            x: (B, S, D), of which `visible` bool (B, 1, S) is real.
-            context: rows first (B): `keys` from `context.source`, `visible` bool (B, 1, M) or None,
-                and `has`, bool (B, 1), which sentences have one; for other sentences g is 1.
+            x: (B, S, D).
+            visible: bool (B, 1, S), the real positions of x; None = all.
+            context: for each sentence `keys` from `context.source`, `visible` bool (B, 1, M) or
+                None, and `has` bool (B, 1), True if the sentence has a context; otherwise g is 1.
         Returns: (B, S, D).
         """
 
@@ -61,8 +60,8 @@ class ContextAwareTransformer(DocumentTransformer):
     anaphora resolution*, ACL.
 
     The context, after <s>, goes through all layers of the encoder except the last, and then through
-    a layer of its own. A sentence without context has a gate of 1: it is translated as the
-    Transformer would, bit for bit.
+    a layer for contexts only. A sentence without context has a gate of 1, so its translation is
+    that of the Transformer, bit for bit.
     """
 
     paper = "Voita et al. 2018"
@@ -85,16 +84,16 @@ class ContextAwareTransformer(DocumentTransformer):
         x, visible, last = self.src_embedder(batch.src), visible_source(batch), self.encoder[-1]
         for layer in self.encoder[:-1]:
             x = layer(x, visible)
-        rows = batch.context.rows[:, 0]  # (B); several sentences of context come as one
+        rows = batch.context.rows[:, 0]  # (B), one context a sentence: several are joined
         with recorded_under("context."):
-            parts = map(self._read, batch.context.of_like_length())
-            keys = last.context.source(*parts)
+            states = map(self._read, batch.context.of_like_length())
+            keys = last.context.source(*states)
         contexts = {"keys": keys, "visible": visible_words(batch.context, 1)}
         context = select_rows(contexts, rows.clamp(min=0)) | {"has": (rows >= 0).unsqueeze(1)}
         return self.remember(self.encoder_norm(last.read(x, visible, context)), visible)
 
     def _read(self, context: Context) -> Tensor:
-        """Return the states of contexts (U, 1+M, D), <s> before each."""
+        """Return the states of contexts (U, 1+M, D), each after <s>."""
         visible = visible_words(context, 1)
         x = self.src_embedder(F.pad(context.ids, (1, 0), value=BOS))
         for layer in [*self.encoder[:-1], self.context_layer]:

@@ -22,16 +22,16 @@ class DualContextSettings(TransformerSettings):
     """Settings of a Transformer, and of the dual contextual module."""
 
     encoder: bool = True
-    """The module in place of self-attention in the encoder."""
+    """The module replaces self-attention in the encoder."""
     decoder: bool = False
-    """The module in place of causal self-attention in the decoder."""
+    """The module replaces causal self-attention in the decoder."""
     kernel_size: int = Field(2, ge=1, le=8)
     """Positions that the local context unit sees, f."""
     layers: str = Field("", pattern=r"^(\d+-\d+)?$")
-    """Which layers have the module, counted from 1, as 4-6 or 2; empty = all."""
+    """Layers that have the module, counted from 1, for example 4-6 or 2; empty = all."""
     even_side: Literal["left", "right"] = "left"
-    """Where an encoder's window of even size has one position more; a decoder's never reaches to
-    the right.
+    """The side on which an encoder's window of even size has one position more. A decoder's window
+    never reaches to the right.
     """
 
     @field_validator("layers", mode="before")
@@ -42,7 +42,7 @@ class DualContextSettings(TransformerSettings):
 
 
 class LocalContext(nn.Module):
-    """LN(x + Dropout(a ⊙ σ(b))), [a|b] a convolution of width f: a position and its neighbours.
+    """LN(x + Dropout(a ⊙ σ(b))), [a|b] a convolution over windows of f positions.
 
     Args:
         settings: of the model.
@@ -52,10 +52,10 @@ class LocalContext(nn.Module):
 
     def __init__(self, settings: DualContextSettings, before: int) -> None:
         super().__init__()
-        s = settings
-        self.kernel, self.before = s.kernel_size, before
-        self.convolution = Linear(s.kernel_size * s.d_model, 2 * s.d_model, blocks=2)
-        self.residual = s.residual("post")
+        self.kernel, self.before = settings.kernel_size, before
+        width = settings.d_model
+        self.convolution = Linear(self.kernel * width, 2 * width, blocks=2)
+        self.residual = settings.residual("post")
 
     def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
         """x (R, T, D), zero where padded; past (R, before, D), None = zeros -> (R, T, D)."""
@@ -69,9 +69,9 @@ class LocalContext(nn.Module):
 class DualContextAttention(Attention):
     """Attention to the local contexts and to the positions, as one attention of 2·H heads.
 
-    The paper's two units of H heads have projections of their own and no output projection; what
-    joins them, [h_l; h_g] W_z, is then the output projection of all heads (models.md 1.3). The
-    first H heads are the local ones.
+    The paper has two units of H heads, each with its own projections and no output projection. It
+    joins them with [h_l; h_g] W_z. This is the output projection of all 2·H heads (models.md 1.3).
+    The first H heads are the local ones.
 
     Args:
         settings: of the model.
@@ -83,7 +83,7 @@ class DualContextAttention(Attention):
         super().__init__(*settings.attention_sizes, parts=("local", "global"))
         width, bias = settings.d_model, settings.attn_bias
         self.local = LocalContext(settings, before)
-        # Queries of both units, keys and values of the global one.
+        # Queries of both units, and keys and values of the global unit, all read x.
         self.own = Linear(width, 4 * width, bias, blocks=4)
         self.local_kv = Linear(width, 2 * width, bias, blocks=2)
 
@@ -100,14 +100,14 @@ class DualContextAttention(Attention):
         real = x if visible is None else x.masked_fill(~visible.transpose(1, 2), 0)
         local = self.local(real, past)
         q, global_kv = self.own(x).chunk(2, dim=-1)
-        # (R, T, 2, H, C) of each unit: keys, values.
+        # Of each unit, keys and values: (R, T, 2, H, C).
         units = [kv.unflatten(-1, (2, self.heads, -1)) for kv in (self.local_kv(local), global_kv)]
         k, v = torch.cat(units, dim=3).permute(2, 0, 3, 1, 4)  # (R, 2·H, T, C) each
         q = q.unflatten(-1, (2 * self.heads, -1))
         return self.attend(q, k, v, visible, causal, cache, layer)
 
     def _past(self, x: Tensor, recent: dict[int, Tensor], layer: int) -> Tensor:
-        """Return the inputs (R, before, D) before x, and store the inputs before the next step."""
+        """Return the inputs (R, before, D) before x, and store those before the next step."""
         start = x.new_zeros(x.size(0), self.local.before, x.size(2))
         past = recent.get(layer, start)
         recent[layer] = torch.cat([past, x], dim=1)[:, x.size(1) :]
@@ -129,8 +129,8 @@ class DualContext(Transformer):
 
     def encoder_layer(self, index: int) -> EncoderLayer:
         s = self.settings
-        spare = s.kernel_size - 1
-        before = spare // 2 if s.even_side == "right" else (spare + 1) // 2
+        neighbours = s.kernel_size - 1
+        before = neighbours // 2 if s.even_side == "right" else (neighbours + 1) // 2
         return EncoderLayer(s, self._attention(s.encoder, index, before))
 
     def decoder_layer(self, index: int) -> DecoderLayer:
@@ -144,16 +144,16 @@ class DualContext(Transformer):
 def layers_with_module(settings: DualContextSettings) -> range:
     """Return the layers that have the module, counted from 0.
 
-    Raises: ConfigError if there are none, or if no window has a side to choose.
+    Raises: ConfigError if there are none, or if `even_side` has no effect.
     """
     s = settings
     if not (s.encoder or s.decoder):
         hint = "set one of them, or train --variant transformer"
-        raise ConfigError(
-            "the module stands nowhere", where="model.encoder, model.decoder", hint=hint
-        )
-    if s.even_side == "right" and not s.encoder:  # an odd size is no slip: sweeps set the side once
-        message = "the module stands in the decoder alone, whose window never reaches to the right"
+        where = "model.encoder, model.decoder"
+        raise ConfigError("no layer has the module", where=where, hint=hint)
+    # Windows of odd size are allowed: a sweep over sizes sets the side once.
+    if s.even_side == "right" and not s.encoder:
+        message = "only the decoder has the module, and its window never reaches to the right"
         hint = "leave out model.even_side, or --set model.encoder=true"
         raise ConfigError(message, where="model.even_side, model.encoder", hint=hint)
     count = max(s.encoder * s.encoder_layers, s.decoder * s.decoder_layers)

@@ -1,4 +1,4 @@
-"""Additive attention: weights over source positions, from a state and each position's key.
+"""Additive attention: weights over source positions, from a state and the key of each position.
 
 Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, A width of the
 alignment layer.
@@ -19,23 +19,23 @@ from nmtkit.nn.loops import loop_product
 from nmtkit.nn.masks import Visible, additive
 
 SITE = "attention"
-"""The name of these weights in `capture`: a decoder has one additive attention."""
+"""The name of the weights in `capture`; a decoder has only one additive attention."""
 
 Scale = Tensor | float | None
-"""N of L1(exp(Nx)) for each sentence (B, 1, 1), or for all; None = 1, the usual softmax."""
+"""N of L1(exp(Nx)), a number or one for each sentence (B, 1, 1); None = 1, the usual softmax."""
 
 
 class AdditiveAttention(nn.Module):
     """α = softmax(N·e), e_i = vᵀ tanh(W s + U h_i) over the source positions i.
 
-    If bounded, e_i = tanh(w s + u h_i), one number.
+    If bounded, e_i = tanh(w s + u h_i), with vectors w and u in place of the matrices.
 
     Args:
         d_query: width of s.
         d_source: width of h_i.
         width: A.
-        bias: whether W s has a bias.
-        bounded: A = 1, and v is the number 1 and no parameter.
+        bias: True if W s has a bias.
+        bounded: True if A = 1, and v is the number 1 instead of a parameter.
     Source: Bahdanau et al. 2015, A.1.2, without biases. Im & Chan 2024 for the bounded form (their
         printed alignment) and for N.
     """
@@ -51,13 +51,13 @@ class AdditiveAttention(nn.Module):
 
     @property
     def v(self) -> Tensor:
-        """(A)."""
+        """Return v (A)."""
         return self.query.weight.new_ones(1) if self.score is None else self.score.weight[0]
 
     def prepare(self, states: Tensor) -> Tensor:
         """Return U h_i, once per sentence: (B, S, d_source) -> (B, S, A).
 
-        It is doubled (see `_Scores`), and has the parameters' number type.
+        The result is doubled (see `_Scores`) and has the number type of the parameters.
         """
         return 2 * self.key(states).to(self.query.weight.dtype)
 
@@ -96,7 +96,7 @@ def normalise(scores: Tensor, mask: Visible, scale: Scale) -> Tensor:
         scores: e (B, K, S).
         mask: from `masks.additive` (B, 1, S), None = all positions are real.
         scale: N.
-    Returns: weights (B, K, S), as an open `capture` changes them.
+    Returns: weights (B, K, S), after the changes of an open `capture`.
     Source: Im & Chan 2024, L1(exp(Nx)).
     """
     if scale is not None:
@@ -105,10 +105,10 @@ def normalise(scores: Tensor, mask: Visible, scale: Scale) -> Tensor:
 
 
 class _Scores(torch.autograd.Function):
-    """2 vᵀσ(2q + 2k) = vᵀ tanh(q + k) + Σv, and the softmax does not see Σv.
+    """2 vᵀσ(2q + 2k) = vᵀ tanh(q + k) + Σv; the constant Σv does not change the softmax.
 
-    Backward computes the (B, K, S, A) numbers in between again: keeping them for every step of a
-    loop would take too much memory.
+    Backward computes the (B, K, S, A) sigmoids again: storing them for every step of a loop would
+    take too much memory.
     """
 
     @staticmethod

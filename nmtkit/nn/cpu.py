@@ -1,6 +1,7 @@
-"""Every way in which a CPU computes other than plainly.
+"""All the ways of computing that make a CPU faster than torch's plain operations.
 
-`tests/benchmarks/tricks.py` measures each with it and without it: what saves less than 5 % goes.
+`tests/benchmarks/tricks.py` measures a training with and without each; one that saves less than 5 %
+is removed.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from torch.nn import functional as F
 from nmtkit.nn import private
 
 SHORT = 128 * 128
-"""Up to this number of scores of a head, attention written out is faster than torch's kernel."""
+"""Up to this number of scores a head, attention as its equation is faster than torch's kernel."""
 FILLED = 32
 """In training, the number of rows of bfloat16 products is a multiple of this."""
 PACKED = 128
-"""Packed weights serve any number of rows, best about this number (a batch of hypotheses)."""
+"""Packed weights serve any number of rows; about this number is fastest (a batch of hypotheses)."""
 LEVELS = 1 << 16
-"""Random bits of a dropout mask: 16 an element, so that p is exact to 2^-17."""
+"""Values of a random number of 16 bits, one an element of a dropout mask: p is exact to 2^-17."""
 
 _bits: np.random.SFC64 | None = None
 
 
 def seed_masks(sequence: np.random.SeedSequence) -> None:
-    """Begin the random numbers of `dropout`."""
+    """Start the random numbers of `dropout` from a seed."""
     global _bits
     _bits = np.random.SFC64(sequence)
 
@@ -43,7 +44,7 @@ def dropout_mask(x: Tensor, p: float) -> Tensor:
     """Draw 1 (keep) or 0 (drop) for each element of x, in x's type; one operation of a compiled
     graph.
 
-    torch draws one number at a time: a tenth of a training step.
+    torch draws one number at a time, which takes a tenth of a training step.
     """
     if _bits is None:
         seed_masks(np.random.SeedSequence(torch.initial_seed()))
@@ -71,23 +72,25 @@ def writes_attention_out(q: Tensor, k: Tensor) -> bool:
     """
     if q.device.type != "cpu":
         return False
-    # Compiled, it goes one way for all lengths: each would be a graph of its own.
+    # A compiled graph uses the equation for all lengths: a choice by length would compile a graph
+    # for each length.
     return torch.compiler.is_compiling() or q.size(2) * k.size(2) <= SHORT
 
 
 def row_multiple(device: torch.device) -> int:
-    """Return the number of which the rows of products should be a multiple; 1 = no condition.
+    """Return the number of which the rows of products should be a multiple; 1 = any number.
 
-    oneDNN compiles a product of bfloat16 anew for each number of rows, in the time of several
-    products.
+    oneDNN compiles a bfloat16 product anew for each number of rows, which takes as long as several
+    products. Multiples leave few different numbers.
     """
     compiled = device.type == "cpu" and torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
     return FILLED if compiled and not torch.compiler.is_compiling() else 1
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """Return x·Wᵀ + b, or ReLU of it, (…, in) -> (…, out), with zeros behind the rows: see
-    `row_multiple`.
+    """Return x·Wᵀ + b, or ReLU of it, (…, in) -> (…, out).
+
+    The product is computed with zero rows appended: see `row_multiple`.
     """
     rows = x.shape[:-1]
     missing = -rows.numel() % row_multiple(x.device)
@@ -95,12 +98,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
         x = torch.cat([x.flatten(0, -2), x.new_zeros(missing, x.size(-1))])
     y = F.linear(x, weight, bias)
     y = torch.relu_(y) if relu else y
-    # Not a slice, whose gradient is cleared whole before a part of it is written.
+    # split, not a slice: the backward pass of a slice first fills its whole gradient with zeros.
     return y.split([rows.numel(), missing])[0].view(*rows, -1) if missing else y
 
 
 def pack(weight: Tensor, narrow: bool) -> Tensor | None:
-    """Lay out a matrix (out, in) once for all `packed_linear` of it, as oneDNN wants it.
+    """Lay out a matrix (out, in) once, in the form that oneDNN multiplies fastest.
 
     Args:
         weight: float32.
@@ -120,9 +123,9 @@ def pack(weight: Tensor, narrow: bool) -> Tensor | None:
 
 
 def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """Return x·Wᵀ + b, or ReLU of it, from what `pack` made: (…, in) -> (…, out).
+    """Return x·Wᵀ + b, or ReLU of it, with a matrix from `pack`: (…, in) -> (…, out).
 
-    With factors of bfloat16 a ReLU's result has that type too, for the next product; x may have it.
+    With bfloat16 factors the result of a ReLU is bfloat16 too, for the next product; x may be.
     """
     if not packed.is_mkldnn:
         y = F.linear(x.bfloat16().float(), packed, bias)
@@ -132,7 +135,7 @@ def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, relu: bool) ->
 
 
 def keep_big_blocks() -> bool:
-    """Make glibc's allocator keep big blocks, so that the system need not clear them at each step.
+    """Make glibc's allocator keep big blocks: blocks from the system are cleared at each step.
 
     Returns: True if this system has that allocator.
     """

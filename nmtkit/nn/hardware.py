@@ -1,6 +1,6 @@
-"""What this machine computes with: device, number type, path of the products, allocator.
+"""The device, number type, path of the products and allocator that this machine computes with.
 
-Facts of the hardware decide, never a timing: the same command gives the same bits every time.
+Facts of the hardware decide, never a timing, so the same command gives the same bits every time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from nmtkit.nn import cpu
 from nmtkit.nn.linear import WIDE, Precision
 
 _CPUS = tomllib.loads(Path(__file__).with_name("cpus.toml").read_text("utf-8"))["cpu"]
-# Float32 products of 1,024 terms: an error above this relative to the largest result is not float32
-# arithmetic (bfloat16 has 4e-3).
+# Products of 1,024 terms with a larger error than this, relative to the largest result, are not
+# float32 arithmetic (bfloat16 has 4e-3).
 FLOAT32_ERROR = 5e-6
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """The choices made at start-up.
+    """The choices of `choose`.
 
-    A checkpoint stores them: a training that continues with other arithmetic gives a warning.
+    A checkpoint stores them, so that a training that continues on other arithmetic can warn.
     """
 
     device: str
@@ -59,10 +59,9 @@ class Hardware:
 
 
 def pick_device(wanted: str) -> torch.device:
-    """Return the device for auto, cpu or cuda.
+    """Return the device for auto, cpu, cuda or cuda:N.
 
-    Raises: ConfigError for another word; EnvironmentProblem if cuda, or the GPU of that number, is
-        asked for and absent.
+    Raises: ConfigError for any other text; EnvironmentProblem if there is no such GPU.
     """
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", wanted):
         raise ConfigError(f"unknown device '{wanted}'", where="--device", hint="auto, cpu, or cuda")
@@ -81,21 +80,21 @@ def pick_device(wanted: str) -> torch.device:
 def choose(
     device: str = "auto", precision: str = "auto", width: int = 256, matmul: str = "auto"
 ) -> Hardware:
-    """Choose for this machine, and set torch and the allocator accordingly.
+    """Choose how this machine computes, and set torch and the allocator accordingly.
 
     Args:
         device: auto, cpu or cuda.
         precision: auto, float32 or bfloat16; auto takes bfloat16 only where this hardware
             multiplies it faster.
         width: D of the model; a narrow model gains nothing from bfloat16 on a CPU.
-        matmul: auto, highest, high or medium; auto takes the fastest path of float32 products that
-            is as exact, TF32 on a GPU.
+        matmul: auto, highest, high or medium; auto takes TF32 on a GPU, and on a CPU the fastest
+            path of float32 products that is as exact as `highest`.
     Raises: ConfigError, EnvironmentProblem as `pick_device`.
     """
     picked = pick_device(device)
     on_cpu = picked.type == "cpu"
     name = _cpu_name() if on_cpu else torch.cuda.get_device_name(picked)
-    # Adam's moments of words not seen for long would end as numbers that a CPU is very slow with.
+    # Adam's moments of rare words shrink to denormal numbers, with which a CPU is very slow.
     torch.set_flush_denormal(True)
     keeps_blocks = on_cpu and cpu.keep_big_blocks()
     if matmul == "auto":
@@ -113,7 +112,7 @@ def choose(
 
 
 def _float32_path() -> str:
-    """Return the path of cpus.toml, if torch's and oneDNN's versions multiply float32 on it."""
+    """Return this CPU's path in cpus.toml, or highest if the path is not exact with this torch."""
     path = _cpu_facts()[0]
     return path if path == "highest" or _is_float32(path) else "highest"
 
@@ -138,11 +137,14 @@ def _bfloat16_pays(device: torch.device, width: int) -> bool:
 
 
 def _cpu_facts() -> tuple[str, bool]:
-    """Return the path of float32 products on this CPU, and True if bfloat16 is faster."""
+    """Return the path of float32 products on this CPU, and True if bfloat16 is faster.
+
+    The first row of cpus.toml that fits decides.
+    """
     flags = set((_cpu_info("flags") or _cpu_info("Features")).split())
     maker = _cpu_info("vendor_id")
     rows = (row for row in _CPUS if row.get("maker", maker) == maker and flags >= {*row["flags"]})
-    row = next(rows)
+    row = next(rows)  # the last row fits every CPU
     return row["matmul"], row["bfloat16"]
 
 

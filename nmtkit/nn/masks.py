@@ -1,4 +1,4 @@
-"""Masks: True = may be attended. None stands for "everything", so unpadded batches cost nothing."""
+"""Masks: True = may be attended. None = all positions, so unpadded batches cost nothing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 Visible = Tensor | None
-"""Which positions may be attended, True = may be; None = all."""
+"""True where a position may be attended; None = all."""
 
 
 def visible_positions(lengths: Tensor, length: int, padded: bool = True) -> Visible:
-    """Return which positions of rows are real.
+    """Return a mask of the real positions of rows.
 
     Args:
         lengths: (B) real lengths.
@@ -25,7 +25,7 @@ def visible_positions(lengths: Tensor, length: int, padded: bool = True) -> Visi
 
 
 def future(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Return which keys are in the future of a query, bool (T, S); True = must not be seen.
+    """Return bool (T, S), True where a key is in the future of a query and must not be seen.
 
     The last query and the last key are the same position.
     """
@@ -35,7 +35,8 @@ def future(queries: int, keys: int, device: torch.device) -> Tensor:
 def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mask as numbers to add to scores: 0 where visible, else the lowest finite number.
 
-    Use this only if every query sees something: a blind query would get uniform weights, not zeros.
+    Use this only if every query sees a key: a query without keys would get uniform weights, not
+    zeros.
     """
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
         ~visible, torch.finfo(dtype).min
@@ -47,8 +48,8 @@ def hide(scores: Tensor, visible: Visible, causal: bool) -> Tensor:
 
     Args:
         scores: (…, T, S).
-        visible: bool, or additive, of a shape that broadcasts to the scores'; None = all.
-        causal: query t sees keys up to t only, counted from the end.
+        visible: bool, or from `additive`; its shape broadcasts to that of the scores. None = all.
+        causal: True if no query sees its `future`.
     """
     lowest = torch.finfo(scores.dtype).min
     if visible is not None and visible.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""Rows of a memory or a state, selected without knowing what a model stores in it."""
+"""Select rows of a memory or a state, whatever a model stores in it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def select_rows(tree: Any, index: Tensor) -> Any:
     """Return the tree whose row i is row index[i] of `tree`.
 
     Args:
-        tree: nested dicts, lists and tuples of tensors, rows first; do not use it afterwards. An
-            object with a method `select_rows` (a key/value cache) selects its own rows; any other
-            leaf belongs to all rows.
+        tree: nested dicts, lists and tuples of tensors, rows first. An object with a method
+            `select_rows` (a key/value cache) selects its rows itself and may change in place, so do
+            not use the tree afterwards. Any other leaf belongs to all rows.
         index: int64 (R'); rows may be left out, moved and repeated.
     """
     if isinstance(tree, Tensor):

@@ -1,6 +1,4 @@
-"""The training loop, readable from top to bottom: update, validate, save, until there is a
-reason to end.
-"""
+"""The training loop: update, validate and save until there is a reason to end."""
 
 from __future__ import annotations
 
@@ -35,16 +33,16 @@ class Trainer:
     """One training of one model.
 
     Args:
-        system: where checkpoints and measurements go.
+        system: receives checkpoints and measurements.
         settings: budget and optimiser.
         model: on its device, in training mode.
         store: the training set.
         autocast: arguments of torch.autocast.
-        state: where to begin.
-        about: model and corpus, for the manifest of a checkpoint.
+        state: the state at which to begin.
+        about: facts about model and corpus, for the manifests of checkpoints.
         validator: of the development set; None if the run has none.
-        ranks: the processes that train together; all have the same arguments otherwise.
-        opening: the first lines of train.log, which were printed before it was open.
+        ranks: the processes that train together; all other arguments are equal in each rank.
+        opening: lines that were printed before train.log was open; train.log begins with them.
     """
 
     system: System
@@ -67,31 +65,33 @@ class Trainer:
         )
         self.positions = partial(padded_positions, *lengths)
         self.stop = Stop()
-        # A training that has done nothing has nothing to save.
+        # The step and the validation of the last checkpoint. There is nothing new to save yet.
         self.saved = state.step, state.validated
         self.reporter: Reporter
-        self._last: tuple[list[Ids], float] = ([], 0.0)
+        # The batches and the learning rate of the last update.
+        self._last_update: tuple[list[Ids], float] = ([], 0.0)
 
     def run(self) -> None:
-        """Train until there is a reason to end; everything is saved then.
+        """Train until there is a reason to end, then save everything.
 
-        Raises: Interrupted after a signal (all is saved); TrainingDiverged; EnvironmentProblem.
+        Raises: Interrupted after a signal (everything is saved); TrainingDiverged;
+            EnvironmentProblem.
         """
         self.reporter = Reporter(self.system, self.state.step, self.ranks)
         for line in self.opening:
             self.reporter.note(line)
         try:
             with console.warnings_told_to(self.reporter.note), self.stop.listening():
-                self._until_an_end()
+                self._train()
         except TrainingDiverged as error:
-            raise (self._explained(error) if self.ranks.first else error) from None
+            raise (self._with_cause(error) if self.ranks.first else error) from None
         except NmtkitError as error:
             self.reporter.note(error.message)
             raise
         finally:
             self.reporter.close()
 
-    def _until_an_end(self) -> None:
+    def _train(self) -> None:
         state, s = self.state, self.settings
         begin = state.step
         if state.split_from is not None:
@@ -107,7 +107,7 @@ class Trainer:
                 self.save()
             if ending:
                 if state.step > begin and state.step % s.log_every:
-                    self._log(self._last[1], at_the_end=True)
+                    self._log(self._last_update[1], at_the_end=True)
                 self.reporter.say(f"{'' if state.step > begin else 'already '}{ending}")
                 return
             self.update()
@@ -116,9 +116,9 @@ class Trainer:
         raise Interrupted(message, where=self.system.path, hint="the same command continues")
 
     def signal_of_any_rank(self) -> str | None:
-        """Return the name of the signal that asked a rank to stop.
+        """Return the name of the signal that asked any rank to stop, if there was one.
 
-        The clock of rank 0 becomes that of all, so that all ranks decide alike.
+        All ranks take over the clock of rank 0, so that they make the same decisions.
         """
         rows = self.ranks.gather([self.stop.signal, self.state.seconds])
         self.state.seconds = rows[0][1]
@@ -126,7 +126,7 @@ class Trainer:
         return signal.Signals(number).name if number else None
 
     def ending(self) -> str | None:
-        """Return the reason to end, if there is one, and the setting to change to go on."""
+        """Return the reason to end with the setting that allows more, or None."""
         state, s = self.state, self.settings
         at_step = f"at step {state.step:,}"
         if state.step >= s.max_steps:
@@ -142,10 +142,10 @@ class Trainer:
             return f"{rate} {at_step}; lower train.min_lr to go on"
         return None
 
-    # One update
+    # An update
 
     def update(self) -> None:
-        """Make one step: gradients of all its micro-batches, Adam, and a line of the log if due."""
+        """Make one update: gradients of all its batches, a step of Adam, and a log line if due."""
         start, cpu = time.monotonic(), time.process_time()
         state, s = self.state, self.settings
         update = self.updates.next()
@@ -159,9 +159,9 @@ class Trainer:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         rate = learning_rate(s, self.model.width, state.step, state.plateau)
-        # The only wait for the device in a step.
+        # The only time in an update that the CPU waits for the device.
         sums = torch.stack([smoothed, nll, norm.double()]).tolist()
-        self._last = (update, rate)
+        self._last_update = (update, rate)
         if divergence.check_finite(state, sums[0] / tokens, sums[2]):
             if s.clip_norm:
                 torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), s.clip_norm, norm)
@@ -190,21 +190,27 @@ class Trainer:
     def _log(self, rate: float, at_the_end: bool = False) -> None:
         """Report the updates since the last report.
 
-        At the end they are not forgotten: a longer training would not have reported them.
+        A report at the end does not start a new window, because a longer training would not have
+        made this report.
         """
         state, s = self.state, self.settings
-        left = [(s.max_steps - state.step) * state.log.seconds / max(1, state.log.steps)]
+        seconds_left = [(s.max_steps - state.step) * state.log.seconds / max(1, state.log.steps)]
         if s.max_minutes:
-            left.append(60 * s.max_minutes - state.seconds)
+            seconds_left.append(60 * s.max_minutes - state.seconds)
         epoch = state.epoch + state.index / len(self.updates.batches)
         self.reporter.progress(
-            state.step, s.max_steps, epoch, state.log, rate, None if at_the_end else min(left)
+            state.step,
+            s.max_steps,
+            epoch,
+            state.log,
+            rate,
+            None if at_the_end else min(seconds_left),
         )
         if not at_the_end:
             state.log = Window()
 
     def probe(self) -> None:
-        """Compute the largest batch once, without an update: too little memory shows at once."""
+        """Compute the largest batch, without an update, so that too little memory shows at once."""
         self.gradients.compute([max(self.updates.batches, key=self.positions)], 0, 1)
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -215,19 +221,19 @@ class Trainer:
             " other dropout masks"
         )
 
-    # Now and then
+    # Validations and checkpoints
 
     def validation_due(self, ending: str | None) -> bool:
-        """True every `validate_every` steps and at the end."""
+        """True at multiples of `validate_every` and at the end, unless the step is validated."""
         state = self.state
         due = ending is not None or state.step % self.settings.validate_every == 0
         return due and state.validated < state.step
 
     def validate(self) -> bool:
-        """Measure on the development set, and let the schedule see the loss.
+        """Measure the model on the development set; the plateau schedule reads the loss.
 
-        An extra validation at the end of the training is counted neither by the schedule nor by
-        patience: a longer training would not have had it.
+        Neither the schedule nor patience counts an extra validation at the end of the training,
+        because a longer training would not have had it.
 
         Returns: True if this is a new best.
         """
@@ -277,7 +283,7 @@ class Trainer:
             self.reporter.say(f"{s.plateau_on} no longer falls: {factor}")
 
     def _measure(self) -> dict[str, Any] | None:
-        """Return a validation as plain values; None if it was broken off."""
+        """Return a validation as plain values; None if a signal interrupted it."""
         assert self.validator is not None
         try:
             return vars(self.validator.validate(self.model, self.stop))
@@ -285,7 +291,7 @@ class Trainer:
             return None
 
     def save(self) -> None:
-        """Write a checkpoint, unless this moment has one."""
+        """Write a checkpoint, unless the last checkpoint has this step and validation."""
         if self.saved != (self.state.step, self.state.validated):
             self.ranks.first_does(self._write)
             self.saved = (self.state.step, self.state.validated)
@@ -303,9 +309,9 @@ class Trainer:
         saving.write_best(self.system, self.state, self.settings)
         saving.prune(self.system, self.state, self.settings)
 
-    def _explained(self, error: TrainingDiverged) -> TrainingDiverged:
-        """Return the error with everything that helps to find its cause."""
-        update, rate = self._last
+    def _with_cause(self, error: TrainingDiverged) -> TrainingDiverged:
+        """Return the error with the first number that is not finite, and with a report on disk."""
+        update, rate = self._last_update
         parts = list(enumerate(self.gradients.parts(update)))
         cause = divergence.first_not_finite(
             self.model, lambda: self.gradients.add(parts, self.state.step, 1)

@@ -17,10 +17,10 @@ from torch import Tensor
 from nmtkit.data.batches import Batch
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of float32 logits
-CHUNK_ROWS = 512  # at least: fewer rows make slow matrix products
+CHUNK_ROWS = 512  # the minimum: products of fewer rows are slow
 Logits = Callable[[Tensor], Tensor]
 
-# Below this a probability is taken for lost to underflow, and the logarithm is computed otherwise.
+# A smaller probability may have lost digits to underflow; its logarithm is computed another way.
 UNDERFLOW = 1e-30
 
 
@@ -38,23 +38,23 @@ class Loss:
 
 
 def chunk_rows(vocabulary: int, device: str) -> int:
-    """Return the most target positions that have logits at once."""
+    """Return the maximum number of target positions that have logits at once."""
     return max(CHUNK_ROWS, CHUNK_BYTES.get(device, 1 << 28) // 4 // vocabulary)
 
 
 def backward(
     logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, scale: float, chunk: int
 ) -> Loss:
-    """Return the loss of a batch, and add its gradient to every parameter's.
+    """Return the loss of a batch, and add its gradient to the gradient of every parameter.
 
     Args:
         logits_of: `model.logits`, (N, D) -> (N, V).
         hidden: (B, T, D) from `model.decode`, with its graph.
         batch: holds tgt_out.
         smoothing: ε.
-        scale: factor of the gradient, one over the target tokens of the whole update.
-        chunk: target positions whose logits are alive at once, at most (`chunk_rows`).
-    Returns: sums, not scaled.
+        scale: factor of the gradient: 1 / target tokens of the whole update.
+        chunk: maximum number of target positions with logits at once (`chunk_rows`).
+    Returns: sums without the scale.
     """
     real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)  # (B, T, D) -> (B·T, D)
@@ -77,7 +77,7 @@ def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, 
 
 
 def _real_positions(batch: Batch) -> tuple[Tensor | None, Tensor]:
-    """Return flat indices (N) into B·T where targets are real, None for all, and the targets."""
+    """Return the real positions (N) as indices into B·T, None for all, and their targets (N)."""
     assert batch.tgt_out is not None and batch.tgt_lengths is not None
     targets = batch.tgt_out.flatten()
     if not batch.tgt_padded:
@@ -95,10 +95,10 @@ def _chunks(
     scale: float | None,
     chunk: int,
 ) -> Loss:
-    """Return sums over chunks; with a scale also go backward into `hidden.grad` and parameters."""
+    """Return sums over chunks; with a scale, also add gradients to `hidden` and the parameters."""
     smoothed = torch.zeros((), dtype=torch.float64, device=hidden.device)
     nll = torch.zeros_like(smoothed)
-    # Chunks of equal size: a last short one would make slow products.
+    # Chunks of equal size, because products of a short last chunk would be slow.
     count = max(1, -(-len(targets) // chunk))
     chunks = zip(hidden.tensor_split(count), targets[:, None].tensor_split(count), strict=True)
     for part, y in chunks:
@@ -128,9 +128,10 @@ def _chunk(
     else:
         gradient = wide.softmax(-1)
         p = gradient.gather(-1, y).squeeze(-1)
-        # log p(y) gives lse without a second pass of exponentials; a GPU makes that pass faster
-        # than it answers the question.
+        # lse = x_y - log p(y) saves a second pass of exponentials, unless p(y) underflows. On a GPU
+        # that pass takes less time than the check for underflow.
         lse = wide.logsumexp(-1) if x.is_cuda or bool((p < UNDERFLOW).any()) else at_y - p.log()
+        # scale · (softmax(x) - ε/V), then minus scale · (1-ε) at y.
         torch.add(
             gradient.new_full((), -scale * smoothing / x.size(-1)),
             gradient,

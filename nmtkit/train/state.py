@@ -1,5 +1,5 @@
-"""Everything a training must remember to continue as if it had never stopped; written to
-state.json with each checkpoint.
+"""Everything that a training needs to continue as if it had never stopped: state.json of a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from nmtkit.train.optimizer import Plateau
 
 @dataclass
 class Window:
-    """Sums over the updates since some moment; the log and the plateau schedule read their means.
+    """Sums over the last updates; the log and the plateau schedule read their means.
 
     Attributes:
         tokens: real target tokens.
-        positions: of both sides, padding included.
-        cpu: seconds of processor time of all threads. On a busy machine they say more than the
+        positions: positions of both sides, padding included.
+        cpu: processor seconds of all threads; on a busy machine these are more exact than the
             clock.
         norm: sum of the gradient norms.
     """
@@ -42,8 +42,8 @@ class Window:
 class Best:
     """The best validation so far.
 
-    Only measurements on the same development set (`dev_set`, see Validation), and with the same
-    signature of BLEU, are compared.
+    Only validations with the same development set (`dev_set`, see Validation) and the same
+    signature of BLEU are compared.
     """
 
     step: int
@@ -60,15 +60,17 @@ class TrainState:
     Random numbers need no entry: those of a micro-batch are seeded by (seed, step, micro-batch).
 
     Attributes:
-        index: batches of this epoch that are used.
+        index: number of batches of this epoch that were used.
         seconds: training time without validation and saving.
         validated: the step of the last validation.
-        log: since the last line of the log.
-        loss: since the last validation.
-        split_from: batches of so many positions or more did not fit into memory and are computed in
-            parts; None if all did fit.
+        log: sums since the last line of the log.
+        loss: sums since the last validation.
+        skipped, skipped_in_row: updates that were skipped because a number was not finite: all, and
+            the last consecutive ones.
+        split_from: batches of this many positions or more did not fit into memory and are computed
+            in parts; None if all batches fit.
         norms: the last gradient norms; they help to find out why a training diverged.
-        processes: that trained together; no update depends on it.
+        processes: number of processes that trained together; no update depends on it.
     """
 
     step: int = 0

@@ -30,7 +30,8 @@ from nmtkit.train.state import Best
 from nmtkit.train.stop import Abandoned, Stop
 from nmtkit.translate.beam import search
 
-# Greedy, and shorter than final translations may be: an untrained model never ends a sentence.
+# Greedy, with a lower length limit than final translations: an untrained model never ends a
+# sentence.
 DEV_SEARCH = SearchSettings.model_validate(
     {"beam": 1, "nbest": 1, "max_length_a": 1.5, "max_length_b": 10}
 )
@@ -43,9 +44,9 @@ class Validation:
 
     Attributes:
         loss, smoothed: per target token.
-        bleu: None if it was not asked for or decoding failed.
-        samples: source, reference, translation.
-        dev_set: hash of the development set and of how many of its sentences BLEU is of.
+        bleu: None if the settings exclude BLEU or decoding failed.
+        samples: source, reference and translation of each sample.
+        dev_set: hash of the development set and of the number of sentences that BLEU uses.
     """
 
     loss: float
@@ -58,7 +59,7 @@ class Validation:
     dev_set: str = ""
 
     def comparable(self, best: Best) -> bool:
-        """True if the best so far is of the same sentences, and its BLEU of the same kind."""
+        """True if the best so far has the same sentences and the same signature of BLEU."""
         same_kind = best.signature is None or self.signature in (None, best.signature)
         return same_kind and best.dev_set in ("", self.dev_set)
 
@@ -75,7 +76,7 @@ class Validation:
         }
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return one line for the log."""
         line = f"dev loss {self.loss:.4f}, perplexity {perplexity(self.loss):.4g}"
         if self.bleu is None:
             return line
@@ -85,7 +86,7 @@ class Validation:
 def is_better(new: Validation, best: Best | None, by: str) -> bool:
     """True if a validation is a new best.
 
-    It is by BLEU if both have one (equal ones by loss), else by loss.
+    BLEU decides if both have it and `by` is dev_bleu; otherwise, or if it is equal, the loss does.
     """
     if not math.isfinite(new.loss):
         return False
@@ -96,8 +97,8 @@ def is_better(new: Validation, best: Best | None, by: str) -> bool:
     return new.loss < best.dev_loss
 
 
-def _identity(hashes: dict[str, str], name: str, sentences: int) -> str:
-    """Return a hash of a set's files and of how many of its sentences BLEU is of."""
+def _dev_set_hash(hashes: dict[str, str], name: str, sentences: int) -> str:
+    """Return a hash of the files of a set and of the number of sentences that BLEU uses."""
     of_set = [item for item in hashes.items() if item[0].startswith((f"{name}.", f"text/{name}."))]
     return hashlib.sha256(json.dumps([sorted(of_set), sentences]).encode()).hexdigest()[:16]
 
@@ -107,7 +108,7 @@ class Validator:
 
     Args:
         run: the run.
-        dev: its development set.
+        dev: the development set.
         settings: batch size and unit, smoothing, dev_bleu, dev_sentences, samples.
         device: of the model.
         autocast: arguments of torch.autocast.
@@ -126,7 +127,7 @@ class Validator:
         lengths = store.src_lengths, store.tgt_lengths
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
         manifest = run.manifest()
-        self._dev_set = _identity(manifest.files, dev.name, settings.dev_sentences)
+        self._dev_set = _dev_set_hash(manifest.files, dev.name, settings.dev_sentences)
         self._decodes = settings.dev_bleu or settings.samples > 0
         if self._decodes:
             self._vocabulary = load_vocabularies(run.prep)[1]
@@ -136,25 +137,26 @@ class Validator:
             self._references = [list(files.text_lines(path)) for path in run.references(dev.name)]
 
     def validate(self, model: Model, stop: Stop) -> Validation:
-        """Measure a model, which is left in training mode.
+        """Measure a model, and leave it in training mode.
 
-        Raises: Abandoned if the training is asked to stop meanwhile.
+        Raises: Abandoned if a signal stops the training meanwhile.
         """
         start = time.monotonic()
         model.eval()
         try:
-            losses_per_token = self._loss(model, stop)
-            between = time.monotonic()
+            loss_and_smoothed = self._loss(model, stop)
+            loss_end = time.monotonic()
             bleu, signature, samples = (
                 self._bleu(model, stop) if self._decodes else (None, None, [])
             )
         finally:
             model.train()
-        seconds = between - start, time.monotonic() - between
-        return Validation(*losses_per_token, bleu, signature, *seconds, samples, self._dev_set)
+        seconds = loss_end - start, time.monotonic() - loss_end
+        return Validation(*loss_and_smoothed, bleu, signature, *seconds, samples, self._dev_set)
 
     @torch.no_grad()
     def _loss(self, model: Model, stop: Stop) -> tuple[float, float]:
+        """Return the loss and the smoothed loss per target token."""
         nll = smoothed = 0.0
         chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
         smoothing = self._settings.label_smoothing
@@ -173,11 +175,12 @@ class Validator:
     def _bleu(
         self, model: Model, stop: Stop
     ) -> tuple[float | None, str | None, list[tuple[str, str, str]]]:
-        """Return BLEU, its signature, and samples; if decoding fails, warn and return none."""
+        """Return BLEU, its signature and samples; if decoding fails, warn and return none."""
         settings, size = self._settings, len(self._store)
         count = size if settings.dev_bleu else 0
         if settings.dev_sentences:
             count = min(count, settings.dev_sentences)
+        # Samples are spread evenly over the set.
         shown = np.linspace(0, size - 1, settings.samples + 2)[1:-1].round().astype(int).tolist()
         try:
             texts = self._translate(model, sorted({*range(count), *shown}), stop)
@@ -197,26 +200,28 @@ class Validator:
             return None, None, []
 
     def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, str]:
-        """Return translations of sentences, searched in batches of like length.
+        """Return translations of sentences, searched in batches of similar length.
 
-        For a model that reads earlier translations, they are searched too. A blank line stays blank
-        and is not searched, as in `Translator`.
+        If the model reads earlier translations, the earlier sentences are translated too. A blank
+        line stays blank and is not searched, as in `Translator`.
         """
         rule, store = model.context_rule, self._store
         ids = dict[int, Ids]()
         rounds = store.documents.rounds(rows) if rule is not None and rule.targets else [rows]
-        for together in rounds:
-            ids |= {row: np.array([EOS]) for row in together if store.src_lengths[row] == 1}
+        for sentences in rounds:
+            # A blank line has </s> only.
+            ids |= {row: np.array([EOS]) for row in sentences if store.src_lengths[row] == 1}
             order = sorted(
-                (row for row in together if row not in ids), key=lambda i: int(store.src_lengths[i])
+                (row for row in sentences if row not in ids),
+                key=lambda i: int(store.src_lengths[i]),
             )
             for start in range(0, len(order), DECODE_SENTENCES):
                 stop.check()
                 part = order[start : start + DECODE_SENTENCES]
                 batch = collate(store, np.asarray(part), self._device, rule, ids.__getitem__)
                 with torch.autocast(**self._autocast):
-                    found = search([model], batch, DEV_SEARCH)
-                for row, hypotheses in zip(part, found, strict=True):
+                    nbest = search([model], batch, DEV_SEARCH)
+                for row, hypotheses in zip(part, nbest, strict=True):
                     ids[row] = np.array([*hypotheses[0].ids, EOS])
         return {
             row: self._side.decode(self._vocabulary.decode(sentence[:-1].tolist()))

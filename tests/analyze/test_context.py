@@ -131,7 +131,7 @@ def test_what_takes_the_place_of_a_context():
         assert (
             bool(read["same document"][i]) == bool(read["other documents"][i]) == bool(own)
         )  # a sentence that has none still has none
-        start, end = documents.around(i)
+        start, end = documents.bounds(i)
         assert all(start <= other < end and other != i for other in read["same document"][i])
         assert all(not start <= other < end for other in read["other documents"][i])
     assert conditions(ContextRule("random", seed=3))["same document"] == ContextRule(
@@ -147,7 +147,7 @@ def test_what_takes_the_place_of_the_memory_of_a_whole_document():
     for name, other in conditions(rule).items():
         replaced, one = Replaced(documents, other), dataclasses.replace(other, whole=False)
         for i in range(8):
-            start, end = documents.around(i)
+            start, end = documents.bounds(i)
             expected = (
                 sorted({read for own in range(start, end) for read in documents.context(own, one)})
                 if i > start

@@ -167,7 +167,7 @@ def test_rounds_take_documents_sentence_by_sentence(sizes, data):
         assert (
             together
             and together == sorted(together)
-            and all(s - documents.around(s)[0] == i for s in together)
+            and all(s - documents.bounds(s)[0] == i for s in together)
         )
     assert Documents([], 3).rounds([2, 0]) == [[0, 2]]
 
@@ -178,7 +178,7 @@ def test_files_of_documents(tmp_path):
     assert len(Documents.beside(tmp_path, "dev", 7)) == 7
     path.write_text("0\n3\n5\n")
     documents = Documents.beside(tmp_path, "dev", 7)
-    assert [documents.around(s) for s in range(7)] == [(0, 3)] * 3 + [(3, 5)] * 2 + [(5, 7)] * 2
+    assert [documents.bounds(s) for s in range(7)] == [(0, 3)] * 3 + [(3, 5)] * 2 + [(5, 7)] * 2
     for wrong in ("1\n3\n", "0\n3\n3\n", "0\n7\n", "0\nx\n", ""):
         path.write_text(wrong)
         with pytest.raises(DataError, match="not the starts of documents"):

@@ -550,7 +550,7 @@ def test_windows_of_whole_documents(text, size, way):
     lines, found, first = [], [], 0
     for window, documents in whole_documents(windowed(numbered, size), boundaries):
         lines += window
-        found += [first + i for i in range(len(window)) if documents.around(i)[0] == i]
+        found += [first + i for i in range(len(window)) if documents.bounds(i)[0] == i]
         first += len(window)
     assert lines == numbered and found == expected
     read = boundaries.sentences(lines)

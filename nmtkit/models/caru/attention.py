@@ -1,8 +1,8 @@
 """Gated attention: at every step the decoder's state refines the source states, then attends.
 
-Keys and values are the refined source states. What depends on the source alone is computed once per
-sentence. A step computes several tensors of (B, K, S, W) numbers, one vector for every source
-position. They are not stored for the backward pass, which computes them again.
+Keys and values are the refined source states. Products of the source states alone are computed once
+per sentence. A step computes several tensors (B, K, S, W), one vector for every source position.
+The backward pass computes these tensors again instead of storing them.
 
 Legend: B sentences, R = B·K rows, K hypotheses a sentence, S source length, H width of the
 decoder's state s, E_h of a source state h_i, W of a refined one g_i, A of the alignment layer.
@@ -26,10 +26,10 @@ from nmtkit.nn.masks import Visible, additive
 from nmtkit.nn.private import softmax_backward
 
 NUMBERS_AT_ONCE = 1 << 20
-"""How many numbers (B, K, S, W) a step of a search computes at once: they stay in the caches."""
+"""Size of (B, K, S, W) that a step of a search computes at once, so that it stays in the caches."""
 Attend = Callable[[Tensor, bool], tuple[Tensor, Tensor, Tensor | None]]
-"""s (R, H), and True at the first step -> context (R, W), weights (B, K, S), and for a capture how
-open the gate is (B, K, S), NaN where it has no effect; else None."""
+"""s (R, H), and True at the first step -> context (R, W), weights (B, K, S), and openness: in a
+capture how open the gate is (B, K, S), NaN where the gate has no effect; otherwise None."""
 
 
 class GatedAttention(nn.Module):
@@ -37,7 +37,7 @@ class GatedAttention(nn.Module):
 
     Args:
         gate: refines the source states.
-        attention: of s to the refined states.
+        attention: attends from s to the refined states.
     """
 
     def __init__(self, gate: Gate, attention: AdditiveAttention) -> None:
@@ -45,7 +45,7 @@ class GatedAttention(nn.Module):
         self.gate, self.attention = gate, attention
 
     def prepare(self, h: Tensor) -> Tensor:
-        """Return what `loop` needs of source states (B, S, E_h), once per sentence: (B, S, ·)."""
+        """Return products of source states (B, S, E_h) for `loop`, once per sentence: (B, S, ·)."""
         return self.gate.prepare(h)
 
     def loop(
@@ -63,7 +63,7 @@ class GatedAttention(nn.Module):
             h: source states (B, S, E_h).
             of_h: `prepare` of them.
             visible: bool (B, 1, S), the real source positions; None = all.
-            times: steps, at most.
+            times: maximum number of steps.
             dtype: number type of the products.
             scale: N.
         """
@@ -84,10 +84,10 @@ class GatedAttention(nn.Module):
                     context = context * alpha.sum(-1, keepdim=True)
                 openness = alpha * torch.nan if capturing() else None
                 return context.flatten(0, 1), alpha, openness
-            q, rows = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
+            q, states = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
             grad = torch.is_grad_enabled()
             step = _Recomputed.apply if grad else self._some_sentences_at_a_time
-            context, alpha = step(gate, *fixed, q, h, of_h, rows, of_s, *gate.inner())
+            context, alpha = step(gate, *fixed, q, h, of_h, states, of_s, *gate.inner())
             openness = gate.openness(of_h, of_s) if capturing() else None
             return context.flatten(0, 1), alpha, openness
 
@@ -103,12 +103,13 @@ class GatedAttention(nn.Module):
         packed = linear.packed is not None and key.dtype == torch.float32
         project = (lambda x, _: linear(x)) if packed else F.linear
         numbers = q.size(1) * h.size(2) * gate.width
-        rows = len(q) if changing() else max(1, NUMBERS_AT_ONCE // numbers)
+        # A change of weights sees the whole batch.
+        at_once = len(q) if changing() else max(1, NUMBERS_AT_ONCE // numbers)
         results = []
-        for start in range(0, len(q), rows):
+        for start in range(0, len(q), at_once):
             # Tensors of more than two axes have sentences first.
             sentences = [
-                x[start : start + rows] if isinstance(x, Tensor) and x.dim() > 2 else x
+                x[start : start + at_once] if isinstance(x, Tensor) and x.dim() > 2 else x
                 for x in arguments
             ]
             results.append(refine_and_attend(gate, *sentences, project=project))
@@ -128,7 +129,7 @@ def refine_and_attend(
     """Refine the source states, and attend to them: one step.
 
     Args:
-        gate: whose `mix` gets `of_gate`.
+        gate: its `mix` gets the tensors `of_gate`.
         mask, scale: see `normalise`.
         key: the keys' matrix (A, W) in the number type of products.
         v: (A).
@@ -138,7 +139,7 @@ def refine_and_attend(
     """
     g = gate.mix(key.dtype, *of_gate)  # (B, K, S, W)
     low = g.to(key.dtype)
-    # vᵀ tanh(W g + q) + Σv; the softmax does not see Σv.
+    # vᵀ tanh(W g + q) + Σv; the constant Σv does not change the softmax.
     scores = torch.sigmoid(torch.add(2 * q, project(low, key), alpha=2)) @ (2 * v)
     alpha = normalise(scores, mask, scale)
     return torch.matmul(alpha.unsqueeze(2).to(low.dtype), low).squeeze(2).to(g.dtype), alpha
@@ -157,20 +158,21 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        # The names of forward; dx is the gradient of x. low: in the number type of products.
+        # Names as in `refine_and_attend`; dx is the gradient of x, low is g in the number type of
+        # products.
         alpha, key, v, q, *of_gate = ctx.saved_tensors
         needed = ctx.needs_input_grad[-len(of_gate) :]
-        of_gate = [x.detach().requires_grad_(n) for x, n in zip(of_gate, needed, strict=True)]
-        with torch.enable_grad():  # the gate's own graph, for the last step
+        of_gate = [x.detach().requires_grad_(need) for x, need in zip(of_gate, needed, strict=True)]
+        with torch.enable_grad():  # a graph of the gate alone, for the last step below
             mixed = ctx.gate.mix(key.dtype, *of_gate)
         g = mixed.detach()
         low = g.to(key.dtype)  # (B, K, S, W)
-        # c = Σ α_i g_i, then α = softmax(N·e): to the scores e.
+        # Through c = Σ α_i g_i and α = softmax(N·e) to the scores e.
         dcontext, dalpha = grads
         of_context = torch.matmul(low, dcontext.to(low.dtype).unsqueeze(-1)).squeeze(-1)
         dscores = softmax_backward(dalpha + of_context.to(alpha.dtype), alpha)
         dscores = 2 * (dscores if ctx.scale is None else dscores * ctx.scale)  # (B, K, S)
-        # e = vᵀ tanh(a) with a = W g + q, and tanh(a) = 2σ(2a) - 1: to v, q, W and g.
+        # Through e = vᵀ tanh(a), a = W g + q, tanh(a) = 2σ(2a) - 1, to v, q, W and g.
         sigma = torch.sigmoid_(torch.add(2 * q, F.linear(low, key), alpha=2))  # (B, K, S, A)
         dv = torch.mv(sigma.flatten(0, 2).t(), dscores.flatten())
         slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v).mul_(dscores.unsqueeze(-1))
@@ -179,6 +181,6 @@ class _Recomputed(torch.autograd.Function):
         dkey = torch.mm(slope.t(), low.flatten(0, 2))
         dg = torch.mm(slope, key).view(low.shape).to(g.dtype)
         dg.addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
-        # g = gate(h, s): to the gate's arguments.
+        # Through g = gate(h, s) to the gate's arguments.
         torch.autograd.backward(mixed, dg, inputs=[x for x in of_gate if x.requires_grad])
         return None, None, None, dkey, dv, dq, *(x.grad for x in of_gate)

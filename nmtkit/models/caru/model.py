@@ -1,6 +1,6 @@
 """CARU-gated attention: a recurrent model with content-adaptive recurrent units as gates.
 
-One unit gates the attention, and one (CAEmbed) the path from attention to the decoder.
+One unit gates the attention. Another unit (CAEmbed) gates the path from attention to the decoder.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from nmtkit.nn.recurrent import GRU, LSTM, MGU, Cell, Recurrent, cell_inputs, ce
 
 CELLS: dict[str, type[Cell]] = {"caru": CARUCell, "gru": GRU, "lstm": LSTM, "mgu": MGU}
 Advance = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
-"""Step t, the state before (R, state_blocks·H) and the context (R, E_h) -> the state after, and for
-a capture how open CAEmbed's gate is (R), else None."""
+"""Step t, the state before (R, state_blocks·H) and the context (R, E_h) -> the state after, and
+in a capture how open CAEmbed's gate is (R), otherwise None."""
 
 
 class CARUAttention(RecurrentModel):
@@ -57,12 +57,13 @@ class CARUAttention(RecurrentModel):
         self.encoder = Recurrent(kind, e, h, s.bidirectional)
         self.initial = Linear(h, h) if s.bidirectional else None
         self.attention, context = self._attention(2 * h if s.bidirectional else h)
-        # What goes from attention to the decoder's cell, and how wide it is.
+        # The context reaches the decoder's cell directly or through CAEmbed; `read` is its width.
         read = {"off": context, "embed": e}.get(s.caembed, h)
         embed, replace = s.caembed != "off", s.caembed == "replace"
         self.embed: Any = CAEmbed(context, read, s.history, s.first_step) if embed else None
         self.word: Any = Linear(e, h, bias=False) if replace else None
         self.cell: Any = None if replace else kind(e, h)
+        # In these two modes the cell reads the context beside the word.
         beside = s.caembed in {"off", "state"}
         self.cell_context: Any = Linear(read, blocks * h, False, blocks) if beside else None
         maxout = s.readout == "maxout"
@@ -83,14 +84,14 @@ class CARUAttention(RecurrentModel):
         return GatedAttention(GRUGate(h, source, inverted), plain), width
 
     def initialise(self) -> None:
-        """Draw all weights from N(0, 0.01²), as the paper does, if the settings want that."""
+        """Draw all weights from N(0, 0.01²), as the paper does, if the settings say so."""
         if self.settings.initial_weights == "normal":
             for parameter in self.parameters():
                 nn.init.normal_(parameter, std=0.01)
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
-        """See `RecurrentModel.adapt`; tied only if the output layer is as wide as embeddings."""
+        """See `RecurrentModel.adapt`; tie only if the output layer is as wide as the embeddings."""
         values = super().adapt(sizes)
         readout = values.get("readout", cls.Settings.model_fields["readout"].default)
         linear = "d_model" in sizes and readout == "linear"
@@ -111,7 +112,7 @@ class CARUAttention(RecurrentModel):
         words = self._words(self.src_table.weight, batch.src)
         states, last = self.encoder(words, batch.src_lengths)
         start, h = last[-1], self.settings.d_hidden
-        if self.initial is not None:  # an LSTM's memory goes on as it is
+        if self.initial is not None:  # only the state; an LSTM's memory cell is not transformed
             first = tanh(self.initial(start[:, :h])).to(start.dtype)
             start = torch.cat([first, start[:, h:]], dim=-1)
         return {
@@ -127,8 +128,8 @@ class CARUAttention(RecurrentModel):
     ) -> tuple[Tensor, State | None]:
         """See `Model.decode`.
 
-        The state is the cell's (R, state_blocks·H), and CAEmbed's vectors of earlier steps.
-        c_t from s_{t-1}; u_t from CAEmbed, or c_t; s_t = Cell([e(y_{t-1})|u_t], s_{t-1}).
+        A step: c_t from s_{t-1}; u_t from CAEmbed, or c_t; s_t = Cell([e(y_{t-1})|u_t], s_{t-1}).
+        The state holds s_t (R, state_blocks·H) and CAEmbed's vectors of earlier steps.
         """
         words = self._words(self.tgt_table.weight, tgt_in)  # (R, T, E)
         s = state["s"] if state else self.first_states(memory, len(tgt_in))
@@ -147,13 +148,13 @@ class CARUAttention(RecurrentModel):
                 record("caembed_gate", torch.stack(embed_gates, dim=1))
         hidden = torch.stack(after, dim=1)  # (R, T, H)
         if self.maxout is not None:
-            read = [words, torch.stack(before, dim=1), torch.stack(contexts, dim=1)]
-            units = self.maxout(torch.cat(read, dim=-1))
+            inputs = [words, torch.stack(before, dim=1), torch.stack(contexts, dim=1)]
+            units = self.maxout(torch.cat(inputs, dim=-1))
             hidden = self.readout(torch.maximum(*units.chunk(2, dim=-1)))  # (R, T, E)
         return self.dropout(hidden), None if state is None else {"s": s, "recent": recent}
 
     def _words(self, table: Tensor, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, E)."""
+        """Return embeddings after dropout: (B, T) -> (B, T, E)."""
         return self.dropout(F.embedding(ids, table))
 
     @eager
@@ -165,17 +166,17 @@ class CARUAttention(RecurrentModel):
         recent: list[Tensor],
         first: bool,
     ) -> tuple[Tensor, list[Any]]:
-        """Loop over time.
+        """Compute all steps of the decoder, one after the other.
 
         Args:
             words: e(y_{t-1}) (T, R, E).
-            s: the state before (R, state_blocks·H).
+            s: the state before the first step (R, state_blocks·H).
             memory: from `encode`.
             recent: see `CAEmbed.loop`.
-            first: True if nothing was written yet.
-        Returns: the state after the last word; and of each step the states before and after it (R,
-            H), its context (R, E_h), its weights (B, K, S), and for a capture how open the gates of
-            attention (B, K, S) and of CAEmbed (R) are, else None.
+            first: True at the start of the target.
+        Returns: the state after the last word; and for each step the states before and after it (R,
+            H), its context (R, E_h), its weights (B, K, S), and in a capture how open the gates of
+            attention (B, K, S) and of CAEmbed (R) are, otherwise None.
         """
         hidden, steps = self.settings.d_hidden, []
         dtype, advance = self._advance(words, recent)
@@ -205,16 +206,16 @@ class CARUAttention(RecurrentModel):
         return attend
 
     def _advance(self, words: Tensor, recent: list[Tensor]) -> tuple[torch.dtype, Advance]:
-        """Return the number type of products, and the function from a context to the next state."""
+        """Return the number type of products, and the function that makes a step."""
         times, hidden, wide = len(words), self.settings.d_hidden, words.dtype
-        embed, cell, kind = self.embed, self.cell, self.settings.caembed
-        if kind == "replace":
+        embed, cell, mode = self.embed, self.cell, self.settings.caembed
+        if mode == "replace":
             # The word goes with the context into CAEmbed's cell, which makes the next state.
             x = embed.cell.inputs(self.word(words))  # (T, R, 2H)
             return x.dtype, embed.loop(recent, times, x.dtype, added=x)
-        x = (embed if kind == "embed" else self).cell.inputs(words)  # (T, R, G·H)
+        x = (embed if mode == "embed" else self).cell.inputs(words)  # (T, R, G·H)
         dtype, step = x.dtype, cell_step([cell], times, x.dtype)
-        if kind == "embed":  # the words go into CAEmbed, whose end is all that the cell reads
+        if mode == "embed":  # the words go into CAEmbed, and the cell reads only CAEmbed's result
             run, to_cell = (
                 embed.loop(recent, times, dtype, words=x),
                 cell_inputs(cell, times, dtype),
@@ -225,7 +226,7 @@ class CARUAttention(RecurrentModel):
 
         def advance(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
             u, gate = run(t, s[:, :hidden], c)
-            x_t = to_cell(u).to(wide) if kind == "embed" else x[t] + to_cell(u)
+            x_t = to_cell(u).to(wide) if mode == "embed" else x[t] + to_cell(u)
             return step(x_t, s), gate
 
         return dtype, advance
