@@ -65,7 +65,7 @@ def test_save_and_load(tmp_path):
 
 @pytest.mark.parametrize(
     "owner, call",
-    [(safetensors.torch, "save_file"), (checkpoints, "_flushed"), (checkpoints, "_give_name")],
+    [(safetensors.torch, "save_file"), (checkpoints, "_flushed"), (checkpoints, "_publish")],
 )
 @pytest.mark.parametrize("times", [1, 2])
 def test_killed_while_saving_leaves_the_previous_checkpoint(
@@ -73,7 +73,7 @@ def test_killed_while_saving_leaves_the_previous_checkpoint(
 ):
     system = System(tmp_path)
     write(system.checkpoints, 1)
-    once_a_checkpoint = call == "_give_name" and times == 2
+    once_a_checkpoint = call == "_publish" and times == 2
     with monkeypatch.context() as patch:
         fail(patch, owner, call, Killed, {times})
         if once_a_checkpoint:

@@ -175,7 +175,7 @@ def test_layers_choose_where_the_module_stands():
         ("enc-dc", {"layers": 3}, "'3-3' are not among"),
         ("enc-dc", {"layers": True}, "layers"),
         ("enc-dc", {"layers": [2]}, "layers"),
-        ("enc-dc", {"encoder": False}, "nowhere"),
+        ("enc-dc", {"encoder": False}, "no layer has the module"),
         ("dec-dc", {"even_side": "right"}, "never reaches to the right\n  in: model.even_side"),
     ],
 )
