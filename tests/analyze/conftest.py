@@ -23,15 +23,45 @@ SMALL = {
     "decoder_layers": 1,
     "dropout": 0.1,
 }
+GATED = {"d_hidden": 16, "d_embedding": 8}
+"""Sizes of the models with gates between recurrent states."""
 TOKENS = 100
 TOY = "tests.toy_recurrent:ToyRecurrent"
 
 
-class AnalysedRun(FakeRun):
+class Findings:
+    """Runs analyses of a run, and reads what they write."""
+
+    def __init__(self, run):
+        self.run = run
+
+    def folder(self, name):
+        return self.run.path / "analyze" / name
+
+    def analyze(self, name, **options):
+        """Run an analysis, and return its finding."""
+        stage.analyze(self.run, name, **options)
+        return json.loads((self.folder(name) / "finding.json").read_text("utf-8"))
+
+    def rows(self, name, **options):
+        """Run an analysis, and return the rows of its table."""
+        return self.analyze(name, **options)["table"]["rows"]
+
+    def refused(self, name, error, words, /, **options):
+        """Run an analysis that must fail with this error, and return the error."""
+        with pytest.raises(error, match=words) as refusal:
+            stage.analyze(self.run, name, **options)
+        return refusal.value
+
+    def figure(self, name):
+        return (self.folder(name) / "figure.svg").read_text("utf-8")
+
+
+class AnalysedRun(FakeRun, Findings):
     """A fake run with a training set, a vocabulary, and systems with a checkpoint."""
 
     def __init__(self, path):
-        super().__init__(path, sets=("test", "other"))
+        FakeRun.__init__(self, path, sets=("test", "other"))
         prep = path / "prep"
         manifest = json.loads((prep / "manifest.json").read_text("utf-8"))
         manifest["sets"].insert(0, text_set("train", "train", 40, 0))
@@ -71,17 +101,6 @@ class AnalysedRun(FakeRun):
             meta = json.dumps({"format": 1, "speed": speed})
             write(folder / "translate" / "test" / "meta.json", [meta])
         return built
-
-
-def finding(run, name):
-    """The finding of an analysis, as it is stored."""
-    return json.loads((run.path / "analyze" / name / "finding.json").read_text("utf-8"))
-
-
-def analyze(run, name, **options):
-    """Run an analysis, and return its finding."""
-    stage.analyze(run, name, **options)
-    return finding(run, name)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import stage
 from nmtkit.analyze.alignment import of_head, select_sites
 from nmtkit.analyze.shared import context_spread, recording
 from nmtkit.analyze.shared.links import (
@@ -30,8 +29,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import pair_batch
 
-from .conftest import SMALL
-from .test_stage import TOY, finding
+from .conftest import SMALL, TOY
 
 DEEP = {**SMALL, "encoder_layers": 2, "decoder_layers": 3}
 
@@ -100,18 +98,14 @@ def test_links_that_do_not_belong_to_the_sentences_are_refused(tmp_path):
 
 
 def slow_links(weights, src, tgt):
-    found = set()
+    links = set()
     for j in sorted(set(tgt)):
-        sums = {}
-        for i in sorted(set(src)):
-            sums[i] = sum(
-                weights[t][s]
-                for t in range(len(tgt))
-                for s in range(len(src))
-                if tgt[t] == j and src[s] == i
-            )
-        found.add((max(sums, key=sums.get), j))
-    return found
+        sums = dict.fromkeys(sorted(set(src)), 0)
+        for row, own in zip(weights, tgt, strict=False):
+            for weight, i in zip(row, src, strict=False):
+                sums[i] += weight * (own == j)
+        links.add((max(sums, key=sums.get), j))
+    return links
 
 
 def test_subwords_are_summed_onto_words():
@@ -141,74 +135,50 @@ def third_line(analysed):
     return pair_batch([ids], [ids])
 
 
-def stored_weights(run, label):
+def stored_weights(analysed, label):
     """Columns, rows and weights that an analysis keeps of an attention."""
-    path = run.path / "analyze" / "alignment" / f"weights.{label}.csv"
+    path = analysed.folder("alignment") / f"weights.{label}.csv"
     header, *rows = csv.reader(path.read_text("utf-8").splitlines())
     weights = torch.tensor([[float(value) for value in row[1:]] for row in rows])
     return header[1:], [row[0] for row in rows], weights
 
 
-def test_error_rate_of_every_layer_by_one_pair_at_a_time(analysed, goldset, capsys):
+def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, goldset, capsys):
+    """The contexts whose spread is measured are α·V."""
     model = analysed.system("base", "transformer", DEEP).eval()
-    stage.analyze(analysed.run, "alignment", gold=goldset)
-    rows = finding(analysed.run, "alignment")["table"]["rows"]
+    rows = analysed.rows("alignment", gold=goldset)
     assert [row["attention"] for row in rows] == [f"decoder.{i}.cross" for i in range(3)]
     links_path, pairs_path = goldset.split(",")
     wanted, pairs = read_gold(links_path), read_pairs(pairs_path)
     vocabulary = load_vocabularies(analysed.run.prep)[0]
-    for row in rows:
-        found = []
-        for src, tgt in pairs:
-            with torch.inference_mode(), capture() as seen:
-                batch = pair_batch([vocabulary.encode(src)], [vocabulary.encode(tgt)])
-                model.decode(batch.tgt_in, model.encode(batch))
-            weights = seen[row["attention"]][0][0].mean(0).tolist()
-            found.append(
-                {(max(range(len(src)), key=weights[j].__getitem__), j) for j in range(len(tgt))}
-            )
-        assert row["aer"] == pytest.approx(rates(found, wanted).error)
-        assert row["links"] == 7
-    out = capsys.readouterr().out
-    assert "base, decoder.1.cross" in out  # the last layer but one is drawn
-    assert "lower is better" in out
-
-
-def test_spread_of_contexts(analysed, goldset):
-    """Of every layer over the gold pairs, with contexts from α·V; and of each step of a sentence."""
-    model = analysed.system("base", "transformer", DEEP).eval()
-    stage.analyze(analysed.run, "alignment", gold=goldset)
-    vocabulary = load_vocabularies(analysed.run.prep)[0]
-    pairs = read_pairs(goldset.split(",")[1])
-    for layer, row in enumerate(finding(analysed.run, "alignment")["table"]["rows"]):
-        spreads = []
+    for layer, row in enumerate(rows):
+        links, spreads = [], []
         for src, tgt in pairs:
             batch = pair_batch([vocabulary.encode(src)], [vocabulary.encode(tgt)])
             with torch.inference_mode(), capture() as seen:
                 memory = model.encode(batch)
                 model.decode(batch.tgt_in, memory)
+            alpha = seen[row["attention"]][0]
+            best = alpha[0, :, : len(tgt), : len(src)].mean(0).argmax(1)
+            links.append({(i, j) for j, i in enumerate(best.tolist())})
             values = memory["layers"][layer]["source"][1]  # (1, H, S, C)
-            steps = (seen[f"decoder.{layer}.cross"][0] @ values).transpose(1, 2).flatten(2)
+            steps = (alpha @ values).transpose(1, 2).flatten(2)
             spreads.append(context_spread.spread(steps, batch.tgt_lengths).item())
+        assert (row["aer"], row["links"]) == (pytest.approx(rates(links, wanted).error), 7)
         spread = row["context_spread"]
         assert spread["value"] == pytest.approx(sum(spreads) / len(spreads), rel=1e-4)
         assert spread["low"] <= spread["value"] <= spread["high"]
-    stage.analyze(analysed.run, "alignment", sentence=3, layer="3")
-    each = [row["context_distance"] for row in finding(analysed.run, "alignment")["table"]["rows"]]
-    batch = third_line(analysed)
-    steps = recording.look(model, batch)["decoder"]["decoder.2.cross_context"]
-    wanted = context_spread.distances(steps, batch.tgt_lengths)[0].tolist()
-    assert each == pytest.approx(wanted, rel=1e-4)
+    out = capsys.readouterr().out
+    assert "base, decoder.1.cross" in out  # the last layer but one is drawn
+    assert "lower is better" in out
 
 
 def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path):
     analysed.system("base", "transformer", DEEP)
-    files = [
-        str(write(tmp_path / "best.align", "0-0 1-1", "0-0 0-1", "1-0 0-1")),
-        str(write(tmp_path / "worst.align", "3-1", "", "1-1")),
-    ]
-    stage.analyze(analysed.run, "alignment", gold=goldset, alignments=files, layer="2")
-    rows = finding(analysed.run, "alignment")["table"]["rows"]
+    best = write(tmp_path / "best.align", "0-0 1-1", "0-0 0-1", "1-0 0-1")
+    worst = write(tmp_path / "worst.align", "3-1", "", "1-1")
+    files = [str(best), str(worst)]
+    rows = analysed.rows("alignment", gold=goldset, alignments=files, layer="2")
     assert [(row["system"], row["attention"]) for row in rows] == [
         ("best.align", "–"),
         ("worst.align", "–"),
@@ -216,30 +186,27 @@ def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path
     ]
     assert [row["aer"] for row in rows[:2]] == pytest.approx([0, 100])
     assert [row["context_spread"] is None for row in rows] == [True, True, False]
-    write(tmp_path / "short.align", "0-0")
-    with pytest.raises(DataError, match="1 lines of links for 3"):
-        stage.analyze(
-            analysed.run, "alignment", gold=goldset, alignments=[str(tmp_path / "short.align")]
-        )
-    with pytest.raises(ConfigError, match="nothing to compare"):
-        stage.analyze(analysed.run, "alignment", alignments=files)
+    analysed.refused("alignment", ConfigError, "nothing to compare", alignments=files)
+    write(worst, "0-0")
+    words = "1 lines of links for 3"
+    analysed.refused("alignment", DataError, words, gold=goldset, alignments=files)
 
 
 def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
     model = analysed.system("base", "transformer", DEEP).eval()
-    stage.analyze(analysed.run, "alignment", sentence=3, layer="3", head=2)
-    found = finding(analysed.run, "alignment")
+    steps = analysed.rows("alignment", sentence=3, layer="3", head=2)
     batch = third_line(analysed)
-    weights = recording.look(model, batch)["decoder"]["decoder.2.cross"][0, 1]
-    columns, rows, stored = stored_weights(analysed.run, "base.decoder.2.cross")
+    seen = recording.look(model, batch)["decoder"]
+    weights = seen["decoder.2.cross"][0, 1]
+    columns, rows, stored = stored_weights(analysed, "base.decoder.2.cross")
     assert columns == rows == ["w1"] * (batch.src.size(1) - 1) + ["</s>"]
     torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
-    assert [row["weight"] for row in found["table"]["rows"]] == pytest.approx(
-        weights.amax(1).tolist(), rel=1e-5
-    )
-    figure = analysed.run.path / "analyze" / "alignment" / "figure.svg"
-    assert "base, decoder.2.cross" in figure.read_text("utf-8")
+    assert [row["weight"] for row in steps] == pytest.approx(weights.amax(1).tolist(), rel=1e-5)
+    assert "base, decoder.2.cross" in analysed.figure("alignment")
     assert "head 2" in capsys.readouterr().out
+    (distances,) = context_spread.distances(seen["decoder.2.cross_context"], batch.tgt_lengths)
+    each = [row["context_distance"] for row in steps]
+    assert each == pytest.approx(distances.tolist(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -253,13 +220,11 @@ def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
 )
 def test_any_attention_of_any_variant_by_its_name(analysed, variant, settings, site):
     analysed.system("own", variant, settings)
-    stage.analyze(analysed.run, "alignment", layer=site, sentence=2)
-    found = finding(analysed.run, "alignment")
-    assert {row["attention"] for row in found["table"]["rows"]} == {site}
-    assert {row["context_distance"] is None for row in found["table"]["rows"]} == {
-        variant != "rnnsearch"
-    }  # the others do not read the source itself
-    _, rows, weights = stored_weights(analysed.run, f"own.{site}")
+    steps = analysed.rows("alignment", layer=site, sentence=2)
+    # The others do not read the source itself.
+    wanted = {(site, variant != "rnnsearch")}
+    assert {(row["attention"], row["context_distance"] is None) for row in steps} == wanted
+    _, rows, weights = stored_weights(analysed, f"own.{site}")
     assert weights.sum(1).tolist() == pytest.approx([1] * len(rows), rel=1e-5)
 
 
@@ -270,14 +235,14 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
     """
     model = analysed.system("own", variant, SMALL).eval()
     (analysed.run.prep / "docs").mkdir()
-    (analysed.run.prep / "docs" / "test.txt").write_text("0\n", "utf-8")
-    stage.analyze(analysed.run, "alignment", sentence=3)
+    write(analysed.run.prep / "docs" / "test.txt", "0")
+    analysed.analyze("alignment", sentence=3)
     before, own = (["w1"] * len(analysed.lines["test"][i].split()) for i in (1, 2))
     texts = {0: np.array([5] * len(before) + [2])}
     context = contexts([[0]], texts.__getitem__, model.context_rule)
     batch = dataclasses.replace(third_line(analysed), context=context)
     weights = recording.look(model, batch)["decoder"]["decoder.0.cross"][0].mean(0)
-    columns, _, stored = stored_weights(analysed.run, "own.decoder.0.cross")
+    columns, _, stored = stored_weights(analysed, "own.decoder.0.cross")
     assert columns == [*([*before, "####"] if variant == "concat" else []), *own, "</s>"]
     torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
 
@@ -285,33 +250,26 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
 def test_what_is_not_there_is_said(analysed, goldset):
     model = analysed.system("base", "transformer", DEEP).eval()
     for options, words in (
-        ({"layer": "4"}, "no layer '4'"),
         ({"layer": "decoder.1.cros"}, "no layer"),
-        (
-            {"layer": "encoder.0.attention", "gold": goldset},
-            "no attention from the target to the source",
-        ),
+        ({"layer": "encoder.0.attention", "gold": goldset}, "no attention from the target to the"),
         ({"head": 3}, "there are 2 heads"),
         ({"sentence": 41}, "no line 41: there are 40"),
         ({"gold": goldset, "sentence": 4}, "no line 4: there are 3"),
         ({"gold": "one"}, "two files are wanted"),
         ({"gold": goldset, "set_names": ["test"]}, "those of --gold"),
     ):
-        with pytest.raises(ConfigError, match=words) as error:
-            stage.analyze(analysed.run, "alignment", **options)
-        assert error.value.hint == "known: 1, 2, 3" or options != {"layer": "4"}
-    assert list(select_sites(model, "decoder.0.attention", False, torch.device("cpu"))) == [
-        "decoder.0.attention"
-    ]
+        analysed.refused("alignment", ConfigError, words, **options)
+    layer = analysed.refused("alignment", ConfigError, "no layer '4'", layer="4")
+    assert layer.hint == "known: 1, 2, 3"
+    site = "decoder.0.attention"
+    assert list(select_sites(model, site, False, torch.device("cpu"))) == [site]
     assert of_head(torch.tensor([[[[0.0]], [[1.0]]]]), 0).item() == 0.5
 
 
 def test_a_system_without_attention_is_left_out(analysed, capsys):
     analysed.system("toy", TOY, {})
-    with pytest.raises(DataError, match="no system of this run attends to the source"):
-        stage.analyze(analysed.run, "alignment")
     analysed.system("base", "transformer", SMALL)
-    stage.analyze(analysed.run, "alignment")
+    analysed.analyze("alignment")
     assert "left out: toy: it has no attention to the source" in capsys.readouterr().err
 
 
@@ -320,10 +278,8 @@ def test_a_system_without_attention_is_left_out(analysed, capsys):
 )
 def test_the_published_sets(shared, name, suffix, lines):
     folder = shared / "data" / "word_alignment_gold"
-    wanted, pairs = (
-        read_gold(folder / f"{name}.gold"),
-        read_pairs(folder / f"{name}.src-tgt{suffix}"),
-    )
+    wanted = read_gold(folder / f"{name}.gold")
+    pairs = read_pairs(folder / f"{name}.src-tgt{suffix}")
     assert len(wanted) == len(pairs) == lines
     check(wanted, pairs, name)
     assert rates([own.sure for own in wanted], wanted).error == 0
@@ -335,9 +291,8 @@ def test_the_published_sets(shared, name, suffix, lines):
 
 
 def test_words_of_a_published_set_keep_their_subwords(shared, multi30k_run):
-    _, pairs = zip(
-        *read_pairs(shared / "data" / "word_alignment_gold" / "roen.src-tgt"), strict=True
-    )
+    path = shared / "data" / "word_alignment_gold" / "roen.src-tgt"
+    _, pairs = zip(*read_pairs(path), strict=True)
     side = TextSide.load(multi30k_run.prep, "src")  # English
     vocabulary = load_vocabularies(multi30k_run.prep)[0]
     all_ids, all_owners = as_subwords(side, vocabulary, pairs)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from nmtkit.analyze import convergence, stage
+from nmtkit.analyze import convergence
 from nmtkit.analyze.convergence import (
     FIRST,
     INTERPOLATED,
@@ -28,8 +28,6 @@ from nmtkit.run import System, write_toml
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 from tests.score.conftest import write
-
-from .conftest import finding
 
 floats = functools.partial(
     st.floats, allow_subnormal=False
@@ -58,6 +56,14 @@ def log(path, records):
     return path
 
 
+def read(folder, records, *distance):
+    return curves.read(log(folder / "m", records), *distance)
+
+
+def stretches(curve):
+    return [(s.begin, s.end, s.seconds) for s in curve.train]
+
+
 def at(found, axis, steps):
     return [found.at(step, axis) for step in steps]
 
@@ -68,20 +74,13 @@ def at(found, axis, steps):
 def test_a_plain_log(tmp_path):
     first, last = (train(step, updates=50) for step in (50, 150))
     records = [first, train(100, 30.0, updates=50), dev(100, 7.5), last]
-    found = curves.read(log(tmp_path / "m", records))
-    assert [(s.begin, s.end, s.seconds, s.loss) for s in found.train] == [
-        (0, 50, 60.0, 4.5),
-        (50, 100, 30.0, 4.0),
-        (100, 150, 60.0, 3.5),
-    ]
-    assert (
-        found.measured == [(100, 7.5)]
-        and found.dev[0].loss == 2.0
-        and found.dev[0].signature == SIGNATURE
-    )
-    assert at(found, "minutes", [0, 25, 50, 75, 100, 150, 151]) == pytest.approx(
-        [0, 0.5, 1.0, 1.25, 1.5, 2.5, None]
-    )
+    found = read(tmp_path, records)
+    assert stretches(found) == [(0, 50, 60.0), (50, 100, 30.0), (100, 150, 60.0)]
+    assert [s.loss for s in found.train] == [4.5, 4.0, 3.5]
+    assert found.measured == [(100, 7.5)]
+    assert (found.dev[0].loss, found.dev[0].signature) == (2.0, SIGNATURE)
+    minutes = at(found, "minutes", [0, 25, 50, 75, 100, 150, 151])
+    assert minutes == pytest.approx([0, 0.5, 1.0, 1.25, 1.5, 2.5, None])
     assert at(found, "epochs", [0, 50, 125, 151]) == pytest.approx([0, 0.5, 1.25, None])
     assert (found.last, found.unlogged) == (150, 0)
 
@@ -95,31 +94,18 @@ def test_the_closing_line_of_a_training_that_went_on_is_counted_once(updates, tm
     records = [
         train(step, seconds, **({"updates": n} if updates else {})) for step, n, seconds in lines
     ]
-    found = curves.read(log(tmp_path / "m", records), 50)
-    assert [(s.begin, s.end) for s in found.train] == [(0, 50), (50, 100), (100, 150)]
-    assert at(found, "minutes", [150]) == pytest.approx([3.0])
-    unfinished = curves.read(log(tmp_path / "m", records[:2]), 50)
-    assert [(s.begin, s.end) for s in unfinished.train] == [(0, 50), (50, 87)]
+    found = read(tmp_path, records, 50)
+    assert stretches(found) == [(0, 50, 60.0), (50, 100, 61.0), (100, 150, 59.0)]
+    unfinished = read(tmp_path, records[:2], 50)
+    assert stretches(unfinished) == [(0, 50, 60.0), (50, 87, 44.4)]
 
 
 def test_of_updates_made_again_the_later_count(tmp_path):
-    first = [
-        train(50, 10.0),
-        train(100, 10.0),
-        dev(100, 5.0),
-        train(150, 10.0),
-        dev(150, 6.0),
-        train(200, 10.0),
-        dev(200, 9.0),
-    ]
+    bleus = {50: None, 100: 5.0, 150: 6.0, 200: 9.0}
+    first = [r for step, bleu in bleus.items() for r in (train(step, 10.0), dev(step, bleu))]
     again = [dev(125, 5.5), train(150, 40.0), dev(150, 6.5), train(200, 50.0)]
-    found = curves.read(log(tmp_path / "m", first + again), 50)
-    assert [(s.end, s.seconds) for s in found.train] == [
-        (50, 10.0),
-        (100, 10.0),
-        (150, 40.0),
-        (200, 50.0),
-    ]
+    found = read(tmp_path, first + again, 50)
+    assert [s.seconds for s in found.train] == [10.0, 10.0, 40.0, 50.0]
     assert found.measured == [(100, 5.0), (125, 5.5), (150, 6.5)]
 
 
@@ -127,21 +113,9 @@ def test_another_distance_of_lines_after_a_restart(tmp_path):
     """What an earlier line tells of beyond the restart is taken off it, with its share of the
     time.
     """
-    found = curves.read(
-        log(
-            tmp_path / "m",
-            [
-                train(50, 50.0, updates=50),
-                train(100, 50.0, updates=50),
-                train(130, 30.0, updates=60),
-            ],
-        )
-    )
-    assert [(s.begin, s.end, s.seconds) for s in found.train] == [
-        (0, 50, 50.0),
-        (50, 70, 20.0),
-        (70, 130, 30.0),
-    ]
+    lines = [(50, 50.0, 50), (100, 50.0, 50), (130, 30.0, 60)]
+    found = read(tmp_path, [train(step, seconds, updates=n) for step, seconds, n in lines])
+    assert stretches(found) == [(0, 50, 50.0), (50, 70, 20.0), (70, 130, 30.0)]
     assert at(found, "minutes", [70, 100, 130]) == pytest.approx([70 / 60, 85 / 60, 100 / 60])
 
 
@@ -165,13 +139,9 @@ def test_a_line_that_is_no_measurement_is_named(tmp_path, odd):
 
 
 def test_what_was_not_measured_is_none(tmp_path):
-    records = [
-        dev(5, None),
-        dev(6, 3.0, loss=None),
-        {**train(7, None), "nll": None},
-        {"step": 8, "kind": "train"},
-    ]
-    found = curves.read(log(tmp_path / "m", records))
+    looks = [dev(5, None), dev(6, 3.0, loss=None)]
+    lines = [{**train(7, None), "nll": None}, {"step": 8, "kind": "train"}]
+    found = read(tmp_path, looks + lines)
     assert [(look.step, look.loss, look.bleu) for look in found.dev] == [
         (5, 2.0, None),
         (6, None, 3.0),
@@ -182,7 +152,7 @@ def test_what_was_not_measured_is_none(tmp_path):
 
 
 def test_a_gap_in_the_log_is_counted(tmp_path):
-    found = curves.read(log(tmp_path / "m", [train(50, updates=50), train(150, updates=47)]))
+    found = read(tmp_path, [train(50, updates=50), train(150, updates=47)])
     assert found.unlogged == 53 and at(found, "minutes", [100]) == [1.0]
 
 
@@ -208,14 +178,13 @@ def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, mov
                 window = 0
         if window:
             records.append(line(step, window))
-    found = curves.read(log(tmp_path_factory.mktemp("log") / "m", records))
+    found = read(tmp_path_factory.mktemp("log"), records)
     ends = [s.end for s in found.train]
     assert [s.begin for s in found.train] == [0, *ends[:-1]][: len(ends)]
     for end in ends:
         if end % 7 == 0 or end == ends[-1]:
-            assert at(found, "minutes", [end])[0] == pytest.approx(
-                sum(clock[s] for s in range(1, end + 1)) / 60
-            )
+            spent = sum(clock[s] for s in range(1, end + 1))
+            assert found.at(end, "minutes") == pytest.approx(spent / 60)
 
 
 def test_what_the_reporter_writes_is_read(tmp_path, capsys):
@@ -230,9 +199,8 @@ def test_what_the_reporter_writes_is_read(tmp_path, capsys):
     found = curves.read(system.metrics)
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]
     assert at(found, "minutes", [40]) == pytest.approx([40 / 60])
-    assert found.timed and at(found, "processor_minutes", [10, 40, 41]) == pytest.approx(
-        [30 / 60, 120 / 60, None]
-    )
+    processor = at(found, "processor_minutes", [10, 40, 41])
+    assert found.timed and processor == pytest.approx([30 / 60, 120 / 60, None])
 
 
 # When a level was reached
@@ -269,21 +237,13 @@ def test_levels_as_a_person_gives_them():
 @pytest.fixture
 def trained(analysed):
     """Two trainings, the second as good in half the updates, and one without dev BLEU."""
-    for name, every, bleus in (
-        ("base", 50, [4, 8, 16, 20]),
-        ("fast", 25, [4, 8, 16, 20]),
-        ("mute", 50, [None] * 4),
-    ):
-        folder = analysed.add(name, 0.3, sets=[])
-        write_toml(
-            folder / "config.toml",
-            {"variant": "toy", "train": {"log_every": every, "dev_sentences": 0}},
-        )
-        records = [
-            r
-            for i, bleu in enumerate(bleus, 1)
-            for r in (train(every * i, updates=every), dev(every * i, bleu, 5.0 - i))
-        ]
+    bleus = [4, 8, 16, 20]
+    for name, every, own in (("base", 50, bleus), ("fast", 25, bleus), ("mute", 50, [None] * 4)):
+        folder, records = analysed.add(name, 0.3, sets=[]), []
+        settings = {"log_every": every, "dev_sentences": 0}
+        write_toml(folder / "config.toml", {"variant": "toy", "train": settings})
+        for i, bleu in enumerate(own, 1):
+            records += [train(every * i, updates=every), dev(every * i, bleu, 5.0 - i)]
         log(folder / "metrics.jsonl", records)
     return analysed
 
@@ -293,22 +253,17 @@ def analyze(trained):
     """Run the analysis; return its finding, with the rows by point, BLEU and system."""
 
     def run(*systems, **options):
-        stage.analyze(trained.run, "convergence", systems=systems, **options)
-        found = finding(trained.run, "convergence")
+        found = trained.analyze("convergence", systems=systems, **options)
         found["rows"] = {(r["point"], r["bleu"], r["system"]): r for r in found["table"]["rows"]}
         return found
 
     return run
 
 
-@pytest.fixture
-def folder(trained):
-    return trained.run.path / "analyze" / "convergence"
-
-
-def points(folder, system, kind, column):
+def points(trained, system, kind, column):
     """A column of the curves' file."""
-    rows = csv.DictReader((folder / "curves.csv").read_text("utf-8").splitlines())
+    text = (trained.folder("convergence") / "curves.csv").read_text("utf-8")
+    rows = csv.DictReader(text.splitlines())
     return [row[column] for row in rows if (row["system"], row["kind"]) == (system, kind)]
 
 
@@ -319,7 +274,7 @@ def values(row, *keys):
 PLACE = ("updates", "epochs", "minutes", "ratio", "how")
 
 
-def test_systems_side_by_side(analyze, folder, capsys):
+def test_systems_side_by_side(trained, analyze, capsys):
     found = analyze("base", "fast", "mute", levels="12,20,21")
     rows, facts = found["rows"], found["facts"]
     assert list(rows) == [
@@ -340,12 +295,12 @@ def test_systems_side_by_side(analyze, folder, capsys):
     for text in ("not reached", "without dev BLEU, so without levels: mute", found["text"]):
         assert text in out
     assert out.count("best 20.00") == 2
-    assert points(folder, "fast", "dev", "bleu") == ["4.0", "8.0", "16.0", "20.0"]
-    assert points(folder, "base", "train", "minutes") == ["1.0", "2.0", "3.0", "4.0"]
+    assert points(trained, "fast", "dev", "bleu") == ["4.0", "8.0", "16.0", "20.0"]
+    assert points(trained, "base", "train", "minutes") == ["1.0", "2.0", "3.0", "4.0"]
 
 
 def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logged(
-    trained, analyze, folder, capsys
+    trained, analyze, capsys
 ):
     analyze("base", "fast", levels="12")
     assert "processor" not in capsys.readouterr().out
@@ -364,11 +319,9 @@ def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logge
     assert rows["best", 20.0, "fast"]["processor_minutes"] == 3.5
     assert rows["level", 12.0, "base"]["processor_minutes"] is None
     out = capsys.readouterr().out
-    assert (
-        "processor minutes: processor time of the same updates" in out
-        and "not in the log of base" in out
-    )
-    assert points(folder, "fast", "dev", "processor_minutes") == ["1.0", "2.5", "3.0", "3.5"]
+    assert "processor minutes: processor time of the same updates" in out
+    assert "not in the log of base" in out
+    assert points(trained, "fast", "dev", "processor_minutes") == ["1.0", "2.5", "3.0", "3.5"]
 
 
 def test_the_first_validation_is_a_bound_and_no_ratio_is_made_of_it(analyze):
@@ -378,38 +331,36 @@ def test_the_first_validation_is_a_bound_and_no_ratio_is_made_of_it(analyze):
         assert values(row, "updates", "ratio", "how") == [updates, None, FIRST]
 
 
-def test_levels_of_its_own_and_the_figure(analyze, folder):
+def test_levels_of_its_own_and_the_figure(trained, analyze):
     facts = analyze()["facts"]
     assert facts["levels"] == [10.0, 15.0, 18.0, 20.0] and "weakest" in facts["levels_from"]
-    figure = (folder / "figure.svg").read_text("utf-8")
+    figure = trained.figure("convergence")
     axes = ("updates", "epochs", "minutes", "dev BLEU", "loss per target token (thin: training)")
     for text in (*axes, ">base<", ">fast<", ">mute<"):
         assert text in figure
     assert figure.count(">base<") == 1
 
 
-def test_without_times_there_is_no_axis_of_minutes(trained, analyze, folder):
+def test_without_times_there_is_no_axis_of_minutes(trained, analyze):
     path = trained.run.path / "systems" / "base" / "metrics.jsonl"
     log(path, [train(50, None), dev(50, 3.0), dev(60, 6.0)])
     rows = analyze("base", levels="3,6")["table"]["rows"]
     places = [[50.0, 0.5, None], [60.0, None, None], [60.0, None, None]]
     assert [values(row, "updates", "epochs", "minutes") for row in rows] == places
-    assert "minutes" not in (folder / "figure.svg").read_text("utf-8")
+    assert "minutes" not in trained.figure("convergence")
 
 
-def test_where_nobody_measured_bleu_losses_are_shown(analyze, folder, capsys):
+def test_where_nobody_measured_bleu_losses_are_shown(trained, analyze, capsys):
     assert list(analyze("mute")["rows"]) == [("best", None, "mute")]
     assert "no training measured BLEU" in capsys.readouterr().out
-    assert "dev BLEU" not in (folder / "figure.svg").read_text("utf-8")
+    assert "dev BLEU" not in trained.figure("convergence")
 
 
 def test_bleu_measured_in_two_ways_is_said(trained, analyze, capsys):
     other, said = "nrefs:1|case:lc", "was measured in several ways"
     system = trained.run.path / "systems" / "fast"
-    log(
-        system / "metrics.jsonl",
-        [train(50), dev(50, 3.0, signature=other), dev(60, 6.0, signature=other)],
-    )
+    looks = [dev(step, 3.0, signature=other) for step in (50, 60)]
+    log(system / "metrics.jsonl", [train(50), *looks])
     found = analyze("base", "fast")
     out, err = capsys.readouterr()
     assert said in err and "NOT measured in one way" in out
@@ -426,8 +377,8 @@ def test_a_system_that_has_not_begun_is_left_out(trained, analyze, capsys):
     found = analyze("fast", "base")
     assert "left out: fast: its log has no measurement yet" in capsys.readouterr().err
     assert {system for _, _, system in found["rows"]} == {"base"}
-    with pytest.raises(DataError, match="no training of this run has logged anything"):
-        analyze("fast")
+    words = "no training of this run has logged anything"
+    trained.refused("convergence", DataError, words, systems=["fast"])
 
 
 def test_from_the_command_line(trained):

@@ -7,17 +7,15 @@ import math
 import pytest
 import torch
 
-from nmtkit.analyze import divergence, stage
+from nmtkit.analyze import divergence
 from nmtkit.analyze.divergence import REDUCTIONS, jensen_shannon, mean_divergence, pairs_of
 from nmtkit.analyze.shared import recording
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError
 from nmtkit.nn.attention import attention
 from nmtkit.nn.capture import capture
 from nmtkit.translate.forced import pair_batch
 
 from .conftest import SMALL
-from .test_stage import finding
 
 GOLDEN = {
     "max_renorm": 0.090832,
@@ -56,7 +54,7 @@ def test_golden_values(mode):
 
 
 def test_bounds_natural_logarithm_and_zeros():
-    p, q = torch.tensor([[1.0, 0.0, 0.0]]).double(), torch.tensor([[0.0, 1.0, 0.0]]).double()
+    p, q = torch.eye(2, dtype=torch.float64)[:, None]
     assert float(jensen_shannon(p, q)) == pytest.approx(math.log(2))
     assert float(jensen_shannon(p, p)) == 0.0
 
@@ -70,9 +68,8 @@ def test_the_two_groups_of_heads_are_recorded_apart():
         attention(q, k, v, name="all")
         attention(q, k, v, name="all", parts=("local", "global"))
     assert set(seen) == {"all", "all_context", "all.local", "all.global"}
-    assert torch.equal(
-        torch.cat([seen["all.local"][0], seen["all.global"][0]], dim=1), seen["all"][0]
-    )
+    parts = [seen[f"all.{part}"][0] for part in ("local", "global")]
+    assert torch.equal(torch.cat(parts, dim=1), seen["all"][0])
     assert pairs_of(list(seen)) == ["all"]
 
 
@@ -123,22 +120,18 @@ def test_every_pair_of_a_set_is_read_once(analysed, monkeypatch):
     monkeypatch.setattr(recording, "POSITIONS", 60)
     store = Store(analysed.run.prep / "test")
     batches = list(recording.batches(store, torch.device("cpu")))
-    assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(
-        range(len(store))
-    )
-    assert len(batches) > 5
+    read = sorted(row for batch in batches for row in batch.rows.tolist())
+    assert read == list(range(len(store))) and len(batches) > 5
     assert all(batch.src.numel() <= 60 for batch in batches)
 
 
-def divergences(run):
+def divergences(analysed):
     """The finding, its figure, and the rows over all positions by system."""
-    stage.analyze(run, "divergence", set_names=["other"])
-    found = finding(run, "divergence")
-    rows = {}
+    found, rows = analysed.analyze("divergence", set_names=["other"]), {}
     for row in found["table"]["rows"]:
         if row["positions"] == "all":
             rows.setdefault(row["system"], []).append(row)
-    return found, (run.path / "analyze" / "divergence" / "figure.svg").read_text("utf-8"), rows
+    return found, analysed.figure("divergence"), rows
 
 
 def test_systems_of_several_kernels_side_by_side(analysed, capsys):
@@ -146,7 +139,7 @@ def test_systems_of_several_kernels_side_by_side(analysed, capsys):
     dual(analysed, "three", "enc-dc", kernel_size=3)
     dual(analysed, "top", "enc-dc", layers="2-2")
     analysed.system("base", "transformer", SMALL)
-    found, figure, rows = divergences(analysed.run)
+    found, figure, rows = divergences(analysed)
     out, err = capsys.readouterr()
     assert "base" in err and "max_renorm" in out
     assert [c["key"] for c in found["table"]["columns"]][-4:] == list(GOLDEN)
@@ -174,17 +167,11 @@ def test_systems_of_several_kernels_side_by_side(analysed, capsys):
     assert found["facts"] | {"set": "other", "logarithm": "natural"} == found["facts"]
 
 
-def test_where_nobody_attends_twice_it_is_said(analysed):
-    analysed.system("base", "transformer", SMALL)
-    with pytest.raises(DataError, match="no system of this run attends locally and globally"):
-        stage.analyze(analysed.run, "divergence")
-
-
 def test_which_stacks_have_local_heads_is_said_once(analysed):
     """enc-dc and full-dc differ in model.decoder, which the rows of their stacks say."""
     dual(analysed, "one", "enc-dc")
     dual(analysed, "both", "full-dc", kernel_size=3)
-    _, _, rows = divergences(analysed.run)
+    _, _, rows = divergences(analysed)
     settings = {(row["stack"], row["settings"]) for row in rows["both"]}
     assert settings == {("encoder", "kernel_size=3"), ("decoder", "kernel_size=3")}
     assert {(row["stack"], row["settings"]) for row in rows["one"]} == {
@@ -194,6 +181,6 @@ def test_which_stacks_have_local_heads_is_said_once(analysed):
 
 def test_one_system_has_one_panel(analysed):
     dual(analysed, "one", "enc-dc")
-    found, figure, _ = divergences(analysed.run)
+    found, figure, _ = divergences(analysed)
     assert "dv (max_renorm)" in figure and "E_d" not in figure
     assert found["bars"].startswith("E_d (max_renorm)\none, encoder ")

@@ -7,11 +7,9 @@ import math
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from nmtkit.analyze import stage
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.run import Run
 
-from .conftest import SMALL, finding
+from .conftest import SMALL
 
 PAPER = """
 citation = "Somebody 2020"
@@ -33,10 +31,13 @@ def translated(analysed):
     return analysed
 
 
+def hypotheses(run, name):
+    return (run.system(name).translation("test") / "hyp.txt").read_text("utf-8").splitlines()
+
+
 def sentence_bleu(run, name):
     """Of each line of the test set, with sacreBLEU's own counting of orders."""
-    lines = (run.system(name).translation("test") / "hyp.txt").read_text("utf-8").splitlines()
-    refs = (run.references("test")[0]).read_text("utf-8").splitlines()
+    lines, refs = hypotheses(run, name), run.references("test")[0].read_text("utf-8").splitlines()
     return [
         BLEU(effective_order=True).sentence_score(hyp, [ref]).score
         for hyp, ref in zip(lines, refs, strict=True)
@@ -44,63 +45,52 @@ def sentence_bleu(run, name):
 
 
 def test_the_line_and_all_others(translated, capsys):
-    run = translated.run
-    stage.analyze(run, "examples", sentence=3)
+    first, second = translated.rows("examples", sentence=3)
     out = capsys.readouterr().out
-    base, better = (sentence_bleu(run, name) for name in ("base", "better"))
-    first, second = finding(run, "examples")["table"]["rows"]
+    base, better = (sentence_bleu(translated.run, name) for name in ("base", "better"))
     assert (first["bleu"], second["bleu"]) == pytest.approx((base[2], better[2]))
     assert first["ahead"] is first["behind"] is first["p"] is None
     ahead, behind = (
         sum(sign * (b - a) > 1e-9 for a, b in zip(base, better, strict=True)) for sign in (1, -1)
     )
-    assert (second["ahead"], second["behind"]) == pytest.approx(
-        (100 * ahead / 40, 100 * behind / 40)
-    ) and ahead > behind > 0
+    percent = (100 * ahead / 40, 100 * behind / 40)
+    assert (second["ahead"], second["behind"]) == pytest.approx(percent) and ahead > behind > 0
     few = range(min(ahead, behind) + 1)
     p = 2 * sum(math.comb(ahead + behind, i) for i in few) / 2 ** (ahead + behind)
     assert second["p"] == pytest.approx(min(1, p))
     for row, own in ((first, base), (second, better)):
-        assert (
-            row["mean"]["value"] == pytest.approx(sum(own) / 40)
-            and row["mean"]["low"] < row["mean"]["value"] < row["mean"]["high"]
-        )
-    for name in ("base", "better"):
-        assert (run.system(name).translation("test") / "hyp.txt").read_text("utf-8").splitlines()[
-            2
-        ] in out
+        mean = row["mean"]
+        assert mean["value"] == pytest.approx(sum(own) / 40)
+        assert mean["low"] < mean["value"] < mean["high"]
+        assert hypotheses(translated.run, row["system"])[2] in out
     assert "source  " in out and "reference  " in out
-    assert ">better</text>" in (run.path / "analyze" / "examples" / "figure.svg").read_text("utf-8")
+    assert ">better</text>" in translated.figure("examples")
 
 
 def test_only_the_systems_asked_for_the_first_is_the_baseline(translated):
     for systems in (["better"], ["better", "base"]):
-        stage.analyze(translated.run, "examples", systems=systems)
-        rows = finding(translated.run, "examples")["table"]["rows"]
+        rows = translated.rows("examples", systems=systems)
         assert [row["system"] for row in rows] == systems
         assert [row["p"] is None for row in rows] == [True, False][: len(rows)]
 
 
 def test_beside_the_papers(translated, tmp_path, capsys):
-    (tmp_path / "paper.toml").write_text(PAPER, "utf-8")
-    stage.analyze(
-        translated.run, "examples", sentence=4, paper=str(tmp_path / "paper.toml"), table="sentence"
-    )
+    path = tmp_path / "paper.toml"
+    path.write_text(PAPER, "utf-8")
+    translated.analyze("examples", sentence=4, paper=str(path), table="sentence")
     out = capsys.readouterr().out
-    assert (
-        f"{sentence_bleu(translated.run, 'better')[3] / 100:.3f}" in out
-        and "0.403" in out
-        and "not trained here" in out
-    )
-    assert (
-        "test, line 4, printed of a corpus that it does not name: so there is no difference" in out
-    )
-    assert (translated.run.path / "analyze" / "examples" / "paper.md").is_file()
+    for text in (
+        f"{sentence_bleu(translated.run, 'better')[3] / 100:.3f}",
+        "0.403",
+        "not trained here",
+        "test, line 4, printed of a corpus that it does not name: so there is no difference",
+    ):
+        assert text in out
+    assert (translated.folder("examples") / "paper.md").is_file()
 
 
-def test_what_cannot_be_shown_is_said(translated, analysed):
-    with pytest.raises(ConfigError, match="no line 41: there are 40") as error:
-        stage.analyze(translated.run, "examples", sentence=41)
-    assert error.value.hint == "1 to 40"
-    with pytest.raises(DataError, match="no system of this run has translated other"):
-        stage.analyze(Run(translated.run.path), "examples", set_names=["other"])
+def test_what_cannot_be_shown_is_said(translated):
+    line = translated.refused("examples", ConfigError, "no line 41: there are 40", sentence=41)
+    assert line.hint == "1 to 40"
+    words = "no system of this run has translated other"
+    translated.refused("examples", DataError, words, set_names=["other"])

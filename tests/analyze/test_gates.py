@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import gates, stage
+from nmtkit.analyze import gates
 from nmtkit.analyze.gates import GateMean
 from nmtkit.analyze.shared import recording
 from nmtkit.analyze.shared import words as texts
@@ -29,16 +29,13 @@ from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 from tests.score.conftest import write
 
-from .conftest import SMALL
-from .test_stage import TOY, finding
+from .conftest import GATED, SMALL, TOY
 
 CPU = torch.device("cpu")
-GATED = {"d_hidden": 16, "d_embedding": 8}
 RESAMPLES = Resampling(40, 100)
-HAVING = "amn, context-aware, han, caru, gru-inv, gatt"
 
 
-def means(values):
+def mean(values):
     known = [v for v in values if not math.isnan(v)]
     return sum(known) / len(known) if known else math.nan
 
@@ -58,14 +55,10 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
             with torch.inference_mode(), capture() as alone:
                 model.decode(torch.tensor([[1, *tgt[:-1]]]), model.encode(pair_batch([src], [tgt])))
             opened = alone[site][0][0].tolist()
-            of_source = (
-                [means([step[i] for step in opened]) for i in range(len(src) - 1)]
-                if side == "src"
-                else []
-            )  # steps at which it has a say
-            wanted = of_source or [opened[t] for t in range(1, len(tgt))] * (
-                side == "tgt"
-            )  # of y_{t-1} the gate at step t, when it was read
+            if side == "src":  # steps at which it has a say
+                wanted = [mean(step[i] for step in opened) for i in range(len(src) - 1)]
+            else:  # of y_{t-1} the gate at step t, when it was read
+                wanted = opened[1 : len(tgt)]
             assert own.tolist() == pytest.approx(wanted, rel=1e-9, nan_ok=True)
 
 
@@ -92,18 +85,12 @@ def test_gates_are_found_by_what_is_recorded(variant, settings, wanted):
 def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
     batch = pair_batch([[5, EOS]] * 2, [[6, 7, 8, EOS], [9, EOS]])
     opened = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]])
-    written, before = (
-        gates.of_subwords(opened, batch, site, "tgt")
-        for site in ("decoder_context.gate", "caembed_gate")
-    )
-    assert [own.tolist() for own in written] == [
-        pytest.approx([0.1, 0.2, 0.3]),
-        pytest.approx([0.5]),
-    ]
-    assert [own.tolist() for own in before] == [
-        pytest.approx([0.2, 0.3, 0.4]),
-        pytest.approx([0.6]),
-    ]
+    for site, wanted in (
+        ("decoder_context.gate", [[0.1, 0.2, 0.3], [0.5]]),
+        ("caembed_gate", [[0.2, 0.3, 0.4], [0.6]]),
+    ):
+        found = gates.of_subwords(opened, batch, site, "tgt")
+        assert [own.tolist() for own in found] == [pytest.approx(own) for own in wanted]
 
 
 def test_a_bar_stands_for_words_of_which_the_gate_was_asked_only():
@@ -228,35 +215,26 @@ def demo(tmp_path_factory):
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
 def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
-    store, text, vocabulary = (
-        Store(demo.prep / "test"),
-        TextSide.load(demo.prep, side),
-        load_vocabularies(demo.prep)[side == "tgt"],
-    )
+    """And are counted in the training text as it was prepared, a line at a time; a set has words
+    that training never saw, and some outside the vocabulary.
+    """
+    store, text = Store(demo.prep / "test"), TextSide.load(demo.prep, side)
+    vocabulary = load_vocabularies(demo.prep)[side == "tgt"]
     words = texts.read_words(demo, store, side)
     assert max(map(len, words.owners)) > max(map(len, words.lines))
     for number, (own, owners) in enumerate(zip(words.lines, words.owners, strict=True)):
-        pieces = [vocabulary[int(i)] for i in getattr(store, side)(number)[:-1]]
-        assert len(pieces) == len(owners)
-        if "<unk>" not in pieces:
+        subwords = [vocabulary[int(i)] for i in getattr(store, side)(number)[:-1]]
+        assert len(subwords) == len(owners)
+        if "<unk>" not in subwords:
             assert [
-                text.surface([p for p, o in zip(pieces, owners, strict=True) if o == n])
+                text.surface([p for p, o in zip(subwords, owners, strict=True) if o == n])
                 for n in range(len(own))
             ] == own
 
-
-@pytest.mark.parametrize("side", ["src", "tgt"])
-def test_words_are_counted_in_the_training_text(demo, side):
-    """Against the text as it was prepared, a line at a time; and where a set has a word that
-    training never saw, and one outside the vocabulary.
-    """
-    text, store = TextSide.load(demo.prep, side), Store(demo.prep / "test")
-    vocabulary = load_vocabularies(demo.prep)[side == "tgt"]
     training, counts = Store(demo.prep / "train"), Counter()
     for row in range(len(training)):
         subwords = (vocabulary[int(i)] for i in getattr(training, side)(row)[:-1])
         counts.update(" ".join(subwords).replace("@@ ", "").split())
-    words = texts.read_words(demo, store, side)
     known = [all(piece in vocabulary for piece in text.bpe.segment([word])) for word in words.flat]
     wanted = [
         counts[word] if own else texts.OUTSIDE for word, own in zip(words.flat, known, strict=True)
@@ -329,21 +307,19 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     write(
         tags, [re.sub(r"\S+", lambda w: "NOUN" if w[0][0].isupper() else "REST", x) for x in lines]
     )
-    stage.analyze(analysed.run, "gates", src_tags=str(tags))
+    found = analysed.analyze("gates", src_tags=str(tags))
     out, err = capsys.readouterr()
     assert "left out: plain: it has no gate" in err and "left out: toy: it has no gate" in err
-    assert (
-        "what the decoder's state makes of it (both, one)" in out
-        and "lets the source word into it (inverse)" in out
-    )
-    assert (
-        "0 keeps the old state" in out
-        and "█" in out
-        and "one: attention_gate" in out
-        and "one: caembed_gate" not in out
-    )
-    found = finding(analysed.run, "gates")
-    folder = analysed.run.path / "analyze" / "gates"
+    for text in (
+        "what the decoder's state makes of it (both, one)",
+        "lets the source word into it (inverse)",
+        "0 keeps the old state",
+        "█",
+        "one: attention_gate",
+    ):
+        assert text in out
+    assert "one: caembed_gate" not in out
+    folder = analysed.folder("gates")
     assert (folder / "tokens.src.txt").read_text("utf-8").splitlines() == list(lines)
     words = [word for line in lines for word in line.split()]
     rows = {(row["gate"], row["group"], row["label"]): row for row in found["table"]["rows"]}
@@ -367,23 +343,18 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
         total = sum(mean["value"] * count for mean, count in own) / len(words)
         assert rows["attention_gate", "all", "all"][system]["value"] == pytest.approx(total)
         assert all(mean["low"] <= mean["value"] <= mean["high"] for mean, _ in own)
-    assert "attention_gate, 0 to 1" in (folder / "figure.svg").read_text("utf-8")
+    assert "attention_gate, 0 to 1" in analysed.figure("gates")
     assert "caembed_gate, 0 to 1" in (folder / "figure.caembed_gate.svg").read_text("utf-8")
     assert found["facts"]["gates"]["both"] == {"attention_gate": "src", "caembed_gate": "tgt"}
     tags.write_text("X\n" * 40, "utf-8")
-    with pytest.raises(DataError, match="1 tags for"):  # another tag file is another finding
-        stage.analyze(analysed.run, "gates", src_tags=str(tags))
+    # Another tag file is another finding.
+    analysed.refused("gates", DataError, "1 tags for", src_tags=str(tags))
 
 
-def test_without_any_gate_it_is_said_who_has_one(analysed, tmp_path):
-    analysed.system("plain", "transformer", SMALL)
-    with pytest.raises(DataError, match="no system of this run has a gate .plain") as error:
-        stage.analyze(analysed.run, "gates")
-    assert error.value.hint == f"variants that have one: {HAVING}"
+def test_tags_without_a_file_or_a_gate(analysed, tmp_path):
     analysed.system("one", "gatt", GATED)
     path = tmp_path / "tags"
-    with pytest.raises(DataError, match=f"no such file: {path}"):
-        stage.analyze(analysed.run, "gates", src_tags=str(path))
+    analysed.refused("gates", DataError, f"no such file: {path}", src_tags=str(path))
     path.write_text("X\n", "utf-8")
-    with pytest.raises(ConfigError, match="no gate is of words of the target"):
-        stage.analyze(analysed.run, "gates", tgt_tags=str(path))
+    words = "no gate is of words of the target"
+    analysed.refused("gates", ConfigError, words, tgt_tags=str(path))

@@ -11,35 +11,30 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import importance, stage
+from nmtkit.analyze import importance
 from nmtkit.analyze.analysis import LeftOut
 from nmtkit.analyze.shared import ablation, context_spread, recording
 from nmtkit.analyze.shared.ablation import Ablation
-from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture, changed, record
 from nmtkit.score.resampling import Resampling
 from nmtkit.text.vocabulary import EOS
+from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 
-from .conftest import SMALL
-from .test_stage import TOY, finding
+from .conftest import GATED, SMALL, TOY
 
 CPU = torch.device("cpu")
 DEEP = {**SMALL, "encoder_layers": 2, "decoder_layers": 2}
+CARU = [
+    {"caatt_first": "gated", "bidirectional": True, "readout": "maxout"},
+    {"caembed": "embed", "history": 2},
+    {"caembed": "replace", "caatt": False},
+]
+VARIANTS = ["transformer", "full-dc", "pr", "rnnsearch", "caru", "gru-inv", "gatt"]
 CASES = [
-    contract.Case("transformer"),
-    contract.Case("full-dc"),
-    contract.Case("pr"),
-    contract.Case("rnnsearch"),
-    contract.Case("caru"),
-    contract.Case(
-        "caru", (("caatt_first", "gated"), ("bidirectional", True), ("readout", "maxout"))
-    ),
-    contract.Case("caru", (("caembed", "embed"), ("history", 2))),
-    contract.Case("caru", (("caembed", "replace"), ("caatt", False))),
-    contract.Case("gru-inv"),
-    contract.Case("gatt"),
+    *map(contract.Case, VARIANTS),
+    *(contract.Case("caru", tuple(settings.items())) for settings in CARU),
 ]
 
 
@@ -81,18 +76,9 @@ def bits(p, q):
 )
 def test_a_model_of_two_words_by_hand(in_parallel, renormalise, first, second):
     whole = (27 / 28, 1 / 28)
-    one = torch.tensor([[5, EOS]])
-    batch = Batch(
-        one,
-        torch.tensor([2]),
-        torch.tensor([0]),
-        tgt_in=torch.tensor([[1]]),
-        tgt_out=torch.tensor([[EOS]]),
-        tgt_lengths=torch.tensor([1]),
-    )
-    d_alpha, d_js, spread = ablation.compare(
-        Ablation(TwoWords(), "cross", renormalise, in_parallel), batch
-    )
+    batch = pair_batch([[5, EOS]], [[EOS]])
+    attention = Ablation(TwoWords(), "cross", renormalise, in_parallel)
+    d_alpha, d_js, spread = ablation.compare(attention, batch)
     assert d_alpha.item() == 0.5
     assert d_js.item() == pytest.approx(bits(whole, first) - bits(whole, second), abs=1e-15)
     assert spread.isnan().all()  # it records no contexts
@@ -151,35 +137,26 @@ def test_a_batch_equals_one_removal_at_a_time(case, renormalise):
     alpha = seen[site][0].mean(1)
     best = alpha.argmax(-1)
     other = drawn_positions(batch.rows, best, batch.src_lengths)
-    for row, (sources, steps) in enumerate(
-        zip(batch.src_lengths.tolist(), batch.tgt_lengths.tolist(), strict=True)
-    ):
-        assert points[row].tolist() == [
-            t < steps and sources > 1 for t in range(batch.tgt_in.size(1))
-        ]
-        for t in range(steps if sources > 1 else 0):
-            i, j = int(best[row, t]), int(other[row, t])
-            whole, without_i, without_j = (
-                one_removal(model, site, batch, row, t, k, renormalise) for k in (-1, i, j)
-            )
-            assert d_alpha[row, t].item() == pytest.approx(
-                alpha[row, t, i].item() - alpha[row, t, j].item(), abs=1e-12
-            )
-            assert d_js[row, t].item() == pytest.approx(
-                bits(whole, without_i) - bits(whole, without_j), abs=1e-10
-            )
+    steps = torch.arange(batch.tgt_in.size(1)) < batch.tgt_lengths[:, None]
+    assert torch.equal(points, steps & (batch.src_lengths > 1)[:, None])
+    for row, t in points.nonzero().tolist():
+        i, j = int(best[row, t]), int(other[row, t])
+        whole, without_i, without_j = (
+            one_removal(model, site, batch, row, t, k, renormalise) for k in (-1, i, j)
+        )
+        wanted = (alpha[row, t, i] - alpha[row, t, j]).item()
+        assert d_alpha[row, t].item() == pytest.approx(wanted, abs=1e-12)
+        wanted = bits(whole, without_i) - bits(whole, without_j)
+        assert d_js[row, t].item() == pytest.approx(wanted, abs=1e-10)
     assert d_js[points].abs().max() > 1e-8
 
 
 def test_all_steps_go_in_one_pass_only_where_no_step_feels_another():
-    for case in CASES:
-        assert of_source(case.build()).in_parallel == (
-            case.variant in {"transformer", "full-dc", "pr"}
-        ), case
+    alone = {case.variant for case in CASES if of_source(case.build()).in_parallel}
+    assert alone == {"transformer", "full-dc", "pr"}
     model = contract.Case("transformer").build()
-    assert not Ablation.of(
-        model, "decoder.0.cross", True, CPU
-    ).in_parallel  # a layer above carries it on
+    below = Ablation.of(model, "decoder.0.cross", True, CPU)
+    assert not below.in_parallel  # a layer above carries it on
     with pytest.raises(LeftOut, match="attention 'nowhere' cannot be changed"):
         Ablation.of(model, "nowhere", True, CPU)
 
@@ -290,9 +267,9 @@ def test_with_even_weights_only_gated_contexts_differ(analysed):
     assert (spreads["caru"] > 1e-3).all()
 
 
-def stored_points(run, name):
+def stored_points(analysed, name):
     """(line, step) -> (Δα, ΔJS) of a system, as they are kept."""
-    text = (run.path / "analyze" / "importance" / f"points.{name}.csv").read_text("utf-8")
+    text = (analysed.folder("importance") / f"points.{name}.csv").read_text("utf-8")
     points = csv.DictReader(text.splitlines())
     return {
         (int(p["line"]), int(p["step"])): (float(p["d_alpha"]), float(p["d_js"])) for p in points
@@ -301,13 +278,12 @@ def stored_points(run, name):
 
 def test_the_stage_with_and_without_feedback(analysed, capsys):
     analysed.system("base", "transformer", DEEP)
-    analysed.system("recurrent", "rnnsearch", {"d_hidden": 16, "d_embedding": 8})
+    analysed.system("recurrent", "rnnsearch", GATED)
     analysed.system("toy", TOY, {})
-    stage.analyze(analysed.run, "importance")
+    found = analysed.analyze("importance")
     out, err = capsys.readouterr()
     assert "left out: toy: it has no attention to the source" in err
     assert "removal renormalised" in out and "mean ΔJS by Δα" in out and "on the diagonal" in out
-    found = finding(analysed.run, "importance")
     steps = [
         (line, step + 1)
         for line, text in enumerate(analysed.lines["test"], 1)
@@ -320,29 +296,28 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
     ]
     assert found["facts"]["removal"] == "renormalised" and found["facts"]["seed"] == 1
     for row in found["table"]["rows"]:
-        points = stored_points(analysed.run, row["system"])
+        points = stored_points(analysed, row["system"])
         assert list(points) == steps
         loss = sum((x - y) ** 2 for x, y in points.values())
         assert row["loss"]["value"] == pytest.approx(loss, rel=1e-3)
         spread = row["context_spread"]
         assert spread["low"] <= spread["value"] <= spread["high"]
         assert abs(row["even_context_spread"]["value"]) < 1e-4 < spread["value"]
-    figure = (analysed.run.path / "analyze" / "importance" / "figure.svg").read_text("utf-8")
+    figure = analysed.figure("importance")
     assert f"base ({count:,} of {count:,} points)" in figure and "renormalised" in figure
     before = found["table"]["rows"][0]["loss"]["value"]
-    stage.analyze(analysed.run, "importance", removal="raw")
-    after = finding(analysed.run, "importance")
+    after = analysed.analyze("importance", removal="raw")
     row = after["table"]["rows"][0]
     assert row["removal"] == "raw" and row["loss"]["value"] != before
     assert json.dumps(after).count("stay as they are") == 1
 
 
 def test_some_sentences_are_those_of_the_whole_set(analysed, capsys):
-    analysed.system("own", "rnnsearch", {"d_hidden": 16, "d_embedding": 8})
+    analysed.system("own", "rnnsearch", GATED)
     points = {}
     for count in (0, 10_000, 5):
-        stage.analyze(analysed.run, "importance", sentences=count)
-        points[count] = stored_points(analysed.run, "own")
+        found = analysed.analyze("importance", sentences=count)
+        points[count] = stored_points(analysed, "own")
     assert "(5 of 40 sentences of test, removal" in capsys.readouterr().out
     assert points[10_000] == points[0]
     lines = {line for line, _ in points[5]}
@@ -350,35 +325,17 @@ def test_some_sentences_are_those_of_the_whole_set(analysed, capsys):
     assert points[5].keys() == {place for place in points[0] if place[0] in lines}
     for place, numbers in points[5].items():
         assert numbers == pytest.approx(points[0][place], abs=2e-6)
-    found = finding(analysed.run, "importance")
     row = found["table"]["rows"][0]
     assert row["points"] == len(points[5])
     assert row["d_alpha"]["low"] < row["d_alpha"]["value"] < row["d_alpha"]["high"]
     assert (found["facts"]["sentences"], found["facts"]["of"]) == (5, 40)
 
 
-def test_batches_do_not_change_the_points(analysed, monkeypatch):
-    analysed.system("own", "gatt", {"d_hidden": 16, "d_embedding": 8})
-    stage.analyze(analysed.run, "importance")
-    first = finding(analysed.run, "importance")["table"]["rows"][0]
-    monkeypatch.setattr(recording, "POSITIONS", 60)
-    stage.analyze(analysed.run, "importance", force=True)
-    again = finding(analysed.run, "importance")["table"]["rows"][0]
-    assert again["correlation"]["value"] == pytest.approx(first["correlation"]["value"], rel=1e-3)
-    assert again["loss"]["value"] == pytest.approx(first["loss"]["value"], rel=1e-5)
-
-
 def test_what_cannot_be_is_said(analysed, monkeypatch):
-    analysed.system("toy", TOY, {})
-    with pytest.raises(DataError, match="toy: it has no attention to the source"):
-        stage.analyze(analysed.run, "importance")
-    with pytest.raises(ConfigError, match="removal.*'renormalised' or 'raw'"):
-        stage.analyze(analysed.run, "importance", removal="row")
     analysed.system("base", "transformer", SMALL)
-    monkeypatch.setattr(
-        "nmtkit.nn.attention.changed", lambda name, weights: weights
-    )  # a model that only records
-    with pytest.raises(
-        DataError, match="base: the weights of its attention 'decoder.0.cross' cannot be changed"
-    ):
-        stage.analyze(analysed.run, "importance")
+    words = "removal.*'renormalised' or 'raw'"
+    analysed.refused("importance", ConfigError, words, removal="row")
+    # A model that only records.
+    monkeypatch.setattr("nmtkit.nn.attention.changed", lambda name, weights: weights)
+    words = "base: the weights of its attention 'decoder.0.cross' cannot be changed"
+    analysed.refused("importance", DataError, words)

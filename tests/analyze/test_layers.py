@@ -5,13 +5,12 @@ import math
 import pytest
 import torch
 
-from nmtkit.analyze import layers, stage
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.analyze import layers
+from nmtkit.errors import ConfigError
 from nmtkit.nn.capture import record
 from nmtkit.tables.table import heat
 
 from .conftest import SMALL
-from .test_stage import finding
 
 DEEP = {**SMALL, "encoder_layers": 2, "decoder_layers": 3}
 
@@ -24,8 +23,7 @@ def test_both_mixtures_as_a_heat_map(analysed, capsys):
     analysed.system("base", "transformer", SMALL)
     analysed.system("phrases", "pr", DEEP)
     model = analysed.system("both", "pr", {**DEEP, "ta_tokens": True})
-    stage.analyze(analysed.run, "layers")
-    rows = finding(analysed.run, "layers")["table"]["rows"]
+    rows = analysed.rows("layers")
     assert [(row["system"], row["mixture"], row["level"]) for row in rows] == [
         (system, what, level)
         for system, what in (("phrases", "phrase"), ("both", "phrase"), ("both", "token"))
@@ -37,11 +35,10 @@ def test_both_mixtures_as_a_heat_map(analysed, capsys):
             wanted = softmax([weights[level, layer].item() for level in range(3)])
             assert [row[f"decoder_{layer + 1}"] for row in own] == pytest.approx(wanted, rel=1e-5)
     out = capsys.readouterr().out
-    assert "both, token: encoder level by decoder layer" in out
-    assert "█" in out
-    figure = (analysed.run.path / "analyze" / "layers" / "figure.svg").read_text("utf-8")
-    assert "phrases, phrase" in figure
-    assert "decoder layer" in figure
+    assert "both, token: encoder level by decoder layer" in out and "█" in out
+    figure = analysed.figure("layers")
+    assert "phrases, phrase" in figure and "decoder layer" in figure
+    analysed.refused("layers", ConfigError, "reads no set of the run", set_names=["test"])
 
 
 class Stranger:
@@ -52,18 +49,7 @@ class Stranger:
 
 
 def test_a_variant_outside_the_package_is_seen_by_what_it_records():
-    assert {name: shares for name, shares in layers.mixtures(Stranger()).items()} == {
-        "my": [[0.25, 1.0], [0.75, 0.0]]
-    }
-
-
-def test_where_nobody_mixes_it_is_said(analysed):
-    analysed.system("base", "transformer", SMALL)
-    analysed.system("top", "pr", {**SMALL, "transparent": False})
-    with pytest.raises(DataError, match="no system of this run mixes the levels"):
-        stage.analyze(analysed.run, "layers")
-    with pytest.raises(ConfigError, match="reads no set of the run"):
-        stage.analyze(analysed.run, "layers", set_names=["test"])
+    assert layers.mixtures(Stranger()) == {"my": [[0.25, 1.0], [0.75, 0.0]]}
 
 
 def test_a_heat_map_for_a_terminal():

@@ -28,9 +28,10 @@ from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.beam import search
 from tests.score.conftest import write
 
-from .conftest import SMALL, TOY, AnalysedRun, analyze, finding
+from .conftest import SMALL, TOY, AnalysedRun
 
 OUTSIDE = "tests.toy_analysis:FrequentWords"
+GATES = "variants that have one: amn, context-aware, han, caru, gru-inv, gatt"
 
 
 @pytest.mark.parametrize("name", [*ANALYSES, OUTSIDE])
@@ -95,12 +96,12 @@ def test_an_analysis_outside_the_package(two, capsys):
     """
     words = ["analyze", OUTSIDE, "--words", "2", "--run", str(two.run.path)]
     assert CliRunner().invoke(app, words).exit_code == 0
-    rows = finding(two.run, "frequent-words")["table"]["rows"]
-    assert rows[0]["word"] in " ".join(two.lines["test"]).split() and len(rows) == 4
-    stage.analyze(two.run, OUTSIDE, words=2)
-    assert "frequent-words: up to date" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="bad value for"):
-        stage.analyze(two.run, OUTSIDE, words=0)
+    stage.analyze(two.run, OUTSIDE, words=2, output_format="csv")
+    out, err = capsys.readouterr()
+    _, *rows = csv.reader(out.splitlines())
+    assert rows[0][1] in " ".join(two.lines["test"]).split() and len(rows) == 4
+    assert "frequent-words: up to date" in err
+    two.refused(OUTSIDE, ConfigError, "bad value for", words=0)
     assert CliRunner().invoke(app, [*words, "--measure"]).exit_code == 2
 
 
@@ -115,7 +116,7 @@ def test_options_may_stand_before_the_name(two):
 
 
 def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
-    found = analyze(two.run, "cost")
+    found = two.analyze("cost")
     base, own = found["table"]["rows"]
     sizes = [len(line.split()) + 1 for line in two.lines["test"]]
     length = round(sum(sizes) / len(sizes))
@@ -140,9 +141,8 @@ def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
     assert base["train_mac_ratio"] == base["train_time_ratio"]["value"] == 1.0
     out = capsys.readouterr().out
     assert "no interval" in out and found["text"] in out
-    folder = two.run.path / "analyze" / "cost"
-    assert r"\toprule" in (folder / "table.tex").read_text("utf-8")
-    assert "relative to base" in (folder / "figure.svg").read_text("utf-8")
+    assert r"\toprule" in (two.folder("cost") / "table.tex").read_text("utf-8")
+    assert "relative to base" in two.figure("cost")
 
 
 def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded, capsys):
@@ -153,7 +153,7 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded, capsys)
     model = analysed.system("memory", "amn", SMALL)
     for name, starts in (("train", [0, 3, 4]), ("test", [0, 20])):
         write(documents_file(analysed.run.prep, name), map(str, starts))
-    found = analyze(analysed.run, "cost", systems=["base", "memory"])
+    found = analysed.analyze("cost", systems=["base", "memory"])
     count = len(analysed.lines["test"])  # the training set is a copy
     share = (count - 3) / count
     assert found["facts"]["contexts"] == {"memory": pytest.approx(share)}
@@ -182,7 +182,7 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
     with spans_writer(prep / "train") as writer:
         sizes = np.array([len(cut) for cut in cuts])
         writer.add_block(bytes(size for cut in cuts for size in cut), sizes)
-    found = analyze(analysed.run, "cost", systems=systems)
+    found = analysed.analyze("cost", systems=systems)
     count = round(np.mean([len(cut) for cut in cuts if cut]))
     assert found["facts"]["spans"] == {"parse": count}
     assert f"parse {count}" in capsys.readouterr().out
@@ -209,23 +209,10 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
 
 def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
     analysed.system("only", "transformer", SMALL)
-    (row,) = analyze(analysed.run, "cost")["table"]["rows"]
+    (row,) = analysed.rows("cost")
     assert row["train_tokens_per_s"] is row["decode_tokens_per_s"] is None
     assert row["train_time_ratio"]["value"] is None and "–" in capsys.readouterr().out
-    assert not (analysed.run.path / "analyze" / "cost" / "figure.svg").exists()
-
-
-def test_cost_measured_in_turn(two, brief, capsys):
-    found = analyze(two.run, "cost", measure=True)
-    base, own = found["table"]["rows"]
-    measured = found["facts"]["measured"]["own"]
-    for key in ("train_time_ratio", "decode_time_ratio"):
-        assert base[key] == {"value": 1.0, "low": 1.0, "high": 1.0}
-        assert own[key]["low"] <= own[key]["value"] <= own[key]["high"]
-    assert measured["rounds"] == 8  # small models are fast: the most
-    assert own["train_tokens_per_s"] == pytest.approx(measured["train_tokens_per_s"])
-    out, err = capsys.readouterr()
-    assert "8 alternating rounds" in out and "measuring on: device cpu" in err
+    assert not (analysed.folder("cost") / "figure.svg").exists()
 
 
 COSTS = """
@@ -257,25 +244,35 @@ def test_measured_times_outlive_a_call_that_takes_none(two, brief, paper, capsys
     """As long as they are of the same systems, baseline and set; what is lost is said. And a
     paper's numbers stand beside them.
     """
-    before = analyze(two.run, "cost", measure=True)
-    after = analyze(two.run, "cost", paper=paper, table="one")
+    before = two.analyze("cost", measure=True)
+    base, own = before["table"]["rows"]
+    measured = before["facts"]["measured"]["own"]
+    for key in ("train_time_ratio", "decode_time_ratio"):
+        assert base[key] == {"value": 1.0, "low": 1.0, "high": 1.0}
+        assert own[key]["low"] <= own[key]["value"] <= own[key]["high"]
+    assert measured["rounds"] == 8  # small models are fast: the most
+    assert own["train_tokens_per_s"] == pytest.approx(measured["train_tokens_per_s"])
+    out, err = capsys.readouterr()
+    assert "8 alternating rounds" in out and "measuring on: device cpu" in err
+    after = two.analyze("cost", paper=paper, table="one")
     assert after["facts"]["measured"] == before["facts"]["measured"]
     assert after["table"] == before["table"]
-    rows, own = {row["column"]: row for row in after["paper"]["rows"]}, before["facts"]["measured"]
-    millions = before["table"]["rows"][1]["parameters"] / 1e6
-    assert rows["training"]["measured"] == own["own"]["train_ratio"]["value"]
-    assert rows["steps/s"]["measured"] == own["own"]["updates_per_s"]
-    assert rows["millions"]["measured"] == pytest.approx(millions)
+    rows = {row["column"]: row for row in after["paper"]["rows"]}
+    assert {column: row["measured"] for column, row in rows.items()} == {
+        "millions": pytest.approx(own["parameters"] / 1e6),
+        "training": measured["train_ratio"]["value"],
+        "steps/s": measured["updates_per_s"],
+    }
     assert rows["training"]["difference"] is None
     out, err = capsys.readouterr()
     assert "times relative to base" in out and "not of these systems" not in err
-    assert analyze(two.run, "cost", systems=["own"])["facts"]["measured"] == {}
+    assert two.analyze("cost", systems=["own"])["facts"]["measured"] == {}
     lost = "the times that --measure took of base, own are not of these systems"
     assert lost in capsys.readouterr().err
     stage.analyze(two.run, "cost", measure=True)
     with open(two.run.path / "systems" / "own" / "config.toml", "a", encoding="utf-8") as stream:
         stream.write("# trained on\n")
-    row = analyze(two.run, "cost")["table"]["rows"][1]
+    row = two.rows("cost")[1]
     assert lost in capsys.readouterr().err and row["train_tokens_per_s"] == 500
 
 
@@ -289,7 +286,7 @@ def test_gains_by_length_beside_the_papers(two, paper, capsys):
         (["base", "own"], ["base"]),
         (["base-s2", "own", "base-s1"], ["base-s1", "base-s2"]),
     ):
-        found = analyze(two.run, "lengths", systems=systems, paper=paper, table="lengths")
+        found = two.analyze("lengths", systems=systems, paper=paper, table="lengths")
         rows = [row for row in found["table"]["rows"] if row["group"] == "<10"]
         bleu = {row["system"]: row["bleu"]["value"] for row in rows}
         short, other = found["paper"]["rows"]
@@ -337,7 +334,7 @@ def test_measured_searches_have_one_length(two):
 
 
 def test_lengths_side_by_side(two, capsys):
-    rows = analyze(two.run, "lengths", buckets="10,20")["table"]["rows"]
+    rows = two.rows("lengths", buckets="10,20")
     assert [(r["group"], r["system"]) for r in rows] == [
         (g, s) for g in ("<10", "[10,20)", "≥20") for s in ("base", "own")
     ]
@@ -349,7 +346,7 @@ def test_lengths_side_by_side(two, capsys):
         assert better["length_ratio"]["value"] == pytest.approx(1.0)
     out = capsys.readouterr().out
     assert "█" in out and "tok:13a" in out and "Compare systems inside a group" in out
-    assert "</svg>" in (two.run.path / "analyze" / "lengths" / "figure.svg").read_text("utf-8")
+    assert "</svg>" in two.figure("lengths")
 
 
 def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
@@ -362,10 +359,9 @@ def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
     assert next(csv.DictReader(io.StringIO(again.out)))["system"] == "base"
     for options in ({"force": True}, {"buckets": "pr"}, {"systems": ["own"]}):
         assert "written to" in said(**options).err
-    hyp = two.run.path / "systems" / "own" / "translate" / "test" / "hyp.txt"
-    hyp.write_text("x\n" * 40, "utf-8")
+    two.translate("own", ["x"] * 40)
     assert "written to" in said(systems=["own"]).err
-    assert finding(two.run, "lengths")["table"]["rows"][0]["bleu"]["value"] == 0
+    assert two.rows("lengths", systems=["own"])[0]["bleu"]["value"] == 0
     # Prepared anew with other test text: the same fingerprint.
     two.run.references("test")[0].write_text("x x x x\n" * 40, "utf-8")
     assert "written to" in said(systems=["own"]).err
@@ -391,10 +387,10 @@ def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
     ],
 )
 def test_a_damaged_finding_is_made_again(two, capsys, damage):
-    whole = analyze(two.run, "lengths")
-    path = two.run.path / "analyze" / "lengths" / "finding.json"
+    whole = two.analyze("lengths")
+    path = two.folder("lengths") / "finding.json"
     path.write_text(damage(path.read_text("utf-8")), "utf-8")
-    assert analyze(two.run, "lengths") == whole
+    assert two.analyze("lengths") == whole
     assert "up to date" not in capsys.readouterr().err
 
 
@@ -407,13 +403,10 @@ def test_what_cannot_be_analysed_is_said(two):
         (ConfigError, "length groups", "lengths", {"buckets": "no"}),
         (ConfigError, "unknown format", "lengths", {"output_format": "xml"}),
     ):
-        with pytest.raises(error, match=words):
-            stage.analyze(two.run, name, **options)
-    hyp = two.run.path / "systems" / "own" / "translate" / "test" / "hyp.txt"
-    hyp.write_text("x\n", "utf-8")
-    with pytest.raises(DataError, match="1 lines, but reference 0 has 40"):
-        stage.analyze(two.run, "lengths")
-    assert not (two.run.path / "analyze" / "lengths" / "finding.json").exists()
+        two.refused(name, error, words, **options)
+    two.translate("own", ["x"])
+    two.refused("lengths", DataError, "1 lines, but reference 0 has 40")
+    assert not (two.folder("lengths") / "finding.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -425,21 +418,35 @@ def test_what_cannot_be_analysed_is_said(two):
     ],
 )
 def test_an_option_of_another_analysis_is_refused(two, name, options, where, hint):
-    with pytest.raises(ConfigError, match=f"'{name}' has no such option") as error:
-        stage.analyze(two.run, name, **options)
-    assert error.value.where == where
-    assert hint in error.value.hint
+    error = two.refused(name, ConfigError, f"'{name}' has no such option", **options)
+    assert error.where == where and hint in error.hint
     assert not (two.run.path / "analyze").exists()
 
 
 def test_an_analysis_depends_on_its_own_options_only(two, capsys):
     options = {"set_names": [], "buckets": "dc", "paper": "", "table": ""}
-    assert analyze(two.run, "lengths")["made_from"]["options"] == options
+    assert two.analyze("lengths")["made_from"]["options"] == options
     stage.analyze(two.run, "lengths", buckets="dc")
     assert "up to date" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "hint"),
+    [
+        ("alignment", "attends to the source", ""),
+        ("divergence", "attends locally and globally", ""),
+        ("gates", "has a gate", GATES),
+        ("importance", "whose attention can be taken away", ""),
+        ("layers", "mixes the levels", ""),
+        ("weights", "has gated attention", "variants that have it: caru, gru-inv, gatt"),
+    ],
+)
+def test_without_a_system_that_it_can_look_at(analysed, name, words, hint):
+    analysed.system("toy", TOY, {})
+    error = analysed.refused(name, DataError, f"no system (of this run )?{words}.*toy: it ")
+    assert hint in error.hint
+
+
 def test_a_run_without_systems(tmp_path):
-    with pytest.raises(DataError) as error:
-        stage.analyze(AnalysedRun(tmp_path / "run").run, "cost")
-    assert "nmtkit train" in error.value.hint
+    error = AnalysedRun(tmp_path / "run").refused("cost", DataError, "no trained system")
+    assert "nmtkit train" in error.hint

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import stage, weights
+from nmtkit.analyze import weights
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 
-from .conftest import SMALL
-from .test_gates import GATED
-from .test_stage import finding
+from .conftest import GATED
 
 
 def by_hand(alpha, opened, owners):
@@ -66,36 +64,22 @@ def test_the_stage(analysed, capsys):
     analysed.system("one", "caru", GATED)
     analysed.system("other", "gru-inv", GATED)
     analysed.system("plain", "rnnsearch", GATED)
-    stage.analyze(analysed.run, "weights", sentence=2)
+    found = analysed.analyze("weights", sentence=2)
     out, err = capsys.readouterr()
-    assert (
-        "left out: plain: it has no gated attention" in err
-        and "one: attention × gate (test, line 2)" in out
-    )
-    found = finding(analysed.run, "weights")
+    assert "left out: plain: it has no gated attention" in err
+    assert "one: attention × gate (test, line 2)" in out
     *rows, last = found["table"]["rows"]
     assert [row["word"] for row in rows] == [*analysed.lines["test"][1].split(), "</s>"]
-    steps = found["facts"]["steps"]
     for name in ("one", "other"):
-        for key, total in (("attention", steps), ("weighted", last[f"{name}_weighted"])):
-            assert sum(row[f"{name}_{key}"] for row in rows) == pytest.approx(total)
-        assert all(
-            0 < row[f"{name}_gate"] < 1 and row[f"{name}_weighted"] < row[f"{name}_attention"]
-            for row in rows
+        attention, gates, weighted = (
+            [row[f"{name}_{key}"] for row in rows] for key in ("attention", "gate", "weighted")
         )
+        assert sum(attention) == pytest.approx(found["facts"]["steps"])
+        assert sum(weighted) == pytest.approx(last[f"{name}_weighted"])
+        assert all(0 < gate < 1 for gate in gates)
+        assert all(w < a for w, a in zip(weighted, attention, strict=True))
     assert "lets the source word into it (other)" in out
-    with pytest.raises(ConfigError, match=r"no line 41: there are 40") as error:
-        stage.analyze(analysed.run, "weights", sentence=41)
-    assert error.value.hint == "1 to 40"
-    with pytest.raises(DataError, match="keeps no text of the set 'train'") as error:
-        stage.analyze(analysed.run, "weights", set_names=["train"])
-    assert error.value.hint == "one of: test, other"
-
-
-def test_without_gated_attention_it_is_said_what_has_some(analysed):
-    analysed.system("plain", "transformer", SMALL)
-    with pytest.raises(
-        DataError, match="no system of this run has gated attention .plain"
-    ) as error:
-        stage.analyze(analysed.run, "weights")
-    assert error.value.hint == "variants that have it: caru, gru-inv, gatt"
+    line = analysed.refused("weights", ConfigError, "no line 41: there are 40", sentence=41)
+    assert line.hint == "1 to 40"
+    text = analysed.refused("weights", DataError, "no text of the set 'train'", set_names=["train"])
+    assert text.hint == "one of: test, other"
