@@ -63,16 +63,18 @@ class AnalysedRun(FakeRun, Findings):
     def __init__(self, path):
         FakeRun.__init__(self, path, sets=("test", "other"))
         prep = path / "prep"
-        manifest = json.loads((prep / "manifest.json").read_text("utf-8"))
-        manifest["sets"].insert(0, text_set("train", "train", 40, 0))
-        manifest["vocabulary"] = {"shared": True, "src": TOKENS, "tgt": TOKENS}
-        (prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+        sets = json.loads((prep / "manifest.json").read_text("utf-8"))["sets"]
+        self.change_manifest(sets=[text_set("train", "train", 40, 0), *sets])
         for suffix in ("bin", "idx"):
             (prep / f"train.{suffix}").write_bytes((prep / f"test.{suffix}").read_bytes())
         write(
             prep / "vocab.txt",
             ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(TOKENS - 4))],
         )
+
+    def change_manifest(self, **values):
+        path = self.run.prep / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), "utf-8")
 
     def system(self, name, variant, model, share=0.3, speeds=(), decoding=None):
         """A system with fresh weights, logged speeds and translations of the test set that get

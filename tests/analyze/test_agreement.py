@@ -29,7 +29,7 @@ from nmtkit.data.documents import ContextRule
 from nmtkit.demo import generate
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
-from nmtkit.settings import SearchSettings, build
+from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.scorer import Scorer
@@ -422,37 +422,16 @@ def test_groups_are_those_of_the_sets_own_evaluation():
 
 
 @pytest.fixture
-def translator(analysed):
-    """Make what scores with a small system."""
-
-    def make(jobs=1, **settings):
-        analysed.system("base", "transformer", SMALL)
-        model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
-        vocabularies = load_vocabularies(analysed.run.prep)
-        search = build(SearchSettings, settings, "search")
-        return Scorer([model], Spaces(), Spaces(), *vocabularies, search, "cpu", jobs)
-
-    return make
+def scorer(analysed):
+    """Scores with a small system."""
+    analysed.system("base", "transformer", SMALL)
+    model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
+    vocabularies = load_vocabularies(analysed.run.prep)
+    return Scorer([model], Spaces(), Spaces(), *vocabularies, SearchSettings(), "cpu", 1)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_alternatives_are_the_forced_scores_one_by_one(translator, jobs):
-    scorer, rng = translator(jobs, batch_size=6), random.Random(3)
-
-    def sentence():
-        return " ".join(f"w{rng.randint(0, 90)}" for _ in range(rng.randint(1, 9)))
-
-    sources = [sentence() for _ in range(23)]
-    targets = [[sentence() for _ in range(rng.choice([1, 2, 2, 3, 8]))] for _ in sources]
-    found = scorer.alternatives(sources, targets)
-    for source, own, scores in zip(sources, targets, found, strict=True):
-        alone = [line.log_prob for line in scorer.force([source] * len(own), own)]
-        assert scores == pytest.approx(alone, abs=1e-4)
-
-
-def test_a_source_is_read_once_for_its_targets(translator, monkeypatch):
-    scorer, read_rows = translator(), []
-    (model,) = scorer.models
+def test_a_source_is_read_once_for_its_targets(scorer, monkeypatch):
+    read_rows, (model,) = [], scorer.models
     original = model.encode
     monkeypatch.setattr(
         model, "encode", lambda batch: read_rows.append(len(batch.src)) or original(batch)
@@ -461,12 +440,12 @@ def test_a_source_is_read_once_for_its_targets(translator, monkeypatch):
     assert read_rows == [2]
 
 
-def test_no_score_is_lost_in_float32(translator):
+def test_no_score_is_lost_in_float32(scorer):
     """Sums of float64 log-probabilities: two targets that differ in a rare word only are told
     apart.
     """
     long = " ".join(f"w{i}" for i in range(60))
-    (scores,) = translator().alternatives(["w1"], [[long, long.replace("w59", "w58")]])
+    (scores,) = scorer.alternatives(["w1"], [[long, long.replace("w59", "w58")]])
     assert scores[0] != scores[1] and torch.tensor(scores).isfinite().all()
 
 

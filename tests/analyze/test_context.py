@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import context, stage
+from nmtkit.analyze import context
 from nmtkit.analyze.shared import context_conditions, context_reading
 from nmtkit.analyze.shared.context_conditions import Replaced, conditions
 from nmtkit.analyze.shared.context_reading import Example, Reading
@@ -34,7 +34,7 @@ from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
 from nmtkit.translate.stage import translate
 
-from .conftest import SMALL, analyze
+from .conftest import SMALL, Findings
 
 CPU = torch.device("cpu")
 DOCUMENTS = {
@@ -66,26 +66,27 @@ def demo(tmp_path_factory):
 
 
 @pytest.fixture
-def run(demo, tmp_path):
+def findings(demo, tmp_path):
     """The prepared demo under a run of its own."""
-    made = Run(tmp_path / "documents")
-    made.path.mkdir()
-    made.prep.symlink_to(demo / "prep")
-    return made
+    run = Run(tmp_path / "documents")
+    run.path.mkdir()
+    run.prep.symlink_to(demo / "prep")
+    return Findings(run)
+
+
+@pytest.fixture
+def run(findings):
+    return findings.run
 
 
 def system(run, name, variant, **model):
     """A system of random weights that translates in a few steps."""
-    folder = run.path / "systems" / name
-    values = {**SMALL, **model}
+    folder, values = run.path / "systems" / name, {**SMALL, **model}
     search = {"beam": 1, "max_length_a": 0.0, "max_length_b": 3}
-    write_toml(
-        folder / "config.toml",
-        {"variant": variant, "model": values, "train": {"batch_size": 60}, "search": search},
-    )
+    settings = {"variant": variant, "model": values, "train": {"batch_size": 60}, "search": search}
+    write_toml(folder / "config.toml", settings)
     torch.manual_seed(1)
-    sizes = run.manifest().vocabulary
-    built = build_model(variant, values, Vocabularies(sizes.src, sizes.tgt, sizes.shared)).eval()
+    built = build_model(variant, values, loading.vocabulary_sizes(run)).eval()
     with torch.no_grad():
         for weights in built.parameters():
             weights.mul_(1.5)  # so that what is read makes a difference in so small a model
@@ -121,22 +122,16 @@ def test_what_takes_the_place_of_a_context():
         name: [Replaced(documents, other).context(i, rule) for i in range(8)]
         for name, other in rules.items()
     }
-    assert (
-        read["own"]
-        == [documents.context(i, rule) for i in range(8)]
-        == [[], [0], [0, 1], [1, 2], [], [], [5], [5, 6]]
-    )
+    assert read["own"] == [[], [0], [0, 1], [1, 2], [], [], [5], [5, 6]]
     assert read["none"] == [[]] * 8
     for i, own in enumerate(read["own"]):
-        assert (
-            bool(read["same document"][i]) == bool(read["other documents"][i]) == bool(own)
-        )  # a sentence that has none still has none
+        same, others = read["same document"][i], read["other documents"][i]
+        assert bool(same) == bool(others) == bool(own)  # a sentence that has none still has none
         start, end = documents.bounds(i)
-        assert all(start <= other < end and other != i for other in read["same document"][i])
-        assert all(not start <= other < end for other in read["other documents"][i])
-    assert conditions(ContextRule("random", seed=3))["same document"] == ContextRule(
-        "random", seed=4
-    )
+        assert all(start <= other < end and other != i for other in same)
+        assert all(not start <= other < end for other in others)
+    drawn = conditions(ContextRule("random", seed=3))["same document"]
+    assert drawn == ContextRule("random", seed=4)
 
 
 def test_what_takes_the_place_of_the_memory_of_a_whole_document():
@@ -148,25 +143,20 @@ def test_what_takes_the_place_of_the_memory_of_a_whole_document():
         replaced, one = Replaced(documents, other), dataclasses.replace(other, whole=False)
         for i in range(8):
             start, end = documents.bounds(i)
-            expected = (
-                sorted({read for own in range(start, end) for read in documents.context(own, one)})
-                if i > start
-                else []
-            )
-            assert replaced.context(i, rule) == expected, name
+            whole = {read for own in range(start, end) for read in documents.context(own, one)}
+            assert replaced.context(i, rule) == (sorted(whole) if i > start else []), name
 
 
-def test_the_table_by_hand(run, capsys):
+def test_the_table_by_hand(findings, run, capsys):
     model = system(run, "doc", "amn")
     system(run, "plain", "transformer")
-    found, store, rule = analyze(run, "context"), Store(run.prep / "dev"), ContextRule()
+    rows = {row["context"]: row for row in findings.rows("context")}
+    store, rule = Store(run.prep / "dev"), ContextRule()
     out, err = capsys.readouterr()
     assert "left out: plain: it reads no context" in err
-    folder = run.path / "analyze" / "context"
-    assert (folder / "figure.svg").is_file()
+    assert findings.figure("context")
     gate = "memory.gate, the most frequent source words"
     assert "doc, line " in out and "nats from its context" in out and gate in out
-    rows = {row["context"]: row for row in found["table"]["rows"]}
     assert list(rows) == ["own", "none", "same document", "other documents"]
     assert {row["system"] for row in rows.values()} == {"doc"}
     sentences = range(len(store))
@@ -177,26 +167,28 @@ def test_the_table_by_hand(run, capsys):
             ids = [store.src(j).tolist() for j in replaced.context(i, rule)]
             batch = pair_batch([store.src(i).tolist()], [store.tgt(i).tolist()])
             if ids:
-                lengths = torch.tensor([len(ids[0])])
-                context = Context(torch.tensor(ids), lengths, torch.tensor([[0]]), False)
+                context = Context(*map(torch.tensor, (ids, [len(ids[0])], [[0]])), False)
                 batch = dataclasses.replace(batch, context=context)
             nats -= sum(forced_scores([model], batch)[0])
         loss = nats / store.tgt_lengths.sum()
         assert rows[name]["loss"]["value"] == pytest.approx(loss, abs=1e-5)
-        own = store.documents
-        changed = sum(replaced.context(i, rule) != own.context(i, rule) for i in sentences)
+        changed = sum(
+            replaced.context(i, rule) != store.documents.context(i, rule) for i in sentences
+        )
         assert rows[name]["changed"] == changed
         assert (changed > 0) == (name != "own") == (rows[name]["loss_paired_bootstrap"] is not None)
     values = [row["loss"]["value"] for row in rows.values()]
     assert len(set(values)) == 4
     assert rows["none"]["loss_difference"]["value"] == pytest.approx(values[1] - values[0])
     assert rows["none"]["kept"]["value"] is None and 0 < rows["own"]["kept"]["value"] < 1
-    assert "memory.gate" in (folder / "gates.md").read_text("utf-8")
-    stage.analyze(run, "context")
+    assert "memory.gate" in (findings.folder("context") / "gates.md").read_text("utf-8")
+    findings.analyze("context")
     assert "up to date" in capsys.readouterr().err
 
 
-def test_the_own_context_is_that_of_translate_and_other_ones_change_translations(run, monkeypatch):
+def test_the_own_context_is_that_of_translate_and_other_ones_change_translations(
+    findings, run, monkeypatch
+):
     system(run, "doc", "concat")
     search = ["search.precision=float32"]
     translate(run, systems=["doc"], set_names=["dev"], jobs=1, assignments=search)
@@ -204,40 +196,35 @@ def test_the_own_context_is_that_of_translate_and_other_ones_change_translations
     monkeypatch.setattr(
         Scorer, "score", lambda self, key, hyps: outputs.append(hyps) or score(self, key, hyps)
     )
-    stage.analyze(run, "context", set_names=["dev"])
+    findings.analyze("context", set_names=["dev"])
     translation = run.system("doc").translation("dev") / "hyp.txt"
     assert outputs[0] == translation.read_text("utf-8").split("\n")[:-1]
     assert outputs[0] != outputs[1] != outputs[3]
 
 
-def test_a_system_that_reads_its_own_translations_has_no_bleu_with_what_it_has_not_translated(run):
+def test_a_system_that_reads_its_own_translations_has_no_bleu_with_what_it_has_not_translated(
+    findings, run
+):
     system(run, "doc", "han", side="joint")
     system(run, "blind", "han", side="decoder")
-    found = analyze(run, "context", set_names=["dev"])
-    rows = {(row["system"], row["context"]): row for row in found["table"]["rows"]}
+    rows = findings.rows("context", set_names=["dev"])
+    rows = {(row["system"], row["context"]): row for row in rows}
     for name in ("doc", "blind"):
         of_system = [rows[name, condition] for condition in conditions(ContextRule())]
         assert [row["bleu"] is not None for row in of_system] == [True, True, False, False]
         assert len({row["loss"]["value"] for row in of_system}) == 4
     assert rows["doc", "own"]["kept"]["value"] and rows["blind", "own"]["kept"]["value"] is None
-    gates_of = (run.path / "analyze" / "context" / "gates.csv").read_text("utf-8")
+    gates_of = (findings.folder("context") / "gates.csv").read_text("utf-8")
     assert "decoder_context.gate,target" in gates_of and "encoder_context.gate,source" in gates_of
 
 
 def probe_store(sizes):
     """Documents of a few short sentences in memory."""
 
-    class Given:
-        spans = None
-        documents = Documents([sum(sizes[:i]) for i in range(len(sizes))], sum(sizes))
-        src_lengths = np.array([3 + i % 4 for i in range(sum(sizes))])
-
-        def src(self, i):
-            return np.array([*range(5, 6 + i % 4), 20 + i, EOS])
-
-        tgt = src
-
-    return Given()
+    count = sum(sizes)
+    ids = [np.array([*range(5, 6 + i % 4), 20 + i, EOS]) for i in range(count)]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return GivenPairs(ids, ids, documents=Documents(starts, count))
 
 
 def assert_same(one, other):
@@ -271,8 +258,7 @@ def test_what_is_read_is_what_attention_and_gate_say(name):
 def test_contexts_of_different_lengths_are_read_in_parts_and_looked_at_all_the_same(name):
     model, lengths = small(name), [200, 3, 4, 200, 2, 5, 6, 3]
     ids = [np.array([*[5 + i] * length, EOS]) for i, length in enumerate(lengths)]
-    pairs = GivenPairs(ids, [np.array([7, EOS])] * 8)
-    pairs.documents = Documents([0], 8)
+    pairs = GivenPairs(ids, [np.array([7, EOS])] * 8, documents=Documents([0], 8))
     batch = collate(pairs, np.arange(8), "cpu", model.context_rule)
     assert len(batch.context.parts) > 1
     for i, one in enumerate(readings(model, pairs, *range(8))[1:], 1):
@@ -295,8 +281,7 @@ def test_what_amn_and_concat_read_by_hand():
     model, before = small("concat"), len(store.src(2))
     (attention,) = recorded(model, store, 2, 3)["encoder.0.attention"]
     _, one = readings(model, store, 2, 3)
-    by_hand = attention[1, :, before : before + 5, :before].mean(0)
-    assert np.allclose(one.weights, by_hand)
+    assert np.allclose(one.weights, attention[1, :, before : before + 5, :before].mean(0))
 
 
 def test_the_same_text_is_shown_once_and_only_what_gains(run):
@@ -305,19 +290,16 @@ def test_the_same_text_is_shown_once_and_only_what_gains(run):
     reader = context_conditions.Reader(Study(run, "context", ["doc"], ["dev"]), "doc")
     gains = np.zeros(len(store))
     gains[with_context[:3]] = [1.0, 3.0, -2.0]
+    first, twice, *_ = with_context
     titles = [one.title for one in reader.examples(gains)]
     assert titles == [
-        f"doc, line {with_context[1] + 1}: +3.00 nats from its context",
-        f"doc, line {with_context[0] + 1}: +1.00 nats from its context",
+        f"doc, line {line + 1}: +{gain} nats from its context"
+        for line, gain in ((twice, "3.00"), (first, "1.00"))
     ]
-    twice = with_context[1]
-    reader.store.src, original = (
-        lambda i: original(twice if i in with_context[:2] else i),
-        reader.store.src,
-    )
-    before = {i: store.documents.context(i, ContextRule()) for i in range(len(store))} | {
-        with_context[0]: [twice - 1]
-    }
+    original = reader.store.src
+    reader.store.src = lambda i: original(twice if i == first else i)
+    before = {i: store.documents.context(i, ContextRule()) for i in range(len(store))}
+    before[first] = [twice - 1]
     reader.store.documents.context = lambda i, rule: before[i]
     assert [one.title for one in reader.examples(gains)] == titles[:1]
 
@@ -335,43 +317,32 @@ def test_words_of_an_example_are_sums_and_means_of_their_subwords():
     assert "*c*(0.67)" in text and "*####*" not in text
 
 
-class Text(html.parser.HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.tags, self.said = [], ""
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-
-    def handle_data(self, data):
-        self.said += data
-
-
 def test_html_is_escaped_and_stands_alone():
     evil = '<script src="x">&amp;'
     example = Example(evil, [(evil, 0.2), ("b", 0.8)], [(evil, 0.1)], evil)
     page = context_reading.as_html(evil, evil, [example])
-    parsed = Text()
-    parsed.feed(page)
-    assert parsed.said.count(evil) == 7 and "http" not in page
-    assert not {"script", "link"} & set(parsed.tags)
+    tags, texts = set(), []
+    parser = html.parser.HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: tags.add(tag)
+    parser.handle_data = texts.append
+    parser.feed(page)
+    assert "".join(texts).count(evil) == 7 and "http" not in page
+    assert not {"script", "link"} & tags
     assert "rgba(255, 140, 0, 0.250)" in page and "rgba(255, 140, 0, 1.000)" in page
 
 
-def test_without_readers_or_documents_it_is_said(run, analysed):
+def test_without_readers_or_documents_it_is_said(findings, run, analysed):
     system(run, "plain", "transformer")
-    with pytest.raises(DataError, match="plain: it reads no context") as error:
-        stage.analyze(run, "context")
-    assert error.value.hint == "variants that read one: amn, context-aware, han, concat"
+    error = findings.refused("context", DataError, "plain: it reads no context")
+    assert error.hint == "variants that read one: amn, context-aware, han, concat"
     analysed.system("doc", "amn", SMALL)
-    with pytest.raises(DataError, match="the set 'test' has no documents") as error:
-        stage.analyze(analysed.run, "context")
-    assert "--docs test=FILE" in error.value.hint
+    error = analysed.refused("context", DataError, "the set 'test' has no documents")
+    assert "--docs test=FILE" in error.hint
 
 
-def test_gates_show_what_is_kept_by_word(run, capsys):
+def test_gates_show_what_is_kept_by_word(findings, run, capsys):
     model = system(run, "doc", "amn")
-    row = analyze(run, "gates", set_names=["dev"])["table"]["rows"][0]
+    row = findings.rows("gates", set_names=["dev"])[0]
     assert "the other way round" in capsys.readouterr().out
     store = Store(run.prep / "dev")
     words, values = read_words(run, store, "src"), []

@@ -3,7 +3,6 @@ analysis from files to table.
 """
 
 import csv
-import json
 from collections import Counter
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from nmtkit import files
-from nmtkit.analyze import probing, stage
+from nmtkit.analyze import probing
 from nmtkit.analyze.shared import sentence_vectors
 from nmtkit.analyze.shared.sentence_vectors import Reader, encoder_states, source_table
 from nmtkit.analyze.study import Study
@@ -29,7 +28,7 @@ from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import load_vocabularies
 from tests.score.conftest import write
 
-from .conftest import SMALL, TOKENS, TOY, analyze
+from .conftest import SMALL, TOKENS, TOY
 
 DEEP = {**SMALL, "encoder_layers": 2}
 SENTENCES = [
@@ -48,19 +47,16 @@ def one_by_one(analysed, layer=0):
     """The mean state of each sentence, encoded alone, without padding, in pieces."""
     model = loading.load_system(analysed.run, analysed.run.find_system("own"))
     vocabulary = load_vocabularies(analysed.run.prep)[0]
-    means = []
-    for sentence in SENTENCES:
-        states = []
-        for piece in cut(sentence):
-            batch = source_batch([vocabulary.encode(piece)])
-            with torch.inference_mode(), capture():
-                if layer:
-                    x = model.encoder[0](model.src_embedder(batch.src), None)
-                else:
-                    x = model.encode(batch)["states"]
-            states.append(x[0].double())
-        means.append(torch.cat(states).mean(0).numpy())
-    return np.stack(means)
+
+    def states(piece):
+        batch = source_batch([vocabulary.encode(piece)])
+        with torch.inference_mode(), capture():
+            if layer:
+                return model.encoder[0](model.src_embedder(batch.src), None)[0].double()
+            return model.encode(batch)["states"][0].double()
+
+    means = [torch.cat([*map(states, cut(sentence))]).mean(0) for sentence in SENTENCES]
+    return torch.stack(means).numpy()
 
 
 def vectors(analysed, layer):
@@ -143,7 +139,7 @@ def probe(analysed):
     """Run the analysis on a folder of probing files; return its finding."""
 
     def run(folder, **options):
-        return analyze(analysed.run, "probing", probes=str(folder), **options)
+        return analysed.analyze("probing", probes=str(folder), **options)
 
     return run
 
@@ -176,8 +172,8 @@ def test_vectors_are_computed_once_for_each_checkpoint_task_and_layer(
     weights = analysed.run.path / "systems" / "other" / "checkpoints"
 
     def stored():
-        folder = analysed.run.path / "analyze" / "probing" / ".features" / "other"
-        return {path.name for path in folder.iterdir()}
+        features = analysed.folder("probing") / ".features" / "other"
+        return {path.name for path in features.iterdir()}
 
     before = stored()
     checkpoints.save(weights, 2, loading.weights_of(built), {}, {}, about)
@@ -203,11 +199,16 @@ def test_the_table(analysed, probe, tmp_path, capsys):
     names = ("sentence_length", "past_present", "tree_depth", "own")
     found = probe(probe_files(tmp_path / "probes", 400, names))
     rows = found["table"]["rows"]
+    categories = {
+        "surface": "sentence_length",
+        "syntactic": "tree_depth",
+        "semantic": "past_present",
+        "other": "own",
+    }
     assert [(row["category"], row["task"]) for row in rows] == [
-        *(("surface", "sentence_length"), ("surface", "average of 1")),
-        *(("syntactic", "tree_depth"), ("syntactic", "average of 1")),
-        *(("semantic", "past_present"), ("semantic", "average of 1")),
-        *(("other", "own"), ("other", "average of 1")),
+        (category, label)
+        for category, task in categories.items()
+        for label in (task, "average of 1")
     ]
     first, own = rows[0], found["facts"]["classifiers"]["base"]["sentence_length"]
     assert (first["classes"], first["sentences"]) == (2, 80)
@@ -217,8 +218,7 @@ def test_the_table(analysed, probe, tmp_path, capsys):
     assert 0 < first["small, embeddings"]["value"] < first["base"]["value"]
     out = capsys.readouterr().out
     assert "base, embeddings" in out and "majority" in out
-    figure = analysed.run.path / "analyze" / "probing" / "figure.svg"
-    assert "past_present" in figure.read_text("utf-8")
+    assert "past_present" in analysed.figure("probing")
 
 
 def test_majority_is_of_training_and_average_widens_with_its_parts(tmp_path):
@@ -262,13 +262,13 @@ def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, ca
     tasks = ("sentence_length", "word_content")
     one, both = (probe_files(tmp_path / str(i), tasks=tasks[:i]) for i in (1, 2))
     monkeypatch.setattr(published, "evaluation_set", lambda name: both)
-    change_manifest(analysed, dataset="mine")
+    analysed.change_manifest(dataset="mine")
     paper = str(tmp_path / "paper.toml")
 
     def beside(folder):
         rows = probe(folder, paper=paper, table="probes")["table"]["rows"]
         assert "Table 4, printed and measured" in capsys.readouterr().out
-        text = (analysed.run.path / "analyze" / "probing" / "paper.csv").read_text("utf-8")
+        text = (analysed.folder("probing") / "paper.csv").read_text("utf-8")
         keys = ("system", "column", "measured", "difference")
         printed = [[row[key] for key in keys] for row in csv.DictReader(text.splitlines())]
         return {row["task"]: row["base"]["value"] for row in rows}, printed
@@ -290,20 +290,14 @@ def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, ca
             "the paper's table 'scores' has no accuracies of probing tasks\n.*\n.*have: probes",
         ),
     ):
-        with pytest.raises(ConfigError, match=words):
-            probe(one, **options)
-
-
-def change_manifest(analysed, **values):
-    path = analysed.run.prep / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), "utf-8")
+        analysed.refused("probing", ConfigError, words, probes=str(one), **options)
 
 
 def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, capsys):
     analysed.system("toy", TOY, {})
     folder = probe_files(tmp_path / "probes", tasks=["own"])
-    with pytest.raises(DataError, match=r"toy: no states of source positions.*'summary'"):
-        probe(folder)
+    words = "toy: no states of source positions.*'summary'"
+    analysed.refused("probing", DataError, words, probes=str(folder))
     analysed.system("base", "transformer", SMALL)
     analysed.system("search", "rnnsearch", load_variant("rnnsearch").adapt(SMALL))
     found = probe(folder)
@@ -318,8 +312,7 @@ def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, capsys):
         (ConfigError, "reads no set of the run", {"set_names": ["test"]}),
         (ConfigError, "no probing files of its own", {"probes": ""}),
     ):
-        with pytest.raises(error, match=words):
-            stage.analyze(analysed.run, "probing", **{"probes": str(folder), **options})
+        analysed.refused("probing", error, words, **{"probes": str(folder), **options})
 
 
 def test_sentevals_files_by_name(analysed, probe, tmp_path, monkeypatch):
@@ -327,9 +320,9 @@ def test_sentevals_files_by_name(analysed, probe, tmp_path, monkeypatch):
     monkeypatch.setattr(published, "evaluation_set", lambda name: {"senteval": folder}[name])
     analysed.system("base", "transformer", SMALL)
     assert list(probe("senteval")["facts"]["tasks"]) == ["tree_depth"]
-    change_manifest(analysed, src="de")
-    with pytest.raises(ConfigError, match="are English, the sources of this run are 'de'"):
-        probe("senteval", force=True)
+    analysed.change_manifest(src="de")
+    words = "are English, the sources of this run are 'de'"
+    analysed.refused("probing", ConfigError, words, probes="senteval", force=True)
 
 
 def test_the_demos_own_files(analysed, tmp_path):
@@ -342,16 +335,16 @@ def test_the_demos_own_files(analysed, tmp_path):
     (tmp_path / "demo" / "probing").rename(folder / "probing")
     words = Counter((tmp_path / "demo" / "train.en").read_text("utf-8").split())
     knows(analysed, *(word for word, _ in words.most_common(TOKENS - 4)))
-    names = ("base", "enc-dc")
-    for name, variant in zip(names, ("transformer", "enc-dc"), strict=True):
-        analysed.system(name, variant, SMALL)
-    found = analyze(analysed.run, "probing")
+    for variant in ("transformer", "enc-dc"):
+        analysed.system(variant, variant, SMALL)
+    found = analysed.analyze("probing")
     rows = {row["task"]: row for row in found["table"]["rows"]}
     assert len(found["facts"]["tasks"]) == 10
     assert {"average of 2", "average of 3", "average of 5"} < rows.keys()
     assert (rows["sentence_length"]["classes"], rows["word_content"]["sentences"]) == (6, 20)
     for row in rows.values():
-        assert all(0 <= row[name]["value"] <= 100 for name in ("majority", *names))
+        for series in ("majority", "transformer", "enc-dc"):
+            assert 0 <= row[series]["value"] <= 100
 
 
 def knows(analysed, *words):
