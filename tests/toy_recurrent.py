@@ -18,9 +18,7 @@ class ToyRecurrent(Model):
     """
 
     class Settings(ModelSettings):
-        """What `--set model.…`, presets and `nmtkit variants` know of this model; `dropout` is
-        inherited.
-        """
+        """Settings of this model, for `--set model.…` and presets. `ModelSettings` has `dropout`."""
 
         d_model: int = Field(256, ge=1)
         """Width of embeddings and of both GRUs."""
@@ -31,9 +29,8 @@ class ToyRecurrent(Model):
         super().__init__(settings, vocabularies)
         self.src_embedding = nn.Embedding(vocabularies.src, settings.d_model)
         self.tgt_embedding = nn.Embedding(vocabularies.tgt, settings.d_model)
-        self.dropout = Dropout(
-            settings.dropout
-        )  # nmtkit's own: cheap on a CPU, and a resumed training repeats it
+        # nmtkit's dropout is fast on a CPU, and a resumed training repeats it.
+        self.dropout = Dropout(settings.dropout)
         self.reader = nn.GRU(settings.d_model, settings.d_model, batch_first=True)
         self.writer = nn.GRU(2 * settings.d_model, settings.d_model, batch_first=True)
         self.output = nn.Linear(settings.d_model, vocabularies.tgt)
@@ -45,29 +42,24 @@ class ToyRecurrent(Model):
 
     def encode(self, batch: Batch) -> Memory:
         """The source as one vector (B, D): the mean of the reader's states at real positions."""
-        states, _ = self.reader(
-            self.dropout(self.src_embedding(batch.src))
-        )  # (B, S, D); padding comes last, so no real state sees it
-        real = (
-            torch.arange(batch.src.size(1), device=batch.src.device) < batch.src_lengths[:, None]
-        )  # (B, S)
-        return {
-            "summary": (states * real[:, :, None]).sum(1) / batch.src_lengths.clamp(min=1)[:, None]
-        }
+        # (B, S, D); padding comes last, so no real state sees it.
+        states, _ = self.reader(self.dropout(self.src_embedding(batch.src)))
+        positions = torch.arange(batch.src.size(1), device=batch.src.device)
+        real = positions < batch.src_lengths[:, None]  # (B, S)
+        total = (states * real[:, :, None]).sum(1)
+        return {"summary": total / batch.src_lengths.clamp(min=1)[:, None]}
 
     def decode(
         self, tgt_in: Tensor, memory: Memory, state: State | None = None
     ) -> tuple[Tensor, State | None]:
         """The writer starts from the summary and reads it again beside every target token."""
         rows, steps = tgt_in.shape
-        summary = memory["summary"].repeat_interleave(
-            rows // len(memory["summary"]), dim=0
-        )  # (R, D): R = B·K rows, B summaries
+        summaries = memory["summary"]  # (B, D)
+        # K rows for each of B sentences: (R, D) with R = B·K.
+        summary = summaries.repeat_interleave(rows // len(summaries), dim=0)
         start = state["hidden"] if state else summary
-        inputs = torch.cat(
-            [self.dropout(self.tgt_embedding(tgt_in)), summary[:, None].expand(-1, steps, -1)],
-            dim=-1,
-        )  # (R, T, 2D)
+        words = self.dropout(self.tgt_embedding(tgt_in))  # (R, T, D)
+        inputs = torch.cat([words, summary[:, None].expand(-1, steps, -1)], dim=-1)  # (R, T, 2D)
         hidden, last = self.writer(inputs, start[None].contiguous())
         return hidden, None if state is None else {"hidden": last[0]}
 
