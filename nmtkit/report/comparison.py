@@ -21,12 +21,12 @@ from nmtkit.tables.table import Column, Table, text
 LEVEL = 0.05
 """A difference with a smaller p is called one."""
 READING = (
-    f"A system is called better or worse where p < {LEVEL:g}, and only perhaps so where the 95%"
-    " interval of its difference Δ holds 0 all the same. Parameters are the numbers in the"
-    " checkpoint, tied ones once. Minutes are of updates alone. Times, ×, are beside the"
-    " baseline's: measured ones are those of nmtkit analyze cost --measure, which takes the"
-    " systems in turn (its finding has their intervals); logged ones are of machines that may have"
-    " done other work."
+    f"A system is called better or worse if p < {LEVEL:g}, and only perhaps so if "
+    "the 95% interval of its difference Δ contains 0. Parameters are the numbers "
+    "in the checkpoint; tied ones count once. Minutes count updates only. Times "
+    "(×) are relative to the baseline: measured ones come from nmtkit analyze cost "
+    "--measure, which alternates the systems (its finding has their intervals); "
+    "logged ones come from machines that may have done other work."
 )
 SHOWN = {"system", "bleu", "delta", "p", "chrf"}
 """The columns of the scores that stand in the comparison."""
@@ -205,7 +205,7 @@ def cautions(contents: Contents) -> list[Remark]:
         seed = next(number for number in itertools.count(1) if number not in used)
         remarks.append(
             Remark(
-                "One training a system: no test here says anything of the luck of a training seed.",
+                "Each system was trained once: no test here accounts for the training seed.",
                 f"nmtkit train --seed {seed} --name NAME && nmtkit score --group-by seed",
             )
         )
@@ -213,8 +213,8 @@ def cautions(contents: Contents) -> list[Remark]:
     if tests > 4:
         remarks.append(
             Remark(
-                f"{tests} differences are tested: of so many, about {tests * LEVEL:.1f} would have"
-                f" p < {LEVEL:g} by luck alone."
+                f"{tests} differences are tested: about {tests * LEVEL:.1f} of them would have "
+                f"p < {LEVEL:g} by chance alone."
             )
         )
     updates = {system.name: system.curves.last for system in contents.systems if system.curves.last}

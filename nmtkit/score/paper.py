@@ -225,13 +225,13 @@ def beside(paper: Printed, result: Scores, dataset: str) -> Table:
     columns = same or of_scores
     if same:
         note = (
-            "difference: measured - paper, on the same test set; sizes and updates of a system: its"
-            " config.toml"
+            "difference: measured - paper, on the same test set; a system's config.toml "
+            "has its sizes and updates"
         )
     else:
         note = (
-            f"measured on {dataset} {result.set}, printed of {_corpora(of_scores)}: a difference"
-            " would be one of corpora and mean nothing"
+            f"measured on {dataset} {result.set}, printed for {_corpora(of_scores)}: no difference"
+            " is shown, since the corpora differ"
         )
     baseline = ", ".join(other_seeds(result.baseline, result.names))
     meanings = [

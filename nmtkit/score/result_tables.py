@@ -152,8 +152,8 @@ def length_table(result: Scores, by_length: LengthResult) -> Table:
     notes = [
         f"BLEU: {result.signatures['bleu']}",
         (
-            f"[95%]: percentile interval over {draws.resamples} resamples inside the group, seed"
-            f" {draws.seed}; a small group has a wide one"
+            f"[95%]: percentile interval over {draws.resamples} resamples inside the group, "
+            f"seed {draws.seed}; small groups have wide intervals"
         ),
     ]
     columns, rows = list(lengths.COLUMNS), [lengths.row(score) for score in groups]
@@ -166,7 +166,7 @@ def length_table(result: Scores, by_length: LengthResult) -> Table:
             f" below {lengths.FEWEST} sentences"
         )
         if some := sum(score.p is not None for score in groups):
-            note += f"; of {some} such p one in twenty is below 0.05 by luck alone"
+            note += f"; one in twenty of {some} such p is below 0.05 by chance"
         notes.append(note)
     return Table("lengths", _length_title(result, by_length), columns, rows, notes)
 
@@ -237,11 +237,11 @@ def _test_notes(result: Scores) -> list[str]:
     nothing = Estimate(0.0, 0.0, 0.0)
     if any(nothing in system.differences.values() for system in compared):
         notes.append(
-            "a difference of 0 in every resample: the outputs count alike, and sacreBLEU's p, small"
-            " by definition, says nothing"
+            "a difference of 0 in every resample: the outputs score the same, and "
+            "sacreBLEU's p, small by definition, means nothing"
         )
     notes.append(
-        "a p is comparable only with one of the same test; none says anything of the luck of a"
-        " training seed (--group-by seed)"
+        "compare a p only with a p of the same test; no p accounts for the training "
+        "seed (--group-by seed)"
     )
     return notes

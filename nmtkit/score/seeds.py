@@ -232,8 +232,10 @@ def length_table(
 
 def _notes(result: SeedResult) -> list[str]:
     notes = [
-        "half-range: (max - min) / 2; deviation: of a sample (n - 1); the other columns: means over"
-        " the seeds"
+        (
+            "half-range: (max - min) / 2; deviation: sample standard deviation (n - 1); "
+            "the other columns: means over the seeds"
+        )
     ]
     for group in result.groups:
         if len(group.systems) > 1:
@@ -243,14 +245,14 @@ def _notes(result: SeedResult) -> list[str]:
     compared = [group.against["bleu"] for group in result.groups if group.against]
     if compared:
         notes.append(
-            f"better, p<{LEVEL:g}: of the pairs with equal seeds, those with the system's BLEU"
-            f" higher and p < {LEVEL:g} ({result.test}); a test inside one seed says nothing of the"
-            " luck of that seed"
+            f"better, p<{LEVEL:g}: number of pairs with equal seeds whose BLEU is higher "
+            f"with p < {LEVEL:g} ({result.test}); a test within one seed does not account "
+            "for the seed"
         )
         limit = ", ".join(sorted({f"{against.smallest_p_seeds:.2g}" for against in compared}))
         notes.append(
-            "p (seeds): exact permutation of the scores between the two groups, two-sided; with so"
-            f" many seeds it cannot be below {limit}"
+            "p (seeds): exact permutation test between the two groups of scores, "
+            f"two-sided; with this number of seeds it cannot be below {limit}"
         )
     for group in result.groups:
         known = [seed for seed in group.seeds if seed is not None]

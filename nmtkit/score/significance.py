@@ -174,8 +174,10 @@ TESTS = {
     "sign": Test(
         "sign",
         "sign test (Collins, Koehn and Kučerová 2005)",
-        "two-sided binomial over sentences: does the corpus score rise or fall when one output"
-        " replaces the baseline's?",
+        (
+            "two-sided binomial over sentences: does the corpus score rise or fall if one "
+            "output replaces the baseline's?"
+        ),
         _sign,
     ),
 }

@@ -71,7 +71,7 @@ def test_numbers_are_those_of_the_scores(reported, undrawn):
         assert f"{system['scores']['bleu']['value']:.2f}" in page.text
         assert system["scores"]["bleu"]["signature"] in page.text
     delta = own["differences"]["bleu"]
-    assert "One training a system" in page.text
+    assert "Each system was trained once" in page.text
     assert (
         f"own is better than base: {delta['value']:+.2f} BLEU [{delta['low']:+.2f},"
         f" {delta['high']:+.2f}]" in page.text
@@ -409,7 +409,7 @@ def test_seeds_are_put_together(tmp_path):
         made.add(name, share, seed=seed, variant=name[0])
     score(made.run, resamples=20, trials=20)
     page = made.page()
-    assert "by training seed" in page.text and "One training a system" not in page.text
+    assert "by training seed" in page.text and "Each system was trained once" not in page.text
     result = read_contents(made.run).scores["test"]
     group = next(one for one in result.seeds.groups if one.name == "b")
     against = group.against["bleu"]

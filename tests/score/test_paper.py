@@ -128,8 +128,8 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
         *(("base", "a", 31.5), ("base", "b", None), ("not in this comparison", "a", None)),
     ]
     said = (
-        f"measured on {dataset} {name}, printed of toy-ende news, toy-deen news: a difference would"
-        " be one of corpora and mean nothing"
+        f"measured on {dataset} {name}, printed for toy-ende news, toy-deen news: no difference is"
+        " shown, since the corpora differ"
     )
     assert any(said in note for note in found.notes)
 

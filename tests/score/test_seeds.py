@@ -155,7 +155,7 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
     shown = [f"{spread[key]:.2f}" for key in ("mean", "half_range", "deviation")]
     assert row.split()[:5] == ["new", "3", *shown]
     assert row.split()[6:8] == [str(significant), "2"]
-    assert "a test inside one seed says nothing of the luck of that seed" in out
+    assert "a test within one seed does not account for the seed" in out
     # 3 seeds against 3: 2 of 20 splits; 1 against 3: 1 of 4.
     assert "it cannot be below 0.1, 0.25" in out
     assert "new: new (seed 1), new-2 (seed 2), new-9 (seed 9)" in out

@@ -418,7 +418,7 @@ def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_s
         score(fake.run, buckets=buckets, by_length=True, resamples=5, trials=5)
         lines = read(fake.run, "test", "lengths.md").splitlines()
         note = next(line for line in lines if "no p below 30 sentences" in line)
-        assert ("of 2 such p one in twenty" in note) == ("one in twenty" in note) == some
+        assert ("one in twenty of 2 such p" in note) == ("one in twenty" in note) == some
 
 
 def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
@@ -571,7 +571,7 @@ def test_every_test_is_shown_under_its_name(fake_run, capsys):
     # means nothing.
     same = rows[len(METRICS)]
     assert [float(same[f"p_{test}"]) for test in TESTS] == [1.0, 1.0, 1 / 201, 1 / 301, 1.0]
-    assert "sacreBLEU's p, small by definition, says nothing" in out
+    assert "sacreBLEU's p, small by definition, means nothing" in out
     header, _, better = read(fake.run, "test", "table.csv").split("\n")[:3]
     main = dict(zip(*csv.reader([header, better]), strict=True))
     assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
