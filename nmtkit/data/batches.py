@@ -94,6 +94,7 @@ def batch_list(
         seed, epoch: determine the draw.
     """
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
+    # Lengths of the side that the budget counts, and of the other side.
     first, second = (
         (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
     )
@@ -120,9 +121,9 @@ def _batches(
     """Cut batches from an order in which pairs of similar length are neighbours.
 
     A band holds the pairs with `width` neighbouring lengths of the first side. Bands follow each
-    other, longest first. Within a band the second side's length falls, in the next band it rises,
-    so that it does not jump where bands meet. Narrow bands suit large corpora; in a small corpus a
-    batch would span many bands.
+    other, longest first. The second side's length rises in one band and falls in the next, so that
+    it does not jump where bands meet. Narrow bands suit large corpora; in a small corpus a batch
+    would span many of them.
     """
     first, second = first[shuffled], second[shuffled]
     band = first // width

@@ -162,7 +162,8 @@ class Documents:
             return list(readable[after : min(high, after + rule.size)])
         if rule.kind == "none":
             return []
-        # Draw from the places `first` to `last` without the gap: the sentence, or its document.
+        # Draw from the places `first` to `last` except the gap. For random, the gap is the sentence
+        # in its document; for foreign, it is the document in the text.
         first, last, gap, gap_end = (
             (low, high, place, after) if rule.kind == "random" else (0, len(readable), low, high)
         )
@@ -171,7 +172,7 @@ class Documents:
         )
         width = gap_end - gap
         drawn = _draw(last - first - width, rule, document, place - low)
-        # Numbers from the gap on are moved behind it.
+        # The drawn numbers skip the gap: those at or after its start move behind its end.
         return [readable[i + width * (i >= gap)] for i in (first + number for number in drawn)]
 
     def _document_context(self, sentence: int, rule: ContextRule) -> list[int]:
