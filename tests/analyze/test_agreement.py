@@ -26,7 +26,6 @@ from nmtkit.analyze.shared.contrastive import (
 from nmtkit.analyze.shared.contrastive_scores import decisions, preferred, read_scores
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
-from nmtkit.demo import generate
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
 from nmtkit.settings import SearchSettings
@@ -284,13 +283,6 @@ def test_real_sets_with_context(shared):
         found = [(item.context_src, item.source, text) for item in items for text in item.targets]
         assert found == [((b,), s, t) for b, s, t in zip(before, source, target, strict=True)]
         assert undecidable(items) == count
-
-
-def test_the_demos_pronouns_have_a_context_each(tmp_path):
-    generate(tmp_path, size=40, dev=5, test=5)
-    items = read(str(tmp_path / "pronouns.en-de.json"))
-    assert len(items) >= 30 and undecidable(items) == 0
-    assert all(len(item.context_src) == 1 and len(item.errors) == 2 for item in items)
 
 
 def test_other_contexts_are_none_or_another_items():

@@ -157,14 +157,10 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
         ("frequency", "1–9 times", 4),
         *[("tag", tag, 2) for tag in ("DET", "ADJ", "NOUN")],
     ]
-    values = {
-        g.label: e.value
-        for g, e in zip(groups, gates.means(found, words, groups, Resampling(4, 50)), strict=True)
-    }
-    assert values["unknown"] == values["ADJ"] == pytest.approx(0.45)
-    assert values["dog"] == values["NOUN"] == pytest.approx(0.60)
-    assert values["a"] == pytest.approx(0.11)
-    assert values["all"] == pytest.approx((0.10 + 0.30 + 0.50 + 0.70 + 0.60 + 0.12) / 6)
+    estimates = gates.means(found, words, groups, Resampling(4, 50))
+    values = {g.label: e.value for g, e in zip(groups, estimates, strict=True)}
+    wanted = {"all": 2.32 / 6, "a": 0.11, "unknown": 0.45, "ADJ": 0.45, "dog": 0.6, "NOUN": 0.6}
+    assert {label: values[label] for label in wanted} == pytest.approx(wanted)
 
 
 def test_classes_of_frequency_and_the_most_frequent_types():
@@ -326,19 +322,17 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     assert {key[0] for key in rows} == {"attention_gate", "caembed_gate"}
     assert rows["caembed_gate", "all", "all"]["one"]["value"] is None
     counts = {word: words.count(word) for word in set(words)}
-    assert {
-        label: row["occurrences"]
-        for (gate, section, label), row in rows.items()
-        if (gate, section) == ("attention_gate", "word")
-    } == counts
+    shown = {key: row["occurrences"] for key, row in rows.items() if key[1] == "word"}
+    wanted = {("attention_gate", "word", word): count for word, count in counts.items()}
+    assert wanted.items() <= shown.items()
     nouns = sum(count for word, count in counts.items() if word[0].isupper())
     assert rows["attention_gate", "tag", "NOUN"]["occurrences"] == nouns
     assert ("caembed_gate", "tag", "NOUN") not in rows
     for system, section in itertools.product(("both", "one"), ("word", "tag")):
         own = [
             (row[system], row["occurrences"])
-            for (gate, group, _), row in rows.items()
-            if (gate, group) == ("attention_gate", section)
+            for key, row in rows.items()
+            if key[:2] == ("attention_gate", section)
         ]
         total = sum(mean["value"] * count for mean, count in own) / len(words)
         assert rows["attention_gate", "all", "all"][system]["value"] == pytest.approx(total)

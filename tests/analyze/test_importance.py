@@ -254,17 +254,13 @@ def test_spread_of_contexts_by_loops():
     assert mean == pytest.approx((found[0] + found[1]).item() / 2)
 
 
-def test_with_even_weights_only_gated_contexts_differ(analysed):
+def test_with_even_weights_gated_contexts_still_differ():
     """What a gate makes of the source changes from step to step, so the spread of its contexts
-    is not the attention's doing alone.
+    is not the attention's doing alone, as it is without gates (see the stage below).
     """
     batch = contract.collate(contract.pairs(4), more=1)
-    spreads = {}
-    for name in ("rnnsearch", "caru"):
-        model = next(case for case in CASES if case.variant == name).build()
-        spreads[name] = ablation.compare(of_source(model), batch).spread[:, batch.tgt_lengths > 1]
-    assert (spreads["rnnsearch"][1] < 1e-6).all() and (spreads["rnnsearch"][0] > 1e-3).all()
-    assert (spreads["caru"] > 1e-3).all()
+    spread = ablation.compare(of_source(contract.Case("caru").build()), batch).spread
+    assert (spread[:, batch.tgt_lengths > 1] > 1e-3).all()
 
 
 def stored_points(analysed, name):

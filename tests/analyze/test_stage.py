@@ -52,12 +52,10 @@ def study(analysed, *systems):
 
 @pytest.fixture
 def two(analysed):
-    analysed.models = {
-        "base": analysed.system(
-            "base", "transformer", SMALL, 0.4, speeds=(10, 1000, 1200, 1100), decoding=50
-        ),
-        "own": analysed.system("own", TOY, {}, 0.1, speeds=(500, 400, 600), decoding=20),
-    }
+    speeds = (10, 1000, 1200, 1100)
+    base = analysed.system("base", "transformer", SMALL, 0.4, speeds, decoding=50)
+    own = analysed.system("own", TOY, {}, 0.1, speeds=(500, 400, 600), decoding=20)
+    analysed.models = {"base": base, "own": own}
     os.utime(analysed.run.path / "systems" / "base" / "config.toml", (1, 1))
     return analysed
 
@@ -65,9 +63,8 @@ def two(analysed):
 @pytest.fixture
 def brief(monkeypatch):
     """Speeds are measured on little work."""
-    monkeypatch.setattr(timing, "SENTENCES", 4)
-    monkeypatch.setattr(timing, "UPDATES", 1)
-    monkeypatch.setattr(timing, "MOST", 8)
+    for name, count in (("SENTENCES", 4), ("UPDATES", 1), ("MOST", 8)):
+        monkeypatch.setattr(timing, name, count)
 
 
 @pytest.fixture
@@ -106,13 +103,8 @@ def test_an_analysis_outside_the_package(two, capsys):
 
 
 def test_options_may_stand_before_the_name(two):
-    where = ["--run", str(two.run.path)]
-    for words in (
-        ["lengths", *where],
-        [*where, "lengths"],
-        [*where, "--system", "own", "lengths", "--force"],
-    ):
-        assert CliRunner().invoke(app, ["analyze", *words]).exit_code == 0
+    words = ["--run", str(two.run.path), "--system", "own", "lengths", "--force"]
+    assert CliRunner().invoke(app, ["analyze", *words]).exit_code == 0
 
 
 def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
@@ -123,12 +115,12 @@ def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
     assert (found["facts"]["src_length"], found["facts"]["tgt_length"]) == (length, length)
     macs = {name: count_macs(model, length, length) for name, model in two.models.items()}
     for row in (base, own):
-        model = two.models[row["system"]]
+        model, count = two.models[row["system"]], macs[row["system"]]
         total = sum(p.numel() for p in model.parameters())
         assert row["parameters"] == total == row["embeddings"] + row["rest"]
         assert row["rest"] == count_parameters(model).rest > 0
-        assert row["train_mmac"] * 1e6 == pytest.approx(macs[row["system"]].train)
-        assert row["step_mmac"] * 1e6 == pytest.approx(macs[row["system"]].step)
+        assert row["train_mmac"] * 1e6 == pytest.approx(count.train)
+        assert row["step_mmac"] * 1e6 == pytest.approx(count.step)
         assert row["train_mac_ratio"] == pytest.approx(row["train_mmac"] / base["train_mmac"])
     # Medians without the first stretch.
     assert (base["train_tokens_per_s"], own["train_tokens_per_s"]) == (1100, 500)
@@ -157,8 +149,7 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded, capsys)
     count = len(analysed.lines["test"])  # the training set is a copy
     share = (count - 3) / count
     assert found["facts"]["contexts"] == {"memory": pytest.approx(share)}
-    length = found["facts"]["src_length"]
-    expected = count_macs(model, length, length, contexts=share)
+    expected = count_macs(model, found["facts"]["src_length"], found["facts"]["tgt_length"], share)
     assert found["table"]["rows"][1]["train_mmac"] * 1e6 == pytest.approx(expected.train)
     assert f"memory {share:.2f}" in capsys.readouterr().out
     timing.measure_speed(study(analysed, "base", "memory"), 5, rounds=1)
@@ -171,11 +162,8 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded, capsys)
 
 def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decoded, capsys):
     """A system that cuts n-grams is counted and timed on these."""
-    models = {
-        name: analysed.system(name, "pr", {**SMALL, "segmentation": name})
-        for name in ("ngram", "parse")
-    }
-    systems, prep = list(models), analysed.run.prep
+    systems, prep = ["ngram", "parse"], analysed.run.prep
+    models = [analysed.system(name, "pr", {**SMALL, "segmentation": name}) for name in systems]
     # Of the training set too, which is a copy; some have no parse.
     lengths = [len(line.split()) + 1 for line in analysed.lines["test"]]
     cuts = [[2] * (n // 2) + [1] * (n % 2) if i % 4 else [] for i, n in enumerate(lengths)]
@@ -188,8 +176,8 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
     assert f"parse {count}" in capsys.readouterr().out
     length = found["facts"]["src_length"]
     sizes = [len(part) for part in np.array_split(range(length), count)]
-    for row, spans in zip(found["table"]["rows"], ([], sizes), strict=True):
-        expected = count_macs(models[row["system"]], length, length, spans=spans)
+    for row, model, spans in zip(found["table"]["rows"], models, ([], sizes), strict=True):
+        expected = count_macs(model, length, length, spans=spans)
         assert row["train_mmac"] * 1e6 == pytest.approx(expected.train)
         assert row["step_mmac"] * 1e6 == pytest.approx(expected.step)
     timing.measure_speed(study(analysed, *systems), 5, rounds=1)
