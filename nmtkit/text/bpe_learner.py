@@ -15,6 +15,8 @@ mistakes the one for the other.
 from __future__ import annotations
 
 import heapq
+from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 END = "</w>"
 MIN_FREQUENCY = 2
+FEW = 60  # places of a pair up to which a loop is faster than arrays
 GAP = 0  # stands between words
 HOLE = -1  # where the second symbol of a merged pair was
 _LOW = (1 << 32) - 1
@@ -48,22 +51,23 @@ class Learner:
             "".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1)
             for symbol in self.symbols
         ]
-        self._text = text
         place = np.arange(len(text), dtype=np.int32)
-        self._after, self._before = place + 1, place - 1
-        self._weight = np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)])
+        weight = np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)])
+        # a loop reads these faster than numpy's arrays, which are views of the same memory
+        self._memory = [array("i", values.tobytes()) for values in (text, place + 1, place - 1)]
+        self._memory.append(array("q", weight.tobytes()))
+        self._views = [np.frombuffer(values, values.typecode) for values in self._memory]
         # pair -> the places where it came to be; it may have gone from some since
-        self._where: dict[int, NDArray[np.int32]] = {}
+        self._where: dict[int, Any] = {}
         self._ranking = _Ranking(self._inverted)
         left = np.flatnonzero((text[:-1] != GAP) & (text[1:] != GAP)).astype(np.int32)
         size = len(self.symbols)
         pairs = text[left].astype(np.int64) * size + text[left + 1]
-        gained: dict[int, int] = {}
-        for key, count, places in _grouped(pairs, self._weight[left], left):
+        for key, count, places in _grouped(pairs, weight[left], left):
             pair = key // size << 32 | key % size
             self._where[pair] = places
-            gained[pair] = count
-        self._ranking.add(gained)
+            self._ranking.counts[pair] = count
+        self._ranking.add(self._where)
 
     def learn(self, merges: int) -> list[tuple[str, str]]:
         """Learn up to `merges` merges, fewer when no pair occurs twice any more.
@@ -78,8 +82,11 @@ class Learner:
             new = len(symbols)
             symbols.append(symbols[first] + symbols[second])
             inverted.append(inverted[first][:-1] + inverted[second])
-            gained = self._merge(first, second, new)
+            places = self._where.pop(best)
+            merge = self._merge_many if len(places) > FEW and first != second else self._merge_few
+            gained = merge(first, second, places, new)
             ranking.counts[best] = 0
+            self._where.update(gained)
             ranking.add(gained)
         return result
 
@@ -88,20 +95,47 @@ class Learner:
 
         Returns: the symbols of all words, and how many each word has.
         """
-        text = self._text[self._text != HOLE].astype(np.int64)
+        text = self._views[0]
+        text = text[text != HOLE].astype(np.int64)
         return text[text != GAP], np.diff(np.flatnonzero(text == GAP)) - 1
 
-    def _merge(self, first: int, second: int, new: int) -> dict[int, int]:
-        """Merge a pair wherever it stands.
+    def _merge_few(self, first: int, second: int, places: Any, new: int) -> dict[int, Any]:
+        """Merge a pair place by place, and bring the counts of all pairs up to date.
 
-        Returns: how often each pair with the new symbol occurs; the counts of the pairs that are
-            fewer now are up to date.
+        Returns: the pairs with the new symbol, and the places of each.
         """
-        text, after, before, counts = self._text, self._after, self._before, self._ranking.counts
-        place = self._where.pop(first << 32 | second)
+        text, after, before, weight = self._memory
+        counts = self._ranking.counts
+        gained: defaultdict[int, list[int]] = defaultdict(list)
+        if isinstance(places, np.ndarray):
+            places = places.tolist()
+        # from left to right where the symbols are equal: in aaa only the first aa is merged
+        for place in sorted(places) if first == second else places:
+            gone = after[place]
+            if text[place] != first or text[gone] != second:
+                continue
+            text[place], text[gone] = new, HOLE
+            left, right = before[place], after[gone]
+            after[place], before[right] = right, place
+            count = weight[place]
+            if symbol := text[left]:
+                counts[symbol << 32 | first] -= count
+                pair = symbol << 32 | new
+                counts[pair] += count
+                gained[pair].append(left)
+            if symbol := text[right]:
+                counts[second << 32 | symbol] -= count
+                pair = new << 32 | symbol
+                counts[pair] += count
+                gained[pair].append(place)
+        return gained
+
+    def _merge_many(self, first: int, second: int, places: Any, new: int) -> dict[int, Any]:
+        """As `_merge_few`, in all places at once; the symbols of the pair differ."""
+        text, after, before, weight = self._views
+        counts = self._ranking.counts
+        place = np.asarray(places)
         place = place[(text[place] == first) & (text[after[place]] == second)]
-        if first == second:
-            place = _apart(np.sort(place), after)
         gone = after[place]
         right = after[gone]
         text[place] = new
@@ -109,29 +143,18 @@ class Learner:
         after[place] = right
         before[right] = place
         left = before[place]
-        weight = self._weight[place]
-        gained: dict[int, int] = {}
-        for symbol, count, places in _grouped(text[left], weight, left):
+        gained: dict[int, Any] = {}
+        for symbol, count, lefts in _grouped(text[left], weight[place], left):
             if symbol != GAP:
                 counts[(second if symbol == new else symbol) << 32 | first] -= count
-                gained[symbol << 32 | new] = count
-                self._where[symbol << 32 | new] = places
-        for symbol, count, places in _grouped(text[right], weight, place):
+                counts[symbol << 32 | new] = count
+                gained[symbol << 32 | new] = lefts
+        for symbol, count, lefts in _grouped(text[right], weight[place], place):
             if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
                 counts[second << 32 | symbol] -= count
-                gained[new << 32 | symbol] = count
-                self._where[new << 32 | symbol] = places
+                counts[new << 32 | symbol] = count
+                gained[new << 32 | symbol] = lefts
         return gained
-
-
-def _apart(places: NDArray[np.int32], after: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return every other place of each run of neighbours: in aaa only the first aa is merged."""
-    number = np.arange(len(places))
-    begins = np.ones(len(places), bool)
-    begins[1:] = places[1:] != after[places[:-1]]
-    start = np.maximum.accumulate(np.where(begins, number, 0))
-    result: NDArray[np.int32] = places[(number - start) % 2 == 0]
-    return result
 
 
 def _spelled(words: Sequence[str], lengths: Ints) -> tuple[list[str], NDArray[np.int32]]:
@@ -157,7 +180,7 @@ class _Ranking:
     """
 
     def __init__(self, inverted: list[str]) -> None:
-        self.counts: dict[int, int] = {}
+        self.counts: defaultdict[int, int] = defaultdict(int)
         """May be lowered by others."""
         self._inverted = inverted
         self._level: dict[
@@ -167,10 +190,9 @@ class _Ranking:
         self._top: list[tuple[str, str, int]] = []  # a heap of the pairs of the level reached
         self._top_count = 0
 
-    def add(self, gained: dict[int, int]) -> None:
-        """Set the counts of new pairs, none higher than that of the best pair so far."""
-        self.counts.update(gained)
-        self._rank(gained.items())
+    def add(self, pairs: Iterable[int]) -> None:
+        """Rank new pairs, none with a higher count than the best pair so far."""
+        self._rank((pair, self.counts[pair]) for pair in pairs)
 
     def best(self) -> int | None:
         """Take the pair with the highest count, None if no count is high enough; `learn` sets
