@@ -8,8 +8,8 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
-from operator import not_
+from itertools import compress, repeat
+from operator import add, not_
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +120,10 @@ class WordCounts:
     def merge(self, following: WordCounts) -> None:
         """Add the counts of the text that follows."""
         for name, counts in vars(following).items():
-            getattr(self, name).update(counts)
+            total = getattr(self, name)
+            sums = map(add, map(total.get, counts, repeat(0)), counts.values())
+            # half the time of Counter.update
+            dict.update(total, zip(counts, sums, strict=True))
 
 
 @dataclass
@@ -150,6 +153,7 @@ class Cleaner:
         self._settings = settings
         # A line of so many words cannot become short enough: tokenization joins two at most.
         self._hopeless = 10 * settings.max_words
+        self._too_long = "x " * self._hopeless + "x"
 
     def __call__(self, texts: Sequence[bytes]) -> Cleaned:
         """Clean the source lines and the target lines of a chunk, each line with its LF."""
@@ -168,7 +172,9 @@ class Cleaner:
                 if raw is None:
                     reason, blame = "not UTF-8", [not tokenized, bool(tokenized)]
                     break
-                tokenized.append(self._tokenized(side, tidy(raw, count.changes)))
+                line = tidy(raw, count.changes)
+                hopeless = line.count(" ") > self._hopeless
+                tokenized.append(self._too_long if hopeless else side.tokenized(line))
             else:
                 reason, blame = drop_reason(tokenized, self._settings)
             kept.append(not reason)
@@ -181,11 +187,6 @@ class Cleaner:
             count.add(lines[i::2], truecase)
         text = "".join([line + "\n" for line in lines]).encode()
         return Cleaned(text, np.array(kept, bool), reasons, counts)
-
-    def _tokenized(self, side: TextSide, line: str) -> str:
-        if line.count(" ") > self._hopeless:
-            return "x " * self._hopeless + "x"
-        return side.tokenized(line)
 
 
 def drop_reason(pair: Sequence[str], settings: PrepSettings) -> tuple[str, list[bool]]:

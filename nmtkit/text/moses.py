@@ -20,9 +20,9 @@ Value = TypeVar("Value", str, tuple[str, str, str])
 CACHED_WORDS = 1 << 17
 LONGEST_CACHED = 64  # characters
 
-# A line with none of these matches none of the normaliser's patterns and comes out as it went in.
+# A line with none of these, and without "  ", " :", " ;" and "''", matches none of the
+# normaliser's patterns and comes out as it went in.
 _NORMALIZES = re.compile('[\r()`„“”–—´‘‚’…«»\xa0"%]')
-_NORMALIZES_PAIRS = ("  ", " :", " ;", "''")
 _CONTROL = re.compile("[\x00-\x1f]")
 _FACING = re.compile(r"'\s+'")
 _ESCAPED = re.compile("[&|<>'\"\\[\\]]")
@@ -164,7 +164,9 @@ class Moses:
         """
         if not self._substitutions:
             return line
-        if _NORMALIZES.search(line) is None and not any(pair in line for pair in _NORMALIZES_PAIRS):
+        if _NORMALIZES.search(line) is None and not (
+            "  " in line or " :" in line or " ;" in line or "''" in line
+        ):
             return line.strip()
         line += "\n"
         for needle, pattern, replacement in self._substitutions:
@@ -184,10 +186,9 @@ class Moses:
             return self.reference(line)
         words = line.split()
         result = list(map(self._anywhere.get, words))
-        if None in result:
-            for i, tokens in enumerate(result):
-                if tokens is None:
-                    result[i] = self._place(words, i)
+        for i, tokens in enumerate(result):
+            if tokens is None:
+                result[i] = self._place(words, i)
         return " ".join(result)  # type: ignore[arg-type]
 
     def reference(self, line: str) -> str:
@@ -219,12 +220,12 @@ class Moses:
                 forms = (split_off, glued, body.rpartition(" ")[2])
                 stopped = self._remember(self._stopped, word, forms)
             prefix = stopped[2]
-            keep = (
+            keep = following and (
                 prefix in tokenizer.prefixes
                 or following in tokenizer.lower
                 or (prefix in tokenizer.numeric_only and following in "0123456789")
             )
-            return stopped[1] if following and keep else stopped[0]
+            return stopped[1] if keep else stopped[0]
         tokens = self._simple(word[:-1]) if word[-1] == "," else self._simple(word)
         if tokens is None:
             return self._between(word, i == 0, following)
