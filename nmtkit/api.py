@@ -107,13 +107,13 @@ def _find(path: Path, system: str | None) -> tuple[Run, str | None]:
                 hint="leave one of them out, or name the run",
             )
         return Run(path.parent.parent), path.name
-    what = (
+    mismatch = (
         "no such folder"
         if not path.exists()
         else "neither a prepared run nor a system's folder in one"
     )
     raise DataError(
-        what,
+        mismatch,
         where=path,
         hint="name a folder that `nmtkit prep` made, such as runs/demo, or one in its systems/",
     )
@@ -231,8 +231,8 @@ class LoadedSystem:
                     states = encoder_states(self.model, batch, layer=0)
                 for row, i in enumerate(rows):
                     # Copied outside of inference mode, so that it is a tensor like any other.
-                    own = states[row, : len(ids[i])].cpu().clone()
-                    encoded[i] = EncodedLine([*subwords[i], vocabulary[EOS]], own)
+                    vectors = states[row, : len(ids[i])].cpu().clone()
+                    encoded[i] = EncodedLine([*subwords[i], vocabulary[EOS]], vectors)
         return [encoded[i] for i in range(len(ids))]
 
     @cached_property

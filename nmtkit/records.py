@@ -108,11 +108,11 @@ def parse(record: type[R], text: str | bytes, where: object) -> R:
     Raises: DataError as `load`.
     """
     try:
-        found: R = _adapter(record).validate_json(text, strict=True)
-        return found
+        value: R = _adapter(record).validate_json(text, strict=True)
+        return value
     except ValidationError as error:
         wrong = min(
-            error.errors(), key=lambda one: one["loc"] != ("format",)
+            error.errors(), key=lambda problem: problem["loc"] != ("format",)
         )  # of another version other fields are wrong, too
         field = ".".join(map(str, wrong["loc"]))
         message = "the file is damaged: " + (f"'{field}' " if field else "") + plain(wrong["msg"])

@@ -296,9 +296,9 @@ def context_notes_of(result: AgreementResult) -> list[str]:
     parts = [f"{words} {', '.join(names)}" for words, names in lists.items() if names]
     if parts:
         notes.append(f"context, the sentences before: {'; '.join(parts)}")
-    asked = [MEANINGS[context] for context in result.contexts if context in MEANINGS]
-    if asked and readers:
-        notes.append("; ".join(asked))
+    meanings = [MEANINGS[context] for context in result.contexts if context in MEANINGS]
+    if meanings and readers:
+        notes.append("; ".join(meanings))
     if count := contrastive.undecidable(result.items):
         total = sum(len(item.errors) for item in result.items)
         notes.append(

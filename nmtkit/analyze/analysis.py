@@ -58,7 +58,7 @@ def as_words(options: Mapping[str, Any]) -> list[str]:
         words += (
             [flag(key)]
             if value is True
-            else [word for one in values for word in (flag(key), str(one))]
+            else [word for word_value in values for word in (flag(key), str(word_value))]
         )
     return words
 

@@ -129,9 +129,9 @@ def _safe(name: str, archive: Path) -> str:
 
 
 def _missing(archive: Path, member: str, names: list[str]) -> DataError:
-    some = ", ".join(names[:4]) + ", …" * (len(names) > 4)
+    examples = ", ".join(names[:4]) + ", …" * (len(names) > 4)
     close = difflib.get_close_matches(member, names[:1000], n=1)
-    near = f"did you mean '{close[0]}'?" if close else f"it holds {some or 'nothing'}"
+    near = f"did you mean '{close[0]}'?" if close else f"it holds {examples or 'nothing'}"
     hint = f"{near}; is it another release of this name?"
     return DataError(f"{archive.name} has no {member}", archive, hint)
 

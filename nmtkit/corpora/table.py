@@ -211,7 +211,9 @@ class Dataset:
             sets: None means those chosen by default.
         """
         files = [
-            file for chosen in (self.choose() if sets is None else sets) for file in chosen.files()
+            file
+            for text_set in (self.choose() if sets is None else sets)
+            for file in text_set.files()
         ]
         files += self._files(self.entry.evaluation, self.src, "src")
         return {file.resource: self.published[file.resource] for file in files}

@@ -43,8 +43,8 @@ def unpack(
     texts = {text.name: SetReader(text, dataset, paths) for text in sets if text.parts}
     unpacked: dict[str, SetFiles] = {}
     if held_out := [table for table in dataset.entry.sets.values() if table.rows]:
-        chosen = [text for text in sets if text.table.rows]
-        unpacked = _split(texts.pop(TRAIN), chosen, held_out, folder)
+        cut_sets = [text for text in sets if text.table.rows]
+        unpacked = _split(texts.pop(TRAIN), cut_sets, held_out, folder)
     for name, text in texts.items():
         unpacked[name] = text.as_published() or text.write(folder)
     return [unpacked[text.name] for text in sets]

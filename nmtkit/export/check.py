@@ -106,7 +106,7 @@ def compare(group: SystemGroup, folder: Path, lines: Sequence[str]) -> Checked:
     with workers.one_thread(cpu):
         precision = group.hardware(cpu, forced=True).precision
         translator = replace(group, settings=settings).scorer(cpu, precision)
-        ours, seconds = _timed(lambda some: list(translator.translate(some)), list(lines))
+        ours, seconds = _timed(lambda part: list(translator.translate(part)), list(lines))
         engine = ctranslate2.Translator(
             str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1
         )
@@ -118,20 +118,21 @@ def compare(group: SystemGroup, folder: Path, lines: Sequence[str]) -> Checked:
             "min_decoding_length": 0,  # as in nmtkit's search, a translation may be empty
         }
         theirs, their_seconds = _timed(
-            lambda some: engine.translate_batch(some, max_batch_size=own.batch_size, **options),
+            lambda part: engine.translate_batch(part, max_batch_size=own.batch_size, **options),
             tokens,
         )
-        hypotheses = [list(one.hypotheses[0]) for one in theirs]
+        hypotheses = [list(result.hypotheses[0]) for result in theirs]
         texts = [translator.tgt_side.decode(words) for words in hypotheses]
         scores = _scores(translator, tokens, hypotheses)
         their_scores = [
-            sum(one.log_probs) for one in engine.score_batch(tokens, hypotheses, max_input_length=0)
+            sum(result.log_probs)
+            for result in engine.score_batch(tokens, hypotheses, max_input_length=0)
         ]
     gap = max(abs(mine - other) for mine, other in zip(scores, their_scores, strict=True))
-    equal = [best.subwords == one for best, one in zip(ours, hypotheses, strict=True)]
+    equal = [best.subwords == hypothesis for best, hypothesis in zip(ours, hypotheses, strict=True)]
     return Checked(
         list(lines),
-        [one.text for one in ours],
+        [translation.text for translation in ours],
         texts,
         equal,
         gap,
@@ -157,8 +158,8 @@ def _timed(work: Callable[[list[Any]], list[Any]], lines: list[Any]) -> tuple[li
     """What comes of lines, and the processor seconds it took."""
     work(lines[:WARM])
     start = time.process_time()
-    found = work(lines)
-    return found, time.process_time() - start
+    result = work(lines)
+    return result, time.process_time() - start
 
 
 def show(checked: Checked, of: str) -> None:

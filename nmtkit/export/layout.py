@@ -38,40 +38,40 @@ def variables(model: Model, positions: int) -> Variables:
     Returns: by CTranslate2's name; tied ones under each of their names.
     """
     whole: Any = model
-    found: dict[str, torch.Tensor | None] = {}
+    tensors: dict[str, torch.Tensor | None] = {}
 
     def affine(name: str, module: Any) -> None:
-        found[f"{name}/weight"], found[f"{name}/bias"] = module.weight, module.bias
+        tensors[f"{name}/weight"], tensors[f"{name}/bias"] = module.weight, module.bias
 
     def norm(name: str, module: Any) -> None:
         if isinstance(module, torch.nn.LayerNorm):  # post-norm stacks end in none
-            found[f"{name}/gamma"], found[f"{name}/beta"] = module.weight, module.bias
+            tensors[f"{name}/gamma"], tensors[f"{name}/beta"] = module.weight, module.bias
 
     table = sinusoids(positions, model.width)
     for side, embedder, embeddings in (
         ("encoder", whole.src_embedder, "embeddings_0"),
         ("decoder", whole.tgt_embedder, "embeddings"),
     ):
-        found[f"{side}/{embeddings}/weight"] = embedder.table.weight
-        found[f"{side}/position_encodings/encodings"] = table
+        tensors[f"{side}/{embeddings}/weight"] = embedder.table.weight
+        tensors[f"{side}/position_encodings/encodings"] = table
         norm(f"{side}/layer_norm", getattr(whole, f"{side}_norm"))
         for number, layer in enumerate(getattr(whole, side)):
-            own = f"{side}/layer_{number}"
-            affine(f"{own}/self_attention/linear_0", layer.attention.qkv)
-            affine(f"{own}/self_attention/linear_1", layer.attention.out)
-            norm(f"{own}/self_attention/layer_norm", layer.attention_residual.norm)
+            prefix = f"{side}/layer_{number}"
+            affine(f"{prefix}/self_attention/linear_0", layer.attention.qkv)
+            affine(f"{prefix}/self_attention/linear_1", layer.attention.out)
+            norm(f"{prefix}/self_attention/layer_norm", layer.attention_residual.norm)
             if side == "decoder":
-                affine(f"{own}/attention/linear_0", layer.cross.query)
-                affine(f"{own}/attention/linear_1", layer.cross.kv)
-                affine(f"{own}/attention/linear_2", layer.cross.out)
-                norm(f"{own}/attention/layer_norm", layer.cross_residual.norm)
-            affine(f"{own}/ffn/linear_0", layer.feed_forward.inner)
-            affine(f"{own}/ffn/linear_1", layer.feed_forward.outer)
-            norm(f"{own}/ffn/layer_norm", layer.feed_forward_residual.norm)
+                affine(f"{prefix}/attention/linear_0", layer.cross.query)
+                affine(f"{prefix}/attention/linear_1", layer.cross.kv)
+                affine(f"{prefix}/attention/linear_2", layer.cross.out)
+                norm(f"{prefix}/attention/layer_norm", layer.cross_residual.norm)
+            affine(f"{prefix}/ffn/linear_0", layer.feed_forward.inner)
+            affine(f"{prefix}/ffn/linear_1", layer.feed_forward.outer)
+            norm(f"{prefix}/ffn/layer_norm", layer.feed_forward_residual.norm)
     affine("decoder/projection", whole.output)
     return {
         name: tensor.detach().float().cpu().numpy().copy()
-        for name, tensor in found.items()
+        for name, tensor in tensors.items()
         if tensor is not None
     }
 

@@ -95,16 +95,16 @@ def refuse(run: Run, system: str) -> None:
 
     Raises: ConfigError with the reason; otherwise as `loading.build_untrained`.
     """
-    found = run.find_system(system)
+    system_files = run.find_system(system)
     with torch.device("meta"):  # shapes alone, no memory
-        model = loading.build_untrained(run, found)
+        model = loading.build_untrained(run, system_files)
     reason = model.beyond_transformer
     if reason is None and not model.settings.model_dump().get("encoder_layers"):
         reason = "its encoder has no layers"
     if reason is not None:
         hint = "translate with nmtkit itself: nmtkit translate, or nmtkit.load in Python"
         raise ConfigError(
-            f"CTranslate2 cannot run '{system}': {reason}", where=found.path, hint=hint
+            f"CTranslate2 cannot run '{system}': {reason}", where=system_files.path, hint=hint
         )
 
 
@@ -179,7 +179,7 @@ def _check(group: SystemGroup, target: Path, count: int, least: float) -> None:
         checked, f"{len(lines)} lines of {name}, beam {group.settings.beam}, no length penalty"
     )
     if checked.share < least / 100:
-        what = (
+        difference = (
             f"only {sum(checked.equal)} of {len(lines)} translations are equal, less than"
             f" {least:.0f}%"
         )
@@ -188,4 +188,4 @@ def _check(group: SystemGroup, target: Path, count: int, least: float) -> None:
             if least < SHARE
             else "please report it as a fault of nmtkit"
         )
-        raise check.Disagreement(what, where=target, hint=hint)
+        raise check.Disagreement(difference, where=target, hint=hint)

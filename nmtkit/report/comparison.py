@@ -50,12 +50,12 @@ def table(contents: Contents, set_name: str) -> Table:
     """
     result = contents.scores[set_name]
     scores = result_tables.main_table(result)
-    kept = [i for i, column in enumerate(scores.columns) if column.key in SHOWN]
+    shown = [i for i, column in enumerate(scores.columns) if column.key in SHOWN]
     trained = {system.name: system for system in contents.systems}
     base = _minutes_an_update(trained.get(result.baseline))
     measured = _measured(contents, result)
     columns = [
-        *(scores.columns[i] for i in kept),
+        *(scores.columns[i] for i in shown),
         Column("seed", "seed"),
         Column("parameters", "parameters, M"),
         Column("updates", "updates"),
@@ -71,7 +71,7 @@ def table(contents: Contents, set_name: str) -> Table:
     for cells in scores.rows:
         name = cells[0]
         system = trained.get(name)
-        row = [cells[i] for i in kept]
+        row = [cells[i] for i in shown]
         row += _training(system) if system else [None] * 4
         if measured:
             times = measured.get(name)

@@ -288,10 +288,10 @@ def _learning(contents: Contents, drawn: _Drawn) -> dict[str, Any]:
         Column("loss", "lowest dev loss", decimals=3),
     ]
     rows: list[list[Any]] = []
-    for name, own in curves.items():
-        step, bleu = max(own.measured, key=lambda point: point[1], default=(None, None))
-        loss = min((at.loss for at in own.dev if at.loss is not None), default=None)
-        rows.append([name, own.last, step, bleu, loss])
+    for name, points in curves.items():
+        step, bleu = max(points.measured, key=lambda point: point[1], default=(None, None))
+        loss = min((at.loss for at in points.dev if at.loss is not None), default=None)
+        rows.append([name, points.last, step, bleu, loss])
     return {
         **shown,
         "figure": drawn(figures.curves(panels(curves)), "Loss and dev BLEU of each training"),

@@ -109,7 +109,7 @@ def _check(runs: Sequence[Run], attention: Sequence[str]) -> None:
 
 def _part(contents: Contents, number: int, runs: int) -> page.Part:
     """Return the page's part on one of several runs, whose sentences share its space."""
-    texts = [own for name in contents.scores if (own := read_texts(contents, name)) is not None]
+    texts = [text for name in contents.scores if (text := read_texts(contents, name)) is not None]
     kept, step = explorer.kept_lines(texts, explorer.MOST // runs)
     attention = explorer.read_attention(contents.run.path / "analyze" / "attention")
     return page.Part(contents, texts, kept, step, attention, number)
@@ -134,8 +134,8 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
     """Return one number for all that the page depends on: options, files, weights, history."""
     facts: list[object] = [nmtkit.__version__, code_commit(), figures.available()]
     facts += [options.title, options.attention, options.sentences]
-    for own in contents:
-        run = own.run
+    for part in contents:
+        run = part.run
         paths = [path for pattern in INPUTS for path in sorted(run.path.glob(pattern))]
         hashes = {
             str(path.relative_to(run.path)): files.sha256(path)
@@ -143,7 +143,7 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
             if path.is_file() and not path.name.startswith(".")
         }
         weights = {system.name: checkpoints.current(system) for system in run.systems()}
-        facts += [str(run.path) if options.also else None, hashes, weights, calls(own)]
+        facts += [str(run.path) if options.also else None, hashes, weights, calls(part)]
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
 

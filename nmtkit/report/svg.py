@@ -71,8 +71,8 @@ def inline(text: str, prefix: str, label: str) -> str | None:
     _clean(root, prefix)
     width = root.attrib.pop("width", "")
     root.attrib.pop("height", None)
-    if found := re.fullmatch(r"(\d+\.?\d*)(pt|px)?", width):
-        size, unit = float(found[1]), found[2] or "px"
+    if match := re.fullmatch(r"(\d+\.?\d*)(pt|px)?", width):
+        size, unit = float(match[1]), match[2] or "px"
         root.set("style", f"width: {size:g}{unit}; min-width: {LEAST * size:g}{unit}")
     # Two attributes for matplotlib's style sheet, which would be of the whole page.
     root.attrib |= {

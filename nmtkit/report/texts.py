@@ -122,13 +122,13 @@ def _sentence_scores(
 
 def differences(text: str, other: str) -> Marked:
     """Return a text in pieces; the pieces that another text does not have there are marked."""
-    own, theirs = TOKENS.findall(text), TOKENS.findall(other)
+    tokens, theirs = TOKENS.findall(text), TOKENS.findall(other)
     pieces: Marked = []
     for kind, start, end, *_ in difflib.SequenceMatcher(
-        None, own, theirs, autojunk=False
+        None, tokens, theirs, autojunk=False
     ).get_opcodes():
         if start < end:
-            pieces.append(("".join(own[start:end]), kind != "equal"))
+            pieces.append(("".join(tokens[start:end]), kind != "equal"))
     return pieces
 
 
@@ -144,7 +144,7 @@ def side_by_side(texts: Texts) -> list[Shown]:
     base, *others = texts.outputs
     if base == texts.baseline and bleu:
         for name in others:
-            deltas = [own - theirs for own, theirs in zip(bleu[name], bleu[base], strict=True)]
+            deltas = [score - theirs for score, theirs in zip(bleu[name], bleu[base], strict=True)]
             for line in _ends(deltas):
                 verb = "gains" if deltas[line] > 0 else "loses"
                 reasons.setdefault(line, []).append(f"{name} {verb} {abs(deltas[line]):.1f}")

@@ -44,13 +44,13 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
     alive = np.ones(sums.shape[:-1], dtype=bool)
     for n in range(_ORDERS):
         alive = alive & (total[..., n] > 0)
-        some = np.maximum(total[..., n], 1)
+        possible = np.maximum(total[..., n], 1)
         matched = alive & (correct[..., n] > 0)
-        precision = np.where(matched, 100 * correct[..., n] / some, 0.0)
+        precision = np.where(matched, 100 * correct[..., n] / possible, 0.0)
         if smooth != "none":
             unmatched = alive & ~matched
             halving = np.where(unmatched, halving * 2, halving)
-            precision = np.where(unmatched, 100 / (halving * some), precision)
+            precision = np.where(unmatched, 100 / (halving * possible), precision)
         if smooth == "mteval":
             precision = np.where(alive, precision, 100.0)
         used = alive if effective_order else np.ones_like(alive)

@@ -105,18 +105,18 @@ def by_length(
             ]
             continue
         inside = {system: metric.part(rows) for system, metric in scores.items()}
-        own = replace(draws, sentences=len(rows))
+        group_draws = replace(draws, sentences=len(rows))
         for system, metric in inside.items():
-            bleu = estimate(metric.value, own.full.scores(metric))
+            bleu = estimate(metric.value, group_draws.full.scores(metric))
             ratio = estimate(
                 float(formulas.length_ratio(metric.statistics.sum(0))),
-                own.full.scores(metric, formulas.length_ratio),
+                group_draws.full.scores(metric, formulas.length_ratio),
             )
             gap, p = nothing, None
             if baseline is not None and system != baseline:
-                gap = difference(metric, inside[baseline], own)
+                gap = difference(metric, inside[baseline], group_draws)
                 if len(rows) >= FEWEST:
-                    p = compare(test, metric, inside[baseline], own).p
+                    p = compare(test, metric, inside[baseline], group_draws).p
             results.append(LengthScore(group.label, len(rows), system, p, bleu, ratio, gap))
     return results
 

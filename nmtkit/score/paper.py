@@ -257,9 +257,9 @@ def _scores(result: Scores) -> dict[str, dict[str, float]]:
     means = {
         key: statistics.fmean(scores[name][key] for name in base) for key in scores[result.baseline]
     }
-    for name, own in scores.items():
+    for name, values in scores.items():
         if name not in base:
-            own |= {gain_of(key): own[key] - mean for key, mean in means.items()}
+            values |= {gain_of(key): values[key] - mean for key, mean in means.items()}
     return scores
 
 
@@ -301,12 +301,12 @@ def numbers_beside(
     notes = ["difference: measured - paper"]
     if not same:
         theirs = _corpora(columns) or "a corpus that it does not name"
-        here = f"{dataset} {set_name}".strip()
-        notes = [f"measured on {here}, printed of {theirs}: so there is no difference"]
+        measured_on = f"{dataset} {set_name}".strip()
+        notes = [f"measured on {measured_on}, printed of {theirs}: so there is no difference"]
     if missing := [
         column.group
         for column in columns
-        if column.group and not any(column.key in own for own in known.values())
+        if column.group and not any(column.key in values for values in known.values())
     ]:
         notes.append(
             f"no group {', '.join(missing)} among the measured ones: --buckets names the groups"

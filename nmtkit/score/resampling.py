@@ -126,8 +126,8 @@ class Swaps:
 
     def sums(self, first: Array, second: Array) -> tuple[Array, Array]:
         """Return the sums (trials, F) of two systems' statistics (N, F) after the swaps."""
-        one = np.concatenate([second.sum(0) + coins @ (first - second) for coins in self.kept()])
-        return one, first.sum(0) + second.sum(0) - one
+        block = np.concatenate([second.sum(0) + coins @ (first - second) for coins in self.kept()])
+        return block, first.sum(0) + second.sum(0) - block
 
     def describe(self) -> str:
         """The setting, as it is written beside results."""

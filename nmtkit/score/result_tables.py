@@ -165,8 +165,8 @@ def length_table(result: Scores, by_length: LengthResult) -> Table:
             f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}; no p"
             f" below {lengths.FEWEST} sentences"
         )
-        if some := sum(score.p is not None for score in groups):
-            note += f"; one in twenty of {some} such p is below 0.05 by chance"
+        if tests := sum(score.p is not None for score in groups):
+            note += f"; one in twenty of {tests} such p is below 0.05 by chance"
         notes.append(note)
     return Table("lengths", _length_title(result, by_length), columns, rows, notes)
 

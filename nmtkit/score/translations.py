@@ -147,14 +147,14 @@ def compared(run: Run, chosen: TextSet, systems: Sequence[str]) -> dict[str, Pat
     Raises: as `translated_systems`; DataError if none of them has.
     """
     translated = translated_systems(run, chosen, [])
-    found = {name: translated[name] for name in systems if name in translated}
-    if not found:
+    paths = {name: translated[name] for name in systems if name in translated}
+    if not paths:
         raise DataError(
             f"none of {', '.join(systems)} has a translation of {chosen.name}",
             where=run.path,
             hint="nmtkit translate",
         )
-    return found
+    return paths
 
 
 def read_references(run: Run, text_set: TextSet) -> list[list[str]]:

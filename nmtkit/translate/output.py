@@ -78,8 +78,8 @@ def print_forced(
     number = 0
     with _progress(group, source) as scorer.done:
         for window, documents in windows_for(scorer.context_rule, file_windows(source), boundaries):
-            given = boundaries.sentences(list(itertools.islice(targets, len(window))))
-            for line in scorer.force(boundaries.sentences(window), given, documents):
+            references = boundaries.sentences(list(itertools.islice(targets, len(window))))
+            for line in scorer.force(boundaries.sentences(window), references, documents):
                 number += 1
                 record = {"line": number, "log_prob": line.log_prob, **asdict(line)}
                 sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -235,9 +235,9 @@ def as_text(examples: Sequence[Example]) -> str:
         return f"  {name:<9} {' '.join(shown)}"
 
     blocks = []
-    for one in examples:
-        lines = line("context", one.context), line("source", one.source)
-        blocks.append("\n".join([one.title, *lines, f"  {'reference':<9} {one.reference}"]))
+    for example in examples:
+        lines = line("context", example.context), line("source", example.source)
+        blocks.append("\n".join([example.title, *lines, f"  {'reference':<9} {example.reference}"]))
     return "\n\n".join(blocks)
 
 
@@ -253,11 +253,11 @@ def as_html(title: str, note: str, examples: Sequence[Example]) -> str:
 
     sections = [
         SECTION.format(
-            title=escape(one.title),
-            context=spans(one.context, "255, 140, 0"),
-            source=spans(one.source, "30, 144, 255"),
-            reference=escape(one.reference),
+            title=escape(example.title),
+            context=spans(example.context, "255, 140, 0"),
+            source=spans(example.source, "30, 144, 255"),
+            reference=escape(example.reference),
         )
-        for one in examples
+        for example in examples
     ]
     return PAGE.format(title=escape(title), note=escape(note), examples="".join(sections))

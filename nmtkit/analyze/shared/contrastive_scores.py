@@ -71,13 +71,13 @@ def score(
     with workers.one_thread(study.device):
         model = study.model(name)
         rule = model.context_rule
-        asked = asked_sets(name, rule, sets)
-        has_context = any(item.context_src for items in asked.values() for item in items)
+        questions = asked_sets(name, rule, sets)
+        has_context = any(item.context_src for items in questions.values() for item in items)
         for message in warnings_of(model, has_context):
             console.warn(f"'{name}' {message}")
         scorer = study.scorer(model, build(SearchSettings, {}, "search"))
         start = time.perf_counter()
-        for column, items in asked.items():
+        for column, items in questions.items():
             text = as_documents(
                 items, model.context_rule is not None and model.context_rule.targets
             )
