@@ -42,7 +42,7 @@ R = TypeVar("R")
 class Part(BaseModel):
     """Something that a record holds, with optional fields."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)  # each command uses few
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, values: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
