@@ -82,15 +82,15 @@ def flag(key: str) -> str:
 def preset_option(default: str, panel: str | None = SETTINGS, what: str = "All settings") -> Any:
     """Return the option --preset; `default` says what it is by default, `what` what it sets."""
     text = (
-        f"{what} of a paper, or of a size: {', '.join(preset_names())} (shown by `nmtkit settings"
-        f" --preset NAME`; default: {default})."
+        f"{what} of a paper or a model size: {', '.join(preset_names())}. `nmtkit settings"
+        f" --preset NAME` shows them (default: {default})."
     )
     return option(None, "NAME", panel=panel, help=text)
 
 
 def config_option() -> Any:
     """Return the option --config."""
-    text = "A TOML file of settings, in the sections prep, train, model, search."
+    text = "A TOML file of settings in the sections prep, train, model and search."
     return option(None, "FILE", panel=SETTINGS, help=text)
 
 
@@ -98,7 +98,7 @@ def set_option(example: str, panel: str = SETTINGS) -> Any:
     """Return the option --set, with an example of a setting."""
     section = example.partition(".")[0]
     text = (
-        f"One setting, for example {example} (listed by `nmtkit settings {section}`). Repeatable."
+        f"One setting, for example {example}. `nmtkit settings {section}` lists them. Repeatable."
     )
     return option([], "KEY=VALUE", "--set", panel=panel, help=text)
 
@@ -106,35 +106,34 @@ def set_option(example: str, panel: str = SETTINGS) -> Any:
 def jobs_option(where: str = "") -> Any:
     """Return the option --jobs; `where` says where it counts."""
     text = (
-        f"At most so many worker processes{where}; 0 = one for each CPU core. The output does not"
-        " depend on it."
+        f"At most N worker processes{where}; 0 = one per CPU core. The output does not depend on N."
     )
     return option(0, "N", "--jobs", "-j", panel=GENERAL, help=text, shows_zero=True, ge=0)
 
 
 def device_option() -> Any:
     """Return the option --device."""
-    text = "Where to compute; auto takes the GPU if there is one."
+    text = "The device to compute on; auto uses the GPU if there is one."
     return option("auto", "auto|cpu|cuda", panel=GENERAL, help=text)
 
 
 def set_names_option(default: str, panel: str | None = None) -> Any:
     """Return the option --set-name; `default` names the sets that are taken without it."""
     text = (
-        "Only this set of the run: a test set by its name (or test, if it is the only one), or"
-        f" dev. Repeatable; default: {default}."
+        "Only this set of the run: dev, or the name of a test set (test, if there is only one)."
+        f" Repeatable. Default: {default}."
     )
     return option([], "NAME", "--set-name", panel=panel, help=text)
 
 
 def format_option(panel: str | None = None) -> Any:
     """Return the option --format."""
-    text = "How the result is printed on stdout."
+    text = "Format of the result on stdout."
     return option("table", "table|json|md|tex|csv", "--format", panel=panel, help=text)
 
 
 def run_option(
-    help: str = "The run directory (default: the one prepared last under ./runs).",
+    help: str = "The run directory (default: the run under ./runs that was prepared last).",
     panel: str = GENERAL,
 ) -> Any:
     """Return the option --run."""

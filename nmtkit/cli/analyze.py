@@ -21,14 +21,16 @@ class EveryAnalysis(Options):
     """The options of every analysis."""
 
     systems: list[str] = option([], "NAME", "--system", panel=GENERAL)
-    """Only this system of the run, the baseline first. Repeatable; default: all, the one trained
-    first leads.
+    """Only this system of the run. Repeatable; the first is the baseline. Default: all systems,
+    in the order of their training.
     """
-    set_names: list[str] = set_names_option("all, or the first, as the analysis needs", GENERAL)
+    set_names: list[str] = set_names_option(
+        "all test sets or the first, depending on the analysis", GENERAL
+    )
     output_format: str = format_option(GENERAL)
     run: Path | None = run_option()
     force: bool = option(False, panel=GENERAL)
-    """Repeat an analysis that is up to date."""
+    """Analyze again, even if the analysis is up to date."""
 
 
 def analysis_command(name: str) -> Any:
@@ -116,6 +118,6 @@ app.add_typer(group, name="analyze")
     ),
 )
 def analyze(ctx: typer.Context) -> None:
-    """Look inside the systems: table, figure and one sentence on how to read them."""
+    """Look inside the systems: each analysis gives a table, a figure and how to read them."""
     if ctx.invoked_subcommand is None:
         console.print_table("", ["<analysis", "<what it shows"], list(map(list, ANALYSES.items())))

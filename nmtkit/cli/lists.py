@@ -20,9 +20,9 @@ class VariantsOptions(Options):
 
     preset: str | None = preset_option("base", panel=None)
     vocab_size: int = option(32000, "V", ge=5)
-    """Vocabulary size, of each side, with which parameters are counted."""
+    """Size of each vocabulary for the number of parameters."""
     as_json: bool = option(False, None, "--json")
-    """As JSON, with every setting."""
+    """Print JSON, with every setting."""
 
 
 @command(
@@ -31,7 +31,7 @@ class VariantsOptions(Options):
     epilog=examples("nmtkit variants --preset dc-wmt --vocab-size 33432"),
 )
 def variants(vocab_size: int, as_json: bool, preset: str | None = None) -> None:
-    """List the variants: parameters, paper and what each is; as JSON their settings too."""
+    """List the variants with their parameters and papers."""
     from nmtkit.models.variants import describe
 
     rows = describe(preset=preset, vocab_size=vocab_size)
@@ -53,9 +53,9 @@ class SettingsOptions(Options):
     """Only this section."""
     preset: str | None = preset_option("none, the plain defaults", panel=None)
     variant: str | None = option(None, "NAME")
-    """The variant that the section model is of, as in `nmtkit train` (default: the baseline)."""
+    """The variant whose section model is shown (default: the baseline)."""
     as_json: bool = option(False, None, "--json")
-    """As JSON."""
+    """Print JSON."""
 
 
 @command(
@@ -117,11 +117,11 @@ class DatasetsOptions(Options):
     """The options of `nmtkit datasets`."""
 
     as_json: bool = option(False, None, "--json")
-    """As JSON, with sets and notes."""
+    """Print JSON, with sets and notes."""
     fetch: list[str] = option([], "NAME")
-    """Bring this one's files here and print their paths. Repeatable."""
+    """Download the files of this data set and print their paths. Repeatable."""
     from_dir: Path | None = option(None, "DIR")
-    """With --fetch: look here before the network."""
+    """With --fetch: folder searched before downloading."""
 
 
 @command(
@@ -130,7 +130,7 @@ class DatasetsOptions(Options):
     epilog=examples("nmtkit datasets --json", "nmtkit datasets --fetch senteval --from-dir /data"),
 )
 def datasets(as_json: bool, fetch: Sequence[str] = (), from_dir: Path | None = None) -> None:
-    """List the registered data sets: size, licence, citation, whether cached."""
+    """List the registered data sets: size, licence, citation, and whether they are in the cache."""
     from nmtkit.corpora import published, table
 
     for name in fetch:

@@ -135,7 +135,7 @@ def _machine_error(error: OSError) -> EnvironmentProblem:
         _drop_stdout()
     # An error of an open stream does not name it.
     where = error.filename or "stdout, or a file that was being written"
-    hint = "free some space, or mend what refuses; --debug shows where"
+    hint = "free some disk space, or mend the cause; --debug shows where"
     return EnvironmentProblem(error.strerror or str(error), where=where, hint=hint)
 
 
@@ -148,8 +148,8 @@ app = typer.Typer(
     name="nmtkit",
     cls=Program,
     help=(
-        "Parallel text through prep, train, translate, score and analyze: which change to the"
-        " translation model helps, at what cost?"
+        "Train translation models under equal conditions and find out which change to the model"
+        " helps, and at what cost."
     ),
     epilog=examples(
         "nmtkit prep demo",
@@ -160,8 +160,9 @@ app = typer.Typer(
         "nmtkit report",
         before="From text to scores, in any folder:",
         after=(
-            "Each stage works on the run prepared last under ./runs; --run DIR, or NMTKIT_RUN,"
-            " names another. The same command again continues, or says that it is up to date."
+            "Each stage works on the run under ./runs that was prepared last. --run DIR or"
+            " NMTKIT_RUN names another. The same command again resumes, or reports that all is"
+            " up to date."
         ),
     ),
     no_args_is_help=True,

@@ -50,15 +50,15 @@ def prep(**options: Any) -> None:
         "nmtkit train --name pre-norm --set model.norm=pre --set train.max_steps=20000",
         "nmtkit train --variant my_package.my_file:MyModel --preset tiny",
         "torchrun --nproc-per-node 4 -m nmtkit train",
-        before="For example, in a run that is prepared:",
+        before="For example, after `nmtkit prep`:",
         after=(
-            "`nmtkit train` given again continues a training that was stopped (Ctrl-C or SIGTERM"
-            " save first)."
+            "`nmtkit train` again resumes a stopped training. Ctrl-C and SIGTERM save a"
+            " checkpoint first."
         ),
     ),
 )
 def train(run: Path | None = None, **options: Any) -> None:
-    """Train a system; the same command again continues where it stopped."""
+    """Train a system. The same command again resumes a stopped training."""
     from nmtkit.run import choose
     from nmtkit.train import stage
     from nmtkit.train.ranks import joined
@@ -79,7 +79,7 @@ def train(run: Path | None = None, **options: Any) -> None:
     ),
 )
 def translate(run: Path | None = None, **options: Any) -> None:
-    """Translate: every test set of the run with every system that lacks it, a file, or stdin."""
+    """Translate the test sets of the run with every trained system, or a file, or stdin."""
     from nmtkit.run import choose
     from nmtkit.translate import stage
 
@@ -104,7 +104,7 @@ def score(
     ref: list[Path] | None = None,
     **options: Any,
 ) -> None:
-    """BLEU, chrF and TER of all systems side by side, with intervals and significance against a
+    """Print BLEU, chrF and TER of all systems, with intervals, and significance against a
     baseline.
     """
     from nmtkit.run import choose
@@ -127,7 +127,7 @@ def score(
     ),
 )
 def report(run: Path | None = None, **options: Any) -> None:
-    """One HTML page of a run, or of several, RUN/report/index.html: comparison, curves,
+    """Write RUN/report/index.html, one HTML page of a run or of several: comparison, curves,
     findings, translations, provenance.
     """
     from nmtkit.report import stage
@@ -145,8 +145,8 @@ def report(run: Path | None = None, **options: Any) -> None:
     ),
 )
 def export(run: Path | None = None, **options: Any) -> None:
-    """Write a trained system for CTranslate2, a fast engine for translation; say at once what it
-    cannot run.
+    """Export a trained system to CTranslate2, a fast translation engine. Models that it cannot run
+    are refused at once.
     """
     from nmtkit.export import stage
     from nmtkit.run import choose

@@ -11,23 +11,22 @@ class ExportOptions(Options):
     """The options of `nmtkit export`."""
 
     system: str = option(..., "SYSTEM", argument=True)
-    """The system of the run."""
+    """The system to export."""
     to: str = option(..., "ctranslate2")
-    """The engine that is to run it."""
+    """The target engine."""
     out: Path | None = option(None, "DIR")
-    """The folder to write (default: export/ctranslate2 in the system's own)."""
+    """The folder to write (default: export/ctranslate2 in the folder of the system)."""
     quantization: str = option("float32", "TYPE")
-    """How weights are stored: float32, float16, bfloat16, int16, int8, int8_float32, int8_float16,
-    int8_bfloat16.
-    """
+    """Data type of the stored weights: float32, float16, bfloat16, int16, int8, int8_float32,
+    int8_float16, int8_bfloat16."""
     check: bool = option(False)
-    """Translate lines of the first test set with both, compare, and print both speeds."""
+    """Translate lines of the first test set with both engines, compare the translations, and print
+    both speeds."""
     lines: int = option(100, "N", ge=1)
-    """With --check: so many lines."""
+    """With --check: the number of lines."""
     at_least: float | None = option(None, "PERCENT", ge=0, le=100)
-    """With --check: exit with 1 if fewer are equal (default: 95, with any other TYPE than float32
-    50).
+    """With --check: exit with 1 if fewer translations are equal (default: 95 for float32, else 50).
     """
     run: Path | None = run_option()
     force: bool = option(False, panel=GENERAL)
-    """Write again what is up to date."""
+    """Export again, even if the export is up to date."""

@@ -23,48 +23,45 @@ class PrepOptions(Options):
     """The options of `nmtkit prep`."""
 
     dataset: str | None = option(None, "DATASET", argument=True)
-    """A data set that `nmtkit datasets` lists; or, with --train and --dev, a name of yours."""
+    """A registered data set (see `nmtkit datasets`), or with --train and --dev a new name for your
+    files."""
     from_dir: Path | None = option(None, "DIR")
-    """Look here for the data set's files before downloading them."""
+    """Folder searched for the data set's files before downloading."""
     size: int | None = option(None, "N", ge=1)
-    """Take only the first N training pairs, and the rest of the document that the last of them is
-    in; a generated data set is made with N (demo: 20,000 by default).
-    """
+    """Use only the first N training pairs, rounded up to whole documents. A generated data set gets
+    N pairs (default of demo: 20,000)."""
     seed: int = option(1, "N", ge=0)
     """Seed of a generated data set."""
     train: tuple[Path, Path] | None = option(None, "SRC TGT", panel=OWN_FILES)
     """Training text, plain or as .gz, .xz, .bz2, .zst; one sentence a line."""
     dev: tuple[Path, Path] | None = option(None, "SRC TGT", panel=OWN_FILES)
-    """Development text, on which a training is watched."""
+    """Development text, used for validation during training."""
     test: list[str] = option([], "SRC,TGT[,TGT…]", panel=OWN_FILES)
-    """Test text: source, reference(s), commas between; also beside the sets of a data set.
-    Repeatable.
-    """
+    """Test text: source and references, separated by commas. May be added to a registered data set.
+    Repeatable."""
     src: str | None = option(None, "LANG", panel=OWN_FILES)
     """Source language, such as de (default: the files' suffix)."""
     tgt: str | None = option(None, "LANG", panel=OWN_FILES)
     """Target language, such as en (default: the files' suffix)."""
     docs: list[str] = option([], "SET=FILE|blank|marker", panel=OWN_FILES)
-    """Where the documents of a set of own files (train, dev, or a test set) start: a file with the
-    document's id for each line of the text, or with the line numbers (from 0) where documents
-    start; or `blank`, `marker`: lines blank, or <d>, on every side separate them. SGM and XML say
-    it themselves. Repeatable.
-    """
+    """Document boundaries of a set of your files (train, dev, or a test set). FILE has a document
+    id for each line of the text, or the line numbers (from 0) at which documents start. `blank`:
+    blank lines separate documents. `marker`: lines `<d>` separate documents. SGM and XML files have
+    their own boundaries. Repeatable."""
     parses: list[str] = option([], "SET=FILE")
-    """Parses of a set's source (train, dev, or a test set): a bracketed tree for each line, such as
-    (S (NP (DT the) (NN fox)) (VP (VBD ran))), or several, or blank; what --parser made for another
-    run is in its prep/parses/SET.txt. Repeatable.
-    """
+    """Parses of the source of a set (train, dev, or a test set). Each line has one bracketed tree,
+    such as (S (NP (DT the) (NN fox)) (VP (VBD ran))), several trees, or none. Parses that --parser
+    made for another run are in its prep/parses/SET.txt. Repeatable."""
     parser: str | None = option(None, "stanza")
-    """Parse the sets that have no --parses (needs stanza and its models, which it doesn't
-    fetch).
-    """
+    """Parser for the sets without --parses. It needs stanza and its models, which are not
+    downloaded."""
     preset: str | None = preset_option(
-        "the data set's; own files: small below 500,000 training pairs, else base"
+        "that of the data set; for your files small below 500,000 training pairs, else base"
     )
     config: Path | None = config_option()
     assignments: list[str] = set_option("prep.merges=4000")
-    run_dir: Path | None = run_option("The run directory, which is made (default: runs/DATASET).")
+    run_dir: Path | None = run_option("The run directory to create (default: runs/DATASET).")
     jobs: int = jobs_option()
     force: bool = option(False, panel=GENERAL)
-    """Prepare again, whatever is there; systems trained on another corpus will be refused then."""
+    """Prepare again, even if the corpus is up to date. Systems trained on a different corpus are
+    refused afterwards."""

@@ -11,15 +11,14 @@ class ReportOptions(Options):
     """The options of `nmtkit report`."""
 
     also: list[Path] = option([], "DIR")
-    """A run whose parts follow in the same page. Repeatable."""
+    """Another run to include in the same page. Repeatable."""
     title: str = option("", "TEXT")
-    """The title of the page (default: how many systems on which data)."""
+    """Title of the page (default: the number of systems and the data)."""
     attention: list[str] = option([], "SYSTEM")
-    """Show in the sentence explorer what this system attended to, of each run that has it; computed
-    now. Repeatable; default: none.
-    """
+    """Compute the attention of this system and show it in the sentence explorer. Repeatable.
+    Default: none."""
     sentences: int = option(200, "N", ge=1)
-    """With --attention: of so many sentences of a run, those on which its systems differ most."""
+    """With --attention: the number of sentences, chosen where the systems differ most."""
     run: Path | None = run_option()
     force: bool = option(False, panel=GENERAL)
-    """Make a page again that is up to date."""
+    """Make the page again, even if it is up to date."""

@@ -21,29 +21,24 @@ class TrainOptions(Options):
     """The options of `nmtkit train`."""
 
     variant: str = option("transformer", "NAME")
-    """The model: a variant that `nmtkit variants` lists, or package.module:Class for one of your
-    own.
-    """
+    """The model: a variant (see `nmtkit variants`), or package.module:Class for your own."""
     name: str | None = option(None, "NAME")
-    """The system's name in the run (default: the variant's)."""
+    """Name of the system in the run (default: the name of the variant)."""
     init_from: str | None = option(None, "SYSTEM")
-    """Begin with the weights of another system of the run, or of a system's or checkpoint's
-    folder.
-    """
+    """Start from the weights of another system: a name in the run, or the folder of a system or
+    checkpoint."""
     allow_change: list[str] = option([], "KEY")
-    """Continue although this setting (train.lr, say) is not what the system was started with.
-    Repeatable.
-    """
+    """Resume although this setting (such as train.lr) has changed since the system was started.
+    Repeatable."""
     compile_model: bool = option(False, None, "--compile")
-    """Compile the training step with torch.compile (needs g++): a minute or more first. Meant for
-    GPUs.
-    """
-    preset: str | None = preset_option("the data set's")
+    """Compile the training step with torch.compile. It needs g++ and takes a minute or more at the
+    start. Meant for GPUs."""
+    preset: str | None = preset_option("that of the data set")
     config: Path | None = config_option()
     assignments: list[str] = set_option("train.max_steps=1000")
     seed: int | None = option(None, "N", panel=SETTINGS, ge=0)
-    """Seed of initialisation, dropout and order of batches: train.seed."""
+    """Seed of initialisation, dropout and batch order (train.seed)."""
     run: Path | None = run_option()
     device: str = device_option()
     force: bool = option(False, panel=GENERAL)
-    """Begin anew where a system of this name exists: it and its checkpoints go."""
+    """Start again: delete the system of this name with its checkpoints."""
