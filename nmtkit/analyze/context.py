@@ -119,8 +119,8 @@ class Context(Analysis[Options, ContextUse]):
             " sentences that gain most from it"
         )
         note = (
-            "context words: attention that they get from source words, relative to the "
-            "attention that source words get; "
+            "context words: attention that they get from source words, weighted by what each "
+            "source word takes from the context; source words: what each takes from the context"
         )
         bars = [f"{title}\n({note})", context_reading.as_text(result.examples)]
         attachments = {"examples.html": context_reading.as_html(title, note, result.examples)}

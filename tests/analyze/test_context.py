@@ -182,6 +182,8 @@ def test_the_table_by_hand(findings, run, capsys):
     assert rows["none"]["loss_difference"]["value"] == pytest.approx(values[1] - values[0])
     assert rows["none"]["kept"]["value"] is None and 0 < rows["own"]["kept"]["value"] < 1
     assert "memory.gate" in (findings.folder("context") / "gates.md").read_text("utf-8")
+    page = (findings.folder("context") / "examples.html").read_text("utf-8")
+    assert "source words: what each takes from the context</p>" in page
     findings.analyze("context")
     assert "up to date" in capsys.readouterr().err
 
